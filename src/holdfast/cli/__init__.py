@@ -1,0 +1,110 @@
+"""The command line: `holdfast COMMAND`. A command's module is imported when it is called, so that help is quick.
+
+Completion for bash (zsh and fish likewise): eval "$(_HOLDFAST_COMPLETE=bash_source holdfast)"
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from ..errors import HoldfastError
+from .shown import safe
+
+# name -> what it does in a line; its module has the same name
+COMMANDS = {
+    "diff": "Tell in what two checkpoints differ.",
+    "drill": "Kill a run on purpose, and prove that it resumes exactly.",
+    "export": "Write a checkpoint's tensors as .safetensors, .npz or .pt.",
+    "ls": "List a run's checkpoints.",
+    "pin": "Keep a checkpoint for ever.",
+    "prune": "Remove the checkpoints that a rule does not keep.",
+    "show": "Show what a checkpoint holds and where it came from.",
+    "unpin": "Let the rules remove a checkpoint again.",
+    "verify": "Read every byte and tell what is damaged.",
+}
+BROKEN_PIPE = 141  # what a shell says of a program that SIGPIPE ended
+INTERRUPTED = 130
+
+
+class Commands(click.Group):
+    """Finds commands by name, and turns what they raise into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return [name for name in COMMANDS if importlib.util.find_spec(f"{__name__}.{name}")]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+            return BROKEN_PIPE
+
+    def main(self, args: Any = None, prog_name: str | None = None, *_: Any, **extra: Any) -> NoReturn:
+        sys.exit(self._code(args, prog_name or "holdfast", extra | {"standalone_mode": False}))
+
+    def _code(self, args: Any, prog_name: str, extra: dict[str, Any]) -> int:
+        try:
+            return int(super().main(args, prog_name, **extra) or 0)
+        except click.UsageError as error:
+            program = error.ctx.command_path if error.ctx else prog_name
+            return told(f"{error.format_message().rstrip('.')}; see {program} --help", error.exit_code)
+        except click.ClickException as error:
+            return told(error.format_message(), error.exit_code)
+        except click.Abort:
+            return told("interrupted", INTERRUPTED)
+        except HoldfastError as error:
+            return told(str(error), error.exit_code)
+        except OSError as error:
+            return told(spelled(error), 1)
+
+
+def told(line: str, code: int) -> int:
+    """Say why, on stderr; the exit code back."""
+    click.echo(f"holdfast: {safe(line)}", err=True)
+    return code
+
+
+def spelled(error: OSError) -> str:
+    """What the system said, of which file."""
+    why = error.strerror or str(error) or type(error).__name__
+    return f"{os.fsdecode(error.filename)}: {why}" if isinstance(error.filename, str | bytes | os.PathLike) else why
+
+
+@click.command(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
+@click.pass_context
+def commands(ctx: click.Context) -> None:
+    """Look at runs and tend them. RUN is a run's directory, a checkpoint's, or a copy of either.
+
+    Exit codes: 0 done, 1 failed or different, 2 wrong use, 3 not found, 4 damaged, 7 no space, 9 superseded.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(2)
+
+
+def main() -> NoReturn:
+    """The entry point of the `holdfast` script."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character gets its number
+    commands.main()

@@ -1,0 +1,109 @@
+"""Shown: text, tables, sizes and times as the terminal gets them. What came from a file cannot command the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from ..errors import Damaged
+from ..store.format import seconds
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def safe(text: object) -> str:
+    """`text` on one line, with control, formatting and unpaired characters spelled as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def echo(text: object = "") -> None:
+    click.echo(safe(text))
+
+
+def echo_json(value: Any) -> None:
+    """`value` as JSON, in ASCII: numbers that JSON lacks are strings."""
+    click.echo(json.dumps(_finite(value), indent=1))
+
+
+def json_line(value: Any) -> str:
+    return json.dumps(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    """Rows under their columns: drawn on a terminal, plain aligned text elsewhere. Columns without any text are left out."""
+    cells = [[safe(cell) for cell in row] for row in rows]
+    shown = [index for index, _ in enumerate(columns) if any(row[index] for row in cells)]
+    columns, cells = [columns[index] for index in shown], [[row[index] for index in shown] for row in cells]
+    if sys.stdout.isatty():
+        _drawn(columns, cells, right)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    for row in [list(columns), *cells]:
+        texts = zip(row, widths, columns, strict=True)
+        line = "  ".join(text.rjust(width) if name in right else text.ljust(width) for text, width, name in texts)
+        click.echo(line.rstrip())
+
+
+def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in cells:
+        grid.add_row(*map(Text, row))  # as Text, since brackets in a name are no markup
+    Console(file=sys.stdout).print(grid)
+
+
+def size(size_bytes: int) -> str:
+    """Three digits and a unit: "1.23 MB"."""
+    number, unit = float(size_bytes), 0
+    while number >= 999.5 and unit < len(_UNITS) - 1:
+        number, unit = number / 1000, unit + 1
+    return f"{number:.3g} {_UNITS[unit]}"
+
+
+def moment(created: str) -> str:
+    """A manifest's time to the second, in UTC."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds(created)))
+    except (Damaged, OverflowError, OSError, ValueError):
+        return created
+
+
+def age_s(created: str) -> float | None:
+    try:
+        return round(time.time() - seconds(created), 3)
+    except (Damaged, OverflowError):
+        return None
+
+
+def duration(span_s: float | None) -> str:
+    """In its largest unit: "5 min"."""
+    if span_s is None or span_s < 0:
+        return ""
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if span_s >= unit_s:
+            return f"{span_s / unit_s:.0f} {unit}"
+    return f"{span_s:.0f} s"
+
+
+def numbers(metrics: Mapping[str, Any]) -> str:
+    """Metrics in a row: "loss=0.123 val_acc=0.98"."""
+    return " ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in metrics.items())

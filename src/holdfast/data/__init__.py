@@ -1,0 +1,10 @@
+"""Data whose order and randomness can be come back to.
+
+* Seeded(dataset, seed): what `__getitem__` draws depends on (seed, epoch, index) and on nothing else
+* Sampler(dataset, seed): a shuffling sampler that resumes anywhere at once
+"""
+
+from .sampler import Sampler
+from .seeded import Seeded
+
+__all__ = ["Sampler", "Seeded"]

@@ -1,0 +1,176 @@
+"""Durable file operations: the only module that changes the file system.
+
+Each call is one small step, so that a test can stop the world before, in and after it. After `write` and
+`append(sync=True)` the bytes survive a power loss; a *name* survives it only after `sync_dir` on its directory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+Chunk = bytes | bytearray | memoryview
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_NO_SUCH_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # NFS, some FUSE file systems, old kernels
+_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+def write(path: Path, chunks: Iterable[Chunk]) -> None:
+    """Create `path` with the concatenated chunks, flushed to the device.
+
+    Raises:
+        FileExistsError: something has that name.
+        OSError: the file may be there, incomplete.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        for chunk in chunks:
+            _write_all(descriptor, chunk)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append(path: Path, data: bytes, *, sync: bool) -> None:
+    """Add `data` to the end of an existing file; never creates it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        _write_all(descriptor, data)
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, chunk: Chunk) -> None:
+    rest = memoryview(chunk).cast("B") if memoryview(chunk).nbytes else memoryview(b"")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def rename_new(source: Path, target: Path) -> None:
+    """Rename a file or directory to a name that nothing has.
+
+    Raises:
+        FileExistsError: something has it; `source` stays.
+        FileNotFoundError: `source`, or the directory of either, is gone.
+    """
+    if _renameat2 is not None:
+        flag = _RENAME_NOREPLACE
+        if _renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flag) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in _NO_SUCH_FLAG:
+            raise OSError(code, os.strerror(code), str(source), None, str(target))
+    if os.path.lexists(target):  # a plain rename would replace a file or an empty directory without a word
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        raise
+
+
+def replace(source: Path, target: Path) -> None:
+    """Rename a file or link over whatever has the name."""
+    os.replace(source, target)
+
+
+def symlink(text: str, path: Path) -> None:
+    path.symlink_to(text)
+
+
+def make_dir(path: Path) -> None:
+    path.mkdir()
+
+
+def remove_file(path: Path) -> None:
+    path.unlink()
+
+
+def remove_dir(path: Path) -> None:
+    """Remove an *empty* directory."""
+    path.rmdir()
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file that somebody else has written."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_dir(path: Path) -> None:
+    """Make the names in `path` survive a power loss: creations, renames and removals alike."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_dirs(path: Path) -> None:
+    """Create `path` and its missing ancestors, each of them durably."""
+    if path.is_dir():
+        return
+    make_dirs(path.parent)
+    try:
+        make_dir(path)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    sync_dir(path.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, a link or a whole directory; what is already gone is fine."""
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            remove_file(path)
+            return
+        for child in sorted(os.listdir(path)):
+            remove_tree(path / child)
+        remove_dir(path)
+    except FileNotFoundError:
+        return
+
+
+def replace_with(path: Path, chunks: Iterable[Chunk]) -> None:
+    """Write a file whole and durable, then put it in the place of `path` in one step."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.part")
+    remove_tree(fresh)
+    try:
+        write(fresh, chunks)
+        replace(fresh, path)
+    except BaseException:
+        remove_tree(fresh)
+        raise
+    sync_dir(path.parent)
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that this user may still write on the file system of `path`."""
+    facts = os.statvfs(path)
+    return facts.f_bavail * facts.f_frsize
+
+
+def forget_cached(path: Path) -> None:
+    """Ask the kernel to drop its cached pages of `path`, so that the next read comes from the medium.
+
+    A hint: tmpfs has no medium, and pages that another process has mapped stay.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)

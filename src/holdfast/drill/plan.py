@@ -1,0 +1,97 @@
+"""Plan: when to kill, with what, and what to damage. Pure: a seed and a reference run decide everything."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..data.order import key
+from ..journal import Event
+
+DAMAGE = ("flipped bit", "truncated shard")
+POLITE = ("TERM", "INT", "USR1", "USR2")  # what a run answers by saving; KILL it cannot answer
+SIGNALS = ("KILL", *POLITE)
+
+_SHORTEST_TIMEOUT_S = 120.0
+_PATIENCE = 5  # times the reference run's duration
+
+
+class Pace(NamedTuple):
+    """What an uninterrupted run teaches: how far it goes, where it saves, how long things take."""
+
+    last: int  # its last step
+    saves: tuple[int, ...]  # steps of the checkpoints before the last step
+    step_s: float
+    save_s: float
+    total_s: float
+
+    @property
+    def timeout_s(self) -> float:
+        """How long an attempt may take before it counts as hung."""
+        return max(_SHORTEST_TIMEOUT_S, _PATIENCE * self.total_s)
+
+
+class Kill(NamedTuple):
+    """One planned interruption."""
+
+    step: int  # not before this step
+    signal: str  # "KILL", "TERM", ...
+    in_save: bool  # wait for the next save to begin
+    delay_s: float  # then let this long pass: a random moment of a step or of a save
+    damage: str | None = None  # one of DAMAGE, planted before the next attempt
+
+
+def pace(events: Sequence[Event], total_s: float) -> Pace:
+    """The pace of a run from its journal."""
+    steps = [(int(event["step"]), float(event["time"])) for event in events if event["event"] == "digests"]
+    last = max((step for step, _ in steps), default=0)
+    saves = {int(event["step"]) for event in events if event["event"] == "saved"}
+    gaps = [later - sooner for (_, sooner), (_, later) in zip(steps, steps[1:], strict=False)]
+    durations = [float(event.get("save_s", 0)) for event in events if event["event"] == "saved"]
+    return Pace(
+        last=last,
+        saves=tuple(sorted(step for step in saves if 0 < step < last)),
+        step_s=statistics.median(gaps or [0.0]),
+        save_s=statistics.median(durations or [0.0]),
+        total_s=total_s,
+    )
+
+
+def plan(pace: Pace, kills: int, signals: Sequence[str], seed: int, *, damage: bool) -> list[Kill]:
+    """`kills` interruptions spread over the run, beyond its first save; none where nothing could be come back to."""
+    begin = pace.saves[0] + 1 if pace.saves else 1
+    room = pace.last - begin  # the last step is left alone: nothing would come after it
+    if room <= 0 or not (pace.saves or set(signals) & set(POLITE)):
+        return []
+    wounds = _wounds(kills, seed) if damage else {}
+    planned = []
+    for number in range(kills):
+        step = begin + int((number + _fraction(seed, number, "step")) * room / kills)
+        planned.append(_kill(pace, step, number, signals, seed)._replace(damage=wounds.get(number)))
+    return planned
+
+
+def further(pace: Pace, at: int, number: int, signals: Sequence[str], seed: int) -> Kill | None:
+    """One kill more, somewhere in what is left of the run after step `at`; None when nothing is."""
+    if at + 1 >= pace.last:
+        return None
+    step = at + int(_fraction(seed, number, "further") * (pace.last - at) / 2)
+    return _kill(pace, step, number, signals, seed)
+
+
+def _kill(pace: Pace, step: int, number: int, signals: Sequence[str], seed: int) -> Kill:
+    in_a_save = (number // len(signals) + seed) % 2 == 1 and any(save >= step for save in pace.saves)
+    span = pace.save_s if in_a_save else pace.step_s
+    return Kill(step, signals[number % len(signals)], in_a_save, _fraction(seed, number, "delay") * span)
+
+
+def _wounds(kills: int, seed: int) -> dict[int, str]:
+    """After which kill which damage is planted: never both in one place."""
+    order = sorted(range(kills), key=lambda number: _fraction(seed, number, "wound"))
+    return dict(zip(order, DAMAGE, strict=False))
+
+
+def _fraction(*parts: object) -> float:
+    """A number in [0, 1) that depends on every part."""
+    return key("drill", *parts) / 2**64

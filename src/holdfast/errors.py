@@ -1,0 +1,68 @@
+"""Every exception that Holdfast raises.
+
+HoldfastError                  1
+├─ UsageError                  2   the caller can mend it: unknown leaf type, bad option, step already committed
+├─ StoreError                  1
+│  ├─ NotFound                 3   no committed checkpoint (at that step)
+│  ├─ Damaged                  4   a committed file is missing, short, or its digest differs, twice
+│  ├─ NoSpace                  7   the save does not fit; the store is as it was before
+│  └─ Superseded               9   a later attempt owns the run; this one wrote nothing more
+├─ Mismatch                    5   checkpoint and live objects disagree: key, shape, dtype, data position
+├─ ClusterError                6   the scheduler refused or did not answer
+└─ ChildError                  8   a supervised program failed for good
+
+Stopped (a SystemExit)        75   not a failure: the state is saved, run me again
+
+The number is the process's exit status.
+"""
+
+
+class HoldfastError(Exception):
+    exit_code = 1
+
+
+class UsageError(HoldfastError):
+    exit_code = 2
+
+
+class StoreError(HoldfastError):
+    pass
+
+
+class NotFound(StoreError):
+    exit_code = 3
+
+
+class Damaged(StoreError):
+    exit_code = 4
+
+
+class NoSpace(StoreError):
+    exit_code = 7
+
+
+class Superseded(StoreError):
+    exit_code = 9
+
+
+class Mismatch(HoldfastError):
+    exit_code = 5
+
+
+class ClusterError(HoldfastError):
+    exit_code = 6
+
+
+class ChildError(HoldfastError):
+    exit_code = 8
+
+
+class Stopped(SystemExit):
+    """A SystemExit, so that no `except Exception` in a training loop swallows it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(75)  # EX_TEMPFAIL of sysexits.h: try again later
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason

@@ -1,0 +1,48 @@
+"""When the next save is due, and when a deadline leaves no time for one more step. Pure: the caller brings the clock."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .rules import Every
+
+SAVE_MARGIN = 1.5  # a save into a busy file system takes longer than the measured one
+LEAVE_S = 1.0  # journal, open files and the interpreter's own end, after the save
+
+
+class Mark(NamedTuple):
+    """One safe point: where it lies and when it was reached."""
+
+    step: int
+    epoch: int  # counted from 0
+    seconds: float  # of a monotonic clock
+    at_end: bool  # after the epoch's body
+
+
+def due(every: Every | None, *, last: Mark, now: Mark) -> bool:
+    """Whether to save at `now`, the last save (or the start) having been at `last`.
+
+    Steps and epochs count from the run's beginning, not from the last save: saves forced in between
+    (a new best, a stop) do not shift the ones that follow. Epochs are due at their end only.
+    """
+    if every is None:
+        return False
+    if every.steps is not None:
+        return now.step // every.steps > last.step // every.steps
+    if every.minutes is not None:
+        return now.seconds - last.seconds >= 60 * every.minutes
+    if every.epochs is not None:
+        return now.at_end and _epochs_done(now) // every.epochs > _epochs_done(last) // every.epochs
+    return False
+
+
+def must_stop(now_s: float, deadline_s: float, save_s: float, step_s: float) -> bool:
+    """Whether one more step would leave too little time before the deadline to save and leave.
+
+    `save_s` and `step_s` are what a save and a step have cost so far; both clocks are the same one.
+    """
+    return deadline_s - now_s < SAVE_MARGIN * save_s + step_s + LEAVE_S
+
+
+def _epochs_done(mark: Mark) -> int:
+    return mark.epoch + mark.at_end

@@ -1,0 +1,118 @@
+"""Journal: what happened to a run, one JSON object a line, one file per attempt.
+
+The living attempt writes `attempts/<n>/attempt-<n>.jsonl`; its successor moves the file to `history/`. Readers merge
+them. A torn line (the process died, the disk was full) is dropped by readers and never truncated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from . import disk
+
+Event = dict[str, Any]
+CLOSING = ("stop", "failed", "end")
+_ORDER = {"step": 0, "end": 1}
+
+
+class Log(NamedTuple):
+    """The events of one attempt, in order."""
+
+    attempt: int
+    path: Path
+    events: list[Event]
+
+    @property
+    def owner(self) -> dict[str, Any]:
+        """Who ran the attempt, as its first line says; empty when that line is torn."""
+        first = self.events[0] if self.events else {}
+        owner = first.get("owner") if first.get("event") == "begin" else None
+        return owner if isinstance(owner, dict) else {}
+
+    @property
+    def closed(self) -> bool:
+        """Whether the attempt said good-bye: it does nothing any more."""
+        return bool(self.events) and self.events[-1].get("event") in CLOSING
+
+    @property
+    def restored(self) -> tuple[int, int] | None:
+        """Where the attempt began, as (step, phase order); None when it died before it had chosen."""
+        found = [position(event) for event in self.events if event.get("event") == "restored"]
+        return found[-1] if found else None
+
+
+def lines(events: Iterable[Event]) -> bytes:
+    """The bytes that record `events`, each with the time if it has none.
+
+    They begin with a newline: should the last append have been torn, this one still stands on its own line.
+    """
+    now = time.time()
+    return b"".join(b"\n" + msgspec.json.encode({"time": now} | event) for event in events) + b"\n"
+
+
+def append(path: Path, events: Iterable[Event], *, sync: bool = False) -> None:
+    """Add `events` to the journal at `path`, which must exist."""
+    disk.append(path, lines(events), sync=sync)
+
+
+def read(path: Path) -> list[Event]:
+    """Every whole line of one journal."""
+    events = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            event = msgspec.json.decode(line) if line else None
+        except msgspec.DecodeError:
+            continue  # torn
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            events.append(event)
+    return events
+
+
+def logs(root: Path) -> list[Log]:
+    """The journals of all attempts of the run at `root`, oldest first."""
+    places = {}
+    for path in [*root.glob("attempts/*/attempt-*.jsonl"), *root.glob("history/attempt-*.jsonl")]:
+        number = path.stem.removeprefix("attempt-")
+        if number.isdecimal() and (path.parent.name in ("history", number)):
+            places[int(number)] = path
+    found = []
+    for number, path in sorted(places.items()):
+        try:
+            found.append(Log(number, path, read(path)))
+        except FileNotFoundError:  # moved to history/ between the look and the read
+            moved = root / "history" / path.name
+            if moved.exists():
+                found.append(Log(number, moved, read(moved)))
+    return found
+
+
+def position(event: Event) -> tuple[int, int]:
+    """(step, phase order) of an event; events compare by it."""
+    step = event.get("step", 0)
+    return (step if isinstance(step, int) else 0), _ORDER.get(str(event.get("phase", "step")), 0)
+
+
+def lineage(logs: Sequence[Log], kind: str) -> list[Event]:
+    """The events of one kind that lie on the way to the present state.
+
+    What an attempt did after the point from which a later one went on was undone by that later one: a line survives
+    only if every later attempt began at or after it.
+    """
+    kept: list[Event] = []
+    ceiling: tuple[int, int] | None = None
+    for log in reversed(logs):
+        mine = [event for event in log.events if event.get("event") == kind]
+        kept[:0] = [event for event in mine if ceiling is None or position(event) <= ceiling]
+        if log.restored is not None:
+            ceiling = log.restored if ceiling is None else min(ceiling, log.restored)
+    return kept
+
+
+def metrics(root: Path) -> list[Event]:
+    """The metrics of the run at `root`, merged over its attempts: no step twice, none missing."""
+    return lineage(logs(root), "metrics")

@@ -1,0 +1,193 @@
+"""Provenance: what a manifest tells of a checkpoint's origin, with secrets taken out. Environment variables are never read."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+REDACTED = "[redacted]"
+LIBRARIES = ("torch", "numpy", "jax", "keras", "tensorflow", "lightning", "transformers", "safetensors")
+GIT_TIMEOUT_S = 5
+LONGEST_TEXT = 1000  # characters of an object that is no plain value: a tensor among the hyperparameters stays readable
+DEEPEST = 32  # a mapping that holds itself must not end a save
+
+# Parts of names, written together: "--api-key", "apiKey" and "API_KEY" are all "apikey".
+TELLING_PARTS = re.compile(
+    r"password|passwd|passphrase|secret|credential|bearer|cookie|signature"
+    r"|(api|access|private|encryption|account|ssh|auth|signing|license|wandb|subscription|storage|master|shared|deploy)keys?"
+)
+TELLING_WORDS = {"token", "pass", "pwd", "pw", "auth", "authorization", "oauth", "jwt", "otp", "sas"}
+# max_tokens is no secret
+COUNTING_WORDS = {"max", "min", "num", "n", "total", "new", "per", "seen", "batch", "special"}
+
+KNOWN_SECRETS = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|npm_|AIza)(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}|[a-z]{20,})"  # hf_transformers is none
+    r"|(?<![A-Za-z0-9])(?:sk-|sk_live_|github_pat_|glpat-|xox[a-z]-|eyJ)(?:(?=[a-z_-]*[A-Z0-9])[\w.-]{10,}|[\w.-]{20,})"
+    r"|(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*"
+    r"|(?<=[Bb]earer )\S+"
+)
+# user:password@ in the host part; also with a "/" in the password, which is wrong in a URL and common.
+USER_INFO = re.compile(r"(?<=://)(?:[^\s/?#]*|[^\s/@:]+:(?!\d+(?:[/?#]|$))[^\s@]*)(?=@)")
+NAMED = re.compile(r"""([A-Za-z][\w.\-]*)[\\"']*\s*[:=]\s*""")
+QUOTED = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
+WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def document(hyperparameters: Mapping[str, Any] | None = None, dataset: object = None) -> dict[str, Any]:
+    """Where this process came from, JSON-like: the caller's own facts, git, library versions, Python, host, command."""
+    return {
+        "hyperparameters": None if hyperparameters is None else redact_mapping(hyperparameters),
+        "dataset": _redact_value(dataset),
+        "git": git_state(_script_directory()),
+        "libraries": libraries(),
+        "python": platform.python_version(),
+        "host": socket.gethostname(),
+        "command": redact(sys.argv),
+    }
+
+
+@functools.cache
+def git_state(directory: str) -> dict[str, Any] | None:
+    """Commit of the repository around `directory`, and whether tracked files differ from it; None without git or a repository.
+
+    Asked once a process: the code that runs is the code that was read at its start.
+    """
+    # A repository may ask for a file-watching daemon, which would outlive us.
+    command = ["git", "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    # Set inside a hook, where they name another repository than the script's.
+    misleading = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
+    inherited = {name: value for name, value in os.environ.items() if name not in misleading}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env={**inherited, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=GIT_TIMEOUT_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = done.stdout.decode(errors="replace").splitlines()
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
+    return {
+        "commit": None if commit == "(initial)" else commit,
+        "dirty": any(not line.startswith("#") for line in lines),
+    }
+
+
+def libraries() -> dict[str, str]:
+    """Versions of Holdfast and of the libraries that this process has imported."""
+    found = {name: _version(name) for name in ("holdfast", *LIBRARIES) if name in sys.modules}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def redact(argv: Sequence[str]) -> list[str]:
+    """`argv` without values of options and assignments with a telling name, URL user info, and tokens of well-known kinds.
+
+    Where in doubt it hides. A secret without a name and in no known form cannot be told from any other word.
+    """
+    hidden = _values_of_telling_options(argv)
+    return [REDACTED if index in hidden else _redact_word(word) for index, word in enumerate(argv)]
+
+
+def redact_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+    """`mapping` as JSON-like values, without the secrets that its keys, or the values themselves, give away. At any depth."""
+    return _redact_items(mapping.items(), DEEPEST)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:  # tensorflow-cpu gives the module tensorflow
+        version = getattr(sys.modules[name], "__version__", None)
+        return None if version is None else str(version)
+
+
+def _script_directory() -> str:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return os.path.dirname(script or "") or "."
+
+
+def _values_of_telling_options(argv: Sequence[str]) -> set[int]:
+    hidden: set[int] = set()
+    for index, word in enumerate(argv):
+        if not re.fullmatch(r"-+[^=\s]+", word) or not _tells(word):
+            continue
+        hidden.add(index + 1)
+        following = range(index + 2, len(argv)) if word.endswith("s") else ()  # --tokens A B C
+        for later in following:
+            if argv[later].startswith("-"):
+                break
+            hidden.add(later)
+    return hidden
+
+
+def _redact_word(word: str) -> str:
+    name, equals, _ = word.partition("=")
+    return f"{name}={REDACTED}" if equals and _tells(name) else _redact_text(word)
+
+
+def _redact_text(text: str) -> str:
+    """`text` without what follows a telling name (its quoted string, else all the rest), and without known kinds of secrets."""
+    pieces, at = [], 0
+    for named in NAMED.finditer(text):
+        if named.start() >= at and _tells(named[1]):
+            quoted = QUOTED.match(text, named.end())
+            pieces += [text[at : named.end()], REDACTED]
+            at = quoted.end() if quoted else len(text)
+    shown = "".join([*pieces, text[at:]])
+    return KNOWN_SECRETS.sub(REDACTED, USER_INFO.sub(REDACTED, shown))
+
+
+def _tells(name: str) -> bool:
+    """Whether what carries this name is likely a secret."""
+    words = [word.lower() for word in WORDS.findall(name)]
+    if TELLING_PARTS.search("".join(words)):
+        return True
+    if any(word.endswith("tokens") for word in words) and not COUNTING_WORDS.intersection(words):
+        return True
+    return words == ["key"] or any(word in TELLING_WORDS or word.endswith("token") for word in words)
+
+
+def _redact_items(items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
+    redacted = {}
+    for name, value in items:
+        hide = _tells(str(name)) and not _says_nothing(value)
+        redacted[_redact_text(str(name))] = REDACTED if hide else _redact_value(value, depth)
+    return redacted
+
+
+def _says_nothing(value: object) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _redact_value(value: Any, depth: int = DEEPEST) -> Any:
+    if _says_nothing(value):
+        return value
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)  # an IntEnum, a NumPy float: the plain number
+    if depth > 0 and isinstance(value, Mapping):
+        return _redact_items(value.items(), depth - 1)
+    if depth > 0 and isinstance(value, list | tuple | set | frozenset):
+        return _redact_sequence(list(value), depth - 1)
+    if depth > 0 and is_dataclass(value) and not isinstance(value, type):
+        return _redact_items(((field.name, getattr(value, field.name)) for field in fields(value)), depth - 1)
+    return _redact_text(value if isinstance(value, str) else str(value)[:LONGEST_TEXT])
+
+
+def _redact_sequence(values: list[Any], depth: int) -> list[Any]:
+    if all(isinstance(value, str) for value in values):
+        return list(redact(values))  # a command line, perhaps
+    return [_redact_value(value, depth) for value in values]

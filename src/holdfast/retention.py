@@ -1,0 +1,99 @@
+"""Retention: which checkpoints a rule keeps. Pure: `store/` does the deleting."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from .rules import AnyOf, Best, Every, Last, Rule, Within
+
+PHASES = {"step": 0, "end": 1}  # a step's own checkpoint comes before the one after the epoch's body
+
+
+class Facts(NamedTuple):
+    """What retention needs to know about one committed checkpoint."""
+
+    name: str
+    step: int
+    phase: str  # "step" | "end"
+    epoch: int | None  # counted from 0
+    created: float  # Unix seconds
+    metrics: Mapping[str, float]
+    size_bytes: int
+    pinned: bool
+
+
+def keep(checkpoints: Sequence[Facts], rule: Rule) -> set[str]:
+    """Names of `checkpoints` to keep: the rule's, the pinned, and always the newest."""
+    ordered = sorted(checkpoints, key=_age)
+    kept = [*ordered[-1:], *(facts for facts in ordered if facts.pinned), *_kept_by(rule, ordered)]
+    return {facts.name for facts in kept}
+
+
+def beats(value: float, rule: Best, checkpoints: Iterable[Facts]) -> bool:
+    """Whether a checkpoint with this value of `rule.metric` would be among its `rule.n` best. A tie is not, NaN never is."""
+    if math.isnan(value):
+        return False
+    ranked = _ranked(rule, checkpoints)
+    return len(ranked) < rule.n or _better(rule, value) < _better(rule, ranked[rule.n - 1].metrics[rule.metric])
+
+
+def _age(facts: Facts) -> tuple[int, int]:
+    return facts.step, PHASES[facts.phase]
+
+
+def _kept_by(rule: Rule, ordered: Sequence[Facts]) -> Iterable[Facts]:
+    match rule:
+        case Last(n):
+            return ordered[-n:]
+        case Best():
+            return _ranked(rule, ordered)[: rule.n]
+        case Every():
+            return _first_of_each_group(rule, ordered)
+        case Within():
+            return _newest_within(rule.bytes, ordered)
+        case AnyOf(rules):
+            return [facts for each in rules for facts in _kept_by(each, ordered)]
+
+
+def _ranked(rule: Best, checkpoints: Iterable[Facts]) -> list[Facts]:
+    """Best first; of equals the older, which earned it first."""
+    measured = [facts for facts in checkpoints if not math.isnan(facts.metrics.get(rule.metric, math.nan))]
+    return sorted(measured, key=lambda facts: (_better(rule, facts.metrics[rule.metric]), _age(facts)))
+
+
+def _better(rule: Best, value: float) -> float:
+    """A number that is smaller for a better value."""
+    return -value if rule.direction is builtins.max else value
+
+
+def _first_of_each_group(rule: Every, ordered: Sequence[Facts]) -> Iterable[Facts]:
+    """The first of each group stays first however often the rest is pruned, so a rule applied after every save agrees with itself."""
+    firsts: dict[int, Facts] = {}
+    for facts in ordered:
+        group = _group(rule, facts)
+        if group is not None:
+            firsts.setdefault(group, facts)
+    return firsts.values()
+
+
+def _group(rule: Every, facts: Facts) -> int | None:
+    """How many boundaries of `rule` lie behind `facts`; None when it knows no epoch."""
+    if rule.steps is not None:
+        return facts.step // rule.steps
+    if rule.minutes is not None:
+        return int(facts.created // (60 * rule.minutes))
+    if rule.epochs is None or facts.epoch is None:
+        return None
+    return (facts.epoch + PHASES[facts.phase]) // rule.epochs  # epochs done: its own one too, once it has ended
+
+
+def _newest_within(size_bytes: float, ordered: Sequence[Facts]) -> Iterable[Facts]:
+    total = 0
+    for facts in reversed(ordered):
+        total += facts.size_bytes
+        if total > size_bytes:
+            return
+        yield facts

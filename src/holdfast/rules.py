@@ -1,0 +1,105 @@
+"""Rules: small values that say which checkpoints stay and when the next one is due.
+
+As a user writes them:
+
+    keep=Last(3) | Best("val_acc", max) | Every(steps=1000)
+    every=Every(minutes=10)
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from .errors import UsageError
+
+
+class _Joins:
+    """`a | b` keeps what `a` keeps and what `b` keeps."""
+
+    def __or__(self, other: object) -> AnyOf:
+        if not isinstance(other, _Joins):
+            return NotImplemented
+        return AnyOf(parts(self) + parts(other))
+
+
+@dataclass(frozen=True)
+class Last(_Joins):
+    """Keep the newest `n`."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        _whole("Last", self.n)
+
+
+@dataclass(frozen=True)
+class Best(_Joins):
+    """Keep the `n` checkpoints whose `metric` is largest (`max`) or smallest (`min`)."""
+
+    metric: str
+    direction: Callable[..., Any]
+    n: int = 1
+
+    def __post_init__(self) -> None:
+        if self.direction not in (builtins.max, builtins.min):
+            raise UsageError(f'Best("{self.metric}", ...) needs its direction: the builtin max or min')
+        if not (isinstance(self.metric, str) and self.metric):
+            raise UsageError(f'Best takes the name of a metric, as in Best("val_acc", max), not {self.metric!r}')
+        _whole("Best", self.n)
+
+
+@dataclass(frozen=True)
+class Every(_Joins):
+    """Every so many steps, minutes or epochs (one of the three): as an interval, when to save; as retention, what to keep."""
+
+    steps: int | None = None
+    minutes: float | None = None
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.steps, self.minutes, self.epochs) if value is not None]
+        if len(given) != 1:
+            raise UsageError("Every takes exactly one of steps=, minutes=, epochs=")
+        check = _whole if self.minutes is None else _positive
+        check("Every", given[0])
+
+
+@dataclass(frozen=True)
+class Within(_Joins):
+    """Keep as many of the newest as fit into `bytes`."""
+
+    bytes: float
+
+    def __post_init__(self) -> None:
+        _positive("Within", self.bytes)
+
+
+@dataclass(frozen=True)
+class AnyOf(_Joins):
+    """What `|` makes: keep what any of `rules` keeps."""
+
+    rules: tuple[Rule, ...]
+
+
+Rule = Last | Best | Every | Within | AnyOf
+
+
+def parts(rule: Any) -> tuple[Rule, ...]:
+    """The single rules that `rule` joins."""
+    return rule.rules if isinstance(rule, AnyOf) else (rule,)
+
+
+def _positive(name: str, value: Any) -> None:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (is_number and value > 0):
+        raise UsageError(f"{name} takes a number above 0, not {value!r}")
+
+
+def _whole(name: str, value: Any) -> None:
+    _positive(name, value)
+    if not isinstance(value, Integral):
+        raise UsageError(f"{name} takes a whole number, not {value!r}")

@@ -1,0 +1,50 @@
+"""Fingerprint: what besides the state decides the numbers, compared on every resume. A change is told."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..data.feed import MOVES
+from ..errors import Mismatch
+from ..provenance import libraries
+from .tracked import framework_modules
+
+Facts = dict[str, Any]
+
+
+def environment() -> Facts:
+    """Interpreter, libraries, threads, device and deterministic switches of this process."""
+    facts: Facts = {"python": platform.python_version(), "machine": platform.machine(), "libraries": libraries()}
+    for module in framework_modules():
+        facts.update(module.facts())
+    return facts
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """One line for each fact that differs: `libraries.torch: 2.12.0, now 2.13.0`."""
+    lines = []
+    for key in [*before, *(key for key in now if key not in before)]:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            lines += changes(old, new, f"{prefix}{key}.")
+        elif old != new:
+            lines.append(f"{prefix}{key}: {old}, now {new}")
+    return lines
+
+
+def loader_changes(name: str, before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]) -> list[str]:
+    """What changed about the loader `name`, for the user to read.
+
+    Raises:
+        Mismatch: a change that moves the data position is not among `accepted`.
+    """
+    moved = [key for key in sorted(MOVES) if before.get(key) != now.get(key) and key not in accepted]
+    if moved:
+        what = "; ".join(f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved)
+        raise Mismatch(
+            f"the loader {name!r} is not the one of the checkpoint: {what}. The position in its data would mean other "
+            f"samples. Put it back, or say accept={set(moved)!r}"
+        )
+    return changes(before, now, f"loader {name}: ")

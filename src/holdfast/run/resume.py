@@ -1,0 +1,138 @@
+"""Resume: which checkpoint a run goes on from, and how it gets into the live objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import journal
+from ..errors import Damaged, HoldfastError, NotFound, StoreError
+from ..journal import Log
+from ..store.checkpoint import Checkpoint
+from ..store.store import Store
+from .tracked import RESERVED, Tracked, require_fit
+
+MOST_FAILURES = 2  # of the same kind from one checkpoint, before it is set aside
+
+# The program's or the machine's fault, never the checkpoint's.
+_BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, OSError)
+
+
+@dataclass
+class Resumed:
+    """Where a run goes on: nowhere (`checkpoint` None: a fresh start) or after a whole restore."""
+
+    checkpoint: Checkpoint | None = None
+    memory: dict[str, Any] = field(default_factory=dict)  # what the run itself remembered
+    rejected: list[tuple[str, str]] = field(default_factory=list)  # name of a newer checkpoint, and why not
+
+
+def restore_newest(store: Store, tracked: Tracked, types: Iterable[type], *, allow_fresh: bool) -> Resumed:
+    """Restore the newest checkpoint that is whole, setting aside the newer ones that are not.
+
+    Raises:
+        StoreError: checkpoints exist, or existed, and none would do; `allow_fresh` starts from scratch instead.
+        Mismatch: it does not fit the live objects; nothing was overwritten.
+    """
+    resumed = Resumed()
+    logs = journal.logs(store.root)
+    for checkpoint in reversed(store.checkpoints()):
+        why = poison(checkpoint.path.name, logs)
+        if why is None:
+            try:
+                resumed.memory = restore(store, checkpoint, tracked, types)
+                resumed.checkpoint = checkpoint
+                return resumed
+            except Damaged as error:
+                why = str(error)
+            except NotFound:
+                continue
+        set_aside(store, checkpoint, "poison" if why.startswith("failed") else "damaged", why)
+        resumed.rejected.append((checkpoint.path.name, why))
+    if not allow_fresh and (resumed.rejected or _quarantined(store)):
+        raise StoreError(
+            f"{store.root}: checkpoints existed and none is valid: {_list(resumed.rejected, store)}. They are in "
+            f"{store.root / 'quarantine'}. To start from scratch all the same, say allow_fresh=True"
+        )
+    return resumed
+
+
+def restore(store: Store, checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
+    """Put `checkpoint` into the live objects; what the run itself remembered.
+
+    Everything that can be compared is compared before the first byte is overwritten.
+    """
+    checkpoint.check_layout()
+    if RESERVED not in checkpoint.parts():
+        raise StoreError(
+            f"{checkpoint.path} was not saved by a Run: Store(...).load() reads it, and start_from= takes weights from it"
+        )
+    memory = checkpoint.load(part=RESERVED, types=types)
+    if not isinstance(memory, dict):
+        raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
+    require_fit(tracked.differences(checkpoint, types), checkpoint)
+    attempt = store.claim()
+    attempt.record("restoring", checkpoint=checkpoint.path.name)
+    attempt.flush(sync=True)
+    tracked.restore(checkpoint, types)
+    return memory
+
+
+def go_back(store: Store, step: int) -> list[str]:
+    """Move everything newer than `step` aside, so that the run goes on from there; their names."""
+    target = store[step]
+    newer = [c for c in store.checkpoints() if c.manifest.name.order > target.manifest.name.order]
+    for checkpoint in newer:
+        set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
+    store.claim().record("went_back", step=target.step, phase=target.phase, names=[c.path.name for c in newer])
+    return [c.path.name for c in newer]
+
+
+def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None:
+    store.quarantine(checkpoint, word)
+    store.claim().record("quarantined", name=checkpoint.path.name, why=why)
+    store.claim().flush(sync=True)
+
+
+def counts(error: BaseException) -> bool:
+    """Whether a failure before the first step speaks against the checkpoint it began from."""
+    memory = "OutOfMemory" in type(error).__name__
+    return isinstance(error, Exception) and not isinstance(error, _BLAMELESS) and not memory
+
+
+def describe(error: BaseException) -> str:
+    first_line = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first_line}"[:500]
+
+
+def poison(name: str, logs: Sequence[Log]) -> str | None:
+    """Why the checkpoint `name` is not tried again, or None.
+
+    The last attempts all began from it and failed alike before their first step, and no other checkpoint has led to
+    the same failure: then it would be the program's.
+    """
+    failures = [_failure(log) for log in logs]
+    alike = [failure for failure in failures[-MOST_FAILURES:] if failure and failure[0] == name]
+    texts = {text for _, text in alike}
+    if len(alike) < MOST_FAILURES or len(texts) != 1:
+        return None
+    (text,) = texts
+    if any(failure and failure[0] != name and failure[1] == text for failure in failures):
+        return None
+    return f"failed {MOST_FAILURES} times before the first step with: {text}"
+
+
+def _failure(log: Log) -> tuple[str, str] | None:
+    for event in reversed(log.events):
+        if event.get("event") == "failed" and event.get("counts"):
+            return str(event.get("checkpoint")), str(event.get("error"))
+    return None
+
+
+def _quarantined(store: Store) -> list[str]:
+    return sorted(path.name for path in store.root.glob("quarantine/step-*"))
+
+
+def _list(rejected: list[tuple[str, str]], store: Store) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in rejected) or ", ".join(_quarantined(store))

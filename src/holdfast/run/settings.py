@@ -1,0 +1,41 @@
+"""Settings: what the environment asks of a run. A drill moves and watches a run through these two, and changes nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from ..errors import UsageError
+
+RUN_DIR = "HOLDFAST_RUN_DIR"
+DRILL = "HOLDFAST_DRILL"
+
+
+class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a drill wants of the run it watches."""
+
+    steps: int | None = None  # stop after this many
+    save_every_steps: int | None = None  # instead of the run's own interval
+    digests: bool = False  # journal the state's digests at every safe point
+
+
+def run_dir(path: str | os.PathLike[str]) -> Path:
+    """Where the run lives: `path`, unless HOLDFAST_RUN_DIR says otherwise."""
+    return Path(os.environ.get(RUN_DIR) or path)
+
+
+def drilled() -> Drilled:
+    """What HOLDFAST_DRILL asks for; nothing when it is unset.
+
+    Raises:
+        UsageError: it is set to something else than a drill would.
+    """
+    text = os.environ.get(DRILL)
+    if not text:
+        return Drilled()
+    try:
+        return msgspec.json.decode(text, type=Drilled)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{DRILL} is set, but not by `holdfast drill`: {error}") from error

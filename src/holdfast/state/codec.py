@@ -1,0 +1,349 @@
+"""Leaves and values: what of a state is bytes, what is a small value, and how either comes back.
+
+A leaf (a tensor, an array, long bytes) becomes a `Block`. Everything else becomes a `Node`: a tag and plainer values.
+The frameworks' own leaves are encoded by the modules in `LEAVES`, found when such an object turns up. Each of them has
+the same four functions:
+
+    node(value) -> Node | None           None: it is a leaf. UsageError: it cannot be saved, and why
+    value(tag, content) -> value         the inverse of `node`
+    shares(leaves) -> list[Share]        blocks, and which leaves lie in which of them
+    decode(stored) -> leaf               in fresh memory
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+import pathlib
+import random
+import struct
+import sys
+import zoneinfo
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
+
+from ..errors import Damaged, UsageError
+
+if sys.byteorder != "little":
+    raise ImportError("Holdfast stores little-endian bytes and runs on little-endian machines only")
+
+T = TypeVar("T")
+
+# what a value out of a file can make the code that takes it raise
+UNSOUND = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, struct.error)
+
+# package -> our module for its leaves. A file chooses among these names, and never brings one of its own.
+LEAVES = {"numpy": "holdfast.state.numpy_leaves", "torch": "holdfast.torch.leaves"}
+
+# tag of a node -> whose it is
+TAGS = {
+    "numpy_scalar": "numpy",
+    "numpy.dtype": "numpy",
+    "numpy.Generator": "numpy",
+    "numpy.RandomState": "numpy",
+    "numpy.SeedSequence": "numpy",
+    "size": "torch",
+    "torch.dtype": "torch",
+    "torch.device": "torch",
+    "torch.Generator": "torch",
+}
+
+ITEMSIZE: Mapping[str, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,  # two numbers in a byte
+    "int16": 2,
+    "uint16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "float32": 4,
+    "complex32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+
+# What the safetensors library reads; the rest lies in a shard as plain bytes.
+SAFETENSORS: Mapping[str, str] = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+    "int16": "I16",
+    "uint16": "U16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "uint32": "U32",
+    "float32": "F32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float64": "F64",
+    "complex64": "C64",
+}
+
+
+class Block(NamedTuple):
+    """One leaf on the host: little-endian, C order."""
+
+    kind: str  # "torch", "numpy", "bytes": who can decode it
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview  # format "B", ndim 1; it keeps alive whose memory it is
+    attrs: Mapping[str, Any]
+
+
+class StoredLeaf(Protocol):
+    """One leaf on the disk, not read yet."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def attrs(self) -> Mapping[str, Any]: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def read(self) -> bytearray:
+        """Its bytes, digest checked."""
+
+    def read_into(self, target: memoryview) -> None:
+        """Its bytes straight into `target`, `size_bytes` of writable memory; digest checked."""
+
+
+class Node(NamedTuple):
+    """What stands for a value in the tree: a tag, and plainer values that are flattened in their turn."""
+
+    tag: str
+    content: Any
+
+
+class Share(NamedTuple):
+    """One block and the leaves (by their index) that lie in it: whole (None), or as a view of its bytes."""
+
+    block: Block
+    places: Mapping[int, Mapping[str, Any] | None]
+
+
+class Registered(NamedTuple):
+    kind: type
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+REGISTERED: dict[str, Registered] = {}
+
+
+def register(kind: type[T], encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
+    """Save values of exactly `kind` as what `encode` makes of them; restore them with `decode`.
+
+    `encode` may return anything that can be saved. The type's name goes into the file; it is looked up among the
+    registered ones and never imported.
+    """
+    if not isinstance(kind, type):
+        raise UsageError(f"register takes a type, not {kind!r}")
+    REGISTERED[type_name(kind)] = Registered(kind, encode, decode)
+
+
+def type_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def encode_leaf(value: Any) -> Block:
+    """The bytes of one tensor, array or bytes object; memory is shared with it where its layout allows."""
+    if isinstance(value, bytes):
+        return Block("bytes", "uint8", (len(value),), memoryview(value), {})
+    name = framework(type(value))
+    if name is None or adapter(name).node(value) is not None:
+        raise UsageError(f"{type_name(type(value))} is not a leaf")
+    share: Share = adapter(name).shares([value])[0]
+    return share.block
+
+
+def decode_leaf(stored: StoredLeaf) -> Any:
+    """The tensor, array or bytes that `stored` holds, always in fresh memory.
+
+    Raises:
+        Damaged: its description contradicts itself, or its bytes have changed.
+        UsageError: its framework is not installed.
+    """
+    if stored.kind == "bytes":
+        return bytes(stored.read())
+    if stored.kind not in LEAVES:
+        raise Damaged(f"leaf {stored.key!r} is of the unknown kind {stored.kind!r}")
+    return adapter(stored.kind).decode(stored)
+
+
+def checked_size(stored: StoredLeaf, itemsize: int) -> None:
+    """Raise Damaged unless shape and length agree: asked before memory is allocated for a shape out of a file."""
+    expected = itemsize
+    for extent in stored.shape:
+        expected *= extent
+    if expected != stored.size_bytes or any(extent < 0 for extent in stored.shape):
+        raise Damaged(f"leaf {stored.key!r}: {stored.dtype} {list(stored.shape)} is not {stored.size_bytes} bytes")
+
+
+def is_stored(value: Any) -> TypeGuard[StoredLeaf]:
+    return hasattr(value, "read_into") and hasattr(value, "size_bytes")
+
+
+def loaded(tree: Any) -> Any:
+    """`tree` of plain containers with every stored leaf in it decoded."""
+    if is_stored(tree):
+        return decode_leaf(tree)
+    if type(tree) is dict:
+        return {key: loaded(value) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(loaded(value) for value in tree)
+    return tree
+
+
+def framework(kind: type) -> str | None:
+    """Which framework's module knows values of `kind`: that of the nearest base from a package in `LEAVES`."""
+    for base in kind.__mro__:
+        root = base.__module__.partition(".")[0]
+        if root in LEAVES:
+            return root
+    return None
+
+
+def adapter(name: str) -> Any:
+    """The module for the leaves of the framework `name`, which must be a key of `LEAVES`."""
+    try:
+        return importlib.import_module(LEAVES[name])
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise UsageError(f"this checkpoint holds {name} data: pip install {name}") from error
+
+
+def shares(leaves: Sequence[Any]) -> list[Share]:
+    """Blocks for leaves of one kind: those of a framework, or bytes."""
+    if isinstance(leaves[0], bytes):
+        return [Share(encode_leaf(leaf), {index: None}) for index, leaf in enumerate(leaves)]
+    found: list[Share] = adapter(str(framework(type(leaves[0])))).shares(leaves)
+    return found
+
+
+# Plain values: tags with content made of plainer values. The makers read files, so each refuses what is not exactly right.
+
+
+def random_state(state: tuple[Any, ...]) -> list[Any]:
+    """What `random.getstate()` returns, its 625 words packed into bytes."""
+    version, words, gauss = state
+    return [version, struct.pack("<625I", *words), gauss]
+
+
+def python_state(content: Any) -> tuple[Any, ...]:
+    """What `random.setstate()` takes; the inverse of `random_state`."""
+    version, words, gauss = _typed(list, content)
+    return version, struct.unpack("<625I", words), gauss
+
+
+def _typed(kind: type[T], value: Any) -> T:
+    if type(value) is not kind:
+        raise TypeError(f"{kind.__name__} expected, not {type(value).__name__}")
+    return value
+
+
+def _zone(zone: dt.tzinfo | None) -> Any:
+    if type(zone) is dt.timezone:
+        return ["offset", *zone.__getinitargs__()]  # type: ignore[attr-defined]
+    if type(zone) is zoneinfo.ZoneInfo and zone.key is not None:
+        return ["zone", zone.key]
+    if zone is None:
+        return None
+    raise UsageError(f"its time zone {zone!r} is neither a dt.timezone nor a zoneinfo.ZoneInfo with a key")
+
+
+def _made_zone(content: Any) -> dt.tzinfo | None:
+    if content is None:
+        return None
+    sort, *arguments = _typed(list, content)
+    if sort == "offset":
+        return dt.timezone(*arguments)
+    if sort != "zone":
+        raise ValueError(f"no such time zone: {content!r}")
+    try:
+        return zoneinfo.ZoneInfo(_typed(str, *arguments))
+    except zoneinfo.ZoneInfoNotFoundError as error:
+        raise UsageError(f"this machine does not know the time zone {arguments[0]!r}: pip install tzdata") from error
+
+
+def _time_node(tag: str, fields: str) -> Callable[[Any], Node]:
+    names = fields.split()
+    return lambda moment: Node(tag, [*(getattr(moment, name) for name in names), moment.fold, _zone(moment.tzinfo)])
+
+
+def _moment(kind: Callable[..., T]) -> Callable[[Any], T]:
+    def made(content: Any) -> T:
+        *fields, fold, zone = _typed(list, content)
+        return kind(*fields, tzinfo=_made_zone(zone), fold=fold)
+
+    return made
+
+
+def _random(content: Any) -> random.Random:
+    generator = random.Random()  # noqa: S311 -- a copy of the user's
+    generator.setstate(python_state(content))
+    return generator
+
+
+def _complex(content: Any) -> complex:
+    real, imaginary = _typed(list, content)
+    return complex(_typed(float, real), _typed(float, imaginary))
+
+
+def _pure_path(content: Any) -> pathlib.PurePath:
+    flavour, text = _typed(list, content)
+    return _FLAVOURS[flavour](_typed(str, text))
+
+
+_FLAVOURS = {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}
+
+NODES: Mapping[type, Callable[[Any], Node]] = {
+    complex: lambda value: Node("complex", [value.real, value.imag]),
+    bytearray: lambda value: Node("bytearray", bytes(value)),
+    range: lambda value: Node("range", [value.start, value.stop, value.step]),
+    slice: lambda value: Node("slice", [value.start, value.stop, value.step]),
+    type(pathlib.Path()): lambda value: Node("path", str(value)),
+    pathlib.PurePosixPath: lambda value: Node("purepath", ["posix", str(value)]),
+    pathlib.PureWindowsPath: lambda value: Node("purepath", ["windows", str(value)]),
+    dt.datetime: _time_node("datetime", "year month day hour minute second microsecond"),
+    dt.time: _time_node("time", "hour minute second microsecond"),
+    dt.date: lambda value: Node("date", [value.year, value.month, value.day]),
+    dt.timedelta: lambda value: Node("timedelta", [value.days, value.seconds, value.microseconds]),
+    random.Random: lambda value: Node("random.Random", random_state(value.getstate())),
+}
+
+MAKERS: Mapping[str, Callable[[Any], Any]] = {
+    "complex": _complex,
+    "bytearray": lambda content: bytearray(_typed(bytes, content)),
+    "range": lambda content: range(*_typed(list, content)),
+    "slice": lambda content: slice(*_typed(list, content)),
+    "path": lambda content: pathlib.Path(_typed(str, content)),
+    "purepath": _pure_path,
+    "datetime": _moment(dt.datetime),
+    "time": _moment(dt.time),
+    "date": lambda content: dt.date(*_typed(list, content)),
+    "timedelta": lambda content: dt.timedelta(*_typed(list, content)),
+    "random.Random": _random,
+}

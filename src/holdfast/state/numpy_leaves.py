@@ -1,0 +1,172 @@
+"""NumPy's arrays, scalars and random generators. Imported when one of them turns up, or a file holds one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import Damaged, UsageError
+from .codec import ITEMSIZE, UNSOUND, Block, Node, Share, StoredLeaf, checked_size
+
+PLAIN = frozenset(name for name in ITEMSIZE if name in np.sctypeDict)  # by name; others by NumPy's own spelling
+BIT_GENERATORS: Mapping[str, Any] = {
+    kind.__name__: kind
+    for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+}
+
+
+def node(value: Any) -> Node | None:
+    if type(value) is np.ndarray:
+        dtype_json(value.dtype)
+        return None
+    if isinstance(value, np.generic):
+        return Node("numpy_scalar", [dtype_json(value.dtype), value.tobytes().hex()])
+    if isinstance(value, np.dtype):
+        return Node("numpy.dtype", dtype_json(value))
+    if type(value) is np.random.Generator:
+        bits = value.bit_generator
+        return Node("numpy.Generator", [_name(bits), [bits.state, _seed(bits)]])
+    if type(value) is np.random.RandomState:
+        return Node("numpy.RandomState", _legacy_state(value))
+    if type(value) is np.random.SeedSequence:
+        content = [value.entropy, list(value.spawn_key), value.pool_size, value.n_children_spawned]
+        return Node("numpy.SeedSequence", [_entropy(content[0]), *content[1:]])
+    raise UsageError("only plain arrays are saved: numpy.asarray(it) is one")
+
+
+def value(tag: str, content: Any) -> Any:
+    return _VALUES[tag](content)
+
+
+def shares(arrays: Sequence[Any]) -> list[Share]:
+    return [Share(_encode(array), {index: None}) for index, array in enumerate(arrays)]
+
+
+def _encode(array: Any) -> Block:
+    described = dtype_json(array.dtype)
+    plain = array.dtype.name in PLAIN and array.dtype.isnative
+    attrs: dict[str, Any] = {} if isinstance(described, str) else {"dtype": described}
+    if array.flags.f_contiguous and not array.flags.c_contiguous:
+        attrs["order"] = "F"
+    dtype = array.dtype.name if plain else array.dtype.str
+    return Block("numpy", dtype, array.shape, _memory(np.ascontiguousarray(array)), attrs)
+
+
+def decode(stored: StoredLeaf) -> Any:
+    try:
+        dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
+        checked_size(stored, dtype.itemsize)
+        array = np.empty(stored.shape, dtype)
+    except UNSOUND as error:
+        raise Damaged(f"leaf {stored.key!r}: {error}") from error
+    if array.nbytes:
+        stored.read_into(_memory(array))
+    return np.asfortranarray(array) if stored.attrs.get("order") == "F" else array
+
+
+def _memory(array: Any) -> memoryview:
+    """The bytes of a contiguous array: not every dtype lends its buffer as such."""
+    if array.nbytes == 0:
+        return memoryview(b"")
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def dtype_json(dtype: Any) -> Any:
+    """A dtype with its byte order, as JSON: NumPy's short spelling, or the fields with their offsets.
+
+    Raises:
+        UsageError: its values are not bytes (object, StringDType), or another library's (ml_dtypes).
+    """
+    if dtype.subdtype is not None:
+        return {"item": dtype_json(dtype.subdtype[0]), "shape": list(dtype.subdtype[1])}
+    if dtype.names is not None:
+        fields = [[name, dtype_json(dtype.fields[name][0]), dtype.fields[name][1]] for name in dtype.names]
+        return {"fields": fields, "size_bytes": dtype.itemsize}
+    if dtype.hasobject or dtype.kind not in "biufcmMSUV" or np.dtype(dtype.str) != dtype:
+        raise UsageError(f"values of dtype {dtype} are not plain bytes")
+    return dtype.str
+
+
+def dtype_of(described: Any) -> Any:
+    """The dtype that `dtype_json` described, or that a name in `PLAIN` names.
+
+    Raises:
+        TypeError, ValueError: it is no such description.
+    """
+    if isinstance(described, str):
+        dtype = np.dtype(described)
+        if dtype.hasobject or (described not in PLAIN and dtype.str != described):
+            raise ValueError(f"{described!r} is not a dtype of plain bytes")
+        return dtype
+    if not isinstance(described, dict):
+        raise TypeError("a dtype is a string or an object")
+    if "item" in described:
+        return np.dtype((dtype_of(described["item"]), tuple(described["shape"])))
+    names, formats, offsets = zip(*described["fields"], strict=True) if described["fields"] else ((), (), ())
+    fields = {"names": names, "formats": [dtype_of(each) for each in formats], "offsets": offsets}
+    return np.dtype({**fields, "itemsize": described["size_bytes"]})  # type: ignore[call-overload]
+
+
+def _scalar(content: Any) -> Any:
+    described, text = content
+    dtype = dtype_of(described)
+    data = bytes.fromhex(text)
+    if len(data) != dtype.itemsize:
+        raise ValueError(f"{len(data)} bytes are not one {dtype}")
+    array = np.zeros((), dtype)
+    if data:
+        _memory(array)[:] = data
+    return array[()]
+
+
+def _name(bits: Any) -> str:
+    name = type(bits).__name__
+    if BIT_GENERATORS.get(name) is not type(bits):
+        raise UsageError(f"its bit generator {name} is none of {', '.join(BIT_GENERATORS)}")
+    return name
+
+
+def _entropy(entropy: Any) -> Any:
+    return entropy if entropy is None or isinstance(entropy, int) else [int(word) for word in entropy]
+
+
+def _seed(bits: Any) -> Any:
+    """The seed sequence: the state alone would make `spawn` repeat itself."""
+    seed = getattr(bits, "seed_seq", None)
+    return seed if type(seed) is np.random.SeedSequence else None
+
+
+def _generator(content: Any) -> Any:
+    name, (state, seed) = content
+    bits = BIT_GENERATORS[name](seed)
+    bits.state = state
+    return np.random.Generator(bits)
+
+
+def _legacy_state(generator: Any) -> Any:
+    state = generator.get_state(legacy=False)
+    if state["bit_generator"] != "MT19937":  # set_state takes no other
+        raise UsageError(f"it draws from {state['bit_generator']}: numpy.random.Generator can be saved with that")
+    return state
+
+
+def _random_state(state: Any) -> Any:
+    generator = np.random.RandomState()
+    generator.set_state(state)
+    return generator
+
+
+def _seed_sequence(content: Any) -> Any:
+    entropy, spawn_key, pool_size, children = content
+    return np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=children)
+
+
+_VALUES = {
+    "numpy_scalar": _scalar,
+    "numpy.dtype": dtype_of,
+    "numpy.Generator": _generator,
+    "numpy.RandomState": _random_state,
+    "numpy.SeedSequence": _seed_sequence,
+}

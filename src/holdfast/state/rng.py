@@ -1,0 +1,116 @@
+"""The global random generators: captured last, restored last."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ..errors import Damaged
+from .codec import UNSOUND, loaded, python_state, random_state
+
+
+class Source(NamedTuple):
+    """A package's global generators."""
+
+    capture: Callable[[], Any]  # a state that can be flattened
+    restore: Callable[[Any], list[str]]  # what it had to skip, and why
+    seed: Callable[[int], None]
+
+
+def _capture_numpy() -> dict[str, Any]:
+    import numpy as np
+
+    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 -- the global generator is the point
+    return dict(state)
+
+
+def _restore_numpy(state: Any) -> list[str]:
+    import numpy as np
+
+    here: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    name = state["bit_generator"]
+    if name != type(here).__name__:
+        return [f"numpy: its global bit generator was a {name} and is a {type(here).__name__}"]
+    if name == "MT19937":
+        np.random.set_state(state)  # noqa: NPY002
+        return []
+    here.state = {key: value for key, value in state.items() if key not in ("has_gauss", "gauss")}
+    return ["numpy: the second half of a pair of normal numbers"] if state["has_gauss"] else []
+
+
+def _seed_numpy(number: int) -> None:
+    import numpy as np
+
+    np.random.seed(number % 2**32)  # noqa: NPY002
+
+
+def _restore_python(state: Any) -> list[str]:
+    random.setstate(python_state(state))
+    return []
+
+
+SOURCES: dict[str, Source] = {
+    "python": Source(lambda: random_state(random.getstate()), _restore_python, random.seed),
+    "numpy": Source(_capture_numpy, _restore_numpy, _seed_numpy),
+}
+_ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its SOURCE
+
+
+def _source(name: str) -> Source:
+    if name not in SOURCES:
+        SOURCES[name] = importlib.import_module(_ELSEWHERE[name]).SOURCE
+    return SOURCES[name]
+
+
+def _in_use() -> dict[str, Source]:
+    names = [*(name for name in SOURCES if name not in _ELSEWHERE), *_ELSEWHERE]
+    return {name: _source(name) for name in names if name == "python" or name in sys.modules}
+
+
+def capture() -> dict[str, Any]:
+    """The states of Python's generator and of those packages that are imported."""
+    return {name: source.capture() for name, source in _in_use().items()}
+
+
+def restore(states: Mapping[str, Any]) -> list[str]:
+    """Put the generators back; a line for each that this process lacks.
+
+    Raises:
+        Damaged: a state is none of its generator.
+    """
+    return [line for name, state in states.items() for line in _restore(name, state)]
+
+
+def _restore(name: str, state: Any) -> list[str]:
+    if name not in SOURCES and name not in _ELSEWHERE:
+        return [f"{name}: this Holdfast does not know its generators"]
+    try:
+        return _source(name).restore(loaded(state))
+    except ModuleNotFoundError:
+        return [f"{name}: it is not installed"]
+    except UNSOUND as error:
+        raise Damaged(f"the random state of {name} is unsound: {error}") from error
+
+
+def seed(number: int) -> None:
+    """Seed Python's generator and those of the packages that are imported."""
+    for source in _in_use().values():
+        source.seed(number)
+
+
+@contextmanager
+def scope(number: int) -> Iterator[None]:
+    """Run a block under generators seeded from `number`; afterwards they go on where they were."""
+    sources = _in_use()
+    before = {name: source.capture() for name, source in sources.items()}
+    try:
+        for source in sources.values():
+            source.seed(number)
+        yield
+    finally:
+        for name, source in sources.items():
+            source.restore(before[name])

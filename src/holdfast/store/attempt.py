@@ -1,0 +1,321 @@
+"""Attempt: one process's right to write into a run, and its loss.
+
+Attempt n owns the directory `attempts/<n>/` and every change it makes to the run starts from there: a checkpoint is
+built in it and renamed out, a pruned or quarantined one is renamed into it first. Whoever comes next fences it by
+removing that directory; from then on every such rename fails, however late the ghost wakes up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .. import disk, journal
+from ..errors import NoSpace, StoreError, Superseded, UsageError
+from ..journal import Event, Log
+from . import owner
+from .format import MANIFEST, parse_name
+
+_MOST_ROUNDS = 1000  # of emptying a directory that a ghost goes on filling
+
+
+class Attempt:
+    """The living attempt of a run: its private room and its journal."""
+
+    def __init__(self, root: Path, number: int, run: str) -> None:
+        self.root, self.number, self.run = root, number, run
+        self.room = root / "attempts" / str(number)
+        self.journal = self.room / f"attempt-{number}.jsonl"
+        self._waiting: list[Event] = []
+
+    def record(self, event: str, /, **facts: Any) -> None:
+        """Remember an event; it reaches the journal with the next `flush`."""
+        self._waiting.append({"event": event, "time": time.time(), **facts})
+
+    def flush(self, *, sync: bool = False) -> None:
+        """Write what was recorded, in order; with `sync` it survives a power loss.
+
+        Raises:
+            Superseded: a later attempt owns the run.
+        """
+        if self._waiting:
+            with self.acting("write the journal"):
+                journal.append(self.journal, self._waiting, sync=sync)
+            self._waiting.clear()
+
+    def close(self, event: str, /, **facts: Any) -> None:
+        """Say good-bye: with this as its last line, the attempt counts as gone."""
+        self.record(event, **facts)
+        self.flush(sync=True)
+
+    @contextmanager
+    def acting(self, what: str) -> Iterator[None]:
+        """Turn what the system says into what it means for this attempt."""
+        try:
+            yield
+        except OSError as error:
+            raise self._meaning(what, error) from error
+
+    def _meaning(self, what: str, error: OSError) -> StoreError:
+        if error.errno in (errno.ENOENT, errno.ESTALE) and not self.room.is_dir():
+            return Superseded(f"{self.root}: attempt {self.number} was superseded by a later one; it writes nothing more")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return NoSpace(f"{self.root}: no space left to {what}; free some, or keep fewer checkpoints")
+        return StoreError(f"{self.root}: cannot {what}: {os.strerror(error.errno or 0)} ({error.filename or self.room})")
+
+    # -- taking over ---------------------------------------------------------------------------------------------
+
+    def fence(self, log: Log) -> None:
+        """End an older attempt for ever: carry its things out, then remove its directory."""
+        old = self.root / "attempts" / str(log.attempt)
+        for _ in range(_MOST_ROUNDS):
+            for child in _children(old):
+                self._carry_out(log.attempt, old / child)
+            try:
+                disk.remove_dir(old)
+                break
+            except FileNotFoundError:
+                break
+            except OSError as error:  # the ghost was quick and put something in again
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+        else:
+            raise StoreError(f"{old}: another process goes on writing into it; stop it and start again")
+        disk.sync_dir(self.root / "attempts")
+        self._discard_fenced()
+
+    def _carry_out(self, number: int, path: Path) -> None:
+        try:
+            history = self.root / "history" / path.name
+            if path.name == f"attempt-{number}.jsonl" and not history.exists():
+                disk.rename_new(path, history)
+                disk.sync_dir(history.parent)
+            elif path.name.startswith("quarantine-"):
+                to_quarantine(self.root, path)
+            else:
+                disk.rename_new(path, self.room / f"fenced-{number}-{path.name}-{uuid.uuid4().hex[:8]}")
+        except FileNotFoundError:
+            if not self.room.is_dir():
+                raise
+
+    def _discard_fenced(self) -> None:
+        for child in _children(self.room):
+            if child.startswith("fenced-"):
+                disk.remove_tree(self.room / child)
+
+
+def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> Attempt:
+    """Begin the next attempt of the run at `root`, after fencing all before it.
+
+    Raises:
+        UsageError: another attempt lives, or may live.
+        Superseded: a still later attempt began meanwhile.
+    """
+    for part in (root, root / "attempts", root / "history", root / "checkpoints", root / "quarantine"):
+        disk.make_dirs(part)
+    run = _run_id(root, note)
+    older = _living(root)
+    _refuse_strangers(root, older, take_over=take_over)
+    while True:
+        number = 1 + max([0, *(log.attempt for log in journal.logs(root)), *_rooms(root)])
+        try:
+            attempt = _enter(root, number, run)
+            break
+        except FileExistsError:  # somebody was faster: look who
+            older = _living(root)
+            _refuse_strangers(root, older, take_over=take_over)
+    _settle(attempt, take_over=take_over)
+    return attempt
+
+
+def _enter(root: Path, number: int, run: str) -> Attempt:
+    """Appear as `attempts/<number>`, complete with the journal's first line, in one step."""
+    attempt = Attempt(root, number, run)
+    draft = root / "attempts" / f".claim-{uuid.uuid4().hex}"
+    begin = {"event": "begin", "attempt": number, "run": run, "owner": owner.me()}
+    disk.make_dir(draft)
+    try:
+        disk.write(draft / attempt.journal.name, [journal.lines([begin])])
+        disk.sync_dir(draft)
+        disk.rename_new(draft, attempt.room)
+    except FileExistsError:
+        disk.remove_tree(draft)
+        raise
+    disk.sync_dir(attempt.room.parent)
+    return attempt
+
+
+def _settle(attempt: Attempt, *, take_over: bool) -> None:
+    """Fence everything older; give way to anything newer."""
+    rooms = _rooms(attempt.root)
+    newer = [number for number in rooms if number > attempt.number]
+    if newer:
+        disk.remove_tree(attempt.room)
+        raise Superseded(f"{attempt.root}: attempt {max(newer)} began while attempt {attempt.number} did")
+    logs = {log.attempt: log for log in journal.logs(attempt.root)}
+    older = [logs.get(number, Log(number, attempt.root, [])) for number in rooms if number < attempt.number]
+    try:
+        _refuse_strangers(attempt.root, older, take_over=take_over)
+    except UsageError:
+        attempt.close("end", step=0, reason="refused")
+        raise
+    for log in older:
+        attempt.fence(log)
+    for child in _children(attempt.room.parent):
+        if child.startswith(".claim-") and _stale_claim(attempt.room.parent / child):
+            disk.remove_tree(attempt.room.parent / child)
+
+
+def _stale_claim(draft: Path) -> bool:
+    for path in draft.glob("attempt-*.jsonl"):
+        log = Log(0, path, journal.read(path))
+        return bool(log.owner) and owner.proven_gone(log.owner, _last_seen(log))
+    return time.time() - draft.stat().st_mtime > 3600  # died before its first line; nothing of worth is in it
+
+
+def _living(root: Path) -> list[Log]:
+    rooms = set(_rooms(root))
+    return [log for log in journal.logs(root) if log.attempt in rooms]
+
+
+def _refuse_strangers(root: Path, logs: list[Log], *, take_over: bool) -> None:
+    for log in logs:
+        if take_over or log.closed or owner.precedes(log.owner):
+            continue
+        if not log.owner or owner.is_me(log.owner) or not owner.proven_gone(log.owner, _last_seen(log)):
+            here = " (this very process)" if owner.is_me(log.owner) else ""
+            raise UsageError(
+                f"{root}: attempt {log.attempt} may still be running: {owner.describe(log.owner)}{here}. "
+                "Stop it first; if you know that it is gone, say take_over=True or set HOLDFAST_TAKE_OVER=1"
+            )
+
+
+def _last_seen(log: Log) -> float:
+    times = [event["time"] for event in log.events if isinstance(event.get("time"), int | float)]
+    return max(times, default=float("inf"))
+
+
+def _rooms(root: Path) -> list[int]:
+    return sorted(int(child) for child in _children(root / "attempts") if child.isdecimal())
+
+
+def _children(path: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except FileNotFoundError:
+        return []
+
+
+def _run_id(root: Path, note: str | None) -> str:
+    """The run's id, written into run.json when the run begins."""
+    path = root / "run.json"
+    if not path.exists():
+        facts = {"run": uuid.uuid4().hex, "began": time.time(), "by": owner.me(), "note": note}
+        draft = root / f".run-{uuid.uuid4().hex}.json"
+        disk.write(draft, [msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n"])
+        try:
+            disk.rename_new(draft, path)
+        except FileExistsError:
+            disk.remove_file(draft)
+        disk.sync_dir(root)
+    return read_run(root)
+
+
+def read_run(root: Path) -> str:
+    """The id in run.json; empty when the file is absent or not ours."""
+    try:
+        facts = msgspec.json.decode((root / "run.json").read_bytes())
+    except (FileNotFoundError, msgspec.DecodeError):
+        return ""
+    return str(facts.get("run", "")) if isinstance(facts, Mapping) else ""
+
+
+# -- the three moves that an attempt makes in the run ---------------------------------------------------------------
+
+
+def publish(attempt: Attempt, partial: Path, name: str) -> Path:
+    """Commit: from here on the checkpoint exists. `partial` holds everything but its own durability.
+
+    Raises:
+        UsageError: a checkpoint of that name is committed already.
+        Superseded: this attempt lost the run.
+    """
+    target = attempt.root / "checkpoints" / name
+    disk.sync_dir(partial)  # every name before the rename: the rename may reach the disk first
+    try:
+        disk.rename_new(partial, target)
+    except FileExistsError as error:
+        raise UsageError(f"{target} is already committed; checkpoints are immutable") from error
+    except FileNotFoundError:
+        if not _mine(target, attempt):  # NFS may say so after a rename that it did, and then repeated
+            raise
+    disk.sync_dir(target.parent)
+    disk.sync_dir(attempt.room)
+    return target
+
+
+def _mine(target: Path, attempt: Attempt) -> bool:
+    try:
+        head = (target / MANIFEST).read_bytes()
+    except OSError:
+        return False
+    return f'"run": "{attempt.run}",\n"attempt": {attempt.number},\n'.encode() in head
+
+
+def discard(attempt: Attempt, path: Path) -> None:
+    """Delete a checkpoint so that its manifest never outlives its shards."""
+    doomed = attempt.room / f"deleting-{path.name}"
+    disk.remove_tree(doomed)
+    disk.rename_new(path, doomed)
+    disk.sync_dir(path.parent)
+    clean_up(doomed)
+
+
+def clean_up(path: Path) -> None:
+    """Remove what nobody counts on any more. What stays (a reader on NFS holds it open) goes with the attempt."""
+    try:
+        disk.remove_tree(path)
+    except OSError:
+        return
+
+
+def set_aside(attempt: Attempt, path: Path, why: str) -> Path:
+    """Move a checkpoint out of the way, never deleting it. `why` becomes part of its name."""
+    passing = attempt.room / f"quarantine-{path.name}-{why}"
+    disk.rename_new(path, passing)
+    disk.sync_dir(path.parent)
+    return to_quarantine(attempt.root, passing)
+
+
+def to_quarantine(root: Path, passing: Path) -> Path:
+    name = passing.name.removeprefix("quarantine-")
+    for number in range(1, 10**6):
+        target = root / "quarantine" / (name if number == 1 else f"{name}-{number}")
+        try:
+            disk.rename_new(passing, target)
+        except FileExistsError:
+            continue
+        disk.sync_dir(target.parent)
+        return target
+    raise StoreError(f"{root / 'quarantine'} holds too many of {name}")
+
+
+def point(attempt: Attempt, link: str, name: str) -> None:
+    """Let `checkpoints/<link>` name a checkpoint, for people: relative, and not what readers go by."""
+    draft = attempt.room / f"link-{link}"
+    disk.remove_tree(draft)
+    disk.symlink(name, draft)
+    disk.replace(draft, attempt.root / "checkpoints" / link)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a checkpoint exists at `path`: its name fits and it has a manifest."""
+    return parse_name(path.name) is not None and (path / MANIFEST).exists()

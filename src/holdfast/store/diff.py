@@ -1,0 +1,209 @@
+"""Diff: in what two checkpoints differ, of all that makes up their state. Nothing is rounded, and no tolerance exists.
+
+Compared: step, phase and epoch; the tree with every value in it, bit for bit; every leaf's kind, dtype, shape, layout
+and bytes; which leaves are tied; files that a caller wrote. Plain mappings are equal in any order, as in Python.
+Not compared: when, where, by which command and attempt they were made, their parents, notes, metrics and documents.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from ..errors import Damaged
+from . import nodes
+from .checkpoint import Checkpoint
+from .distance import Distance, distance, ulps
+from .format import Leaf
+
+RNG = "holdfast/rng/"
+POSITION = "holdfast/position"
+_ITSELF = {"device", "parameter"}  # attributes of a leaf that say where it lived and not what it was
+
+
+class Difference(NamedTuple):
+    """One thing in which checkpoint `b` is not as checkpoint `a`."""
+
+    where: str  # a leaf's key, or the place in the tree spelled like one
+    kind: str  # "only in a" | "only in b" | "type" | "dtype" | "shape" | "layout" | "bytes" | "value" | "order" | "ties" | "rng"
+    what: str
+    distance: Distance | None = None
+
+    @property
+    def area(self) -> str:
+        """"rng", "position" or "state": what a reader should look into."""
+        if self.where.startswith(RNG):
+            return "rng"
+        return "position" if self.where == "position" or self.where.startswith(POSITION) else "state"
+
+    def __str__(self) -> str:
+        label = "" if self.area == "state" or self.kind == "rng" else f"{self.area}: "
+        return f"{self.where}: {label}{self.what}"
+
+
+def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: bool = False) -> list[Difference]:
+    """What differs, sorted by place. Leaves are compared by their recorded digests; with `read`, by their bytes, all read.
+
+    `exempt` names places to leave out, with all below them; `*` stands for any text.
+
+    Raises:
+        Damaged: bytes that had to be read are not what was committed.
+    """
+    exempt = tuple(exempt)
+    found = [*_positions(a, b), *_trees(a, b), *_leaves(a, b, read=read), *_files(a, b)]
+    if read:
+        a.check_layout()
+        b.check_layout()
+    return _sources(each for each in found if not _is_exempt(each, exempt))
+
+
+def same_state(a: Checkpoint, b: Checkpoint) -> list[Difference]:
+    """What differs between the bytes of two checkpoints, RNG and position included; empty only when all was read and is equal.
+
+    Raises:
+        Damaged: a byte of either is not what was committed.
+    """
+    return compare(a, b, read=True)
+
+
+def _is_exempt(difference: Difference, exempt: tuple[str, ...]) -> bool:
+    where = difference.where
+    return any(where.startswith(f"{each}/") or fnmatchcase(where, each) or fnmatchcase(where, f"{each}/*") for each in exempt)
+
+
+def _sources(found: Iterable[Difference]) -> list[Difference]:
+    """One line for each random generator: which of its hundreds of words differ says nothing."""
+    told: dict[str, Difference] = {}
+    for each in found:
+        source = "/".join(each.where.split("/")[:3]) if each.area == "rng" else ""
+        if source:
+            told.setdefault(source, Difference(source, "rng", f"the state of the random generator {source[len(RNG):]!r} differs"))
+        else:
+            told[f"{each.where}\0{each.kind}"] = each  # a leaf and its place in the tree are often called the same
+    return sorted(told.values(), key=lambda each: (each.where, each.kind))
+
+
+def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
+    mine, other = a.manifest, b.manifest
+    for name in ("step", "phase", "epoch"):
+        if getattr(mine, name) != getattr(other, name):
+            yield Difference(f"position/{name}", "value", f"{getattr(mine, name)!r} in a, {getattr(other, name)!r} in b")
+
+
+def _trees(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
+    try:
+        yield from _nodes("", a.manifest.tree, b.manifest.tree)
+    except RecursionError as error:
+        raise Damaged(f"{a.path} or {b.path}: the tree is nested too deeply") from error
+
+
+def _nodes(where: str, a: Any, b: Any) -> Iterator[Difference]:
+    (tag_a, in_a), (tag_b, in_b) = nodes.tagged(a), nodes.tagged(b)
+    if tag_a in nodes.LEAVES and tag_b in nodes.LEAVES:
+        if (tag_a, in_a) != (tag_b, in_b):
+            yield Difference(where, "ties", f"{_reference(in_a)} in a, {_reference(in_b)} in b")
+        return
+    plain_a, plain_b = nodes.value(a), nodes.value(b)
+    if _is_value(plain_a) or _is_value(plain_b):
+        if not _is_same(plain_a, plain_b):
+            yield Difference(where, "value", f"{_short(a)} in a, {_short(b)} in b{_steps(plain_a, plain_b)}")
+        return
+    yield from _containers(where, nodes.opened(a), nodes.opened(b), same=a == b)
+
+
+def _containers(where: str, a: nodes.Opened, b: nodes.Opened, *, same: bool) -> Iterator[Difference]:
+    if a.kind != b.kind:
+        yield Difference(where, "type", f"{a.kind} in a, {b.kind} in b")
+    elif a.members is None or b.members is None or a.kind in ("set", "frozenset"):
+        if not same:
+            yield Difference(where, "value", f"one {a.kind} in a, another in b")
+    else:
+        yield from _members(where, a, a.members, b.members)
+
+
+def _members(where: str, opened: nodes.Opened, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+    for part in sorted({*a, *b}):
+        path = f"{where}/{part}" if where else part
+        if part in a and part in b:
+            yield from _nodes(path, a[part], b[part])
+        else:
+            yield Difference(path, *_only("a" if part in a else "b"))
+    if opened.kind == "ordered" and a.keys() == b.keys() and list(a) != list(b):
+        yield Difference(where, "order", "the same keys in another order")
+
+
+def _only(side: str) -> tuple[str, str]:
+    return f"only in {side}", f"only in {side}"
+
+
+def _reference(content: Any) -> str:
+    return f"leaf {content!r}" if isinstance(content, str) else f"a view of leaf {content.get('leaf')!r}"
+
+
+def _is_value(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    return struct.pack("<d", a) == struct.pack("<d", b) if isinstance(a, float) else bool(a == b)
+
+
+def _short(node: Any) -> str:
+    text = nodes.spelled(node)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _steps(a: Any, b: Any) -> str:
+    both = isinstance(a, float) and isinstance(b, float) and not math.isnan(a) and not math.isnan(b)
+    return f" ({ulps(a, b):,} ULPs apart)" if both else ""
+
+
+def _leaves(a: Checkpoint, b: Checkpoint, *, read: bool) -> Iterator[Difference]:
+    mine, other = a.manifest.leaves, b.manifest.leaves
+    for key in sorted({*mine, *other}):
+        if key in mine and key in other:
+            yield from _described(key, mine[key], other[key])
+            yield from _bytes(key, a, b, read=read)
+        else:
+            yield Difference(key, *_only("a" if key in mine else "b"))
+
+
+def _described(key: str, a: Leaf, b: Leaf) -> Iterator[Difference]:
+    if (a.kind, a.dtype) != (b.kind, b.dtype):
+        yield Difference(key, "dtype", f"{a.kind} {a.dtype} in a, {b.kind} {b.dtype} in b")
+    if a.shape != b.shape:
+        yield Difference(key, "shape", f"{list(a.shape)} in a, {list(b.shape)} in b")
+    for name in sorted({*a.attrs, *b.attrs} - _ITSELF):
+        if a.attrs.get(name) != b.attrs.get(name):
+            yield Difference(key, "layout", f"{name} {a.attrs.get(name)!r} in a, {b.attrs.get(name)!r} in b")
+
+
+def _bytes(key: str, a: Checkpoint, b: Checkpoint, *, read: bool) -> Iterator[Difference]:
+    mine, other = a.manifest.leaves[key], b.manifest.leaves[key]
+    alike = (mine.dtype, mine.shape, mine.size_bytes) == (other.dtype, other.shape, other.size_bytes)
+    if not read and (not alike or mine.digest == other.digest):
+        return
+    data, beside = a.leaf(key).read(), b.leaf(key).read()
+    if alike and data != beside:
+        far = distance(mine.dtype, memoryview(data), memoryview(beside))
+        yield Difference(key, "bytes", str(far) if far else "its bytes differ", far)
+
+
+def _files(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
+    """Files without leaves: what a caller wrote into `Store.directory`. How leaves are spread over shards is no state."""
+    mine, other = _loose(a), _loose(b)
+    for name in sorted({*mine, *other}):
+        if name not in mine or name not in other:
+            yield Difference(name, *_only("a" if name in mine else "b"))
+        elif mine[name] != other[name]:
+            yield Difference(name, "bytes", "the file's bytes differ")
+
+
+def _loose(checkpoint: Checkpoint) -> dict[str, Any]:
+    shards = {leaf.shard for leaf in checkpoint.manifest.leaves.values()}
+    return {name: file for name, file in checkpoint.manifest.files.items() if name not in shards}

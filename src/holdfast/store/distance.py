@@ -1,0 +1,181 @@
+"""Distance: how far apart the numbers of two leaves are. With NumPy when it is at hand; the standard library does it too, slower."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+PIECE_BYTES = 1 << 20  # equal pieces are passed over at the speed of memory; a multiple of every item size
+MOST_VALUES = 1 << 19  # that are looked at one by one without NumPy: about a second
+
+
+class Distance(NamedTuple):
+    """What two leaves of one dtype and shape differ by. The two parts of a complex number count singly."""
+
+    differing: int  # values whose bits differ
+    of: int  # values in each
+    largest: float | None  # absolute difference; None when every differing pair has a NaN
+    ulps: int | None  # most steps from one number to the next, of floats; -0.0 is at 0 steps from 0.0
+    looked_at: int  # values compared or passed over as equal; fewer than `of`: the rest was not looked at
+
+    def __str__(self) -> str:
+        far = "" if self.largest is None else f", largest difference {self.largest:.3g}"
+        steps = "" if self.ulps is None else f" ({self.ulps:,} ULP{'' if self.ulps == 1 else 's'})"
+        rest = "" if self.looked_at == self.of else f"; only the first {self.looked_at:,} were looked at (with NumPy, all)"
+        return f"{self.differing:,} of {self.of:,} values differ{far}{steps}{rest}"
+
+
+class _Format(NamedTuple):
+    code: Literal["B", "b", "H", "h", "I", "i", "Q", "q"]  # of struct, for the bits as an integer
+    decode: Callable[[int], float] | None  # bits to number; None: the integer is the number
+
+
+def _floats(bits: str, code: str) -> Callable[[int], float]:
+    return lambda number: float(struct.unpack(f"<{code}", struct.pack(f"<{bits}", number))[0])
+
+
+def _bfloat16(number: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<I", number << 16))[0])
+
+
+def _e5m2(number: int) -> float:
+    return float(struct.unpack("<e", struct.pack("<H", number << 8))[0])
+
+
+def _e4m3fn(number: int) -> float:
+    exponent, fraction = number >> 3 & 15, number & 7
+    if (exponent, fraction) == (15, 7):
+        return float("nan")
+    size = (8 + fraction) * 2.0 ** (exponent - 10) if exponent else fraction * 2.0**-9
+    return -size if number & 0x80 else size
+
+
+FORMATS: Mapping[str, _Format] = {
+    "bool": _Format("B", None),
+    "uint8": _Format("B", None),
+    "int8": _Format("b", None),
+    "uint16": _Format("H", None),
+    "int16": _Format("h", None),
+    "uint32": _Format("I", None),
+    "int32": _Format("i", None),
+    "uint64": _Format("Q", None),
+    "int64": _Format("q", None),
+    "float8_e4m3fn": _Format("B", _e4m3fn),
+    "float8_e5m2": _Format("B", _e5m2),
+    "bfloat16": _Format("H", _bfloat16),
+    "float16": _Format("H", _floats("H", "e")),
+    "float32": _Format("I", _floats("I", "f")),
+    "float64": _Format("Q", _floats("Q", "d")),
+    "complex32": _Format("H", _floats("H", "e")),
+    "complex64": _Format("I", _floats("I", "f")),
+    "complex128": _Format("Q", _floats("Q", "d")),
+}
+
+
+def ulps(a: float, b: float) -> int:
+    """Steps between two float64 numbers; 0 iff they are the same or only the sign of zero differs."""
+    bits = [struct.unpack("<Q", struct.pack("<d", number))[0] for number in (a, b)]
+    return abs(_rank(bits[0], 64) - _rank(bits[1], 64))
+
+
+def _rank(bits: int, width: int) -> int:
+    """An integer that orders floats of sign and magnitude as their values are ordered."""
+    top = 1 << (width - 1)
+    return bits if bits < top else top - bits
+
+
+def distance(dtype: str, a: memoryview, b: memoryview) -> Distance | None:
+    """How far `a` and `b`, the bytes of two leaves of equal length, are apart; None when `dtype` is not one of numbers."""
+    form = FORMATS.get(dtype)
+    if form is None or len(a) != len(b):
+        return None
+    measure = _with_numpy(dtype, form) or _by_hand(form)
+    total = len(a) // struct.calcsize(form.code)
+    differing, largest, steps, budget = 0, -1.0, -1, measure.most
+    looked_at = total
+    for start, piece_a, piece_b in _unequal_pieces(a, b):
+        if budget <= 0:
+            looked_at = start // struct.calcsize(form.code)
+            break
+        found = measure.piece(piece_a, piece_b)
+        differing += found[0]
+        largest, steps = max(largest, found[1]), max(steps, found[2])
+        budget -= len(piece_a) // struct.calcsize(form.code)
+    far = None if largest < 0 else largest
+    near = steps if form.decode is not None and steps >= 0 else None
+    return Distance(differing, total, far, near, looked_at)
+
+
+def _unequal_pieces(a: memoryview, b: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    for start in range(0, len(a), PIECE_BYTES):
+        piece_a, piece_b = a[start : start + PIECE_BYTES], b[start : start + PIECE_BYTES]
+        if piece_a != piece_b:
+            yield start, piece_a, piece_b
+
+
+class _Measure(NamedTuple):
+    most: int  # values to look at
+    piece: Callable[[memoryview, memoryview], tuple[int, float, int]]  # differing, largest (-1: none), ULPs (-1: none)
+
+
+def _by_hand(form: _Format) -> _Measure:
+    width = 8 * struct.calcsize(form.code)
+
+    def piece(a: memoryview, b: memoryview) -> tuple[int, float, int]:
+        differing, largest, steps = 0, -1.0, -1
+        for x, y in zip(a.cast(form.code), b.cast(form.code), strict=True):
+            if x == y:
+                continue
+            differing += 1
+            far = float(abs(x - y)) if form.decode is None else abs(form.decode(x) - form.decode(y))
+            if not math.isnan(far):  # a NaN is at no distance from anything
+                largest = max(largest, far)
+                steps = max(steps, abs(_rank(x, width) - _rank(y, width)))
+        return differing, largest, steps
+
+    return _Measure(MOST_VALUES, piece)
+
+
+def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
+    try:
+        import numpy as np
+    except ImportError:
+        return None
+    bits = np.dtype(f"<{form.code}")
+    top = 1 << (8 * bits.itemsize - 1)
+    table = None
+    if bits.itemsize == 1 and form.decode is not None:
+        table = np.array([form.decode(number) for number in range(256)])
+
+    def numbers(of: Any) -> Any:
+        if form.decode is None:
+            return np.zeros(len(of))
+        if table is not None:
+            return table[of]
+        if dtype == "bfloat16":
+            return (of.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return of.view(f"<f{bits.itemsize}").astype(np.float64)
+
+    def rank(of: Any) -> Any:
+        if form.decode is None:
+            return of
+        size = (of & bits.type(top - 1)).astype(np.int64)
+        return np.where(of < top, size, -size)
+
+    def piece(a: memoryview, b: memoryview) -> tuple[int, float, int]:
+        x, y = np.frombuffer(a, bits), np.frombuffer(b, bits)
+        unequal = x != y
+        x, y = x[unequal], y[unequal]
+        with np.errstate(all="ignore"):
+            far = np.abs(numbers(x) - numbers(y))
+        known = ~np.isnan(far)
+        if not known.any():
+            return len(x), -1.0, -1
+        p, q = rank(x)[known], rank(y)[known]
+        steps = np.maximum(p, q).astype(np.uint64) - np.minimum(p, q).astype(np.uint64)  # modulo 2**64: never too large
+        most = int(steps.max())
+        return len(x), float(most) if form.decode is None else float(far[known].max()), most
+
+    return _Measure(1 << 62, piece)

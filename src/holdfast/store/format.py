@@ -1,0 +1,204 @@
+"""Format: the names in a run's directory and the manifest, as `docs/format.md` fixes them. Nothing here touches a disk."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import xxhash
+
+from ..errors import Damaged, StoreError, UsageError
+
+VERSION = 1
+MANIFEST = "manifest.json"
+PHASES = ("step", "end")
+BLOCK_BYTES = 16 << 20  # a piece of a file that is not a shard
+
+_NAME = re.compile(r"step-(\d{9,18})(-end)?")
+_HEAD = re.compile(rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",\n')
+_HEX = re.compile(r"[0-9a-f]{32}")
+_ZEROS = b"0" * 32
+
+
+class Name(NamedTuple):
+    """A checkpoint's place in its run. Names sort as the run went: `step-000001200` < `step-000001200-end`."""
+
+    step: int
+    phase: str = "step"
+
+    def __str__(self) -> str:
+        return f"step-{self.step:09d}" + ("-end" if self.phase == "end" else "")
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.step, PHASES.index(self.phase)
+
+
+def parse_name(text: str) -> Name | None:
+    """The step and phase that `text` names, or None."""
+    match = _NAME.fullmatch(text)
+    name = Name(int(match[1]), "end" if match[2] else "step") if match else None
+    return name if name is not None and str(name) == text else None
+
+
+class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one leaf lies. `offset` counts from the start of the shard's file, in bytes."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: str
+    offset: int
+    size_bytes: int
+    digest: str
+    attrs: dict[str, Any] = {}
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    size_bytes: int
+    digest: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a checkpoint holds."""
+
+    step: int
+    phase: str
+    epoch: int | None
+    created: str
+    run: str
+    attempt: int
+    parent: str | None
+    metrics: dict[str, float | str | None]
+    best: dict[str, str] | None
+    note: str | None
+    document: dict[str, Any]
+    files: dict[str, File]
+    leaves: dict[str, Leaf]
+    tree: Any
+
+    @property
+    def name(self) -> Name:
+        return Name(self.step, self.phase)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files.values())
+
+
+def digest(data: bytes | bytearray | memoryview) -> str:
+    """xxh3_128 of `data`, 32 hex digits: it finds damage, not malice."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def joined_digest(digests: Iterable[str]) -> str:
+    """The digest of a file: that of its pieces' digests, written one after another."""
+    return digest("".join(digests).encode())
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of manifest.json: a first line of fixed form, then a line for every field, file and leaf."""
+    fields = msgspec.structs.asdict(manifest)
+    wide = {"files", "leaves"}
+    body = [f"{_json(key)}: {_lines(value) if key in wide else _json(value)}" for key, value in fields.items()]
+    text = ",\n".join(body).encode() + b"\n}\n"
+    head = b'{"holdfast": %d, "digest": "%s",\n'
+    return head % (VERSION, digest(head % (VERSION, _ZEROS) + text).encode()) + text
+
+
+def json_bytes(value: Any) -> bytes:
+    """`value` as the manifest writes it, on one line."""
+    return msgspec.json.encode(value)
+
+
+def _json(value: Any) -> str:
+    return json_bytes(value).decode()
+
+
+def _lines(entries: Mapping[str, Any]) -> str:
+    return "{\n" + ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in entries.items()) + "\n}"
+
+
+def decode(data: bytes, where: object) -> Manifest:
+    """Read a manifest that may be damaged, foreign or hostile.
+
+    Raises:
+        Damaged: its own digest does not hold, or it contradicts itself.
+        StoreError: it is whole, but of a format that this version does not know.
+    """
+    head = _HEAD.match(data)
+    if head is None:
+        raise Damaged(f"{where}: the first line is not a Holdfast manifest's")
+    start, end = head.span(2)
+    if digest(data[:start] + _ZEROS + data[end:]).encode() != head[2]:
+        raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
+    if int(head[1]) != VERSION:
+        raise StoreError(f"{where}: format version {int(head[1])}; this Holdfast reads {VERSION}: use a newer one")
+    try:
+        manifest = msgspec.json.decode(b"{" + data[head.end() :], type=Manifest)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Damaged(f"{where}: {error}") from error
+    _check(manifest, where)
+    return manifest
+
+
+def _check(manifest: Manifest, where: object) -> None:
+    if manifest.phase not in PHASES or not 0 <= manifest.step < 10**18:
+        raise Damaged(f"{where}: step {manifest.step}, phase {manifest.phase!r} is no name")
+    for name, file in manifest.files.items():
+        if not is_inside(name) or file.size_bytes < 0 or not _HEX.fullmatch(file.digest):
+            raise Damaged(f"{where}: file {name!r} is not one that a checkpoint can hold")
+    for key, leaf in manifest.leaves.items():
+        file = manifest.files.get(leaf.shard)
+        inside = file is not None and 0 <= leaf.offset and leaf.offset + leaf.size_bytes <= file.size_bytes
+        sound = leaf.size_bytes >= 0 and all(extent >= 0 for extent in leaf.shape) and _HEX.fullmatch(leaf.digest)
+        if not inside or not sound:
+            raise Damaged(f"{where}: leaf {key!r} does not lie inside {leaf.shard!r}")
+
+
+def is_inside(name: str) -> bool:
+    """Whether `name`, a relative path with forward slashes, stays within the checkpoint's directory."""
+    parts = name.split("/")
+    plain = all(part not in ("", ".", "..") for part in parts) and not any(c in name for c in "\0\\")
+    return plain and name != MANIFEST
+
+
+def shard_stem(key: str) -> str:
+    """A file name, without ending, for the leaves under top-level `key`."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", key).lstrip("-") or "_"
+
+
+def utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def seconds(created: str) -> float:
+    """Unix seconds of a manifest's `created`."""
+    try:
+        return datetime.fromisoformat(created).timestamp()
+    except ValueError as error:
+        raise Damaged(f"created: {created!r} is not a time") from error
+
+
+def pack_metrics(metrics: Mapping[str, Any]) -> dict[str, float | str | None]:
+    """Numbers as JSON can hold them: what is not finite becomes "nan", "inf" or "-inf"."""
+    return {name: number(name, value) for name, value in metrics.items()}
+
+
+def number(name: str, value: Any) -> float | str:
+    """`value` as a metric: a Python number, or the name of one that is not finite."""
+    if not isinstance(value, int | float):
+        value = getattr(value, "item", lambda: None)()  # a NumPy scalar, a tensor of one element
+    if not isinstance(value, int | float):
+        raise UsageError(f"metric {name!r} is not a number")
+    if isinstance(value, int) and abs(value) > 2**53:
+        value = float(value)
+    return value if math.isfinite(value) else str(float(value))
+
+
+def unpack_metrics(metrics: Mapping[str, float | str | None]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items() if value is not None}

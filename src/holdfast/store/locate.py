@@ -1,0 +1,191 @@
+"""Locate: what RUN means to a command. A run's directory, its `checkpoints`, a checkpoint's, or a copy of any of these."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from ..errors import Damaged, NotFound, StoreError, UsageError
+from .attempt import is_checkpoint
+from .checkpoint import Checkpoint
+from .format import MANIFEST, parse_name
+
+Step = int | str | None  # a number, "best", "latest", a checkpoint's name; None: the newest
+T = TypeVar("T")
+
+_ROUNDS = 5  # of looking again, when what was listed went before it was read
+_DIRECTIONS = {"max": max, "min": min}
+
+
+class Place(NamedTuple):
+    """Where checkpoints are. Nothing of it is remembered: each question looks at the disk."""
+
+    path: Path
+    root: Path | None  # the run's directory, where there is one
+    single: bool  # `path` is one checkpoint
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """What is committed there now, oldest first."""
+        if self.single:
+            return [Checkpoint(self.path)]
+        folder = self.path if self.root is None else self.root / "checkpoints"
+        names = ((parse_name(path.name), path) for path in map(folder.joinpath, _entries(folder)))
+        found = [(name.order, path) for name, path in names if name is not None and is_checkpoint(path)]
+        return [Checkpoint(path) for _, path in sorted(found)]
+
+    def readable(self) -> list[Checkpoint]:
+        """Those whose manifest is whole; the others are `verify`'s and `ls`'s to tell."""
+        return [checkpoint for checkpoint in self.checkpoints() if fault(checkpoint) is None]
+
+    def select(self, step: Step = None) -> Checkpoint:
+        """One checkpoint, its manifest read: the newest, a step's (the end of its epoch, if both are there), or the best.
+
+        Raises:
+            NotFound: there is none such.
+            Damaged: its manifest is not what was committed.
+        """
+
+        def look() -> Checkpoint:
+            chosen = self._choose(step)
+            _ = chosen.manifest
+            return chosen
+
+        return again(look)
+
+    def best(self) -> Checkpoint:
+        """The checkpoint that ranks first by the rule that the newest manifest with one carries; of equals the oldest.
+
+        Raises:
+            NotFound: no rule, or nothing measured.
+        """
+        checkpoints = self.readable()
+        rule = next((c.manifest.best for c in reversed(checkpoints) if c.manifest.best), None) or {}
+        metric, direction = rule.get("metric", ""), _DIRECTIONS.get(rule.get("direction", ""))
+        values = [(c.metrics[metric], c) for c in checkpoints if c.metrics.get(metric, float("nan")) == c.metrics.get(metric)]
+        if direction is None or not values:
+            raise NotFound(f'{self.path}: nothing says which checkpoint is best; save with keep=Best("metric", max)')
+        top = direction(number for number, _ in values)
+        return next(checkpoint for number, checkpoint in values if number == top)
+
+    def _choose(self, step: Step) -> Checkpoint:
+        if step == "best":
+            return self.best()
+        found = self.checkpoints()
+        wanted = found if step in (None, "latest") else [c for c in found if step in _names(c, single=self.single)]
+        if not wanted:
+            have = ", ".join(str(c.path.name) for c in found[-5:])
+            what = "no committed checkpoint" if not found else f"no checkpoint of step {step}; the newest are: {have}"
+            raise NotFound(f"{self.path}: {what}")
+        return wanted[-1]
+
+
+def locate(path: str | os.PathLike[str]) -> Place:
+    """What lies at `path`.
+
+    Raises:
+        NotFound: nothing does, or nothing of ours.
+    """
+    place = Path(path)
+    if not place.is_dir():
+        what = "not a directory" if os.path.lexists(place) else "no such directory"
+        raise NotFound(f"{path}: {what}; expected a run's directory, or a checkpoint's")
+    if _is_ours(place / MANIFEST):
+        return Place(place, _run_around(place.absolute().parent), single=True)
+    if _is_run(place):
+        return Place(place, place, single=False)
+    if _run_around(place.absolute()) is not None or any(is_checkpoint(place / entry) for entry in _entries(place)):
+        return Place(place, _run_around(place.absolute()), single=False)
+    raise NotFound(f"{path}: neither a run's directory nor a checkpoint's: no checkpoints/ and no {MANIFEST} of Holdfast's")
+
+
+def one(text: str, step: Step = None) -> Checkpoint:
+    """The checkpoint that `text` means: RUN, or RUN@STEP."""
+    path, at, after = text.rpartition("@")
+    if at and not os.path.lexists(text):
+        return locate(path).select(parse_step(after))
+    return locate(text).select(step)
+
+
+def parse_step(text: str) -> int | str:
+    """A step as people write it: a number, `best`, `latest`, or a checkpoint's name.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return int(text)
+    if text in ("best", "latest") or parse_name(text) is not None:
+        return text
+    raise UsageError(f"{text!r} is no step: write a number, best, latest, or a name such as step-000001200-end")
+
+
+def run_of(place: Place) -> Path:
+    """The run's directory around `place`, for commands that change something there.
+
+    Raises:
+        UsageError: there is none: it is a copy of checkpoints only.
+    """
+    if place.root is None:
+        raise UsageError(f"{place.path}: not in a run's directory; only a run's own checkpoints can be pinned or pruned")
+    return place.root
+
+
+def fault(checkpoint: Checkpoint) -> str | None:
+    """Why its manifest cannot be read; None when it can, "gone" when the checkpoint went meanwhile."""
+    try:
+        _ = checkpoint.manifest
+    except NotFound:
+        return "gone"
+    except Damaged as error:
+        return f"damaged: {error}"
+    except StoreError as error:
+        return f"unreadable: {error}"
+    return None
+
+
+def again(look: Callable[[], T]) -> T:
+    """What `look` finds; asked anew while checkpoints go between its listing and its reading."""
+    for _ in range(_ROUNDS - 1):
+        try:
+            return look()
+        except (NotFound, FileNotFoundError):
+            continue
+    return look()
+
+
+def _names(checkpoint: Checkpoint, *, single: bool) -> tuple[int | str, ...]:
+    name = parse_name(checkpoint.path.name)
+    if single or name is None:  # a copy may bear any name
+        name = checkpoint.manifest.name
+    return name.step, str(name)
+
+
+def _is_run(path: Path) -> bool:
+    """A copied run may lack its journals, and one that has not saved yet its checkpoints; other programs have folders so named."""
+    inside = path / "checkpoints"
+    began = (path / "run.json").is_file() and ((path / "attempts").is_dir() or inside.is_dir())
+    return began or any(is_checkpoint(inside / entry) for entry in _entries(inside))
+
+
+def _run_around(folder: Path) -> Path | None:
+    """The run whose `checkpoints` directory `folder` is."""
+    return folder.parent if folder.name == "checkpoints" and _is_run(folder.parent) else None
+
+
+def _is_ours(manifest: Path) -> bool:
+    """Whether a manifest, perhaps a damaged one, of a checkpoint is there; other programs have files of that name."""
+    if not manifest.is_file():
+        return False
+    with open(manifest, "rb") as file:
+        head = file.read(1 << 12)
+    return b"holdfast" in head or parse_name(manifest.parent.name) is not None
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,123 @@
+"""Owner: who runs an attempt, and what proves that it is gone. Facts come from Linux's /proc and Slurm's environment."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Facts = Mapping[str, Any]
+
+_DEAD_STATES = ("Z", "X", "x")  # proc(5): a zombie runs no more
+
+
+def me() -> dict[str, Any]:
+    """What names this process for others: host, boot, pid and its start, pid namespace, user, Slurm job.
+
+    Never an environment variable as such; the job's ids are taken one by one.
+    """
+    pid = os.getpid()
+    return {
+        "host": platform.node(),
+        "machine": _text("/etc/machine-id"),
+        "hardware": f"{uuid.getnode():012x}",
+        "boot": _text("/proc/sys/kernel/random/boot_id"),
+        "pid": pid,
+        "pid_started": (_process(pid) or ("", ""))[1],
+        "pid_space": _pid_space(),
+        "user": _user(),
+        "job": _job(),
+    }
+
+
+def proven_gone(owner: Facts, last_seen: float) -> bool:
+    """Whether the owner cannot act any more.
+
+    In the same boot and pid namespace: no process has its pid *and* start time. On the same machine (name, id and
+    network hardware agree) after a later boot, one that came after the owner's last sign of life at `last_seen` (Unix
+    seconds). Anything else is no proof.
+    """
+    here = me()
+    if owner.get("boot") and owner.get("boot") == here["boot"]:
+        if owner.get("pid_space") != here["pid_space"]:
+            return False
+        found = _process(owner.get("pid"))
+        return found is None or found[1] != owner.get("pid_started") or found[0] in _DEAD_STATES
+    same_machine = all(here[fact] and owner.get(fact) == here[fact] for fact in ("host", "machine", "hardware"))
+    return same_machine and bool(owner.get("boot")) and _boot_time() > last_seen
+
+
+def is_me(owner: Facts) -> bool:
+    here = me()
+    return all(owner.get(fact) == here[fact] for fact in ("host", "boot", "pid", "pid_started", "pid_space"))
+
+
+def precedes(owner: Facts) -> bool:
+    """Whether the owner is an earlier start of this very Slurm job (and array task)."""
+    mine, other = _job(), owner.get("job")
+    if mine is None or not isinstance(other, Mapping):
+        return False
+    same = (other.get("id"), other.get("array_task")) == (mine["id"], mine["array_task"])
+    before = other.get("restart_count")
+    return same and isinstance(before, int) and before < mine["restart_count"]
+
+
+def describe(owner: Facts) -> str:
+    """The owner in a few words, for messages."""
+    job = owner.get("job")
+    of_job = f", job {job.get('id')}" if isinstance(job, Mapping) else ""
+    return f"pid {owner.get('pid', '?')} on {owner.get('host', '?')}, user {owner.get('user', '?')}{of_job}"
+
+
+def _job() -> dict[str, Any] | None:
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
+    return {
+        "id": os.environ.get("SLURM_ARRAY_JOB_ID", job),
+        "array_task": os.environ.get("SLURM_ARRAY_TASK_ID"),
+        "restart_count": int(restarts) if restarts.isdecimal() else 0,
+    }
+
+
+def _process(pid: object) -> tuple[str, str] | None:
+    """State and start time (in clock ticks since boot) of a process. Source: proc(5), fields 3 and 22."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold spaces and brackets
+    return fields[0], fields[19]
+
+
+def _pid_space() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _boot_time() -> float:
+    for line in _text("/proc/stat").splitlines():
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    return 0.0
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, in a container
+        return str(os.getuid())

@@ -1,0 +1,170 @@
+"""The terminal: lines that say what Holdfast did, and a progress line. Nothing here ever raises into a training loop."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+REFRESH_S = 0.2
+ERASE = "\r\x1b[2K"
+BAR_COLUMNS = 24
+
+
+def say(line: str) -> None:
+    """Writes `holdfast: <line>` to stderr. Does nothing when stderr is closed or gone."""
+    _write(sys.stderr, f"holdfast: {line}\n")
+
+
+def warn(line: str) -> None:
+    """Says `line` as a warning."""
+    say(f"warning: {line}")
+
+
+class Progress:
+    """A progress line at the bottom of the terminal; silent when stderr is not one, in CI, and in a notebook.
+
+    The line has no thread and hides no cursor: a process killed at any instant leaves the terminal usable, and
+    a worker forked at any instant inherits no lock. It is wiped before anything is written through `sys.stdout`
+    or `sys.stderr`, and not drawn while such a write has left a line unfinished.
+    """
+
+    def __init__(self) -> None:
+        self._screen: _Screen | None = None
+        self._console: Console | None = None
+        self._drawn_at = -REFRESH_S
+        self._facts: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        if _wanted(sys.stderr):
+            from rich.console import Console
+
+            self._console = Console(file=sys.stderr, force_terminal=True)
+            self._screen = _Screen(sys.stderr)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def update(
+        self,
+        *,
+        step: int | None = None,
+        total: int | None = None,
+        epoch: int | None = None,
+        epochs: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Remembers what is given and draws it, at most five times a second. Epochs count from 0, and are shown from 1."""
+        if self._screen is None or self._console is None:
+            return
+        given = {"step": step, "total": total, "epoch": epoch, "epochs": epochs}
+        self._facts.update({name: value for name, value in given.items() if value is not None})
+        self._facts["metrics"] = {**self._facts.get("metrics", {}), **(metrics or {})}
+        now = time.monotonic()
+        if now - self._drawn_at >= REFRESH_S:
+            self._drawn_at = now
+            self._screen.draw(_line(self._console, self._facts))
+
+    def close(self) -> None:
+        """Wipes the line and gives the streams back; once is enough, twice does no harm."""
+        screen, self._screen = self._screen, None
+        if screen is not None:
+            screen.close()
+
+
+class _Screen:
+    """The terminal behind stderr, and the one line of it that is ours."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self.terminal = terminal
+        self.drawn = False
+        self.unfinished = False  # the program's own last write ended without a newline
+        self._wiping = {name: _Wiping(stream, self) for name, stream in _terminals().items()}
+        for name, stream in self._wiping.items():
+            setattr(sys, name, stream)
+
+    def draw(self, line: str) -> None:
+        if not self.unfinished:
+            _write(self.terminal, f"{ERASE}{line}\r")
+            self.drawn = True
+
+    def wipe(self) -> None:
+        if self.drawn:
+            _write(self.terminal, ERASE)
+            self.drawn = False
+
+    def close(self) -> None:
+        self.wipe()
+        for name, stream in self._wiping.items():
+            if getattr(sys, name) is stream:  # otherwise somebody has replaced it since: theirs to undo
+                setattr(sys, name, stream.stream)
+
+
+class _Wiping:
+    """Stands in for sys.stdout or sys.stderr: wipes the progress line before the program's own words."""
+
+    def __init__(self, stream: TextIO, screen: _Screen) -> None:
+        self.stream = stream
+        self._screen = screen
+
+    def write(self, text: str) -> int:
+        if text:
+            self._screen.wipe()
+            self._screen.unfinished = not text.endswith("\n")
+        return self.stream.write(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        self.write("".join(lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _terminals() -> dict[str, TextIO]:
+    """Those of sys.stdout and sys.stderr that are terminals; a pipe or a file is left alone."""
+    return {name: stream for name in ("stdout", "stderr") if _is_terminal(stream := getattr(sys, name))}
+
+
+def _wanted(stream: TextIO | None) -> bool:
+    draws = os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
+    return draws and not os.environ.get("CI") and _is_terminal(stream)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except (OSError, ValueError):
+        return False
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is not None:
+        with suppress(OSError, ValueError):  # closed, hung up, or of an encoding that lacks the character
+            stream.write(text)
+            stream.flush()
+
+
+def _line(console: Console, facts: Mapping[str, Any]) -> str:
+    """`facts` as one line, cut to the terminal's width, with colours where it has them."""
+    from rich.text import Text
+
+    cells = [Text(f"{name} {value:.4g}") for name, value in facts["metrics"].items()]
+    if facts.get("total") and "step" in facts:
+        done = min(BAR_COLUMNS, BAR_COLUMNS * facts["step"] // facts["total"])
+        cells.insert(0, Text.assemble(("━" * done, "green"), ("━" * (BAR_COLUMNS - done), "dim")))
+    if "step" in facts:
+        cells.insert(0, Text(f"step {facts['step']}" + (f"/{facts['total']}" if "total" in facts else "")))
+    if "epoch" in facts:
+        cells.insert(0, Text(f"epoch {facts['epoch'] + 1}" + (f"/{facts['epochs']}" if "epochs" in facts else "")))
+    line = Text("  ").join(cells)
+    line.truncate(max(console.width - 1, 1), overflow="ellipsis")  # the last column would wrap
+    with console.capture() as captured:
+        console.print(line, end="")
+    return captured.get()

@@ -1,0 +1,106 @@
+"""Live torch objects: capture, differences, restore, by the kind of object.
+
+Modules and optimizers are restored in place (modules.py, optimizers.py), schedulers and gradient scalers through their
+own load_state_dict, generators by their state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..errors import UsageError
+from . import modules, optimizers, schedulers
+from .modules import class_name, parameter_count, still
+from .overrides import override
+from .stored import decoded, load
+from .weights import is_model, match, read_matching
+
+__all__ = [
+    "capture",
+    "class_name",
+    "differences",
+    "handles",
+    "is_model",
+    "match",
+    "override",
+    "parameter_count",
+    "read_matching",
+    "restore",
+    "still",
+]
+
+
+def handles(target: object) -> bool:
+    """Whether this object has its own way here; anything else is captured by its state_dict alone."""
+    return isinstance(target, tuple(_KINDS))
+
+
+def capture(target: Any) -> Any:
+    """The object's state as a tree; tensors by reference, never copied."""
+    return _kind(target).capture(target)
+
+
+def differences(target: Any, stored: Any) -> list[str]:
+    """One line for each thing in which the checkpoint and the object disagree; nothing is touched, nothing is read."""
+    return _kind(target).differences(target, stored)
+
+
+def restore(target: Any, stored: Any) -> None:
+    """Puts the stored state into the live object.
+
+    Raises:
+        Damaged: a leaf's bytes do not have their digest; the object may hold a part of the state.
+        Mismatch: the object's own load_state_dict refused.
+    """
+    _kind(target).restore(target, stored)
+
+
+class _Kind(NamedTuple):
+    capture: Callable[[Any], Any]
+    differences: Callable[[Any, Any], list[str]]
+    restore: Callable[[Any, Any], None]
+
+
+def _kind(target: object) -> _Kind:
+    for kind, functions in _KINDS.items():
+        if isinstance(target, kind):
+            return functions
+    raise UsageError(f"{type(target).__name__} is not a torch object that Holdfast restores in place")
+
+
+def _scaler_differences(scaler: GradScaler, stored: Any) -> list[str]:
+    words = {True: "enabled", False: "disabled"}
+    if bool(stored) == scaler.is_enabled():
+        return []
+    return [f"GradScaler: {words[bool(stored)]} in the checkpoint, {words[scaler.is_enabled()]} here"]
+
+
+def _capture_generator(generator: torch.Generator) -> dict[str, Any]:
+    return {"device": generator.device.type, "state": generator.get_state()}
+
+
+def _generator_differences(generator: torch.Generator, stored: Any) -> list[str]:
+    there = stored.get("device") if isinstance(stored, Mapping) else type(stored).__name__
+    if there == generator.device.type:
+        return []
+    return [f"Generator: for {there} in the checkpoint, for {generator.device.type} here"]
+
+
+_KINDS: dict[type, _Kind] = {
+    nn.Module: _Kind(modules.capture, modules.differences, modules.restore),
+    Optimizer: _Kind(optimizers.capture, optimizers.differences, optimizers.restore),
+    LRScheduler: _Kind(schedulers.capture, schedulers.differences, schedulers.restore),
+    GradScaler: _Kind(GradScaler.state_dict, _scaler_differences, lambda scaler, stored: load(scaler, decoded(stored))),
+    torch.Generator: _Kind(
+        _capture_generator,
+        _generator_differences,
+        lambda generator, stored: generator.set_state(decoded(stored)["state"]),
+    ),
+}

@@ -1,0 +1,229 @@
+"""nn.Module: named tensors out by reference, stored bytes straight back into the live memory.
+
+A captured module is a dict of plain state_dict names. Wrappers leave no trace in them: DDP, DataParallel and
+torch.compile are looked through. What a copy into live memory would bypass (hooks, overridden state_dict methods, extra
+state, lazy parameters) goes through the module's own load_state_dict, and only that part of the model is read twice.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter, is_lazy
+
+from ..errors import UsageError
+from ..state.codec import is_stored
+from .stored import decoded, detached, differing, facts, fill, load
+
+METADATA = ".metadata"  # no state_dict name begins with a dot: modules and tensors cannot have an empty name
+_HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+_METHODS = ("state_dict", "load_state_dict", "_save_to_state_dict", "_load_from_state_dict")
+
+
+def capture(module: nn.Module) -> dict[str, Any]:
+    """State by plain names, tensors by reference; with version numbers where an own load_state_dict will ask for them.
+
+    Raises:
+        UsageError: a lazy parameter has no shape yet.
+    """
+    root = unwrapped(module)
+    state = root.state_dict()
+    if lazy := [name for name, value in state.items() if is_lazy(value)]:
+        raise UsageError(f"{lazy[0]} has no shape yet; run one batch through the model before it is saved")
+    plain = _plain_name(state)
+    tree = {plain(name): detached(value) for name, value in state.items()}
+    customised = customised_prefixes(root)
+    versions = {
+        plain(name): dict(version)
+        for name, version in getattr(state, "_metadata", {}).items()
+        if _is_under(name, customised)
+    }
+    return tree | ({METADATA: versions} if versions else {})
+
+
+def differences(module: nn.Module, stored: Any) -> list[str]:
+    """One line for each key, shape or dtype that does not fit; touches nothing.
+
+    Keys below a module with a load_state_dict of its own making are left to it: it may rename them.
+    """
+    if not isinstance(stored, Mapping):
+        return [f"{type(stored).__name__} in the checkpoint, a module here"]
+    root = unwrapped(module)
+    state = root.state_dict()
+    plain = _plain_name(state)
+    live = {plain(name): value for name, value in state.items()}
+    own = {plain(name) for name in customised_prefixes(root)}
+    there = {name: value for name, value in stored.items() if name != METADATA}
+    lines = [f"{name}: missing in the checkpoint" for name in live if name not in there and not _is_under(name, own)]
+    lines += [f"{name}: only in the checkpoint" for name in there if name not in live and not _is_under(name, own)]
+    for name, value in there.items():
+        if isinstance(live.get(name), torch.Tensor) and not is_lazy(live[name]):
+            lines += differing(name, value, live[name])
+    return lines + _untied(there, live)
+
+
+def entries(module: nn.Module) -> dict[str, Any]:
+    """The live state by plain names."""
+    state = unwrapped(module).state_dict()
+    plain = _plain_name(state)
+    return {plain(name): value for name, value in state.items()}
+
+
+def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
+    """Fills the live tensors; parameters keep their identity, so that optimizers go on holding them.
+
+    Raises:
+        Mismatch: the module's own load_state_dict refused.
+    """
+    root = unwrapped(module)
+    state = root.state_dict()
+    plain = _plain_name(state)
+    customised = customised_prefixes(root)
+    filled: set[tuple[str, int]] = set()
+    for name, live in state.items():
+        if not _is_under(name, customised):
+            _fill_once(live, stored[plain(name)], filled)
+    if customised:
+        load(root, _own_state(state, plain, customised, stored))
+
+
+def plain_state(module: nn.Module) -> dict[str, Any]:
+    """The live state by plain names; its tensors are the module's own."""
+    state = unwrapped(module).state_dict()
+    plain = _plain_name(state)
+    return {plain(name): value for name, value in state.items()}
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside DDP, DataParallel and torch.compile, in whichever order they were put around it."""
+    while True:
+        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            module = module.module
+        elif type(module).__module__.startswith("torch._dynamo"):  # OptimizedModule; importing it costs a second
+            module = module.get_submodule("_orig_mod")
+        else:
+            return module
+
+
+def customised_prefixes(root: nn.Module) -> set[str]:
+    """Names of the submodules whose state a plain copy would bypass."""
+    return {name for name, module in root.named_modules(remove_duplicate=False) if _is_customised(module)}
+
+
+@contextmanager
+def still(modules: Iterable[object]) -> Iterator[None]:
+    """Evaluation mode without gradients for a probe; afterwards every submodule's training flag is as it was.
+
+    What is not a module among them is passed over.
+    """
+    roots = [module for module in modules if isinstance(module, nn.Module)]
+    flags = [(module, module.training) for root in roots for module in root.modules()]
+    try:
+        for root in roots:
+            root.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+def parameter_count(target: object) -> int | None:
+    """Parameters of a module (tied ones once, lazy ones not); None for anything else."""
+    if not isinstance(target, nn.Module):
+        return None
+    return sum(
+        parameter.numel() for parameter in target.parameters() if not isinstance(parameter, UninitializedParameter)
+    )
+
+
+def class_name(target: object) -> str:
+    """The class that a person would name: without its wrappers."""
+    kind = type(unwrapped(target) if isinstance(target, nn.Module) else target)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _plain_name(names: Iterable[str]) -> Callable[[str], str]:
+    """How to take `_orig_mod` out of a name, and `module` off its front; the identity if two names would become one."""
+    names = list(names)
+    whole = all(_compiled_out(name).startswith("module.") for name in names)
+
+    def plain(name: str) -> str:
+        name = _compiled_out(name)
+        return name.removeprefix("module").removeprefix(".") if whole and name.split(".")[0] == "module" else name
+
+    return plain if len({plain(name) for name in names}) == len(names) else lambda name: name
+
+
+def _compiled_out(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def _is_under(name: str, prefixes: set[str]) -> bool:
+    parts = name.split(".")
+    return any(".".join(parts[:length]) in prefixes for length in range(len(parts) + 1))
+
+
+def _is_customised(module: nn.Module) -> bool:
+    kind = type(module)
+    return (
+        any(getattr(module, hooks, None) for hooks in _HOOKS)
+        or any(name in vars(module) or not _is_torchs_own(kind, name) for name in _METHODS)
+        or kind.get_extra_state is not nn.Module.get_extra_state
+        or kind.set_extra_state is not nn.Module.set_extra_state
+        or any(map(is_lazy, chain(module.parameters(recurse=False), module.buffers(recurse=False))))
+    )
+
+
+def _is_torchs_own(kind: type, method: str) -> bool:
+    """Batch norm and its like override these only to read checkpoints of older versions; torch.ao's do more."""
+    definer = next(base for base in kind.__mro__ if method in vars(base))
+    return definer.__module__.startswith("torch.nn.")
+
+
+def _fill_once(live: torch.Tensor, stored: Any, filled: set[tuple[str, int]]) -> None:
+    if is_stored(stored):
+        pair = (stored.key, live.data_ptr())
+        if live.numel() and pair in filled:
+            return
+        filled.add(pair)
+    fill(live, stored)
+
+
+def _own_state(
+    state: Mapping[str, Any], plain: Callable[[str], str], customised: set[str], stored: Mapping[str, Any]
+) -> OrderedDict[str, Any]:
+    """What load_state_dict gets: fresh tensors below customised modules, elsewhere the live ones (a copy onto itself)."""
+    raw = {plain(name): name for name in state}
+    theirs = {
+        raw.get(name, name): value
+        for name, value in stored.items()
+        if name != METADATA and (name not in raw or _is_under(raw[name], customised))
+    }
+    given = OrderedDict({name: value for name, value in state.items() if not _is_under(name, customised)})
+    given.update(decoded(theirs))
+    versions = stored.get(METADATA, {})
+    live_versions = getattr(state, "_metadata", {})
+    metadata = {name: versions.get(plain(name), version) for name, version in live_versions.items()}
+    vars(given)["_metadata"] = OrderedDict(metadata)
+    return given
+
+
+def _untied(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+    """Tensors that share memory here but were stored apart: the second would silently overwrite the first."""
+    first: dict[Any, str] = {}
+    lines = []
+    for name, tensor in live.items():
+        if not isinstance(tensor, torch.Tensor) or is_lazy(tensor) or not tensor.numel() or tensor.is_meta:
+            continue
+        other = first.setdefault((tensor.device, tensor.data_ptr(), facts(tensor), tensor.stride()), name)
+        one, two = there.get(other), there.get(name)
+        if is_stored(one) and is_stored(two) and one.key != two.key:
+            lines.append(f"{name}: on its own in the checkpoint, tied to {other} here")
+    return lines

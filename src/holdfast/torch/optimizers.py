@@ -1,0 +1,233 @@
+"""Optimizers: state in the dtypes that were stored, on the devices where it belongs, aliased with nothing.
+
+`Optimizer.load_state_dict` casts fp32 moments of bf16 parameters to bf16 and aliases the tensors that it is given; so
+torch's own optimizers are restored directly. Those with hooks or a load_state_dict of their own use that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.optim import LBFGS, Optimizer
+
+from ..state.codec import StoredLeaf
+from .stored import decoded, detached, facts, fill, fresh, is_stored_tensor, load
+
+_HOOKS = (
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
+def capture(optimizer: Optimizer) -> Any:
+    """Its state_dict, tensors by reference."""
+    return detached(optimizer.state_dict())
+
+
+def differences(optimizer: Optimizer, stored: Any) -> list[str]:
+    """One line for each group, option or moment that does not fit; touches nothing."""
+    if _loads_itself(optimizer):
+        return []
+    if not isinstance(stored, Mapping) or not {"state", "param_groups"} <= stored.keys():
+        return [f"{type(stored).__name__} in the checkpoint that is not an optimizer's state, an optimizer here"]
+    here, there = optimizer.param_groups, stored["param_groups"]
+    if len(there) != len(here):
+        return [f"param_groups: {len(there)} in the checkpoint, {len(here)} here"]
+    lines = []
+    for number, (group, old) in enumerate(zip(here, there, strict=True)):
+        lines += _group_differences(f"param_groups/{number}", group, old, optimizer.defaults)
+    return lines or _moment_differences(optimizer, stored)
+
+
+def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
+    """Sets state and options; live tensors that fit are written in place, so that captured graphs go on seeing them.
+
+    Raises:
+        Mismatch: the optimizer's own load_state_dict refused.
+    """
+    if _loads_itself(optimizer):
+        state = decoded(stored)
+        load(optimizer, state)
+        _undo_casts(optimizer, state)
+        return
+    parameters = dict(_numbered(optimizer, stored["param_groups"]))
+    place = _Placement(parameters.values())
+    for group, old in zip(optimizer.param_groups, stored["param_groups"], strict=True):
+        _restore_group(group, old, place)
+    groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+    before = dict(optimizer.state)
+    optimizer.state.clear()
+    for key, entry in stored["state"].items():
+        parameter = parameters.get(key)
+        if parameter is None:
+            optimizer.state[key] = decoded(entry)
+        else:
+            optimizer.state[parameter] = place.entry(entry, before.get(parameter), parameter, groups[id(parameter)])
+    optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
+
+
+_Device = Callable[[Any, Any], torch.device]  # of a stored tensor, given what is live in its place
+
+
+class _Placement:
+    """Where a stored tensor goes: into the live one that it replaces, or into a fresh one of the stored layout."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        self.taken = {_storage(parameter) for parameter in parameters}
+        self.placed: dict[str, torch.Tensor] = {}
+
+    def entry(
+        self, stored: Mapping[str, Any], live: Any, parameter: torch.Tensor, group: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The state of one parameter of `group`: on the parameter's device, but for what is kept on the CPU beside it."""
+        mixed = len({_device_of(leaf) for leaf in stored.values() if is_stored_tensor(leaf)}) > 1
+        captured = bool(group.get("capturable") or group.get("fused"))
+
+        def device(key: str) -> _Device:
+            may_stay = (key == "step" or mixed) and not captured
+            return lambda leaf, _: torch.device("cpu") if may_stay and _device_of(leaf) == "cpu" else parameter.device
+
+        old = live if isinstance(live, dict) else {}
+        return {key: self.value(item, old.get(key), device(key)) for key, item in stored.items()}
+
+    def value(self, stored: Any, live: Any, device: _Device) -> Any:
+        """`stored` decoded, reading into the tensors of `live` where they fit."""
+        if is_stored_tensor(stored):
+            return self._tensor(stored, live, device(stored, live))
+        if isinstance(stored, torch.Tensor):
+            return stored.to(device(stored, live))
+        if isinstance(stored, deque):
+            items = self.value(list(stored), list(live) if isinstance(live, deque) else None, device)
+            return deque(items, stored.maxlen)
+        if type(stored) is dict:
+            old = live if isinstance(live, dict) else {}
+            return {key: self.value(item, old.get(key), device) for key, item in stored.items()}
+        if type(stored) in (list, tuple):
+            olds = live if type(live) in (list, tuple) and len(live) == len(stored) else [None] * len(stored)
+            return type(stored)(self.value(item, each, device) for item, each in zip(stored, olds, strict=True))
+        return decoded(stored)
+
+    def _tensor(self, stored: StoredLeaf, live: Any, device: torch.device) -> torch.Tensor:
+        if stored.key not in self.placed:
+            if self._fits(stored, live, device):
+                fill(live.detach(), stored)
+            else:
+                live = fresh(stored, device)
+            self.taken.add(_storage(live))
+            self.placed[stored.key] = live
+        return self.placed[stored.key]
+
+    def _fits(self, stored: StoredLeaf, live: Any, device: torch.device) -> bool:
+        return (
+            isinstance(live, torch.Tensor)
+            and facts(live) == facts(stored)
+            and live.device == device
+            and _is_laid_out(live, stored.attrs.get("stride"))
+            and _storage(live) not in self.taken
+        )
+
+
+def _restore_group(group: dict[str, Any], old: Mapping[str, Any], place: _Placement) -> None:
+    """The checkpoint's options in the checkpoint's order, then what only the live group has; `params` stay."""
+    elsewhere = group["params"][0].device if group["params"] else torch.device("cpu")
+
+    def device(leaf: Any, live: Any) -> torch.device:
+        if isinstance(live, torch.Tensor):
+            return live.device
+        return torch.device("cpu") if _device_of(leaf) == "cpu" else elsewhere
+
+    options: dict[str, Any] = {}
+    for key, value in old.items():
+        live = group.get(key)
+        if key == "params" or (key == "param_names" and live is not None):
+            continue
+        if isinstance(live, torch.Tensor) and isinstance(value, int | float):
+            live.detach().fill_(value)
+            options[key] = live
+        else:
+            options[key] = place.value(value, live, device)
+    only_here = {key: value for key, value in group.items() if key not in options}
+    group.clear()
+    group.update(options | only_here)
+
+
+def _numbered(optimizer: Optimizer, old_groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[int, torch.Tensor]]:
+    for group, old in zip(optimizer.param_groups, old_groups, strict=True):
+        yield from zip(old["params"], group["params"], strict=True)
+
+
+def _group_differences(
+    path: str, group: Mapping[str, Any], old: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> list[str]:
+    if len(old["params"]) != len(group["params"]):
+        return [f"{path}: {len(old['params'])} parameters in the checkpoint, {len(group['params'])} here"]
+    lines = [
+        f"{path}/{option}: missing in the checkpoint; was it saved by another kind of optimizer?"
+        for option, value in defaults.items()
+        if option not in old and value is not None and not isinstance(value, bool)  # those torch fills in by itself
+    ]
+    names = zip(old.get("param_names", ()), group.get("param_names", ()), strict=False)
+    return lines + [
+        f"{path}: parameter {position} is {there} in the checkpoint, {here} here"
+        for position, (there, here) in enumerate(names)
+        if _bare(there) != _bare(here)
+    ]
+
+
+def _bare(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in ("_orig_mod", "module"))
+
+
+def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list[str]:
+    """A moment of torch's has its parameter's shape, or 1 in a factored dimension; LBFGS flattens, others may project."""
+    if isinstance(optimizer, LBFGS) or not type(optimizer).__module__.startswith("torch.optim."):
+        return []
+    lines = []
+    for number, parameter in _numbered(optimizer, stored["param_groups"]):
+        for key, value in stored["state"].get(number, {}).items():
+            there, here = facts(value), tuple(parameter.shape)
+            if there is None or len(there.shape) != len(here):
+                continue
+            if any(old not in (1, new) for old, new in zip(there.shape, here, strict=True)):
+                lines.append(f"state/{number}/{key}: shape {there.shape} in the checkpoint, parameter {here} here")
+    return lines
+
+
+def _loads_itself(optimizer: Optimizer) -> bool:
+    names = ("state_dict", "load_state_dict")
+    definers = (next(base for base in type(optimizer).__mro__ if name in vars(base)) for name in names)
+    return (
+        any(getattr(optimizer, hooks, None) for hooks in _HOOKS)
+        or any(name in vars(optimizer) for name in names)
+        or any(not definer.__module__.startswith("torch.optim.") for definer in definers)
+    )
+
+
+def _undo_casts(optimizer: Optimizer, state: Any) -> None:
+    """Puts the stored tensor back where torch's load_state_dict, called with hooks, has cast it to another dtype."""
+    if type(optimizer).load_state_dict is not Optimizer.load_state_dict or not isinstance(state, dict):
+        return
+    for number, parameter in enumerate(chain.from_iterable(group["params"] for group in optimizer.param_groups)):
+        live = optimizer.state.get(parameter, {})
+        for key, value in state.get("state", {}).get(number, {}).items():
+            now = live.get(key)
+            if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor) and now.dtype != value.dtype:
+                live[key] = value.to(now.device)
+
+
+def _is_laid_out(live: torch.Tensor, stride: list[int] | None) -> bool:
+    return live.is_contiguous() if stride is None else list(live.stride()) == stride
+
+
+def _device_of(stored: Any) -> str:
+    return str(stored.attrs.get("device", "cpu")) if is_stored_tensor(stored) else "cpu"
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() or id(tensor)

@@ -1,0 +1,99 @@
+"""Options of an optimizer changed on purpose, with the schedule that goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..errors import UsageError
+
+
+def override(optimizer: Optimizer, changes: Mapping[str, Any], schedulers: Iterable[object] = ()) -> list[str]:
+    """Sets options of every group on purpose; a list gives each group its own value. Returns lines that say old -> new.
+
+    Where a scheduler has left `initial_lr`, "lr" means that base rate: the present rate, the bounds that schedulers keep
+    in the group or in themselves (max_lr, min_lr, base_lrs, max_lrs) are scaled with it. Floors such as eta_min stay.
+    What is not a scheduler of this optimizer among `schedulers` is passed over.
+
+    Raises:
+        UsageError: no group has such an option, or a value does not fit; nothing was changed.
+    """
+    planned = {option: _per_group(optimizer, option, value) for option, value in changes.items()}
+    driving = [scheduler for scheduler in schedulers if _drives(scheduler, optimizer)]
+    lines = []
+    for option, values in planned.items():
+        for number, (group, new) in enumerate(zip(optimizer.param_groups, values, strict=True)):
+            if option == "lr" and "initial_lr" in group:
+                line = _rebase(group, float(new), number, driving)
+            else:
+                line = f"{option} {_shown(group.get(option))} -> {_shown(new)}"
+                _set(group, option, new)
+            lines.append(f"group {number}: {line}")
+    return lines
+
+
+def _per_group(optimizer: Optimizer, option: str, value: Any) -> list[Any]:
+    groups = optimizer.param_groups
+    options = sorted({key for group in groups for key in group} - {"params", "param_names"})
+    if option not in options:
+        raise UsageError(f"{type(optimizer).__name__} has no option {option!r}; it has {', '.join(options)}")
+    values = value if isinstance(value, list) else [value] * len(groups)
+    if len(values) != len(groups):
+        raise UsageError(f"{option}: {len(values)} values for {len(groups)} parameter groups")
+    for group, new in zip(groups, values, strict=True):
+        if _is_number(group.get(option)) and not _is_number(new):
+            raise UsageError(f"{option} is a number, not {new!r}")
+    return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+
+
+def _rebase(group: dict[str, Any], new: float, number: int, schedulers: Iterable[object]) -> str:
+    old = float(group["initial_lr"])
+    before = float(group["lr"])
+
+    def scaled(value: Any) -> float:
+        return float(value) * (new / old) if old else new
+
+    for option in ("lr", "max_lr", "min_lr"):
+        if option in group:
+            _set(group, option, scaled(group[option]))
+    _set(group, "initial_lr", new)
+    for scheduler in chain.from_iterable(map(_with_parts, schedulers)):
+        for name in ("base_lrs", "max_lrs", "_last_lr"):
+            rates = getattr(scheduler, name, None)
+            if isinstance(rates, list) and number < len(rates):
+                _set(rates, number, scaled(rates[number]))
+    return f"base lr {old:g} -> {new:g} (now {before:g} -> {float(group['lr']):g})"
+
+
+def _with_parts(scheduler: Any) -> Iterable[Any]:
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from _with_parts(part)
+
+
+def _drives(scheduler: Any, optimizer: Optimizer) -> bool:
+    return isinstance(scheduler, LRScheduler) and any(
+        getattr(part, "optimizer", None) is optimizer for part in _with_parts(scheduler)
+    )
+
+
+def _set(container: Any, key: Any, value: Any) -> None:
+    """Assigns, or fills the tensor that stands there: compiled steps and CUDA graphs hold on to it."""
+    old = container.get(key) if isinstance(container, dict) else container[key]
+    if isinstance(old, torch.Tensor):
+        old.detach().fill_(value)
+    else:
+        container[key] = value
+
+
+def _shown(value: Any) -> str:
+    return f"{value.item():g}" if isinstance(value, torch.Tensor) and value.numel() == 1 else repr(value)

@@ -1,0 +1,37 @@
+"""Torch's global random generators: the CPU's and every CUDA device's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..state.rng import Source
+
+
+def capture() -> dict[str, Any]:
+    # a CUDA that has not begun has drawn nothing, and asking would begin it (in a forked worker: fail)
+    cuda = torch.cuda.get_rng_state_all() if _cuda_began() else []
+    return {"cpu": torch.get_rng_state(), "cuda": list(cuda)}
+
+
+def _cuda_began() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def restore(state: Any) -> list[str]:
+    torch.set_rng_state(state["cpu"])
+    here = torch.cuda.device_count() if state["cuda"] else 0
+    for index, saved in enumerate(state["cuda"][:here]):
+        torch.cuda.set_rng_state(saved, index)
+    return [f"cuda:{index}: this machine has {here} CUDA devices" for index in range(here, len(state["cuda"]))]
+
+
+def seed(number: int) -> None:
+    # torch.manual_seed would leave a seed in the queue of a CUDA that has not begun, where no restore reaches it
+    torch.default_generator.manual_seed(number % 2**64)
+    if _cuda_began():
+        torch.cuda.manual_seed_all(number % 2**64)
+
+
+SOURCE = Source(capture, restore, seed)

@@ -1,0 +1,100 @@
+"""LR schedulers: their own state_dict and load_state_dict, without what belongs to the script.
+
+Functions, methods, partials, classes, weak references, and references to an optimizer, a scheduler or a module are the
+script's: they are not stored, and the live ones stay in their place. Anything else that cannot be encoded is a
+UsageError when it is saved, since dropping it could lose state without a word.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from .stored import decoded, detached, load
+
+_SCRIPTS_OWN = (
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    functools.partial,
+    weakref.ReferenceType,
+    type,
+    Optimizer,
+    LRScheduler,
+    nn.Module,
+)
+
+
+def capture(scheduler: LRScheduler) -> Any:
+    """Its state_dict without what belongs to the script."""
+    return detached(_storable(scheduler.state_dict()))
+
+
+def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
+    """One line for each setting or part that does not fit; touches nothing.
+
+    Only torch's own classes are asked for their names: another's attributes may appear as it runs. Private names come and
+    go with torch's versions.
+    """
+    if not isinstance(stored, dict):
+        return [f"{type(stored).__name__} in the checkpoint, a scheduler here"]
+    return _state_differences("", scheduler, stored)
+
+
+def restore(scheduler: LRScheduler, stored: Any) -> None:
+    """Loads the stored state over the live one.
+
+    Raises:
+        Mismatch: the scheduler's own load_state_dict refused.
+    """
+    load(scheduler, _completed(decoded(stored), scheduler.state_dict()))
+
+
+def _storable(value: Any) -> Any:
+    if type(value) is dict:
+        return {key: _storable(item) for key, item in value.items() if not _is_scripts_own(item)}
+    return [_storable(item) for item in value] if type(value) is list else value
+
+
+def _is_scripts_own(value: Any) -> bool:
+    if type(value) in (list, tuple) and value:
+        return all(map(_is_scripts_own, value))
+    return isinstance(value, _SCRIPTS_OWN)
+
+
+def _completed(stored: Any, live: Any) -> Any:
+    """`stored` with the script's own things taken from `live`."""
+    if type(live) is dict and type(stored) is dict:
+        known = {key: _completed(value, live.get(key)) for key, value in stored.items()}
+        return known | {key: value for key, value in live.items() if key not in stored and _is_scripts_own(value)}
+    if type(live) is list and type(stored) is list and len(live) == len(stored):
+        return [_completed(there, here) for there, here in zip(stored, live, strict=True)]
+    return stored
+
+
+def _state_differences(path: str, scheduler: Any, stored: dict[str, Any]) -> list[str]:
+    lines = []
+    if type(scheduler).__module__.startswith("torch.optim."):
+        live = _public(capture(scheduler))
+        there = _public(stored)
+        lines += [f"{path}{name}: missing in the checkpoint" for name in live if name not in there]
+        lines += [f"{path}{name}: only in the checkpoint" for name in there if name not in live]
+    rates, old_rates = getattr(scheduler, "base_lrs", []), stored.get("base_lrs", [])
+    if "base_lrs" in stored and len(rates) != len(old_rates):
+        lines.append(f"{path}base_lrs: {len(old_rates)} in the checkpoint, {len(rates)} here")
+    parts, old_parts = getattr(scheduler, "_schedulers", []), stored.get("_schedulers", [])
+    if len(parts) != len(old_parts):
+        return [*lines, f"{path}_schedulers: {len(old_parts)} in the checkpoint, {len(parts)} here"]
+    for number, (part, old) in enumerate(zip(parts, old_parts, strict=True)):
+        lines += _state_differences(f"{path}_schedulers/{number}/", part, old)
+    return lines
+
+
+def _public(state: dict[str, Any]) -> list[str]:
+    return [name for name in state if not name.startswith("_") and name != "verbose"]

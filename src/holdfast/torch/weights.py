@@ -1,0 +1,67 @@
+"""A model's weights out of another run: what fits is read, the rest is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeGuard
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from . import modules
+from .stored import differing
+
+
+class Match(NamedTuple):
+    """Names as the model has them, except for `unexpected`, which it does not have."""
+
+    loaded: list[str]
+    missing: list[str]
+    unexpected: list[str]
+    mismatched: list[str]
+
+
+def is_model(target: object) -> TypeGuard[nn.Module]:
+    return isinstance(target, nn.Module)
+
+
+def match(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]) -> Match:
+    """What of `stored` fits the model once its names are changed; touches nothing, reads nothing.
+
+    `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits counts.
+    """
+    live, there = modules.entries(model), _renamed(stored, rename)
+    both = [name for name in live if name in there]
+    mismatched = [name for name in both if _differs(name, there[name], live[name])]
+    return Match(
+        loaded=[name for name in both if name not in mismatched],
+        missing=[name for name in live if name not in there],
+        unexpected=[name for name in there if name not in live],
+        mismatched=mismatched,
+    )
+
+
+def read_matching(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]) -> None:
+    """Reads what fits into the model's memory and leaves the rest of it as it was."""
+    live, there = modules.entries(model), _renamed(stored, rename)
+    tree = {name: value for name, value in live.items() if not is_lazy(value)}
+    tree |= {name: there[name] for name in match(model, stored, rename).loaded}
+    versions = {_moved(name, rename): version for name, version in stored.get(modules.METADATA, {}).items()}
+    modules.restore(model, tree | {modules.METADATA: versions})
+
+
+def _renamed(stored: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
+    return {_moved(name, rename): value for name, value in stored.items() if name != modules.METADATA}
+
+
+def _moved(name: str, rename: Mapping[str, str]) -> str:
+    for old in sorted(rename, key=len, reverse=True):
+        stem = old.rstrip(".")
+        if not stem or name == stem or name.startswith(f"{stem}."):
+            return f"{rename[old].rstrip('.')}.{name[len(stem) :].lstrip('.')}".strip(".")
+    return name
+
+
+def _differs(name: str, stored: Any, live: Any) -> bool:
+    return isinstance(live, torch.Tensor) and not is_lazy(live) and bool(differing(name, stored, live))

@@ -1,0 +1,509 @@
+"""The shape of the code, read from its syntax: who may import whom, and who may touch the world.
+
+Each rule is a function from one module to the lines that break it. It is asked of every module, and shown a planted
+offence that it must report: a rule that never went red proves nothing.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import holdfast
+
+SOURCE = Path(holdfast.__file__).parent
+
+LAYERS = [  # imports point to earlier lines only; rooms of one line do not know each other
+    {"errors"},
+    {"rules", "disk"},
+    {"journal", "retention", "interval", "terminal", "provenance", "state"},
+    {"store", "data"},
+    {"run"},
+    {"torch", "jax", "keras", "lightning", "transformers"},
+    {"drill"},
+    {"cli"},
+    {"__main__"},
+]
+LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
+FRONT_DOOR = "__init__.py"  # shows names of the rooms up to `run`
+FRAMEWORKS = {
+    "torch",
+    "torchdata",
+    "jax",
+    "jaxlib",
+    "flax",
+    "keras",
+    "tensorflow",
+    "lightning",
+    "transformers",
+    "safetensors",
+}
+NUMPY = {"state/numpy_leaves.py", "state/rng.py"}  # both run only once the program itself has imported it
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "handler", "core"}
+
+
+class Module(NamedTuple):
+    path: str  # within the package, with slashes
+    tree: ast.Module
+
+    @property
+    def room(self):
+        return self.path.split("/")[0].removesuffix(".py")
+
+
+class Problem(NamedTuple):
+    line: int
+    what: str
+
+
+MODULES = [
+    Module(path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text(encoding="utf-8")))
+    for path in sorted(SOURCE.rglob("*.py"))
+]
+
+
+# Reading the syntax --------------------------------------------------------------------------------------------
+
+
+def imports(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of everything imported; of `from a import b`, both a.b and, when b is no module, a."""
+    package = ["holdfast", *module.path.split("/")[:-1]]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) + 1 - node.level] if node.level else []
+            source = [*start, *(node.module or "").split(".")]
+            yield from ((node.lineno, ".".join(filter(None, [*source, alias.name]))) for alias in node.names)
+
+
+def dotted(node: ast.AST, aliases: dict[str, str]) -> str:
+    """`os.path.join` for that expression, through the module's own import names; "?" for what has no name."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value, aliases)}.{node.attr}"
+    return "?"
+
+
+def aliases_of(module: Module) -> dict[str, str]:
+    aliases = {}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            aliases.update({alias.asname: alias.name for alias in node.names if alias.asname})
+        elif isinstance(node, ast.ImportFrom):
+            prefix = "." * node.level + (node.module or "")
+            aliases.update({alias.asname or alias.name: f"{prefix}.{alias.name}" for alias in node.names})
+    return aliases
+
+
+def names(module: Module) -> Iterator[tuple[ast.AST, str]]:
+    """Every name and attribute that the code speaks of, called or handed on."""
+    aliases = aliases_of(module)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            yield node, dotted(node, aliases)
+
+
+def calls(module: Module) -> Iterator[tuple[ast.Call, str]]:
+    aliases = aliases_of(module)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            yield node, dotted(node.func, aliases)
+
+
+# The rules -----------------------------------------------------------------------------------------------------
+
+
+def points_down(module: Module) -> Iterator[Problem]:
+    """Imports point to a lower layer or stay in their room; frameworks may be neighbours, the front door stays below them."""
+    own = LAYER["run"] + 1 if module.path == FRONT_DOOR else LAYER.get(module.room)
+    if own is None:
+        yield Problem(1, f"{module.room} has no layer")
+        return
+    for line, name in imports(module):
+        parts = name.split(".")
+        if parts[0] != "holdfast" or len(parts) < 2 or parts[1] == module.room or parts[1].startswith("__"):
+            continue
+        layer = LAYER.get(parts[1])
+        if layer is None or layer >= own:
+            yield Problem(line, f"imports {name}, which does not lie below")
+
+
+CHANGES_FILES = {
+    "os": "rename replace renames unlink remove mkdir makedirs rmdir removedirs link symlink truncate ftruncate write pwrite "
+    "writev pwritev sendfile copy_file_range posix_fallocate chmod fchmod chown utime mkfifo mknod setxattr fsync fdatasync",
+    "shutil": "copy copy2 copyfile copyfileobj copymode copystat copytree move rmtree make_archive unpack_archive chown",
+    "tempfile": "mkdtemp mkstemp mktemp TemporaryDirectory NamedTemporaryFile TemporaryFile SpooledTemporaryFile",
+    "numpy": "save savez savez_compressed savetxt memmap",
+    "torch": "save",
+    "safetensors.torch": "save_file save_model",
+    "safetensors.numpy": "save_file",
+}
+CHANGING_CALLS = {f"{module}.{name}" for module, functions in CHANGES_FILES.items() for name in functions.split()}
+CHANGING_METHODS = {
+    "write_text",
+    "write_bytes",
+    "mkdir",
+    "unlink",
+    "rename",
+    "touch",
+    "rmdir",
+    "symlink_to",
+    "hardlink_to",
+    "tofile",
+}
+WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE"}
+
+
+def changes_files_only_in_disk(module: Module) -> Iterator[Problem]:
+    """The disk door: what changes the file system is in disk.py, where each operation can be counted and made to fail."""
+    if module.path == "disk.py":
+        return
+    for node, name in names(module):
+        if name in CHANGING_CALLS:
+            yield Problem(node.lineno, name)
+    for call, name in calls(module):
+        owner, _, method = name.rpartition(".")
+        ours = owner.split(".")[-1] == "disk"
+        if method in CHANGING_METHODS and owner and not ours:
+            yield Problem(call.lineno, name)
+        elif method == "replace" and owner and not ours and len(call.args) == 1 and not call.keywords:
+            yield Problem(call.lineno, f"{name} with one argument: a path's")  # a string's takes two
+        elif name == "os.open" and any(flag in ast.dump(call) for flag in WRITING_FLAGS):
+            yield Problem(call.lineno, name)
+        elif (
+            method == "open"
+            and name != "os.open"
+            and not ours
+            and _may_write(call, is_method=bool(owner) and owner != "io")
+        ):
+            yield Problem(call.lineno, f"{name} for writing")
+
+
+def _may_write(call: ast.Call, *, is_method: bool) -> bool:
+    if is_method and len(call.args) > 1 and not isinstance(call.args[0], ast.Constant):
+        return False  # somebody else's open(): a path's takes its mode first
+    place = 0 if is_method else 1
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "mode"] + call.args[place : place + 1]
+    return any(not isinstance(mode, ast.Constant) or bool(set("wax+") & set(str(mode.value))) for mode in given)
+
+
+SIGNAL_CALLS = {
+    *(
+        f"signal.{name}"
+        for name in ("signal", "sigaction", "set_wakeup_fd", "setitimer", "alarm", "pthread_kill", "pthread_sigmask")
+    ),
+    *("signal.raise_signal", "signal.siginterrupt", "signal.sigwait", "os.kill", "os.killpg"),
+}
+
+
+def signals_only_in_stop_and_drill(module: Module) -> Iterator[Problem]:
+    """The signal door: run/stop.py listens, drill.py kills."""
+    if module.path not in {"run/stop.py", "drill.py"}:
+        yield from (Problem(node.lineno, name) for node, name in names(module) if name in SIGNAL_CALLS)
+
+
+CHILD_CALLS = re.compile(
+    r"os\.(system|popen|fork|forkpty|exec\w+|spawn\w+|posix_spawn\w*)|subprocess\b.*|pty\..*|asyncio\.create_subprocess\w+"
+)
+
+
+def children_only_in_drill_and_provenance(module: Module) -> Iterator[Problem]:
+    """The process door: drill.py runs the user's command, provenance.py asks git."""
+    if module.path not in {"drill.py", "provenance.py"}:
+        yield from (Problem(line, name) for line, name in imports(module) if CHILD_CALLS.fullmatch(name))
+        yield from (Problem(node.lineno, name) for node, name in names(module) if CHILD_CALLS.fullmatch(name))
+
+
+def speaks_only_in_terminal_and_cli(module: Module) -> Iterator[Problem]:
+    """The terminal door: lines, progress and tables come from terminal.py and cli/."""
+    if module.room in {"terminal", "cli", "__main__"}:
+        return
+    for line, name in imports(module):
+        if name.split(".")[0] in {"rich", "click", "logging", "curses"}:
+            yield Problem(line, f"imports {name}")
+    for node, name in names(module):
+        if name in {"sys.stdout", "sys.stderr", "sys.stdin", "sys.__stderr__", "sys.__stdout__"}:
+            yield Problem(node.lineno, name)
+    yield from (Problem(call.lineno, name) for call, name in calls(module) if name in {"print", "input"})
+
+
+EXECUTES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "runpy", "code"}
+EXECUTING_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "torch.load",
+    "torch.jit.load",
+    "numpy.load",
+    "builtins.eval",
+    "builtins.exec",
+}
+TABLE = re.compile(r"(.*\.)?_?[A-Z][A-Z0-9_]*")
+
+
+def executes_nothing_it_reads(module: Module) -> Iterator[Problem]:
+    """No pickle, no eval, and modules are imported by name only from a table in the code."""
+    for line, name in imports(module):
+        if name.split(".")[0] in EXECUTES:
+            yield Problem(line, f"imports {name}")
+    for call, name in calls(module):
+        if name in EXECUTING_CALLS:
+            yield Problem(call.lineno, name)
+        if name.endswith("import_module") and not _from_a_table(call.args[0], module):
+            yield Problem(call.lineno, f"{name} of what is in no table")
+
+
+def _from_a_table(node: ast.expr, module: Module) -> bool:
+    if isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, ast.Name):
+        sources = [source for name, source in _bindings(module) if name == node.id]
+        return bool(sources) and all(_reads_a_table(source, module) for source in sources)
+    return _reads_a_table(node, module)
+
+
+def _reads_a_table(node: ast.expr | None, module: Module) -> bool:
+    """TABLE, TABLE[...], TABLE.get(...), TABLE.items(), a list of such, or a function of the module that returns it."""
+    if isinstance(node, ast.Subscript):
+        return _reads_a_table(node.value, module)
+    if isinstance(node, ast.ListComp | ast.GeneratorExp):
+        return _reads_a_table(node.elt, module)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        reads = node.func.attr in {"get", "items", "values"} and len(node.args) <= 1
+        return reads and _reads_a_table(node.func.value, module)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        called = [each for each in module.tree.body if isinstance(each, ast.FunctionDef) and each.name == node.func.id]
+        returns = [each.value for function in called for each in ast.walk(function) if isinstance(each, ast.Return)]
+        return bool(returns) and all(_reads_a_table(value, module) for value in returns)
+    return isinstance(node, ast.Name | ast.Attribute) and bool(TABLE.fullmatch(dotted(node, {})))
+
+
+def _bindings(module: Module) -> Iterator[tuple[str, ast.expr]]:
+    """Each name that a loop, a comprehension, an assignment or a parameter binds, and from what."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.For | ast.comprehension):
+            yield from ((inner.id, node.iter) for inner in ast.walk(node.target) if isinstance(inner, ast.Name))
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from ((inner.id, node.value) for inner in ast.walk(target) if isinstance(inner, ast.Name))
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and isinstance(node.target, ast.Name) and node.value:
+            yield node.target.id, node.value
+        elif isinstance(node, ast.arg):
+            yield node.arg, ast.Constant(None)  # whatever a caller says: no table
+
+
+def the_core_knows_no_framework(module: Module) -> Iterator[Problem]:
+    """Only a framework's own room imports it; NumPy is imported where its leaves and its generator are."""
+    if module.room in LAYERS[LAYER["torch"]]:
+        return
+    for line, name in imports(module):
+        first = name.split(".")[0]
+        if first in FRAMEWORKS or (first == "numpy" and module.path not in NUMPY):
+            yield Problem(line, f"imports {name}")
+
+
+def says_what_it_is(module: Module) -> Iterator[Problem]:
+    """No file and no class is called utils, helpers, common, base, manager, handler or core."""
+    for word in re.split(r"[/_.]", module.path.removesuffix(".py")):
+        if word in FORBIDDEN_NAMES:
+            yield Problem(1, f"a file called {word}")
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef):
+            words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+", node.name)}
+            yield from (Problem(node.lineno, f"a class called {node.name}") for _ in words & FORBIDDEN_NAMES)
+
+
+def protocols_are_small(module: Module) -> Iterator[Problem]:
+    """A protocol has at most four methods."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef) and any(dotted(parent, {}).endswith("Protocol") for parent in node.bases):
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef) and not part.decorator_list]
+            if len(methods) > 4:
+                yield Problem(node.lineno, f"{node.name} has {len(methods)} methods")
+
+
+RULES = [
+    points_down,
+    changes_files_only_in_disk,
+    signals_only_in_stop_and_drill,
+    children_only_in_drill_and_provenance,
+    speaks_only_in_terminal_and_cli,
+    executes_nothing_it_reads,
+    the_core_knows_no_framework,
+    says_what_it_is,
+    protocols_are_small,
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.path)
+def test_every_module_keeps_every_rule(module, rule):
+    """One rule, one module, no exception that the rule itself does not name."""
+    assert [] == [f"{module.path}:{line}: {what}" for line, what in sorted(set(rule(module)))]
+
+
+def _import_time_needs(module: Module) -> set[str]:
+    """The modules of ours that importing this one imports: not those that functions or type checkers import."""
+    outside = [node for node in module.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    known = {path.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for path, _ in MODULES}
+    needed = set()
+    for _, name in imports(module._replace(tree=ast.Module(outside, []))):
+        inner = name.removeprefix("holdfast.")
+        needed.add(next((one for one in (inner, inner.rpartition(".")[0]) if one in known), ""))
+    return needed - {""}
+
+
+def test_no_module_imports_itself_around_a_corner():
+    """Within a room too, imports have a direction."""
+    graph = {}
+    for module in MODULES:
+        name = module.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        graph[name] = _import_time_needs(module) - {name}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as cycle:
+        pytest.fail(f"a cycle: {cycle.args[1]}")
+
+
+# The rules themselves, tried -----------------------------------------------------------------------------------
+
+OFFENCES = [
+    (points_down, "store/store.py", "from ..run.stop import Stop"),
+    (points_down, "store/store.py", "from .. import run"),
+    (points_down, "store/store.py", "import holdfast.cli"),
+    (points_down, "store/store.py", "def f():\n    from holdfast.torch import live"),
+    (points_down, "store/store.py", "from ..data.feed import Feed"),
+    (points_down, "retention.py", "from .interval import due"),
+    (points_down, "retention.py", "from . import interval"),
+    (points_down, "errors.py", "from .rules import Last"),
+    (points_down, "__init__.py", "from .torch.live import capture"),
+    (points_down, "__init__.py", "from .cli import main"),
+    (points_down, "misc.py", "x = 1"),
+    (points_down, "run/a.py", "from ..elsewhere import x"),
+    (changes_files_only_in_disk, "store/a.py", "import os\nos.rename(a, b)"),
+    (changes_files_only_in_disk, "store/a.py", "import os as system\nsystem.replace(a, b)"),
+    (changes_files_only_in_disk, "store/a.py", "from os import unlink\nunlink(a)"),
+    (changes_files_only_in_disk, "store/a.py", "from os import unlink as away\nmap(away, names)"),
+    (changes_files_only_in_disk, "store/a.py", "import shutil\nshutil.rmtree(a)"),
+    (changes_files_only_in_disk, "store/a.py", "import tempfile\ntempfile.mkdtemp()"),
+    (changes_files_only_in_disk, "store/a.py", "path.write_text('x')"),
+    (changes_files_only_in_disk, "store/a.py", "Path(x).mkdir(parents=True)"),
+    (changes_files_only_in_disk, "store/a.py", "(root / 'x').unlink()"),
+    (changes_files_only_in_disk, "store/a.py", "path.rename(other)"),
+    (changes_files_only_in_disk, "store/a.py", "path.replace(other)"),
+    (changes_files_only_in_disk, "store/a.py", "path.touch()"),
+    (changes_files_only_in_disk, "store/a.py", "open(path, 'w')"),
+    (changes_files_only_in_disk, "store/a.py", "open(path, mode='ab')"),
+    (changes_files_only_in_disk, "store/a.py", "open(path, 'r+b')"),
+    (changes_files_only_in_disk, "store/a.py", "open(path, mode)"),
+    (changes_files_only_in_disk, "store/a.py", "path.open('w')"),
+    (changes_files_only_in_disk, "store/a.py", "import io\nio.open(path, 'xb')"),
+    (changes_files_only_in_disk, "store/a.py", "import os\nos.open(path, os.O_WRONLY | os.O_CREAT)"),
+    (changes_files_only_in_disk, "torch/a.py", "import torch\ntorch.save(x, path)"),
+    (changes_files_only_in_disk, "cli/a.py", "import numpy as np\nnp.savez(path, x)"),
+    (signals_only_in_stop_and_drill, "run/run.py", "import signal\nsignal.signal(signal.SIGTERM, f)"),
+    (signals_only_in_stop_and_drill, "run/run.py", "from signal import signal as on\non(15, f)"),
+    (signals_only_in_stop_and_drill, "store/owner.py", "import os\nos.kill(pid, 0)"),
+    (children_only_in_drill_and_provenance, "run/a.py", "import subprocess"),
+    (children_only_in_drill_and_provenance, "run/a.py", "from subprocess import run"),
+    (children_only_in_drill_and_provenance, "run/a.py", "import os\nos.system('ls')"),
+    (children_only_in_drill_and_provenance, "run/a.py", "import os\nos.execvp('ls', ['ls'])"),
+    (speaks_only_in_terminal_and_cli, "run/a.py", "print('x')"),
+    (speaks_only_in_terminal_and_cli, "run/a.py", "import sys\nsys.stderr.write('x')"),
+    (speaks_only_in_terminal_and_cli, "run/a.py", "from sys import stderr\nstderr.write('x')"),
+    (speaks_only_in_terminal_and_cli, "store/a.py", "def f():\n    from rich.table import Table"),
+    (speaks_only_in_terminal_and_cli, "drill.py", "import click"),
+    (executes_nothing_it_reads, "state/a.py", "import pickle"),
+    (executes_nothing_it_reads, "state/a.py", "def f():\n    from cloudpickle import loads"),
+    (executes_nothing_it_reads, "cli/keep.py", "eval(text)"),
+    (executes_nothing_it_reads, "cli/keep.py", "exec(text)"),
+    (executes_nothing_it_reads, "torch/a.py", "import torch\ntorch.load(path)"),
+    (executes_nothing_it_reads, "state/a.py", "import importlib\nimportlib.import_module(name)"),
+    (
+        executes_nothing_it_reads,
+        "state/a.py",
+        "from importlib import import_module\ndef f(home):\n    import_module(home)",
+    ),
+    (executes_nothing_it_reads, "state/a.py", "import importlib\nname = node['module']\nimportlib.import_module(name)"),
+    (executes_nothing_it_reads, "state/a.py", "import importlib\nimportlib.import_module(LEAVES.get(x, x))"),
+    (
+        executes_nothing_it_reads,
+        "state/a.py",
+        "import importlib\nfor x in given.items():\n    importlib.import_module(x)",
+    ),
+    (executes_nothing_it_reads, "state/a.py", "import importlib\ndef f(): return x\nimportlib.import_module(f())"),
+    (executes_nothing_it_reads, "state/a.py", "__import__(name)"),
+    (the_core_knows_no_framework, "state/codec.py", "def f():\n    import torch"),
+    (the_core_knows_no_framework, "store/store.py", "import numpy as np"),
+    (the_core_knows_no_framework, "cli/export.py", "from safetensors.torch import save_file"),
+    (the_core_knows_no_framework, "run/run.py", "from jax import numpy"),
+    (says_what_it_is, "store/utils.py", ""),
+    (says_what_it_is, "run/core/x.py", ""),
+    (says_what_it_is, "run/run_helpers.py", ""),
+    (says_what_it_is, "run/run.py", "class CheckpointManager: pass"),
+    (says_what_it_is, "run/run.py", "class _BaseStore: pass"),
+    (
+        protocols_are_small,
+        "run/run.py",
+        "class P(Protocol):\n" + "".join(f"    def f{n}(self): ...\n" for n in range(5)),
+    ),
+]
+
+INNOCENT = [
+    (
+        points_down,
+        "store/store.py",
+        "from .. import disk, retention\nfrom ..state.codec import Block\nfrom . import shards",
+    ),
+    (points_down, "torch/live.py", "from ..state.codec import Block\nimport torch"),
+    (points_down, "__init__.py", "from .run import Run\nfrom .rules import Last"),
+    (changes_files_only_in_disk, "disk.py", "import os\nos.rename(a, b)"),
+    (changes_files_only_in_disk, "store/a.py", "from .. import disk\ndisk.mkdir(a)\ndisk.rename(a, b)"),
+    (
+        changes_files_only_in_disk,
+        "store/a.py",
+        "text.replace('a', 'b')\nvalue._replace(x=1)\nwhen.replace(tzinfo=None)",
+    ),
+    (
+        changes_files_only_in_disk,
+        "store/a.py",
+        "open(path, 'rb')\nfeed.open(epoch, position)\nopen(path)\npath.open()\nimport os\nos.open(path, os.O_RDONLY)",
+    ),
+    (changes_files_only_in_disk, "store/a.py", "import shutil, os\nshutil.disk_usage(p)\nos.scandir(p)\nos.stat(p)"),
+    (signals_only_in_stop_and_drill, "run/stop.py", "import signal\nsignal.signal(15, f)"),
+    (signals_only_in_stop_and_drill, "run/a.py", "import signal\nsignal.Signals(15).name"),
+    (executes_nothing_it_reads, "state/a.py", "import importlib\nimportlib.import_module('holdfast.torch')"),
+    (executes_nothing_it_reads, "state/a.py", "import importlib\nimportlib.import_module(LEAVES[name])"),
+    (
+        executes_nothing_it_reads,
+        "state/a.py",
+        "import importlib\nfor a, b in _FEEDS.items():\n    importlib.import_module(b)",
+    ),
+    (
+        executes_nothing_it_reads,
+        "a.py",
+        "import importlib\ndef f(): return [T[x] for x in y]\nimportlib.import_module(f())",
+    ),
+    (executes_nothing_it_reads, "torch/a.py", "model.eval()\nimport re\nre.compile('x')"),
+    (the_core_knows_no_framework, "torch/live.py", "import torch\nimport numpy"),
+    (says_what_it_is, "data/database.py", "class Database: pass"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "source"), OFFENCES)
+def test_a_planted_offence_is_reported(rule, path, source):
+    """Each rule goes red for each of the ways around it that we know."""
+    assert list(rule(Module(path, ast.parse(source))))
+
+
+@pytest.mark.parametrize(("rule", "path", "source"), INNOCENT)
+def test_what_is_allowed_is_not_reported(rule, path, source):
+    """And stays green for what only looks like one."""
+    assert [] == list(rule(Module(path, ast.parse(source))))

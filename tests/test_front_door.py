@@ -1,0 +1,53 @@
+"""The front door: light, small, and as it says."""
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+HEAVY = ["torch", "numpy", "jax", "keras", "tensorflow", "lightning", "transformers", "rich", "click"]
+
+
+def test_importing_holdfast_imports_no_framework_and_no_terminal():
+    """`import holdfast` costs a script nothing that it does not use."""
+    script = f"import sys, holdfast; print(*[name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "" == done.stdout.strip()
+
+
+def test_touching_every_name_imports_no_framework():
+    """Neither does looking at what is there, as an editor does."""
+    script = (
+        "import sys, holdfast; [getattr(holdfast, name) for name in holdfast.__all__]; "
+        f"print(*[name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "" == done.stdout.strip()
+
+
+def test_the_names_are_few_and_sorted():
+    """At most 15 names, each once, in order."""
+    assert sorted(set(holdfast.__all__)) == list(holdfast.__all__)
+    assert len(holdfast.__all__) <= 15
+
+
+@pytest.mark.parametrize("name", holdfast.__all__)
+def test_every_name_is_there_and_says_what_it_does(name):
+    """Each public name has a docstring of its own."""
+    assert (getattr(holdfast, name).__doc__ or "").strip()
+
+
+def test_nothing_unlisted_is_public():
+    """What `dir` shows beyond `__all__` is a submodule or begins with an underscore."""
+    unlisted = {name for name in vars(holdfast) if not name.startswith("_")} - set(holdfast.__all__)
+    assert [] == sorted(name for name in unlisted if f"holdfast.{name}" not in sys.modules and name != "annotations")
+
+
+def test_the_package_is_typed_and_has_a_version():
+    """Type checkers read our types; the installed version is the one that is told."""
+    assert (Path(holdfast.__file__).parent / "py.typed").exists()
+    assert importlib.metadata.version("holdfast").count(".") == 2

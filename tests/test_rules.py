@@ -1,0 +1,122 @@
+"""Rules are plain values, and `--keep` reads them back from text without running it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cli.keep import parse_keep
+from holdfast.errors import UsageError
+from holdfast.rules import AnyOf, Best, Every, Last, Within, parts
+
+WHOLE = st.integers(1, 10**6)
+SINGLE = st.one_of(
+    st.builds(Last, WHOLE),
+    st.builds(Best, st.text("abc_/'\"\\ é", min_size=1), st.sampled_from([max, min]), WHOLE),
+    st.builds(Every, steps=WHOLE),
+    st.builds(Every, minutes=st.floats(0.1, 1e6)),
+    st.builds(Every, epochs=WHOLE),
+    st.builds(Within, bytes=st.floats(1, 1e15) | WHOLE),
+)
+
+
+def written(rule):
+    """`rule` as a user writes it."""
+    match rule:
+        case Best(metric, direction, n):
+            return f"Best({metric!r}, {direction.__name__}, n={n})"
+        case Every(steps, minutes, epochs):
+            name, value = next(pair for pair in [("steps", steps), ("minutes", minutes), ("epochs", epochs)] if pair[1])
+            return f"Every({name}={value!r})"
+        case Last(n):
+            return f"Last({n})"
+        case Within(size):
+            return f"Within(bytes={size!r})"
+
+
+@given(st.lists(SINGLE, min_size=1, max_size=6))
+def test_a_written_rule_reads_back_as_itself(rules):
+    """`--keep` understands whatever can be said in Python, and means the same by it."""
+    joined = rules[0]
+    for rule in rules[1:]:
+        joined = joined | rule
+    assert parts(joined) == parts(parse_keep(" | ".join(map(written, rules))))
+
+
+def test_joining_is_flat_and_keeps_the_order():
+    """`a | (b | c)` and `(a | b) | c` are the same value."""
+    a, b, c = Last(3), Best("loss", min), Every(steps=10)
+    assert AnyOf((a, b, c)) == a | b | c == a | (b | c)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Last",
+        "Last()",
+        "Last(0)",
+        "Last(-1)",
+        "Last(2.5)",
+        "Last('3')",
+        "Last(True)",
+        "Last(3) & Last(4)",
+        "Last(3) |",
+        "Last(3) | 4",
+        "Last(n=3, n=4)",
+        "Last(**{'n': 3})",
+        "Last(*[3])",
+        "Best('acc')",
+        "Best('acc', sorted)",
+        "Best('acc', 'max')",
+        "Best(3, max)",
+        "Best('', max)",
+        "Every()",
+        "Every(5)x",
+        "Every(steps=1, epochs=1)",
+        "Every(steps=1.5)",
+        "Every(hours=1)",
+        "Within(bytes='5GB')",
+        "Within(bytes=-1)",
+        "Forever()",
+        "__import__('os').abort()",
+        "Last(__import__('os').abort())",
+        "(lambda: Last(3))()",
+        "Last(3)\x00",
+        "(" * 500,
+        "Last(3)|" * 400 + "Last(3)",
+        "Last(3)" + " " * 2000 + "| Last(4)",
+        "-" * 5000 + "1",
+    ],
+)
+def test_what_is_no_rule_is_refused_with_the_accepted_forms(text):
+    """One clear error for whatever else is written, and nothing of it is run."""
+    with pytest.raises(UsageError, match=r"Best\('val_acc', max\)") as refused:
+        parse_keep(text)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Last(0),
+        lambda: Last("3"),
+        lambda: Last(1.5),
+        lambda: Best("acc", sum),
+        lambda: Best("acc", max, n=0),
+        lambda: Best(None, max),
+        Every,
+        lambda: Every(steps=1, minutes=1),
+        lambda: Every(minutes=float("nan")),
+        lambda: Within(bytes=0),
+    ],
+)
+def test_a_rule_that_means_nothing_is_refused_where_it_is_written(make):
+    """A mistake in a rule surfaces before the first step, not at the first prune."""
+    with pytest.raises(UsageError):
+        make()
+
+
+def test_a_rule_joins_only_rules():
+    """`Last(3) | 4` is a TypeError, as between any two types that do not fit."""
+    with pytest.raises(TypeError):
+        Last(3) | 4
