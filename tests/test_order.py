@@ -27,7 +27,14 @@ def test_the_values_are_fixed_for_ever():
     assert list(Order(10, 0, 0)) == [7, 8, 1, 9, 0, 2, 3, 6, 4, 5]
     assert [Order(SMALL, 1, 2)[place] for place in range(6)] == [27, 193, 71, 250, 136, 135]
     assert [Order(SMALL + 1, 1, 2)[place] for place in range(6)] == [53, 186, 13, 83, 14, 140]
-    assert [Order(1_281_167, 2**70, 89)[place] for place in range(6)] == [167438, 804485, 660544, 1048962, 14671, 1085278]
+    assert [Order(1_281_167, 2**70, 89)[place] for place in range(6)] == [
+        167438,
+        804485,
+        660544,
+        1048962,
+        14671,
+        1085278,
+    ]
     assert key("sample", 1, 2, 3) == 17014339515200596840
 
 

@@ -306,6 +306,13 @@ def test_extra_state_is_set() -> None:
     assert torch.equal(new[0].history, torch.arange(old[0].seen))
 
 
+def test_a_tensor_that_stands_twice_in_extra_state_comes_back_as_one() -> None:
+    """Law: ties survive where a module's own set_extra_state gets fresh tensors."""
+    model, twin = counting(), torch.zeros(2)
+    live.restore(model, {**live.capture(model), **stored({"0._extra_state": {"seen": twin, "history": twin}}, "model")})
+    assert model[0].seen is model[0].history
+
+
 def test_a_method_set_on_the_instance_is_used() -> None:
     """Law: a load_state_dict that somebody has put on one object is not bypassed."""
     old, new = nn.Sequential(net()), nn.Sequential(net())
@@ -666,6 +673,34 @@ def test_state_that_is_already_there_is_written_in_place() -> None:
     assert len(set(steps)) == len(steps)
 
 
+def test_state_that_does_not_fit_is_replaced() -> None:
+    """Law: a live tensor of another dtype, shape or layout is not read into."""
+    old, new = a_net(1), a_net(2)
+    optimizers = [torch.optim.Adam(part.parameters()) for part in (old, new)]
+    for part, optimizer in zip((old, new), optimizers, strict=True):
+        train(part, optimizer, range(2))
+    first, second, *_ = optimizers[1].state.values()
+    first["exp_avg"] = first["exp_avg"].double()
+    first["exp_avg_sq"] = first["exp_avg_sq"].T.contiguous().T
+    second["exp_avg"] = second["exp_avg"][:1]
+    handed_over(optimizers[0], optimizers[1], "optimizer")
+    assert state_bits(optimizers[0]) == state_bits(optimizers[1])
+
+
+def test_torch_brings_an_older_state_up_to_date() -> None:
+    """Law: __setstate__ is called, as load_state_dict would: a `step` from when it was a number becomes a tensor."""
+    model = a_net()
+    optimizer = torch.optim.Adam(model.parameters())
+    train(model, optimizer, range(2))
+    tree = kept_state(optimizer, "optimizer")
+    tree["state"][0]["step"] = 2
+    del tree["param_groups"][0]["decoupled_weight_decay"]
+    assert live.differences(optimizer, tree) == []
+    want = state_bits(optimizer)
+    live.restore(optimizer, tree)
+    assert state_bits(optimizer)[0][0] == want[0][0]
+
+
 def test_moments_of_channels_last_parameters_keep_their_layout() -> None:
     """Law: strides come back too (state_bits compares them)."""
     old, new = conv_net(), conv_net()
@@ -821,7 +856,7 @@ def test_an_overridden_rate_scales_the_schedule(tensor: bool) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(rate) if tensor else rate)
         parts = [lr_scheduler.LinearLR(optimizer, 0.25, total_iters=3), lr_scheduler.StepLR(optimizer, 2)]
         scheduler = lr_scheduler.SequentialLR(optimizer, parts, [3])
-        rates = []
+        rates, rate_here = [], optimizer.param_groups[0]["lr"]
         for step in range(8):
             if step == override_at:
                 lines = live.override(optimizer, {"lr": 0.25}, iter([model, scheduler, object()]))
@@ -829,6 +864,7 @@ def test_an_overridden_rate_scales_the_schedule(tensor: bool) -> None:
             optimizer.step()
             scheduler.step()
             rates.append(float(optimizer.param_groups[0]["lr"]))
+        assert not tensor or optimizer.param_groups[0]["lr"] is rate_here
         return rates
 
     assert schedule(0.5, 2)[2:] == pytest.approx(schedule(0.25, None)[2:], rel=1e-6)
@@ -1066,8 +1102,14 @@ def test_an_averaged_model_with_its_own_function_goes_on() -> None:
 
 def test_a_probe_leaves_every_training_flag_as_it_was() -> None:
     """Law: inside, evaluation without gradients; outside, each submodule's own flag, also after an exception."""
-    model = net()
-    model[1].eval()
+
+    class Frozen(nn.BatchNorm1d):
+        def train(self, mode: bool = True) -> Any:
+            return super().train(mode=False)
+
+    model = nn.Sequential(net(), Frozen(3))
+    model[0][1].eval()
+    model[1].training = True  # set by hand, against its own train()
     frozen = [module.training for module in model.modules()]
 
     def probe() -> None:

@@ -7,6 +7,7 @@ import struct
 import sys
 import zoneinfo
 from collections import Counter, OrderedDict, defaultdict, deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
@@ -16,11 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_codec import Kept, assert_same_array, round_trip
 
 from holdfast.errors import Damaged, HoldfastError, UsageError
 from holdfast.state import codec, tree
 from holdfast.state.tree import Placeholder
+from test_codec import Kept, assert_same_array, round_trip
 
 
 class Color(enum.Enum):
@@ -106,7 +107,9 @@ def by_json(members):
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=8)
 FLOATS = st.binary(min_size=8, max_size=8).map(lambda data: struct.unpack(">d", data)[0]) | st.floats()
-ZONES = st.none() | st.timezones() | st.builds(dt.timezone, st.timedeltas(dt.timedelta(hours=-23), dt.timedelta(hours=23)))
+ZONES = (
+    st.none() | st.timezones() | st.builds(dt.timezone, st.timedeltas(dt.timedelta(hours=-23), dt.timedelta(hours=23)))
+)
 KEYS = st.one_of(
     st.none(),
     st.booleans(),
@@ -126,7 +129,9 @@ KEYS = st.one_of(
     st.builds(range, st.integers(), st.integers(), st.integers(1, 9)),
 )
 HASHABLE = st.recursive(
-    KEYS, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3) | st.builds(Point, inner), max_leaves=4
+    KEYS,
+    lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3) | st.builds(Point, inner),
+    max_leaves=4,
 )
 
 
@@ -152,7 +157,9 @@ STATES = st.recursive(
     containers,
     max_leaves=12,
 )
-FEW = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+FEW = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 
 
 @FEW
@@ -189,7 +196,10 @@ def test_a_users_key_is_never_taken_for_a_tag(state):
 
 def test_random_generators_go_on_where_they_were():
     """random.Random, every NumPy bit generator, RandomState with a normal number in reserve; `spawn` goes on too."""
-    generators = [np.random.Generator(getattr(np.random, name)(5)) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")]
+    generators = [
+        np.random.Generator(getattr(np.random, name)(5))
+        for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+    ]
     legacy, plain = np.random.RandomState(3), random.Random(4)
     for generator in [*generators, legacy]:
         generator.standard_normal(3)
@@ -260,17 +270,18 @@ def test_attributes_of_an_ordered_dict_are_kept():
 
 
 UNSAVEABLE = {
-    'state["model"]["fn"] (a function): register a pair of functions for it: holdfast.register(function, encode, decode)': lambda: {
-        "model": {"fn": lambda: 0}
-    },
-    "state[1] (an object): register": lambda: [0, object()],
+    'state["model"]["fn"] (a function): register a pair of functions for it: holdfast.register(function, encode, decode)': (
+        lambda: {"model": {"fn": lambda: 0}}
+    ),
+    "state[1] (an object): register a pair": lambda: [0, object()],
     "state[(1, 2)].right (a type)": lambda: {(1, 2): Pair(0, int)},
     'state["d"] (a collections.defaultdict): its factory': lambda: {"d": defaultdict(lambda: 0)},
     "state.rate (a generator)": lambda: Settings(x for x in ()),
-    'state["s"][0] (a numpy.ndarray): it stands in a set': lambda: {"s": {Point(1), Hashed(np.zeros(1))}},
-    "state (a test_tree.Sub)": lambda: Sub(a=1),
+    'state["s"][0].array (a numpy.ndarray): it stands in a set': lambda: {"s": {Hashed(np.zeros(1))}},
+    "state[0] (a test_tree.Sub): register a pair": lambda: [Sub(a=1)],
     "state[0] (a datetime.datetime): its time zone": lambda: [dt.datetime(2020, 1, 1, tzinfo=Odd())],
-}  # fmt: skip
+    "state (a numpy.random.mtrand.RandomState): it draws": lambda: np.random.RandomState(np.random.PCG64()),
+}
 
 
 class Sub(dict):
@@ -293,9 +304,7 @@ def test_what_cannot_be_saved_is_named_by_its_place(message):
     """The message spells the path as Python does and says what to do."""
     with pytest.raises(UsageError) as caught:
         tree.flatten(UNSAVEABLE[message]())
-    assert str(caught.value).replace(".array", "").replace("[1]", "[1]").startswith(
-        f"cannot save {message}"
-    ) or message in str(caught.value).replace("[1].array", "[0]").replace("[0].array", "[0]")
+    assert str(caught.value).startswith(f"cannot save {message}")
 
 
 def test_a_cycle_is_refused_with_its_place():
@@ -350,7 +359,15 @@ def test_missing_types_are_all_asked_for_at_once():
 
 def test_placeholders_stand_in_for_types_and_frameworks():
     """For `show` and `diff`: handles stay handles, and nothing is decoded or imported."""
-    state = [Color.RED, {Point(1): 2}, np.float32(1), bytearray(5000), random.Random(1), {Color.RED, Color.BLUE}, Mode.READ]
+    state = [
+        Color.RED,
+        {Point(1): 2},
+        np.float32(1),
+        bytearray(5000),
+        random.Random(1),
+        {Color.RED, Color.BLUE},
+        Mode.READ,
+    ]
     flat = tree.flatten(state)
     handles = {key: Kept(key, block) for key, block in flat.leaves.items()}
     shown = tree.unflatten(flat.tree, handles.__getitem__, placeholders=True)
@@ -366,7 +383,9 @@ def test_placeholders_stand_in_for_types_and_frameworks():
 def test_handles_stand_in_the_places_of_leaves_and_small_values_are_whole():
     """What a live restore gets: each leaf a handle, asked for once; generators and scalars made already."""
     array = np.arange(3)
-    flat = tree.flatten({"a": array, "b": array, "g": np.random.default_rng(3), "r": random.Random(3), "y": bytearray(3000)})
+    flat = tree.flatten(
+        {"a": array, "b": array, "g": np.random.default_rng(3), "r": random.Random(3), "y": bytearray(3000)}
+    )
     asked = []
 
     def handle(key):
@@ -449,10 +468,8 @@ JSON = st.recursive(
 @given(JSON, st.booleans())
 def test_no_json_makes_the_reader_do_anything_but_read_or_refuse(node, placeholders):
     """A value, or one of our own errors."""
-    try:
+    with suppress(HoldfastError):
         tree.unflatten(node, small_leaf, types=TYPES, placeholders=placeholders)
-    except HoldfastError as error:
-        assert str(error)
 
 
 def test_reading_a_tree_imports_nothing_that_it_names():
@@ -481,4 +498,6 @@ def test_a_zone_that_this_machine_lacks_is_told():
     moment = {"time": [1, 1, 1, 1, 0, ["zone", "Mars/Olympus_Mons"]]}
     with pytest.raises(UsageError, match="pip install tzdata"):
         tree.unflatten(moment, {}.get)
-    assert zoneinfo.ZoneInfo("Europe/Berlin") is round_trip(dt.time(1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))).tzinfo
+    assert (
+        zoneinfo.ZoneInfo("Europe/Berlin") is round_trip(dt.time(1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))).tzinfo
+    )

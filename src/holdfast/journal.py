@@ -81,13 +81,11 @@ def logs(root: Path) -> list[Log]:
         if number.isdecimal() and (path.parent.name in ("history", number)):
             places[int(number)] = path
     found = []
-    for number, path in sorted(places.items()):
-        try:
-            found.append(Log(number, path, read(path)))
-        except FileNotFoundError:  # moved to history/ between the look and the read
-            moved = root / "history" / path.name
-            if moved.exists():
-                found.append(Log(number, moved, read(moved)))
+    for attempt, place in sorted(places.items()):
+        for current in (place, root / "history" / place.name):  # moved there between the look and the read
+            if current.exists():
+                found.append(Log(attempt, current, read(current)))
+                break
     return found
 
 

@@ -55,7 +55,9 @@ class Commands(click.Group):
             sys.stdout.flush()
             return code
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # the interpreter flushes once more at its end
             return BROKEN_PIPE
 
     def main(self, args: Any = None, prog_name: str | None = None, *_: Any, **extra: Any) -> NoReturn:

@@ -106,4 +106,6 @@ def duration(span_s: float | None) -> str:
 
 def numbers(metrics: Mapping[str, Any]) -> str:
     """Metrics in a row: "loss=0.123 val_acc=0.98"."""
-    return " ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in metrics.items())
+    return " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in metrics.items()
+    )

@@ -48,7 +48,7 @@ def pace(events: Sequence[Event], total_s: float) -> Pace:
     last = max((step for step, _ in steps), default=0)
     saves = {int(event["step"]) for event in events if event["event"] == "saved"}
     gaps = [later - sooner for (_, sooner), (_, later) in zip(steps, steps[1:], strict=False)]
-    durations = [float(event.get("save_s", 0)) for event in events if event["event"] == "saved"]
+    durations = [float(event.get("stall_s", 0)) for event in events if event["event"] == "saved"]
     return Pace(
         last=last,
         saves=tuple(sorted(step for step in saves if 0 < step < last)),
@@ -82,7 +82,7 @@ def further(pace: Pace, at: int, number: int, signals: Sequence[str], seed: int)
 
 def _kill(pace: Pace, step: int, number: int, signals: Sequence[str], seed: int) -> Kill:
     in_a_save = (number // len(signals) + seed) % 2 == 1 and any(save >= step for save in pace.saves)
-    span = pace.save_s if in_a_save else pace.step_s
+    span = pace.save_s / 2 if in_a_save else pace.step_s  # the other half of a save tends what is older
     return Kill(step, signals[number % len(signals)], in_a_save, _fraction(seed, number, "delay") * span)
 
 

@@ -34,7 +34,9 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "")
     return lines
 
 
-def loader_changes(name: str, before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]) -> list[str]:
+def loader_changes(
+    name: str, before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]
+) -> list[str]:
     """What changed about the loader `name`, for the user to read.
 
     Raises:

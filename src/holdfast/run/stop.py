@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from .. import interval
 from ..errors import UsageError
@@ -30,7 +30,7 @@ class Stop(AbstractContextManager["Stop"]):
         self._deadline_s = None if deadline is None else unix_seconds(deadline)
         self._previous: dict[int, Callable[..., Any] | int | None] = {}
 
-    def __enter__(self) -> Stop:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
@@ -47,9 +47,9 @@ class Stop(AbstractContextManager["Stop"]):
 
     def wanted(self, *, save_s: float, step_s: float) -> str | None:
         """Why to stop at this safe point, or None. `save_s` and `step_s`: what one save and one step cost."""
-        if self.reason is None and self._deadline_s is not None:
-            if interval.must_stop(time.time(), self._deadline_s, save_s, step_s):
-                self.reason = "deadline"
+        deadline_s = float("inf") if self._deadline_s is None else self._deadline_s
+        if self.reason is None and interval.must_stop(time.time(), deadline_s, save_s, step_s):
+            self.reason = "deadline"
         return self.reason
 
 

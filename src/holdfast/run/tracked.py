@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -30,7 +31,9 @@ class Tracked:
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         if not isinstance(objects, Mapping):
-            raise UsageError("the tracked objects stand in one mapping: Run(path, dict(model=model, optimizer=optimizer))")
+            raise UsageError(
+                "the tracked objects stand in one mapping: Run(path, dict(model=model, optimizer=optimizer))"
+            )
         for name, target in objects.items():
             _require_trackable(name, target)
         self.objects = dict(objects)
@@ -89,27 +92,32 @@ def digests(captured: Mapping[str, Any]) -> Digests:
 
 def adapter_for(target: Any) -> Any:
     """The framework's own adapter module for `target`, or None for what is merely stateful."""
-    module = _module(_ADAPTERS, target)
+    module = next((import_module(_ADAPTERS[name]) for name in _frameworks(target) if name in _ADAPTERS), None)
     return module if module is not None and module.handles(target) else None
 
 
 def weights_for(target: Any) -> Any:
     """The module that reads weights into `target`, or None when it is no model."""
-    module = _module(_WEIGHTS, target)
+    module = next((import_module(_WEIGHTS[name]) for name in _frameworks(target) if name in _WEIGHTS), None)
     return module if module is not None and module.is_model(target) else None
 
 
-def _module(homes: Mapping[str, str], target: Any) -> Any:
-    for kind in type(target).__mro__:
-        home = homes.get(kind.__module__.partition(".")[0])
-        if home is not None:
-            return import_module(home)
-    return None
+def _frameworks(target: Any) -> list[str]:
+    return [kind.__module__.partition(".")[0] for kind in type(target).__mro__]
 
 
 def framework_modules() -> list[Any]:
     """Of the frameworks that this program uses: facts(), initial_seed(), still(targets)."""
     return [import_module(home) for name, home in _PROGRAMS.items() if name in sys.modules]
+
+
+@contextmanager
+def still(targets: Collection[object]) -> Iterator[None]:
+    """Models as they are for a prediction, gradients off; afterwards as they were."""
+    with ExitStack() as stack:
+        for module in framework_modules():
+            stack.enter_context(module.still(targets))
+        yield
 
 
 def _require_trackable(name: object, target: Any) -> None:
@@ -155,4 +163,3 @@ def require_fit(lines: list[str], checkpoint: Checkpoint) -> None:
             f"{checkpoint.path} does not fit the live objects; nothing was overwritten. To begin a new run from the "
             f"weights that fit, use start_from={str(checkpoint.path)!r} with another directory.{shown}{more}"
         )
-

@@ -16,7 +16,9 @@ class Vars:
         self.__dict__.update(first or {})
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"run.vars.{name} has no value yet: give it the first one by Run(..., vars=dict({name}=...))")
+        raise AttributeError(
+            f"run.vars.{name} has no value yet: give it the first one by Run(..., vars=dict({name}=...))"
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.__dict__[name] = value

@@ -22,7 +22,8 @@ def node(value: Any) -> Node | None:
         dtype_json(value.dtype)
         return None
     if isinstance(value, np.generic):
-        return Node("numpy_scalar", [dtype_json(value.dtype), value.tobytes().hex()])
+        data = value.tobytes()[: value.dtype.itemsize]  # an empty string's has one letter too many
+        return Node("numpy_scalar", [dtype_json(value.dtype), data.hex()])
     if isinstance(value, np.dtype):
         return Node("numpy.dtype", dtype_json(value))
     if type(value) is np.random.Generator:
@@ -82,11 +83,17 @@ def dtype_json(dtype: Any) -> Any:
     if dtype.subdtype is not None:
         return {"item": dtype_json(dtype.subdtype[0]), "shape": list(dtype.subdtype[1])}
     if dtype.names is not None:
-        fields = [[name, dtype_json(dtype.fields[name][0]), dtype.fields[name][1]] for name in dtype.names]
+        fields = [_field_json(name, *dtype.fields[name]) for name in dtype.names]
         return {"fields": fields, "size_bytes": dtype.itemsize}
     if dtype.hasobject or dtype.kind not in "biufcmMSUV" or np.dtype(dtype.str) != dtype:
         raise UsageError(f"values of dtype {dtype} are not plain bytes")
     return dtype.str
+
+
+def _field_json(name: str, dtype: Any, offset: int, title: Any = None) -> list[Any]:
+    if not (title is None or isinstance(title, str)):
+        raise UsageError(f"the title of its field {name} is no string")
+    return [name, dtype_json(dtype), offset, title]
 
 
 def dtype_of(described: Any) -> Any:
@@ -104,9 +111,14 @@ def dtype_of(described: Any) -> Any:
         raise TypeError("a dtype is a string or an object")
     if "item" in described:
         return np.dtype((dtype_of(described["item"]), tuple(described["shape"])))
-    names, formats, offsets = zip(*described["fields"], strict=True) if described["fields"] else ((), (), ())
-    fields = {"names": names, "formats": [dtype_of(each) for each in formats], "offsets": offsets}
-    return np.dtype({**fields, "itemsize": described["size_bytes"]})  # type: ignore[call-overload]
+    columns = zip(*described["fields"], strict=True) if described["fields"] else ((), (), (), ())
+    names, formats, offsets, titles = columns
+    fields: dict[str, Any] = {"names": names, "formats": [dtype_of(each) for each in formats], "offsets": offsets}
+    if any(title is not None for title in titles):
+        fields["titles"] = titles
+    fields["itemsize"] = described["size_bytes"]
+    made: Any = np.dtype(fields)  # type: ignore[call-overload]
+    return made
 
 
 def _scalar(content: Any) -> Any:

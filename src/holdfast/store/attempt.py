@@ -66,10 +66,14 @@ class Attempt:
 
     def _meaning(self, what: str, error: OSError) -> StoreError:
         if error.errno in (errno.ENOENT, errno.ESTALE) and not self.room.is_dir():
-            return Superseded(f"{self.root}: attempt {self.number} was superseded by a later one; it writes nothing more")
+            return Superseded(
+                f"{self.root}: attempt {self.number} was superseded by a later one; it writes nothing more"
+            )
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return NoSpace(f"{self.root}: no space left to {what}; free some, or keep fewer checkpoints")
-        return StoreError(f"{self.root}: cannot {what}: {os.strerror(error.errno or 0)} ({error.filename or self.room})")
+        return StoreError(
+            f"{self.root}: cannot {what}: {os.strerror(error.errno or 0)} ({error.filename or self.room})"
+        )
 
     # -- taking over ---------------------------------------------------------------------------------------------
 

@@ -37,7 +37,8 @@ class Checkpoint:
             Damaged: twice, the second time cold, the manifest was not what was written.
         """
         path = self.path / MANIFEST
-        return _twice(path, lambda: format.decode(_whole(path), path))
+        manifest: Manifest = _twice(path, lambda: format.decode(_whole(path), path))
+        return manifest
 
     @property
     def name(self) -> str:
@@ -152,7 +153,7 @@ class Checkpoint:
                 yield Problem(path, start, max(size or 0, file.size_bytes), f"{had}, was {file.size_bytes}")
             elif leaves[name]:
                 yield from self._header_problems(path, file, sorted(leaves[name], key=lambda leaf: leaf.offset))
-            elif _twice(path, lambda path=path, file=file: _digest_blocks(path) == file.digest, bool) is False:
+            elif not _is_file(path, file):
                 yield Problem(path, 0, size, "changed since commit")
 
     def _header_problems(self, path: Path, file: format.File, leaves: list[Leaf]) -> Iterator[Problem]:
@@ -176,6 +177,10 @@ class Checkpoint:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return facts.st_size
+
+
+def _is_file(path: Path, file: format.File) -> bool:
+    return bool(_twice(path, lambda: _digest_blocks(path) == file.digest, bool))
 
 
 class Problem(NamedTuple):
@@ -303,5 +308,3 @@ def _digest_blocks(path: Path) -> str:
 def digest_file(path: Path) -> format.File:
     """The manifest's entry for a file that is no shard."""
     return format.File(path.stat().st_size, _digest_blocks(path))
-
-

@@ -34,7 +34,7 @@ class Difference(NamedTuple):
 
     @property
     def area(self) -> str:
-        """"rng", "position" or "state": what a reader should look into."""
+        """ "rng", "position" or "state": what a reader should look into."""
         if self.where.startswith(RNG):
             return "rng"
         return "position" if self.where == "position" or self.where.startswith(POSITION) else "state"
@@ -71,7 +71,9 @@ def same_state(a: Checkpoint, b: Checkpoint) -> list[Difference]:
 
 def _is_exempt(difference: Difference, exempt: tuple[str, ...]) -> bool:
     where = difference.where
-    return any(where.startswith(f"{each}/") or fnmatchcase(where, each) or fnmatchcase(where, f"{each}/*") for each in exempt)
+    return any(
+        where.startswith(f"{each}/") or fnmatchcase(where, each) or fnmatchcase(where, f"{each}/*") for each in exempt
+    )
 
 
 def _sources(found: Iterable[Difference]) -> list[Difference]:
@@ -80,7 +82,9 @@ def _sources(found: Iterable[Difference]) -> list[Difference]:
     for each in found:
         source = "/".join(each.where.split("/")[:3]) if each.area == "rng" else ""
         if source:
-            told.setdefault(source, Difference(source, "rng", f"the state of the random generator {source[len(RNG):]!r} differs"))
+            told.setdefault(
+                source, Difference(source, "rng", f"the state of the random generator {source[len(RNG) :]!r} differs")
+            )
         else:
             told[f"{each.where}\0{each.kind}"] = each  # a leaf and its place in the tree are often called the same
     return sorted(told.values(), key=lambda each: (each.where, each.kind))
@@ -90,7 +94,9 @@ def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
     mine, other = a.manifest, b.manifest
     for name in ("step", "phase", "epoch"):
         if getattr(mine, name) != getattr(other, name):
-            yield Difference(f"position/{name}", "value", f"{getattr(mine, name)!r} in a, {getattr(other, name)!r} in b")
+            yield Difference(
+                f"position/{name}", "value", f"{getattr(mine, name)!r} in a, {getattr(other, name)!r} in b"
+            )
 
 
 def _trees(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:

@@ -23,7 +23,9 @@ class Distance(NamedTuple):
     def __str__(self) -> str:
         far = "" if self.largest is None else f", largest difference {self.largest:.3g}"
         steps = "" if self.ulps is None else f" ({self.ulps:,} ULP{'' if self.ulps == 1 else 's'})"
-        rest = "" if self.looked_at == self.of else f"; only the first {self.looked_at:,} were looked at (with NumPy, all)"
+        rest = (
+            "" if self.looked_at == self.of else f"; only the first {self.looked_at:,} were looked at (with NumPy, all)"
+        )
         return f"{self.differing:,} of {self.of:,} values differ{far}{steps}{rest}"
 
 

@@ -153,8 +153,8 @@ def _check(manifest: Manifest, where: object) -> None:
         if not is_inside(name) or file.size_bytes < 0 or not _HEX.fullmatch(file.digest):
             raise Damaged(f"{where}: file {name!r} is not one that a checkpoint can hold")
     for key, leaf in manifest.leaves.items():
-        file = manifest.files.get(leaf.shard)
-        inside = file is not None and 0 <= leaf.offset and leaf.offset + leaf.size_bytes <= file.size_bytes
+        shard = manifest.files.get(leaf.shard)
+        inside = shard is not None and leaf.offset >= 0 and leaf.offset + leaf.size_bytes <= shard.size_bytes
         sound = leaf.size_bytes >= 0 and all(extent >= 0 for extent in leaf.shape) and _HEX.fullmatch(leaf.digest)
         if not inside or not sound:
             raise Damaged(f"{where}: leaf {key!r} does not lie inside {leaf.shard!r}")

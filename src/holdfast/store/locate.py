@@ -64,7 +64,9 @@ class Place(NamedTuple):
         checkpoints = self.readable()
         rule = next((c.manifest.best for c in reversed(checkpoints) if c.manifest.best), None) or {}
         metric, direction = rule.get("metric", ""), _DIRECTIONS.get(rule.get("direction", ""))
-        values = [(c.metrics[metric], c) for c in checkpoints if c.metrics.get(metric, float("nan")) == c.metrics.get(metric)]
+        values = [
+            (c.metrics[metric], c) for c in checkpoints if c.metrics.get(metric, float("nan")) == c.metrics.get(metric)
+        ]
         if direction is None or not values:
             raise NotFound(f'{self.path}: nothing says which checkpoint is best; save with keep=Best("metric", max)')
         top = direction(number for number, _ in values)
@@ -98,7 +100,9 @@ def locate(path: str | os.PathLike[str]) -> Place:
         return Place(place, place, single=False)
     if _run_around(place.absolute()) is not None or any(is_checkpoint(place / entry) for entry in _entries(place)):
         return Place(place, _run_around(place.absolute()), single=False)
-    raise NotFound(f"{path}: neither a run's directory nor a checkpoint's: no checkpoints/ and no {MANIFEST} of Holdfast's")
+    raise NotFound(
+        f"{path}: neither a run's directory nor a checkpoint's: no checkpoints/ and no {MANIFEST} of Holdfast's"
+    )
 
 
 def one(text: str, step: Step = None) -> Checkpoint:
@@ -129,7 +133,9 @@ def run_of(place: Place) -> Path:
         UsageError: there is none: it is a copy of checkpoints only.
     """
     if place.root is None:
-        raise UsageError(f"{place.path}: not in a run's directory; only a run's own checkpoints can be pinned or pruned")
+        raise UsageError(
+            f"{place.path}: not in a run's directory; only a run's own checkpoints can be pinned or pruned"
+        )
     return place.root
 
 

@@ -189,7 +189,9 @@ class Store:
         return self._commit(attempt, name, fill)
 
     @contextmanager
-    def directory(self, *, step: int, metrics: Mapping[str, Any] | None = None, note: str | None = None) -> Iterator[Path]:
+    def directory(
+        self, *, step: int, metrics: Mapping[str, Any] | None = None, note: str | None = None
+    ) -> Iterator[Path]:
         """Commit whatever files the block writes into the path it gets, as one atomic checkpoint.
 
             with store.directory(step=100) as path:
@@ -300,15 +302,15 @@ class Store:
     def _manifest(
         self, name: Name, facts: Facts, files: dict[str, format.File], leaves: dict[str, format.Leaf], body: Any
     ) -> Manifest:
-        assert self.attempt is not None
+        attempt = self.claim()
         best = next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None) if self.keep else None
         return Manifest(
             step=name.step,
             phase=name.phase,
             epoch=facts.epoch,
             created=format.utc(time.time()),
-            run=self.attempt.run,
-            attempt=self.attempt.number,
+            run=attempt.run,
+            attempt=attempt.number,
             parent=self.parent,
             metrics=format.pack_metrics(facts.metrics),
             best={"metric": best.metric, "direction": best.direction.__name__} if best else None,
@@ -329,10 +331,10 @@ class Store:
 
     def _point(self) -> None:
         """Renew the links for people. They are not the truth: a failure is not one of the save's."""
-        assert self.attempt is not None
+        attempt = self.claim()
         try:
-            attempts.point(self.attempt, "latest", self.latest().path.name)
-            attempts.point(self.attempt, "best", self.best().path.name)
+            attempts.point(attempt, "latest", self.latest().path.name)
+            attempts.point(attempt, "best", self.best().path.name)
         except (OSError, NotFound, Damaged):
             return
 
@@ -364,7 +366,9 @@ class Store:
             entries = os.listdir(self.root / "checkpoints")
         except FileNotFoundError:
             return []
-        found = [path for path in (self.root / "checkpoints" / entry for entry in entries) if attempts.is_checkpoint(path)]
+        found = [
+            path for path in (self.root / "checkpoints" / entry for entry in entries) if attempts.is_checkpoint(path)
+        ]
         return sorted((name for path in found if (name := format.parse_name(path.name))), key=lambda name: name.order)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -120,7 +120,8 @@ def _encode(tied: Sequence[torch.Tensor]) -> Block:
     tensor = tied[0]
     attrs = _attrs(tied)
     shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-    if not tensor.is_contiguous() and _is_dense(shape, stride):
+    # also where only dimensions of one item differ: channels_last shows there, and kernels are chosen by it
+    if tensor.numel() and stride != _c_stride(shape) and _is_dense(shape, stride):
         attrs["stride"] = list(stride)
     return Block("torch", NAMES[tensor.dtype], shape, memory(_host(tensor)), attrs)
 
@@ -189,6 +190,10 @@ def _window(address: int, size: int, owner: object) -> memoryview:
     array = (ctypes.c_ubyte * size).from_address(address)
     array.owner = owner  # type: ignore[attr-defined]
     return memoryview(array).cast("B")
+
+
+def _c_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
@@ -273,7 +278,7 @@ def _generator(content: Any) -> torch.Generator:
     return generator
 
 
-_VALUES = {
+_VALUES: Mapping[str, Callable[[Any], Any]] = {
     "view": _view,
     "size": torch.Size,
     "torch.dtype": _dtype,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import multiprocessing
 import os
 import signal
 import warnings
@@ -20,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
+from multiprocessing import resource_tracker
 from numbers import Integral
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -58,8 +60,13 @@ class Step(NamedTuple):
 
 
 class Plan(Protocol):
-    def walk(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Step]:
-        """The steps of `epoch` from `position`; whatever has to be skipped has been on return."""
+    carries: bool  # the sampler takes something from epoch to epoch, or might
+
+    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        """The steps of `epoch` from `at`; whatever has to be skipped has been on return.
+
+        At an epoch's start `at["before"]`, if there is one, is what was consumed last of the epoch before.
+        """
         ...
 
     def consumed(self, position: Mapping[str, Any]) -> None:
@@ -81,13 +88,14 @@ class DataLoaderFeed:
         self._steps = _Steps()
         self._twin = _twin(loader, self._steps)
         self._recent: deque[Mapping[str, Any]] = deque(maxlen=8)
+        self._last: Mapping[str, Any] | None = None
 
     def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
-        start = reached(position, epoch)
-        self._steps.begin(self._plan.walk(epoch, position))
+        at = position if position is not None and reached(position, epoch) else self._start(epoch, position)
+        self._steps.begin(self._plan.walk(epoch, at))
         self._recent.clear()
-        self._recent.append(position if position and start else {"epoch": epoch, "batches": 0, "samples": 0})
-        return self._consumed(_iterate(self._twin, key("workers", self._seed, epoch, start)))
+        self._recent.append(at)
+        return self._consumed(_iterate(self._twin, key("workers", self._seed, epoch, at["batches"])))
 
     def position(self, consumed: int) -> Mapping[str, Any]:
         found = [recent for recent in self._recent if recent["batches"] == consumed]
@@ -98,9 +106,16 @@ class DataLoaderFeed:
     def describe(self) -> Mapping[str, Any]:
         return {**_facts(self._loader), **self._plan.describe()}
 
+    def _start(self, epoch: int, position: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        before = self._last if position is None else position
+        if before is not None and not before["batches"]:
+            before = before.get("before")
+        start = _position(epoch, 0, 0)
+        return start if before is None or not self._plan.carries else {**start, "before": before}
+
     def _consumed(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            position = self._steps.pending.popleft()
+            position = self._last = self._steps.pending.popleft()
             self._recent.append(position)
             self._plan.consumed(position)
             yield batch
@@ -128,17 +143,17 @@ class IterableFeed(ReplayFeed):
 class OrderPlan:
     """Batches along a Holdfast Sampler's order."""
 
+    carries = False
+
     def __init__(self, order: Sampler, batch_size: int | None, *, drop_last: bool, name: str) -> None:
         self._order = order
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._name = name
 
-    def walk(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Step]:
-        batches = reached(position, epoch)
-        samples = position.get("samples", batches * (self._batch_size or 1)) if position and batches else 0
-        self._order.seek(epoch, samples)
-        return self._steps(epoch, batches, samples)
+    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        self._order.seek(epoch, at["samples"])
+        return self._steps(epoch, at["batches"], at["samples"])
 
     def consumed(self, position: Mapping[str, Any]) -> None:
         self._order.seek(position["epoch"], position["samples"])  # true even if the user saves the sampler's state
@@ -166,18 +181,19 @@ class ReplayPlan:
     The sampler draws from a stream of its own, begun anew each epoch, as do torch generators that it keeps.
     """
 
+    carries = True
+
     def __init__(self, source: Any, seed: int) -> None:
         self._source = source
         self._seed = seed
         self._walked = False
 
-    def walk(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Step]:
-        if position is not None and position["epoch"] != epoch and not self._walked:
-            _replay(self._steps(position["epoch"]), position)  # a memory of epochs gone by would show here
+    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        if "before" in at and not self._walked:
+            _replay(self._steps(at["before"]["epoch"]), at["before"])  # a memory of epochs gone by would show here
         self._walked = True
         steps = self._steps(epoch)
-        if position is not None and position["epoch"] == epoch:
-            _replay(steps, position)
+        _replay(steps, at)
         return steps
 
     def consumed(self, position: Mapping[str, Any]) -> None:
@@ -202,38 +218,38 @@ class StatefulPlan:
     Each epoch begins from the state after the last *consumed* batch, in a run of one piece as after a resume.
     """
 
+    carries = True
+
     def __init__(self, source: Any, keeper: Any, seed: int) -> None:
         self._source = source
         self._keeper = keeper
         self._seed = seed
-        self._at: Mapping[str, Any] | None = None
 
-    def walk(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Step]:
-        position = self._at if position is None else position
-        if position is not None and position["epoch"] != epoch:
-            next(self._drawn(position["epoch"], position), None)  # ends that epoch
-        return self._steps(epoch, position if position is not None and position["epoch"] == epoch else None)
+    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        if "before" in at:
+            next(self._drawn(at["before"]), None)  # ends that epoch
+        return self._steps(epoch, at)
 
     def consumed(self, position: Mapping[str, Any]) -> None:
-        self._at = position
+        pass
 
     def describe(self) -> Mapping[str, Any]:
         return {"sampler": type(self._keeper).__name__, "order": "its own state"}
 
-    def _steps(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Step]:
-        batches, samples = (position["batches"], position["samples"]) if position else (0, 0)
-        for indices in self._drawn(epoch, position):
+    def _steps(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        batches, samples = at["batches"], at["samples"]
+        for indices in self._drawn(at):
             batches += 1
             samples += _samples(indices)
             position = _position(epoch, batches, samples) | {"sampler": deepcopy(self._keeper.state_dict())}
             yield Step(_with_epoch(indices, epoch), position)
 
-    def _drawn(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+    def _drawn(self, at: Mapping[str, Any]) -> Iterator[Any]:
         def load() -> None:
-            if position is not None and "sampler" in position:
-                self._keeper.load_state_dict(deepcopy(position["sampler"]))
+            if "sampler" in at:
+                self._keeper.load_state_dict(deepcopy(at["sampler"]))
 
-        return _drawn(self._source, self._seed, epoch, load)
+        return _drawn(self._source, self._seed, at["epoch"], load)
 
 
 def _plan(loader: DataLoader[Any], seed: int) -> Plan:
@@ -420,6 +436,9 @@ def _iterate(twin: DataLoader[Any], seed: int) -> Iterator[Any]:
         return iter(twin)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # children inherit it, fork and spawn alike
     try:
+        if (twin.multiprocessing_context or multiprocessing).get_start_method() != "fork":
+            resource_tracker.ensure_running()  # begun by the first worker instead, it would unblock what is blocked
+            signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         batches: Any = iter(twin)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -82,8 +82,7 @@ def fill(live: torch.Tensor, stored: StoredLeaf | torch.Tensor) -> None:
             live.copy_(stored)
         elif _is_plain_memory(live):
             stored.read_into(memory(live))
-            if not live.is_inference():
-                torch.autograd.graph.increment_version(live)  # a graph made before must not go backward over new bytes
+            torch.autograd.graph.increment_version(live)  # a graph made before must not go backward over new bytes
         else:
             contiguous = torch.empty(stored.shape, dtype=live.dtype)
             stored.read_into(memory(contiguous))

@@ -1,0 +1,49 @@
+"""Attempts: how each of a run's attempts began and ended, as its journal tells."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from .. import journal
+from ..journal import Event, Log
+from ..store import owner
+
+
+def attempts(root: Path) -> list[dict[str, Any]]:
+    """One summary for each attempt, oldest first. Journals are files: what is not of its type is passed over."""
+    return [_summary(log) for log in journal.logs(root)]
+
+
+def _summary(log: Log) -> dict[str, Any]:
+    steps = [event["step"] for event in log.events if isinstance(event.get("step"), int) and event["event"] != "begin"]
+    times = [event["time"] for event in log.events if isinstance(event.get("time"), int | float)]
+    restored = next((event for event in reversed(log.events) if event["event"] == "restored"), None)
+    return {
+        "attempt": log.attempt,
+        "owner": owner.describe(log.owner),
+        "began": times[0] if times else None,
+        "seconds": round(times[-1] - times[0], 3) if times else None,
+        "restored": restored.get("checkpoint") if restored else None,
+        "restored_step": restored.get("step") if restored else None,
+        "last_step": max(steps) if steps else None,
+        "saved": sum(event["event"] == "saved" for event in log.events),
+        "ended": _ended(log, times),
+    }
+
+
+def _ended(log: Log, times: list[float]) -> str:
+    last: Event = log.events[-1] if log.events else {}
+    if last.get("event") == "stop":
+        return f"stopped: {last.get('reason', 'no reason given')}"
+    if last.get("event") == "failed":
+        return f"failed: {last.get('error', 'no error given')}"
+    if last.get("event") == "end":
+        return "ended"
+    if log.path.parent.name == "history":
+        return "killed"
+    who = log.owner if isinstance(log.owner.get("pid"), int) else {}
+    if who and owner.proven_gone(who, max(times, default=time.time())):
+        return "killed"
+    return f"may be running: {owner.describe(log.owner)}"

@@ -1,0 +1,71 @@
+"""`holdfast diff`: in what two checkpoints differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..errors import HoldfastError
+from ..store import locate
+from ..store.checkpoint import Checkpoint
+from ..store.diff import Difference, compare
+from . import options, spelled, told
+from .shown import echo, echo_json
+
+MOST = 30  # differences, unless --all
+TROUBLE = 2  # as diff(1) has it: 1 means different
+
+
+@click.command(short_help="Tell in what two checkpoints differ.")
+@click.argument("a", metavar="A", shell_complete=options.directories)
+@click.argument("b", metavar="B", shell_complete=options.directories)
+@click.option("--exempt", metavar="PLACE", multiple=True, help="Leave this leaf or part out; * stands for any text.")
+@click.option("--quick", is_flag=True, help="Trust the recorded digests; read only the leaves whose digests differ.")
+@options.everything
+@options.as_json
+def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bool, as_json: bool) -> int:
+    """Compare two checkpoints bit for bit. A and B are each a RUN (its newest), RUN@STEP, or a checkpoint's directory.
+
+    Exit 0 when they are identical, 1 when they differ, more when that could not be told.
+    """
+    try:
+        first, second = locate.one(a), locate.one(b)
+        found = compare(first, second, exempt, read=not quick)
+    except HoldfastError as error:
+        return told(str(error), max(error.exit_code, TROUBLE))
+    except OSError as error:
+        return told(spelled(error), TROUBLE)
+    if as_json:
+        echo_json(_facts(first, second, exempt, found))
+    else:
+        _print(first, second, exempt, found if everything else found[:MOST])
+        if len(found) > MOST and not everything:
+            echo(f"... and {len(found) - MOST} more (--all)")
+    return 1 if found else 0
+
+
+def _facts(a: Checkpoint, b: Checkpoint, exempt: tuple[str, ...], found: list[Difference]) -> dict[str, Any]:
+    return {
+        "a": str(a.path),
+        "b": str(b.path),
+        "identical": not found,
+        "exempt": exempt,
+        "differences": [_difference(each) for each in found],
+    }
+
+
+def _difference(each: Difference) -> dict[str, Any]:
+    facts: dict[str, Any] = {"where": each.where, "area": each.area, "kind": each.kind, "what": each.what}
+    return facts | (each.distance._asdict() if each.distance else {})
+
+
+def _print(a: Checkpoint, b: Checkpoint, exempt: tuple[str, ...], found: list[Difference]) -> None:
+    echo(f"a: {a.path} ({a.name})")
+    echo(f"b: {b.path} ({b.name})")
+    if exempt:
+        echo(f"left out: {', '.join(exempt)}")
+    for each in found:
+        echo(each)
+    if not found:
+        echo("identical")

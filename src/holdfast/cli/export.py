@@ -1,0 +1,100 @@
+"""`holdfast export`: a checkpoint's tensors as a file for other programs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import disk
+from ..errors import UsageError
+from ..store import tensors
+from ..store.checkpoint import Checkpoint
+from ..store.format import MANIFEST
+from ..store.locate import locate
+from ..store.tensors import Chosen
+from . import options
+from .shown import echo, echo_json, size
+
+
+@click.command(short_help="Write a checkpoint's tensors as .safetensors, .npz or .pt.")
+@options.run
+@options.step
+@click.option("-o", "--output", metavar="FILE", required=True, help="Where to; the ending chooses the format.")
+@click.option("--part", metavar="NAME", default="model", show_default=True, help="The part of the state to write.")
+@click.option("--all", "everything", is_flag=True, help="Write the tensors of every part, named by their whole paths.")
+@click.option("--force", is_flag=True, help="Replace FILE when it exists.")
+@options.as_json
+def command(
+    run: str, step: int | str | None, output: str, part: str, everything: bool, force: bool, as_json: bool
+) -> None:
+    """Write tensors of a checkpoint of RUN to FILE (.safetensors, .npz or .pt), every byte checked on the way.
+
+    Only .pt needs torch. Tied tensors are written once for each name, but in .pt, which ties them again.
+    """
+    target = Path(output)
+    write = FORMATS.get(target.suffix)
+    if write is None:
+        raise UsageError(f"{output}: the ending says the format; it is one of {', '.join(FORMATS)}")
+    _require_free(target, force=force)
+    checkpoint = locate(run).select(step)
+    chosen = tensors.chosen(checkpoint, None if everything else part)
+    disk.replace_with(target, write(checkpoint, chosen))
+    facts = {
+        "file": output,
+        "checkpoint": checkpoint.name,
+        "tensors": len(chosen.tensors),
+        "size_bytes": target.stat().st_size,
+        "tied": dict(chosen.tied),
+        "left_out": chosen.left_out,
+    }
+    if as_json:
+        echo_json(facts)
+    else:
+        _print(facts, ties_again=target.suffix == ".pt")
+
+
+def _require_free(target: Path, *, force: bool) -> None:
+    if os.path.lexists(target) and not force:
+        raise UsageError(f"{target} exists; say --force to replace it")
+    if target.is_dir():
+        raise UsageError(f"{target} is a directory; name a file")
+    if (target.absolute().parent / MANIFEST).exists():
+        raise UsageError(f"{target}: its directory is a checkpoint, and those are immutable; choose another place")
+
+
+def _safetensors(checkpoint: Checkpoint, chosen: Chosen) -> Iterable[bytes | bytearray]:
+    return tensors.safetensors(chosen.tensors, {"holdfast": checkpoint.name, "step": str(checkpoint.step)})
+
+
+def _npz(checkpoint: Checkpoint, chosen: Chosen) -> Iterable[bytes]:
+    del checkpoint
+    return tensors.npz(chosen.tensors)
+
+
+def _pt(checkpoint: Checkpoint, chosen: Chosen) -> Iterable[memoryview]:
+    del checkpoint
+    try:
+        module = importlib.import_module("holdfast.torch.export")
+    except ImportError as error:
+        raise UsageError("a .pt file needs torch: pip install 'holdfast[torch]', or export to .safetensors") from error
+    return [module.pt(chosen.tensors)]
+
+
+FORMATS: dict[str, Callable[[Checkpoint, Chosen], Iterable[Any]]] = {
+    ".safetensors": _safetensors,
+    ".npz": _npz,
+    ".pt": _pt,
+}
+
+
+def _print(facts: dict[str, Any], *, ties_again: bool) -> None:
+    echo(f"{facts['file']}: {facts['tensors']} tensors of {facts['checkpoint']}, {size(facts['size_bytes'])}")
+    for name, first in facts["tied"].items():
+        echo(f"  {name} is tied to {first}: {'tied again' if ties_again else 'written for each name'}")
+    if facts["left_out"]:
+        echo(f"  {facts['left_out']} values that are no tensors were left out")

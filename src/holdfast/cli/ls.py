@@ -1,0 +1,135 @@
+"""`holdfast ls`: what a run has: checkpoints, what is in quarantine, its attempts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import StoreError
+from ..store.checkpoint import Checkpoint
+from ..store.locate import Place, fault, locate
+from ..store.store import Store
+from . import options
+from .attempts import attempts
+from .shown import age_s, duration, echo, echo_json, moment, numbers, size, table
+
+COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "METRICS", "MARKS", "PARENT", "NOTE")
+_QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
+
+
+@click.command(short_help="List a run's checkpoints.")
+@options.run
+@options.as_json
+def command(run: str, as_json: bool) -> None:
+    """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how each attempt ended."""
+    place = locate(run)
+    facts = {
+        "run": str(place.path),
+        "checkpoints": checkpoints(place),
+        "quarantine": quarantine(place.root) if place.root and not place.single else [],
+        "attempts": attempts(place.root) if place.root and not place.single else [],
+    }
+    if as_json:
+        echo_json(facts)
+    else:
+        _print(facts)
+
+
+def checkpoints(place: Place) -> list[dict[str, Any]]:
+    """Facts of each checkpoint; of one whose manifest is damaged, its name and what is wrong."""
+    found = place.checkpoints()
+    faults = {str(c.path): fault(c) for c in found}
+    whole = [c for c in found if faults[str(c.path)] is None]
+    pins = Store(place.root).pins() if place.root else set()
+    newest = None if place.single or not whole else whole[-1].path
+    best = None if place.single else _best(place)
+    rows = []
+    for checkpoint in found:
+        why = faults[str(checkpoint.path)]
+        if why is not None and why != "gone":
+            rows.append({"name": checkpoint.path.name, "damaged": why})
+        elif why is None:
+            marks = {
+                "pinned": checkpoint.path.name in pins,
+                "best": checkpoint.path == best,
+                "latest": checkpoint.path == newest,
+            }
+            rows.append(_facts(checkpoint) | marks)
+    return rows
+
+
+def _best(place: Place) -> Path | None:
+    try:
+        return place.best().path
+    except StoreError:
+        return None
+
+
+def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
+    manifest = checkpoint.manifest
+    return {
+        "name": checkpoint.name,
+        "directory": checkpoint.path.name,
+        "step": manifest.step,
+        "phase": manifest.phase,
+        "epoch": manifest.epoch,
+        "created": manifest.created,
+        "age_s": age_s(manifest.created),
+        "size_bytes": manifest.size_bytes,
+        "metrics": manifest.metrics,
+        "parent": manifest.parent,
+        "attempt": manifest.attempt,
+        "note": manifest.note,
+        "damaged": None,
+    }
+
+
+def quarantine(root: Path) -> list[dict[str, str]]:
+    """What was moved aside, and the reason that its name carries."""
+    found = []
+    for path in sorted(root.glob("quarantine/*")):
+        named = _QUARANTINED.fullmatch(path.name)
+        name, why = named.groups() if named else (path.name, "no reason given")
+        found.append({"name": name, "why": why, "path": str(path)})
+    return found
+
+
+def _print(facts: dict[str, Any]) -> None:
+    if not facts["checkpoints"]:
+        echo("no committed checkpoint")
+    else:
+        table(COLUMNS, [_row(row) for row in facts["checkpoints"]], right=("STEP", "EPOCH", "SIZE"))
+    _section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
+    _section(f"attempts: {len(facts['attempts'])}", map(_attempt, facts["attempts"]))
+
+
+def _row(row: dict[str, Any]) -> list[object]:
+    if row["damaged"] is not None:
+        return [row["name"], "", "", "", "", "", row["damaged"], "", "", ""]
+    marks = " ".join(mark for mark in ("pinned", "best", "latest") if row[mark])
+    name = row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})"
+    epoch = "" if row["epoch"] is None else row["epoch"]
+    times = [moment(row["created"]), duration(row["age_s"])]
+    more = [size(row["size_bytes"]), numbers(row["metrics"]), marks, row["parent"] or "", row["note"] or ""]
+    return [name, row["step"], epoch, *times, *more]
+
+
+def _section(title: str, lines: Iterable[str]) -> None:
+    lines = list(lines)
+    if lines:
+        echo()
+        echo(title)
+        for line in lines:
+            echo(f"  {line}")
+
+
+def _attempt(each: dict[str, Any]) -> str:
+    began = "before its first line" if each["began"] is None else f"after {duration(each['seconds'])}"
+    start = f"from {each['restored']}" if each["restored"] else "from the start"
+    reached = "" if each["last_step"] is None else f", reached step {each['last_step']}"
+    saves = f", {each['saved']} saved" if each["saved"] else ""
+    return f"{each['attempt']}  {start}{reached}{saves}; {each['ended']} ({began})"

@@ -1,0 +1,32 @@
+"""`holdfast pin`: keep a checkpoint, whatever the rules say."""
+
+from __future__ import annotations
+
+import click
+
+from ..store.locate import locate, run_of
+from ..store.store import Store
+from . import options
+from .shown import echo, echo_json
+
+
+@click.command(short_help="Keep a checkpoint for ever.")
+@options.run
+@options.needed_step
+@options.as_json
+def command(run: str, step: int | str, as_json: bool) -> None:
+    """Keep that checkpoint of RUN until `holdfast unpin`; no rule removes it. Possible while the run goes on."""
+    change(run, step, pinned=True, as_json=as_json)
+
+
+def change(run: str, step: int | str, *, pinned: bool, as_json: bool) -> None:
+    """Pin or unpin one checkpoint, and say so."""
+    place = locate(run)
+    root = run_of(place)
+    name = place.select(step).name
+    store = Store(root)
+    (store.pin if pinned else store.unpin)(name)
+    if as_json:
+        echo_json({"run": run, "name": name, "pinned": pinned})
+    else:
+        echo(f"{name} {'pinned' if pinned else 'unpinned'}")

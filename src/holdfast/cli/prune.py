@@ -1,0 +1,69 @@
+"""`holdfast prune`: remove what a rule does not keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..store.checkpoint import Checkpoint
+from ..store.locate import fault, locate, run_of
+from ..store.store import Store
+from . import options
+from .keep import GRAMMAR, parse_keep
+from .shown import echo, echo_json, size, table
+
+
+@click.command(short_help="Remove the checkpoints that a rule does not keep.")
+@options.run
+@click.option("--keep", metavar="RULE", required=True, help=f"What stays: {GRAMMAR}; joined by |.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go; nothing is written.")
+@options.as_json
+def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
+    """Remove the checkpoints of RUN that the rule does not keep. The newest, pinned and damaged ones always stay.
+
+    Refused while the run may be going on: it prunes for itself.
+    """
+    rule = parse_keep(keep)
+    store = Store(run_of(locate(run)))
+    before = {c.path.name: _row(c) for c in store.checkpoints()}
+    if dry_run:
+        doomed = store.prunable(rule)
+    else:
+        try:
+            doomed = store.prune(rule)
+        finally:
+            store.close()
+    gone = [c.path.name for c in doomed]
+    rows = [row | {"goes": name in gone} for name, row in before.items()]
+    facts = {
+        "run": run,
+        "dry_run": dry_run,
+        "checkpoints": rows,
+        "freed_bytes": sum(r["size_bytes"] or 0 for r in rows if r["goes"]),
+    }
+    if as_json:
+        echo_json(facts)
+    else:
+        _print(facts)
+
+
+def _row(checkpoint: Checkpoint) -> dict[str, Any]:
+    why = fault(checkpoint)
+    return {"name": checkpoint.path.name, "size_bytes": None if why else checkpoint.size_bytes, "damaged": why}
+
+
+def _print(facts: dict[str, Any]) -> None:
+    words = ("would go", "stays") if facts["dry_run"] else ("removed", "stays")
+    rows = []
+    for row in facts["checkpoints"]:
+        size_text = "" if row["size_bytes"] is None else size(row["size_bytes"])
+        rows.append([words[0] if row["goes"] else words[1], row["name"], size_text, row["damaged"] or ""])
+    if rows:
+        table(("", "NAME", "SIZE", "DAMAGE"), rows, right=("SIZE",))
+    count = sum(row["goes"] for row in facts["checkpoints"])
+    echo(
+        f"{count} of {len(rows)} {'would be' if facts['dry_run'] else ''} removed, {size(facts['freed_bytes'])} freed".replace(
+            "  ", " "
+        )
+    )

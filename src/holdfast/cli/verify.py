@@ -1,0 +1,113 @@
+"""`holdfast verify`: every byte of every checkpoint, read and compared with what was committed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import click
+
+from ..errors import Damaged, NotFound, StoreError
+from ..store.checkpoint import Checkpoint, Problem
+from ..store.format import MANIFEST
+from ..store.locate import Place, locate
+from . import options
+from .shown import echo, echo_json, safe, size
+
+
+@click.command(short_help="Read every byte and tell what is damaged.")
+@options.run
+@options.step
+@click.option("--cold", is_flag=True, help="Read from the medium where the system allows, not from the page cache.")
+@options.as_json
+def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
+    """Read every byte of RUN's checkpoints (or of one: --step). Exit 4 when any is damaged, with file and byte range."""
+    place = locate(run)
+    results = []
+    with _progress() as tell:
+        chosen = place.checkpoints() if step is None else [_single(place, step)]
+        for number, checkpoint in enumerate(chosen, 1):
+            tell(f"verifying {number} of {len(chosen)}: {checkpoint.path.name}")
+            result = verified(checkpoint, cold=cold)
+            if result is not None:
+                results.append(result)
+    if not results:
+        raise NotFound(f"{run}: no committed checkpoint")
+    if as_json:
+        echo_json({"run": run, "checkpoints": results})
+    else:
+        _print(results)
+    if any(each["unreadable"] for each in results):
+        return StoreError.exit_code
+    return Damaged.exit_code if any(each["problems"] for each in results) else 0
+
+
+def _single(place: Place, step: int | str) -> Checkpoint:
+    """Also one whose manifest is damaged: that is what is asked."""
+    named = [c for c in place.checkpoints() if not place.single and step in _spellings(c)]
+    return named[-1] if named else place.select(step)
+
+
+def _spellings(checkpoint: Checkpoint) -> tuple[int | str, ...]:
+    name = checkpoint.path.name
+    return name, int(name.split("-")[1])
+
+
+def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
+    """What is wrong with one checkpoint; None when it was removed meanwhile, as a running run does."""
+    problems: list[Problem] = []
+    unreadable = None
+    try:
+        problems = list(checkpoint.problems(cold=cold))
+    except (NotFound, FileNotFoundError):
+        if not _is_there(checkpoint):
+            return None
+        raise
+    except Damaged as error:
+        problems.append(Problem(checkpoint.path, 0, 0, str(error)))
+    except StoreError as error:
+        unreadable = str(error)
+    if problems and not _is_there(checkpoint):
+        return None
+    size_bytes = None if unreadable or any(each.path.name == MANIFEST for each in problems) else checkpoint.size_bytes
+    told = [{"file": str(each.path), "start": each.start, "end": each.end, "what": each.what} for each in problems]
+    return {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
+
+
+def _is_there(checkpoint: Checkpoint) -> bool:
+    return (checkpoint.path / MANIFEST).exists()
+
+
+def _print(results: list[dict[str, Any]]) -> None:
+    for each in results:
+        if each["unreadable"]:
+            echo(f"{each['name']}  unreadable: {each['unreadable']}")
+        elif each["problems"]:
+            echo(f"{each['name']}  DAMAGED")
+            for problem in each["problems"]:
+                echo(f"  {problem['file']}: bytes {problem['start']}..{problem['end']}: {problem['what']}")
+        else:
+            echo(f"{each['name']}  ok  {size(each['size_bytes'])}")
+
+
+class _Tell(Protocol):
+    def __call__(self, line: str) -> None: ...
+
+
+def _silent(line: str) -> None:
+    del line
+
+
+@contextmanager
+def _progress() -> Iterator[_Tell]:
+    """Lines that come and go on a terminal while the reading takes its time; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield _silent
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status("") as status:
+        yield lambda line: status.update(Text(safe(line)))

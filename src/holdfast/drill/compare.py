@@ -1,0 +1,105 @@
+"""Compare: where two runs part ways, first in their states, then in their metrics. Pure, bit for bit, without tolerance."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from .evidence import Line, Place, Seen, Trace
+
+TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that no two runs share
+
+
+class Parting(NamedTuple):
+    """The first safe point at which a run's state was not the reference run's."""
+
+    place: Place
+    attempt: int
+    leaves: tuple[str, ...]  # keys that differ; empty when one of the runs was never there
+    what: str
+
+
+class MetricDifference(NamedTuple):
+    place: Place
+    name: str  # empty when a whole line is meant
+    what: str  # "missing" | "duplicate" | "extra" | "0.25 became 0.5"
+
+    def __str__(self) -> str:
+        return f"{self.name or 'a line'} at {self.place}: {self.what}"
+
+
+def parting(reference: Trace, other: Trace) -> Parting | None:
+    """Where `other` first left the reference run's states; None when each of them is one of the reference run's.
+
+    Work that was undone by a later kill counts too: it was done after a resume that should have been exact.
+    """
+    expected = {seen.place: seen.leaves for seen in reference.states}
+    for seen in sorted(other.states, key=_when):
+        if seen.place not in expected:
+            return Parting(seen.place, seen.attempt, (), "the uninterrupted run has no such safe point")
+        changed = _changed(expected[seen.place], seen.leaves)
+        if changed:
+            return Parting(seen.place, seen.attempt, changed, f"{len(changed)} of {len(expected[seen.place])} leaves differ")
+    reached = {seen.place for seen in other.states}
+    missing = [seen for seen in sorted(reference.states, key=_when) if seen.place not in reached]
+    if missing:
+        last = max((seen.attempt for seen in other.states), default=0)
+        return Parting(missing[0].place, last, (), "the interrupted run never came there")
+    return None
+
+
+def _when(seen: Seen) -> tuple[tuple[int, int], int]:
+    return seen.place.order, seen.attempt
+
+
+def _changed(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key)))
+
+
+def metric_differences(
+    reference: Sequence[Line], other: Sequence[Line], exempt: Iterable[str] = TIMINGS
+) -> list[MetricDifference]:
+    """What differs between two metrics logs, in the order of the run; names that match `exempt` are passed over."""
+    patterns = tuple(exempt)
+    mine, others = _by_place(reference), _by_place(other)
+    found: list[MetricDifference] = []
+    for place in sorted(mine.keys() | others.keys(), key=lambda place: place.order):
+        a, b = mine.get(place, []), others.get(place, [])
+        if len(b) != len(a):
+            what = "missing" if len(b) < len(a) else "duplicate" if a else "extra"
+            found.append(MetricDifference(place, "", what))
+        for line, beside in zip(a, b, strict=False):
+            found += _values(place, line, beside, patterns)
+    return found
+
+
+def exempted(lines: Sequence[Line], exempt: Iterable[str]) -> list[str]:
+    """Names of metrics that a comparison passes over."""
+    patterns = tuple(exempt)
+    return sorted({name for line in lines for name in line.values if _is_exempt(name, patterns)})
+
+
+def _by_place(lines: Sequence[Line]) -> dict[Place, list[Line]]:
+    found: dict[Place, list[Line]] = defaultdict(list)
+    for line in lines:
+        found[line.place].append(line)
+    return found
+
+
+def _values(place: Place, a: Line, b: Line, patterns: tuple[str, ...]) -> Iterable[MetricDifference]:
+    for name in sorted(a.values.keys() | b.values.keys()):
+        was, now = a.values.get(name), b.values.get(name)
+        if repr(was) != repr(now) and not _is_exempt(name, patterns):  # repr: exact, and tells -0.0 from 0.0
+            yield MetricDifference(place, name, f"{_shown(was)} became {_shown(now)}")
+    if a.epoch != b.epoch:
+        yield MetricDifference(place, "epoch", f"{a.epoch} became {b.epoch}")
+
+
+def _shown(value: float | str | None) -> str:
+    return "nothing" if value is None else str(value)
+
+
+def _is_exempt(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

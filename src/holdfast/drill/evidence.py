@@ -1,0 +1,92 @@
+"""Evidence: what a run has left in its directory, as a comparison needs it. Reads, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import journal
+from ..errors import StoreError
+from ..journal import Event
+from ..run.tracked import RESERVED
+from ..store.checkpoint import Checkpoint
+from ..store.diff import same_state
+from ..store.store import Store
+
+PHASES = ("step", "end", "exit")
+
+
+class Place(NamedTuple):
+    """A safe point. Places sort as the run went."""
+
+    step: int
+    phase: str = "step"
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.step, PHASES.index(self.phase) if self.phase in PHASES else 0
+
+    def __str__(self) -> str:
+        return f"step {self.step}" + {"end": ", after the epoch", "exit": ", after the loop"}.get(self.phase, "")
+
+
+class Seen(NamedTuple):
+    """The state at one safe point of one attempt: a digest for each leaf."""
+
+    place: Place
+    attempt: int
+    leaves: Mapping[str, str]
+
+
+class Line(NamedTuple):
+    """One line of the metrics log."""
+
+    place: Place
+    epoch: int | None
+    values: Mapping[str, float | str]
+
+
+class Trace(NamedTuple):
+    """What a run did, all attempts together."""
+
+    states: Sequence[Seen]  # of every attempt, also of work that a later one did again
+    metrics: Sequence[Line]  # of the lineage only
+    restored: Mapping[int, int]  # attempt -> the step it came back to
+    loaders: Mapping[str, Mapping[str, Any]]  # what run.batches was given, by name
+
+
+def trace(root: Path) -> Trace:
+    """The trace of the run at `root`."""
+    logs = journal.logs(root)
+    states = [
+        Seen(_place(event), log.attempt, event["leaves"])
+        for log in logs
+        for event in log.events
+        if event["event"] == "digests"
+    ]
+    metrics = [Line(_place(event), event.get("epoch"), event["values"]) for event in journal.lineage(logs, "metrics")]
+    restored = {log.attempt: log.restored[0] for log in logs if log.restored is not None}
+    return Trace(states, metrics, restored, _loaders(root))
+
+
+def final_differences(a: Path, b: Path) -> list[str]:
+    """What differs between the last states of two runs, every byte of both read and compared."""
+    return [str(difference) for difference in same_state(_last(a), _last(b))]
+
+
+def _last(root: Path) -> Checkpoint:
+    return Store(root).latest()
+
+
+def _place(event: Event) -> Place:
+    return Place(int(event.get("step", 0)), str(event.get("phase", "step")))
+
+
+def _loaders(root: Path) -> Mapping[str, Mapping[str, Any]]:
+    try:
+        memory = _last(root).load(part=RESERVED, placeholders=True)
+        loaders = memory["fingerprint"]["loaders"]
+    except (StoreError, KeyError, TypeError):
+        return {}
+    return loaders if isinstance(loaders, Mapping) else {}

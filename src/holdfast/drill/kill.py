@@ -1,0 +1,237 @@
+"""Kill: starts the user's command, follows its journal, interrupts it as planned, damages what it left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import IO, NamedTuple, Self
+
+import msgspec
+
+from .. import disk
+from ..data.order import key
+from ..errors import ChildError, Damaged, UsageError
+from ..store.checkpoint import Checkpoint
+from ..store.store import Store
+from .plan import Kill
+
+POLL_S = 0.002
+POLL_SAVE_S = 0.0002  # a save of a small model takes a few ms
+TAIL_LINES = 200
+
+Say = Callable[[str], None]
+
+
+class Fired(NamedTuple):
+    """An interruption that was delivered."""
+
+    signal: str
+    step: int
+    in_save: str | None  # the checkpoint that was being written
+
+
+class Ended(NamedTuple):
+    """How one start of the command went."""
+
+    exit: int  # as subprocess has it: -9 for SIGKILL
+    fired: Fired | None
+    tail: str
+    took_s: float
+
+
+class Wound(NamedTuple):
+    """Damage done on purpose to a committed checkpoint."""
+
+    checkpoint: str
+    what: str
+
+
+class Child:
+    """The command in a session of its own. Leaving the block ends all of it."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UsageError(f"cannot start {command[0]!r}: {error.strerror}") from error
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(target=_drain, args=(self._process.stdout, self._lines), daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.finish()
+
+    def ended(self) -> bool:
+        """Whether the command itself is over. It is not reaped, so that its group's number stays taken."""
+        over = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return self._process.returncode is not None or os.waitid(os.P_PID, self._process.pid, over) is not None
+
+    def send(self, name: str) -> None:
+        """SIGKILL strikes every process of the session, as a lost machine does; anything else the command itself."""
+        number = signal.Signals[f"SIG{name}"]
+        with suppress(ProcessLookupError, PermissionError):
+            (os.killpg if name == "KILL" else os.kill)(self._process.pid, number)
+
+    def finish(self) -> int:
+        """End whatever still runs of it; the command's exit status."""
+        if self._process.returncode is None:
+            self.send("KILL")
+            self._process.wait()
+            self._reader.join(timeout=1)  # a process that left the session may hold the pipe
+        return self._process.returncode
+
+    @property
+    def tail(self) -> str:
+        return "".join(list(self._lines))
+
+
+def _drain(pipe: IO[bytes], lines: deque[str]) -> None:
+    for line in pipe:
+        lines.append(line.decode(errors="replace"))
+
+
+class Follow:
+    """The journal of the attempt that began last, read as it grows."""
+
+    def __init__(self, root: Path, after: int) -> None:
+        self._root, self._after = root, after
+        self._file: FileIO | None = None
+        self._rest = b""
+        self.room: Path | None = None
+        self.restored: int | None = None  # the step it came back to
+        self.step = 0  # the step it has reached
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def look(self) -> None:
+        """Take in what was written since the last look."""
+        if self._file is None and not self._find():
+            return
+        assert self._file is not None
+        *whole, self._rest = (self._rest + self._file.readall()).split(b"\n")
+        for line in whole:
+            with suppress(msgspec.DecodeError):
+                self._take(msgspec.json.decode(line) if line else {})
+
+    def saving(self) -> str | None:
+        """The checkpoint that is being written now."""
+        if self.room is None:
+            return None
+        return next((name for name in _names(self.room) if name.startswith("step-")), None)
+
+    def _find(self) -> bool:
+        numbers = [int(name) for name in _names(self._root / "attempts") if name.isdecimal()]
+        if not numbers or max(numbers) <= self._after:
+            return False
+        self.room = self._root / "attempts" / str(max(numbers))
+        self._file = FileIO(self.room / f"attempt-{max(numbers)}.jsonl")
+        return True
+
+    def _take(self, event: Mapping[str, object]) -> None:
+        step = event.get("step")
+        if isinstance(step, int) and event.get("event") in ("restored", "digests"):
+            self.step = step
+            if event["event"] == "restored":
+                self.restored = step
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        return os.listdir(path)
+    except FileNotFoundError:
+        return []
+
+
+class Start(NamedTuple):
+    """What is started, where, and for how long it may go on."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    root: Path
+    timeout_s: float
+    after: int = 0  # the attempts of the run that lie behind
+
+
+def run(start: Start, aim: Callable[[Follow], Kill | None]) -> Ended:
+    """Start the command and see it to its end. `aim` says what to do to it next, given how far it is.
+
+    Raises:
+        ChildError: it did not end in time; it was killed.
+    """
+    began, fired = time.monotonic(), None
+    with Child(start.command, start.environment) as child, Follow(start.root, start.after) as view:
+        while not child.ended():
+            view.look()
+            kill = aim(view) if fired is None else None
+            due = kill is not None and view.step >= kill.step
+            if kill is not None and due and (not kill.in_save or view.saving()):
+                fired = _fire(child, view, kill)
+            if time.monotonic() - began > start.timeout_s:
+                child.finish()
+                raise ChildError(f"no end after {start.timeout_s:.0f} s, at step {view.step}; killed\n{child.tail}")
+            time.sleep(POLL_SAVE_S if due else POLL_S)
+        return Ended(child.finish(), fired, child.tail, time.monotonic() - began)
+
+
+def _fire(child: Child, view: Follow, kill: Kill) -> Fired:
+    time.sleep(kill.delay_s)
+    saving = view.saving()
+    child.send(kill.signal)
+    if kill.signal == "KILL":
+        child.finish()
+        saving = view.saving()  # what a killed save left: the proof that it was one
+    view.look()
+    return Fired(kill.signal, view.step, saving)
+
+
+def damage(root: Path, kind: str, seed: int) -> Wound | None:
+    """Damage the newest checkpoint of the run at `root`; None, and nothing done, without an older one that is whole."""
+    *older, newest = Store(root).checkpoints() or [None]
+    if newest is None or not any(_is_whole(checkpoint) for checkpoint in older if checkpoint is not None):
+        return None
+    names = sorted(name for name, file in newest.manifest.files.items() if file.size_bytes)
+    name = names[key(seed, kind, "shard") % len(names)]
+    path = newest.path / name
+    data = bytearray(path.read_bytes())
+    place = key(seed, kind, "place") % len(data)
+    if kind == "flipped bit":
+        bit = key(seed, kind, "bit") % 8
+        data[place] ^= 1 << bit
+        what = f"bit {bit} of byte {place:,} of {name} flipped"
+    else:
+        what = f"{name} cut from {len(data):,} to {place:,} bytes"
+        del data[place:]
+    disk.replace_with(path, [data])
+    return Wound(newest.name, what)
+
+
+def _is_whole(checkpoint: Checkpoint) -> bool:
+    try:
+        return checkpoint.step > 0 and not any(checkpoint.problems())
+    except (Damaged, OSError):
+        return False

@@ -1,0 +1,73 @@
+"""Report: what a drill found, as values for a table or for JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+IDENTICAL = "identical"
+DIFFERENT = "different"
+NOT_PROVEN = "not proven"
+NOT_DETERMINISTIC = "not deterministic by itself"
+
+LIMITS = (
+    "Killing processes does not lose the page cache: power loss is not drilled here, the project's own crash tests cover it."
+)
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """One start of the command in the interrupted run."""
+
+    attempt: int
+    restored: str | None  # the checkpoint it came back to
+    restored_step: int
+    reached: int  # its last step
+    signal: str | None  # what interrupted it
+    in_save: str | None  # the checkpoint that was being written then
+    stop: str | None  # why it stopped, in its own words
+    exit: int
+    took_s: float
+    quarantined: list[str]
+    damage: str | None = None  # done to the newest checkpoint after it
+    proven: bool = False  # the next attempt came back to a step above 0 and went beyond it
+
+
+class Divergence(msgspec.Struct, kw_only=True):
+    """Where a run left the reference run's path."""
+
+    step: int
+    phase: str
+    attempt: int
+    resumed_from: int | None  # the step that this attempt came back to
+    leaf: str | None  # the first that differs, by name
+    leaves: list[str]
+    metric: str | None
+    what: str
+    cause: str
+    advice: str
+
+
+class Report(msgspec.Struct, kw_only=True):
+    verdict: str
+    command: list[str]
+    seed: int
+    kills_asked: int
+    kills_proven: int = 0
+    steps: int = 0
+    saves: int = 0
+    states_compared: int = 0
+    metric_lines: int = 0
+    metrics: dict[str, float | str] = {}  # the last value of each
+    exempt: list[str] = []  # names of metrics that were not compared
+    attempts: list[Attempt] = []
+    divergence: Divergence | None = None
+    final_differences: list[str] = []
+    metric_differences: list[str] = []
+    notes: list[str] = []
+    limits: str = LIMITS
+    kept: str | None = None
+    reference_s: float = 0.0
+    total_s: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.verdict == IDENTICAL else 1

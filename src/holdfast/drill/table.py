@@ -1,0 +1,100 @@
+"""Table: a drill's report as lines of text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from . import report as reports
+from .cause import SWITCHES
+from .report import Attempt, Divergence, Report
+
+_MOST = 8  # lines of one kind
+_HEADS = ("attempt", "restored from", "reached", "interrupted by", "exit", "proven", "set aside as damaged")
+
+
+def lines(report: Report) -> Iterator[str]:
+    """The report; its last line is the verdict."""
+    if report.attempts:
+        yield from table([_HEADS, *map(_row, report.attempts)])
+        yield from _damage(report.attempts)
+        yield ""
+    if report.metrics:
+        yield "last metrics: " + ", ".join(f"{name} {_number(value)}" for name, value in report.metrics.items())
+    if report.exempt:
+        yield f"not compared, as timings or by --exempt: {', '.join(report.exempt)}"
+    yield from _numbers(report)
+    for note in report.notes:
+        yield f"note: {note}"
+    if report.divergence is not None:
+        yield from divergence(report.divergence, report.verdict)
+        yield from _some("metrics", report.metric_differences)
+        yield from _some("last state", report.final_differences)
+    yield report.verdict
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """`rows` as columns of text, the first row a heading; empty columns are left out."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    for cells in zip(*columns, strict=True):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def divergence(found: Divergence, verdict: str) -> Iterator[str]:
+    """Where and why, in a few lines."""
+    place = f"step {found.step}" + {"end": ", after the epoch", "exit": ", after the loop"}.get(found.phase, "")
+    resumed = f", in attempt {found.attempt}, resumed at step {found.resumed_from}" if found.resumed_from else ""
+    first = found.leaf or (f"metric {found.metric}" if found.metric else "")
+    yield f"first difference: {place}{resumed}: {first + ': ' if first else ''}{found.what}"
+    if verdict == reports.NOT_DETERMINISTIC:
+        yield "two uninterrupted runs of the command differ; what to switch on:"
+        yield from (f"  {switch}" for switch in SWITCHES)
+    else:
+        yield f"usual cause ({found.cause}): {found.advice}"
+
+
+def _row(attempt: Attempt) -> tuple[str, ...]:
+    return (
+        str(attempt.attempt),
+        attempt.restored or "(fresh)",
+        f"step {attempt.reached}",
+        _interruption(attempt),
+        str(attempt.exit),
+        ("yes" if attempt.proven else "no") if attempt.signal else "",
+        ", ".join(attempt.quarantined),
+    )
+
+
+def _interruption(attempt: Attempt) -> str:
+    if attempt.signal is None:
+        return attempt.stop or ""
+    return attempt.signal + (f", while saving {attempt.in_save}" if attempt.in_save else "")
+
+
+def _damage(attempts: Sequence[Attempt]) -> Iterator[str]:
+    for attempt in attempts:
+        if attempt.damage:
+            yield f"damaged after attempt {attempt.attempt}: {attempt.damage}"
+
+
+def _numbers(report: Report) -> Iterator[str]:
+    if report.attempts:
+        yield (
+            f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of metrics"
+            f"{'' if report.divergence else ', every byte of the last state'}"
+        )
+        yield f"kills proven: {report.kills_proven} of {report.kills_asked}; {len(report.attempts)} attempts, {report.total_s:.0f} s in all"
+        yield report.limits
+    if report.kept:
+        yield f"kept: {report.kept}"
+
+
+def _some(what: str, differences: Sequence[str]) -> Iterator[str]:
+    for each in differences[:_MOST]:
+        yield f"  {what}: {each}"
+    if len(differences) > _MOST:
+        yield f"  {what}: {len(differences) - _MOST} more differences"
+
+
+def _number(value: float | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,179 @@
+"""Opening: how a session begins, fresh or where an earlier attempt left off."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .. import journal
+from ..errors import Mismatch
+from ..state import rng
+from ..store import format
+from ..store.checkpoint import Checkpoint
+from ..terminal import say, warn
+from . import fingerprint, resume, weights
+from .position import Position
+from .resume import Resumed
+from .session import Session
+from .tracked import RESERVED, adapter_for, digests, framework_modules
+
+
+def begin(session: Session) -> None:
+    """Restore the newest valid checkpoint into the live objects, or begin afresh; say which in one line."""
+    options = session.options
+    if options.go_back is not None:
+        _go_back_once(session, options.go_back)
+    types = session.types()
+    session.resumed = resume.restore_newest(session.store, session.tracked, types, allow_fresh=options.allow_fresh)
+    if session.resumed.checkpoint is None and options.branch_from is not None:
+        checkpoint = weights.at(options.branch_from)
+        memory = resume.restore(session.store, checkpoint, session.tracked, types)
+        session.resumed = Resumed(checkpoint, memory, session.resumed.rejected)
+        session.attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
+    if session.resumed.checkpoint is None:
+        _begin_fresh(session)
+    else:
+        _go_on(session, session.resumed.checkpoint, session.resumed.memory)
+    _track(session)
+    session.attempt.flush(sync=True)
+
+
+def settle(session: Session, *, ready: bool = True) -> None:
+    """The first loop begins after a restore: undo what the code before it did to the state, and say so.
+
+    `ready`: the position is reached, so that random numbers go back too.
+    """
+    if session.baseline is None:
+        return
+    changed = session.baseline.changed(session.digests())
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        warn(f"code before the loop changed the restored state; put back as saved: {', '.join(changed[:3])}{more}")
+        session.attempt.record("put_back", leaves=changed[:100])
+        _put_back(session)
+    if ready:
+        _restore_rng(session)
+        session.baseline = None
+
+
+def require_settled(session: Session) -> None:
+    """
+    Raises:
+        Mismatch: an epoch ended, and the loop inside which the checkpoint was saved did not begin in it.
+    """
+    if session.baseline is not None:
+        name = session.position.current
+        raise Mismatch(
+            f"{session.path}: the checkpoint lies inside the loop {name!r}, and run.batches(..., name={name!r}) did not "
+            "begin in this epoch"
+        )
+
+
+def _go_back_once(session: Session, step: int) -> None:
+    newest = session.store.checkpoints()[-1:]
+    memory = newest[0].load(part=RESERVED, placeholders=True) if newest else {}
+    if step not in memory.get("position", {}).get("went_back", []):
+        names = resume.go_back(session.store, step)
+        say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
+
+
+def _begin_fresh(session: Session) -> None:
+    if session.seed is None:
+        session.seed = next((int(module.initial_seed()) for module in framework_modules()), 0)
+    session.attempt.record("restored", step=0, phase="step", checkpoint=None, rejected=session.resumed.rejected)
+    say(f"{session.path}: starts fresh (attempt {session.attempt.number})")
+    source = session.options.start_from
+    if source is not None:
+        for name, report in weights.begin_from(source, session.tracked.objects).items():
+            session.attempt.record("started_from", source=str(source.path), name=name, report=str(report))
+            say(f"{name} starts from {source.path}: {report}")
+
+
+def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
+    """Take up what the run itself remembered, in the order that exactness wants: random numbers last."""
+    session.position = position = Position.of(memory["position"])
+    if session.options.go_back is not None and session.options.go_back not in position.went_back:
+        position.went_back.append(session.options.go_back)
+    session.vars.load_state_dict(memory["vars"])
+    session.seed, session.epoch_rng = memory["seed"], memory["epoch_rng"]
+    session.loaders = memory["fingerprint"]["loaders"]
+    session.store.parent = checkpoint.name
+    session.saved = checkpoint.manifest.name
+    session.last_save = session.mark(checkpoint.manifest.epoch, at_end=position.phase == "end")
+    _announce(session, checkpoint)
+    changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
+    for line in changed:
+        session.tell(line)
+    _check_probe(session, changed)
+    _override(session)
+    session.baseline = session.digests()
+    _restore_rng(session)
+
+
+def _announce(session: Session, checkpoint: Checkpoint) -> None:
+    position, rejected = session.position, session.resumed.rejected
+    session.attempt.record(
+        "restored", step=position.step, phase=position.phase, checkpoint=checkpoint.name, rejected=rejected
+    )
+    age_s = max(0.0, time.time() - format.seconds(checkpoint.manifest.created))
+    where = f"resumes at step {position.step}, epoch {position.epoch} (attempt {session.attempt.number})"
+    say(f"{session.path}: {where}, from {checkpoint.name}, saved {_span(age_s)} ago")
+    for name, why in rejected:
+        warn(f"{name} was set aside in {session.path / 'quarantine'}: {why}")
+
+
+def _check_probe(session: Session, changed: list[str]) -> None:
+    """Compare the probe's result with the one that was kept: the same bits, or a reason."""
+    kept = session.resumed.memory["probe"]
+    if session.options.probe is None or kept is None:
+        return
+    if not digests({"probe": session.ask_probe()}).changed(digests({"probe": kept})):
+        return
+    if not changed:
+        raise Mismatch(f"{session.path}: after the restore the probe gives another result than before the save")
+    warn(f"the probe's result differs from the one before the save; changed meanwhile: {'; '.join(changed)}")
+
+
+def _override(session: Session) -> None:
+    """Apply the caller's overrides, unless this run has them behind it."""
+    wanted, applied = session.options.overrides, session.resumed.memory["overrides"]
+    for name, changes in wanted.items():
+        if dict(changes) != applied.get(name):
+            target = session.tracked.objects[name]
+            for line in adapter_for(target).override(target, changes, session.tracked.objects.values()):
+                session.attempt.record("override", name=name, what=line)
+                say(f"override: {name}: {line}")
+    session.applied = wanted
+
+
+def _put_back(session: Session) -> None:
+    """Restore once more what was restored on entry."""
+    checkpoint, memory = session.resumed.checkpoint, session.resumed.memory
+    if checkpoint is not None:
+        session.tracked.restore(checkpoint, session.types())
+        session.vars.load_state_dict(memory["vars"])
+        _override(session)
+
+
+def _restore_rng(session: Session) -> None:
+    for skipped in rng.restore(session.resumed.memory["rng"]):
+        session.tell(f"random numbers of {skipped} are in the checkpoint and cannot be put back here")
+
+
+def _track(session: Session) -> None:
+    """Give the tracker the id that it had, and the step from which this attempt goes on."""
+    if session.options.tracker is None:
+        return
+    events = [event for log in journal.logs(session.path) for event in log.events]
+    ids = [str(event.get("id")) for event in events if event.get("event") == "tracker"]
+    known = ids[-1] if ids else None
+    found = session.options.tracker(known, session.position.step)
+    if found is not None and found != known:
+        session.attempt.record("tracker", id=found)
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

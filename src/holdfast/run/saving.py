@@ -1,0 +1,136 @@
+"""Saving: what happens at a safe point, the one place where a run saves and stops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from .. import interval, retention
+from ..errors import NoSpace, Stopped
+from ..interval import Mark
+from ..rules import Best, Every, parts
+from ..store import format
+from ..store.store import Facts
+from ..terminal import say, warn
+from .session import Session
+from .tracked import RESERVED, digests
+
+LAST_CHANCE = ("asked", "the end")  # besides a stop: reasons for which a full disk is an error
+
+
+def step_done(session: Session, *, final: bool = False) -> None:
+    """One pass of the body, or one group of them, is complete."""
+    session.position.step += 1
+    safe_point(session, "step", final=final)
+
+
+def safe_point(session: Session, phase: str, *, epoch: int | None = None, final: bool = False) -> None:
+    """Save if it is time, stop if that was asked for. `epoch`: the one that has ended, at its end.
+
+    Raises:
+        Stopped: the state is saved; the process is to end and to be run again.
+    """
+    session.position.phase = phase
+    session.steps_here += 1
+    metrics = flush_metrics(session, phase, epoch)
+    now = session.mark(epoch, at_end=phase == "end")
+    session.step_s = max(session.step_s, now.seconds - session.last_point_s)
+    if session.drilled.digests:
+        _journal_digests(session)
+    wanted = _drill_limit(session) or session.stop.wanted(save_s=session.save_s, step_s=session.step_s)
+    reason = wanted or _reason_to_save(session, now, metrics, final=final)
+    session.progress.update(step=session.position.step, metrics=metrics)
+    if reason is not None:
+        save(session, reason, metrics, epoch)
+    if wanted is not None:
+        stop_now(session, wanted)
+    session.last_point_s = time.monotonic()
+
+
+def save(session: Session, reason: str, metrics: Mapping[str, float], epoch: int | None = None) -> None:
+    """Commit the state. A full disk lets the loop go on, loudly, unless this save is the last chance.
+
+    Raises:
+        NoSpace: it does not fit, and `reason` is a stop, the end or the caller's wish.
+    """
+    position, began = session.position, time.monotonic()
+    session.attempt.flush(sync=True)  # metrics before the checkpoint that follows them: no step may miss its line
+    at = position.epoch if epoch is None else epoch
+    facts = Facts(position.phase, at, metrics, session.options.note, session.document())
+    try:
+        checkpoint = session.store.save(session.state(), step=position.step, facts=facts)
+    except NoSpace as error:
+        if session.stop.reason is not None or reason in LAST_CHANCE:
+            raise
+        warn(f"not saved, training goes on: {error}")
+        session.attempt.record("save_failed", step=position.step, error=str(error))
+        session.last_save = session.last_save._replace(seconds=time.monotonic())
+        return
+    stall_s = time.monotonic() - began
+    session.asked, session.saved = False, checkpoint.manifest.name
+    session.save_s = max(session.save_s, stall_s)
+    session.last_save = session.mark(epoch, at_end=position.phase == "end")
+    session.attempt.record(
+        "saved",
+        step=position.step,
+        phase=position.phase,
+        checkpoint=checkpoint.name,
+        stall_s=round(stall_s, 6),
+        size_bytes=checkpoint.size_bytes,
+        reason=reason,
+    )
+    session.attempt.flush()
+
+
+def stop_now(session: Session, reason: str) -> None:
+    """Write the journal's last line and leave with 75.
+
+    Raises:
+        Stopped: always.
+    """
+    position = session.position
+    session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
+    session.progress.close()
+    say(f"{session.path}: stopped by {reason} at step {position.step}; saved, run me again")
+    raise Stopped(f"{reason} at step {position.step}; saved")
+
+
+def flush_metrics(session: Session, phase: str, epoch: int | None = None) -> dict[str, float]:
+    """Turn what was logged since the last safe point into one line; the numbers."""
+    if not session.logged:
+        return {}
+    at = session.position.epoch if epoch is None else epoch
+    values = dict(session.logged)
+    session.attempt.record("metrics", step=session.position.step, phase=phase, epoch=at, values=values)
+    session.logged.clear()
+    return format.unpack_metrics(values)
+
+
+def _reason_to_save(session: Session, now: Mark, metrics: Mapping[str, float], *, final: bool) -> str | None:
+    forced = session.drilled.save_every_steps
+    every = session.options.every if forced is None else Every(steps=forced)
+    if final:
+        return "the end"
+    if session.asked:
+        return "asked"
+    if _is_best(session, metrics):
+        return "new best"
+    return "due" if interval.due(every, last=session.last_save, now=now) else None
+
+
+def _is_best(session: Session, metrics: Mapping[str, float]) -> bool:
+    rules = [rule for rule in parts(session.options.keep) if isinstance(rule, Best) and rule.metric in metrics]
+    known = session.store.facts() if rules else []
+    return any(retention.beats(metrics[rule.metric], rule, known) for rule in rules)
+
+
+def _drill_limit(session: Session) -> str | None:
+    limit = session.drilled.steps
+    return "drill limit" if limit is not None and session.position.step >= limit else None
+
+
+def _journal_digests(session: Session) -> None:
+    found = digests({**session.tracked.capture(), RESERVED: session.memory(probe=False)})
+    position = session.position
+    session.attempt.record("digests", step=position.step, phase=position.phase, leaves=found.of)
+    session.attempt.flush()

@@ -1,0 +1,169 @@
+"""Session: everything that belongs to one attempt of a run, while it lives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..data.feed import Feed
+from ..errors import UsageError
+from ..interval import Mark
+from ..provenance import document
+from ..rules import Every, Rule
+from ..state import rng
+from ..state.tree import types_in
+from ..store import format
+from ..store.store import Store
+from ..terminal import Progress, say
+from . import fingerprint, settings
+from .position import Position
+from .resume import Resumed
+from .stop import Deadline, Stop
+from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, still
+from .vars import Vars
+from .weights import StartFrom
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller said, as `Run` describes it."""
+
+    path: Path
+    keep: Rule
+    every: Every | None
+    start_from: StartFrom | None
+    branch_from: Any
+    go_back: int | None
+    overrides: Mapping[str, Mapping[str, Any]]
+    allow_fresh: bool
+    accept: Collection[str]
+    probe: Callable[[], Any] | None
+    deadline: Deadline | None
+    hyperparameters: Mapping[str, Any] | None
+    dataset: object
+    note: str | None
+    tracker: Callable[[str | None, int], str | None] | None
+    types: frozenset[type]
+    seed: int | None
+    take_over: bool
+
+
+class Session:
+    """One attempt: the parts that its loops, saves and restores share."""
+
+    def __init__(self, options: Options, tracked: Tracked, variables: Vars) -> None:
+        self.options, self.tracked, self.vars = options, tracked, variables
+        self.drilled = settings.drilled()
+        self.store = Store(options.path, keep=options.keep, take_over=options.take_over)
+        self.attempt = self.store.claim()
+        self.stop, self.progress = Stop(options.deadline), Progress()
+
+        # where it is
+        self.position = Position()
+        self.loops: list[str] = []  # the generators in progress, outermost first
+        self.walked: set[str] = set()  # loaders begun in this epoch, by this attempt
+        self.outer_begun = self.outer_done = False
+        self.steps_here = 0  # safe points passed by this attempt
+
+        # what it remembers besides the tracked objects
+        self.seed = options.seed
+        self.applied = options.overrides
+        self.loaders: dict[str, Any] = {}  # fingerprints by name
+        self.feeds: dict[str, Feed] = {}
+        self.reached: dict[str, tuple[Feed, int]] = {}  # loader name -> its feed, and batches consumed of its epoch
+        self.epoch_rng: Any = None  # random numbers as the epoch began, for feeds that are replayed
+
+        # where it came from
+        self.resumed = Resumed()
+        self.baseline: Digests | None = None  # the state as restored, until the first loop begins
+
+        # what it has measured
+        self.logged: dict[str, float | str] = {}
+        self.save_s = self.step_s = 0.0
+        self.last_point_s = time.monotonic()
+        self.last_save = Mark(0, 0, time.monotonic(), at_end=False)
+        self.saved: format.Name | None = None
+        self.asked = False  # run.save() inside a loop
+        self._document: dict[str, Any] | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.options.path
+
+    def types(self) -> set[type]:
+        """The caller's types that a checkpoint may name."""
+        return {*self.options.types, *self.tracked.types(), *types_in(self.vars.state_dict())}
+
+    def digests(self) -> Digests:
+        """What identifies the tracked objects and the variables as they are now."""
+        return digests({**self.tracked.capture(), "vars": self.vars.state_dict()})
+
+    def memory(self, *, probe: bool = True) -> dict[str, Any]:
+        """What the run itself remembers. Random numbers are captured last."""
+        position = self.position
+        position.feeds |= {name: dict(feed.position(consumed)) for name, (feed, consumed) in self.reached.items()}
+        return {
+            "position": position.state_dict(),
+            "vars": self.vars.state_dict(),
+            "seed": self.seed,
+            "overrides": {name: dict(changes) for name, changes in self.applied.items()},
+            "fingerprint": {"environment": fingerprint.environment(), "loaders": self.loaders},
+            "probe": self.ask_probe() if probe else None,
+            "epoch_rng": self.epoch_rng,
+            "rng": rng.capture(),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """All that a checkpoint holds."""
+        return {**self.tracked.capture(), RESERVED: self.memory()}
+
+    def ask_probe(self) -> Any:
+        """The probe's result; random numbers and training flags are afterwards as they were."""
+        if self.options.probe is None:
+            return None
+        before = rng.capture()
+        with still(self.tracked.objects.values()):
+            result = self.options.probe()
+        rng.restore(before)
+        return result
+
+    def mark(self, epoch: int | None = None, *, at_end: bool) -> Mark:
+        """This moment, for the interval. `epoch`: the one that has just ended, at its end."""
+        now = self.position.epoch if epoch is None else epoch
+        return Mark(self.position.step, now, time.monotonic(), at_end)
+
+    def document(self) -> dict[str, Any]:
+        """Where this attempt came from, for people; made once."""
+        if self._document is None:
+            models = {name: facts for name, target in self.tracked.objects.items() if (facts := _model_facts(target))}
+            made = document(self.options.hyperparameters, self.options.dataset)
+            self._document = {**made, "model": models}
+        return self._document
+
+    def tell(self, line: str) -> None:
+        """Say and record that something is not as it was when the checkpoint was saved."""
+        self.attempt.record("told", what=line)
+        say(f"changed since the checkpoint: {line}")
+
+
+def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tracked) -> None:
+    """
+    Raises:
+        UsageError: an override names what is not tracked, or has no options.
+    """
+    for name in overrides:
+        if name not in tracked.objects:
+            raise UsageError(f"overrides: nothing is tracked as {name!r}, only {', '.join(tracked.objects)}")
+        if adapter_for(tracked.objects[name]) is None:
+            raise UsageError(
+                f"overrides: {name!r} is a {type(tracked.objects[name]).__qualname__}, without options to set"
+            )
+
+
+def _model_facts(target: Any) -> dict[str, Any] | None:
+    adapter = adapter_for(target)
+    count = adapter.parameter_count(target) if adapter is not None else None
+    return None if count is None else {"class": adapter.class_name(target), "parameters": count}

@@ -1,0 +1,216 @@
+"""Tensors: a checkpoint's leaves under the names that other programs want, as the bytes of their files. Needs no framework."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+
+from ..errors import Damaged, NotFound, UsageError
+from ..state.codec import ITEMSIZE, SAFETENSORS
+from . import nodes
+from .checkpoint import Checkpoint, StoredLeaf
+
+# Source: numpy.lib.format, version 1.0, and the array interface's type strings.
+_NPY = {
+    "bool": "|b1",
+    "uint8": "|u1",
+    "int8": "|i1",
+    "uint16": "<u2",
+    "int16": "<i2",
+    "float16": "<f2",
+    "uint32": "<u4",
+    "int32": "<i4",
+    "float32": "<f4",
+    "uint64": "<u8",
+    "int64": "<i8",
+    "float64": "<f8",
+    "complex64": "<c8",
+    "complex128": "<c16",
+}
+
+
+class Tensor(NamedTuple):
+    """One tensor to write; `read` gives its bytes in C order, their digest checked."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    leaf: StoredLeaf
+    view: Mapping[str, Any] | None
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * ITEMSIZE[self.dtype] if self.view is not None else self.leaf.size_bytes
+
+    def read(self) -> bytearray:
+        data = self.leaf.read()
+        return data if self.view is None else _gathered(data, self.view)
+
+
+class Chosen(NamedTuple):
+    tensors: list[Tensor]
+    tied: list[tuple[str, str]]  # second name, first name: the same memory when it was saved
+    left_out: int  # values that are no tensors
+
+
+def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:
+    """The tensors of one part of the state under the names that they have in it, or (None) of all under their whole paths.
+
+    Raises:
+        NotFound: there is no such part.
+        UsageError: there is no tensor in it.
+    """
+    tree = checkpoint.manifest.tree
+    members = (nodes.opened(tree).members if isinstance(tree, dict) else None) or {}
+    if part is not None and part not in members:
+        raise NotFound(f"{checkpoint.path}: no part {part!r}; it has: {', '.join(members) or 'none'} (or say --all)")
+    found = _tensors(checkpoint, tree if part is None else members[part], joint="/" if part is None else ".")
+    if not found.tensors:
+        raise UsageError(
+            f"{checkpoint.path}: no tensor is there to export; files that a program wrote can be copied as they are"
+        )
+    return found
+
+
+def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> Chosen:
+    tensors, tied, left_out = [], [], 0
+    first: dict[str, str] = {}
+    for place in nodes.places(node):
+        leaf, name = checkpoint.leaf(place.key), joint.join(map(unquote, place.path)) or "value"
+        if leaf.kind == "bytes":
+            left_out += 1
+            continue
+        identity = f"{place.key}\0{place.view}"
+        if identity in first:
+            tied.append((name, first[identity]))
+        first.setdefault(identity, name)
+        dtype, shape = (leaf.dtype, leaf.shape) if place.view is None else _view_facts(leaf, place.view)
+        tensors.append(Tensor(name, dtype, shape, leaf, place.view))
+    names = [tensor.name for tensor in tensors]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"two tensors would both be called {twice!r}; export one part of the state, or --all")
+    return Chosen(tensors, tied, left_out + sum(1 for _ in _other_values(node)))
+
+
+def _other_values(node: Any) -> Iterator[Any]:
+    if nodes.tagged(node)[0] in nodes.LEAVES:
+        return
+    members = nodes.opened(node).members
+    if members is None:
+        yield node
+    for member in (members or {}).values():
+        yield from _other_values(member)
+
+
+def _view_facts(leaf: StoredLeaf, view: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+    """A view's dtype and shape, when all of it lies within its leaf.
+
+    Raises:
+        Damaged: it does not.
+    """
+    try:
+        sizes = [*view["shape"], *view["stride"], view["offset"]]
+        item = ITEMSIZE[view["dtype"]]
+        steps = [(extent - 1) * step for extent, step in zip(view["shape"], view["stride"], strict=True)]
+        reach = (1 + sum(steps)) * item if math.prod(view["shape"]) else 0
+        if any(type(size) is not int or size < 0 for size in sizes) or view["offset"] + reach > leaf.size_bytes:
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise Damaged(f"leaf {leaf.key!r}: a view of it lies outside it") from None
+    return view["dtype"], tuple(view["shape"])
+
+
+def _gathered(data: bytearray, view: Mapping[str, Any]) -> bytearray:
+    """The view's items, one after another in C order; runs that lie together are copied as one."""
+    shape, stride, run = list(view["shape"]), list(view["stride"]), ITEMSIZE[view["dtype"]]
+    item = run
+    while shape and (shape[-1] == 1 or stride[-1] * item == run):
+        run *= shape[-1]
+        shape.pop()
+        stride.pop()
+    out = bytearray()
+    for index in itertools.product(*map(range, shape)):
+        start = view["offset"] + item * sum(at * step for at, step in zip(index, stride, strict=True))
+        out += data[start : start + run]
+    return out
+
+
+def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | bytearray]:
+    """The chunks of a .safetensors file. It knows no tied tensors: each name has bytes of its own.
+
+    Raises:
+        UsageError: the format lacks a tensor's dtype.
+
+    Source: safetensors' format description: no holes, no overlap, a header of JSON padded with spaces.
+    """
+    ordered = sorted(tensors, key=lambda tensor: (-ITEMSIZE.get(tensor.dtype, 0), tensor.name))
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
+    offset = 0
+    for tensor in ordered:
+        if tensor.dtype not in SAFETENSORS or tensor.name == "__metadata__":
+            raise UsageError(
+                f"{tensor.name}: a .safetensors file cannot hold {tensor.dtype} under that name; try .npz or .pt"
+            )
+        end = offset + tensor.size_bytes
+        code = SAFETENSORS[tensor.dtype]
+        entries[tensor.name] = {"dtype": code, "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = msgspec.json.encode(entries)
+    text += b" " * (-(len(text) + 8) % 16)
+    return itertools.chain([len(text).to_bytes(8, "little") + text], (tensor.read() for tensor in ordered))
+
+
+def npz(tensors: Sequence[Tensor]) -> Iterator[bytes]:
+    """The chunks of a .npz file, the same for the same tensors.
+
+    Raises:
+        UsageError: NumPy lacks a tensor's dtype.
+    """
+    described = {tensor.name: _npy_header(tensor) for tensor in tensors}
+    return _zipped(tensors, described)
+
+
+def _npy_header(tensor: Tensor) -> bytes:
+    text = tensor.dtype if tensor.leaf.kind == "numpy" and tensor.dtype[:1] in "<>|" else _NPY.get(tensor.dtype)
+    if text is None or ("dtype" in tensor.leaf.attrs and not isinstance(tensor.leaf.attrs["dtype"], str)):
+        raise UsageError(f"{tensor.name}: NumPy has no {tensor.dtype}; export to .safetensors")
+    header = repr({"descr": text, "fortran_order": False, "shape": tuple(tensor.shape)}).encode("latin1")
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+def _zipped(tensors: Sequence[Tensor], headers: Mapping[str, bytes]) -> Iterator[bytes]:
+    sink = _Sink()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:  # type: ignore[call-overload]
+        for tensor in tensors:
+            entry = zipfile.ZipInfo(f"{tensor.name}.npy")  # of 1980: the same input gives the same file
+            with archive.open(entry, "w", force_zip64=True) as member:
+                member.write(headers[tensor.name])
+                member.write(tensor.read())
+            yield from sink.drained()
+    yield from sink.drained()
+
+
+class _Sink:
+    """A file that cannot seek; what was written waits to be taken."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self._chunks.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """ZipFile asks for it."""
+
+    def drained(self) -> list[bytes]:
+        chunks, self._chunks = self._chunks, []
+        return chunks
