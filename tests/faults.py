@@ -156,15 +156,15 @@ class Picture(NamedTuple):
     def build(self, path: Path, at: int | None = None) -> Iterator[tuple[Path, int]]:
         """Make it real at `path`; what each path is."""
         at = self.root if at is None else at
-        yield path, at
         if at in self.dirs:
             path.mkdir()
-            for name, child in self.dirs[at].items():
-                yield from self.build(path / name, child)
         elif at in self.links:
             path.symlink_to(self.links[at])
         else:
             path.write_bytes(self.files.get(at, b""))
+        yield path, at
+        for name, child in self.dirs.get(at, {}).items():
+            yield from self.build(path / name, child)
 
     def put(self, place: int, name: str, what: int | None) -> "Picture":
         dirs = {**self.dirs, place: {key: child for key, child in self.dirs.get(place, {}).items() if key != name}}
@@ -261,7 +261,7 @@ class Memory:
         path, target = Path(call.path), Path(call.target)
         was, over = (self._id(path), self._id(target) if call.target else None) if call.path else (None, None)
         result = perform()
-        pair = len(self._ids) * 10**6 + len(self.pending)
+        pair = next(self._fresh)
         if call.name in ("create", "mkdir", "symlink"):
             self._changed(path, was, self._id(path), pair)
             if call.name == "symlink":

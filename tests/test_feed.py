@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from itertools import count
+from itertools import chain, count
 
 import numpy as np
 import pytest
@@ -66,6 +66,10 @@ LOADERS = {
 }
 
 
+def flat(batches):
+    return list(chain.from_iterable(batches))
+
+
 def plain(batches):
     return [batch.tolist() if hasattr(batch, "tolist") else batch for batch in batches]
 
@@ -109,7 +113,7 @@ def test_a_resume_after_an_epoch_gives_the_next_one_whole(name):
 def test_every_epoch_of_a_stateful_loader_is_full(workers):
     """torchdata's state after the last batch would give an empty epoch; ours are permutations, each another one."""
     batches, _ = uninterrupted(lambda: stateful(workers))
-    assert [sorted(sum(epoch, [])) for epoch in batches] == [list(range(11))] * 3
+    assert [sorted(flat(epoch)) for epoch in batches] == [list(range(11))] * 3
     assert batches[0] != batches[1] != batches[2]
 
 
@@ -125,7 +129,7 @@ def test_a_loader_that_was_left_early_begins_a_new_epoch():
     feed = feed_for(stateful(), 1)
     position = left_early(feed)
     expected = plain(feed.open(1, None))
-    assert sorted(sum(expected, [])) == list(range(11))
+    assert sorted(flat(expected)) == list(range(11))
     assert plain(feed_for(stateful(), 1).open(1, position)) == expected
 
 

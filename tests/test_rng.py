@@ -135,6 +135,8 @@ def test_another_global_bit_generator_is_told():
         expected = np.random.rand()
         assert rng.restore(state) == []
         assert expected == np.random.rand()
+        np.random.standard_normal()
+        assert rng.restore(rng.capture()) == ["numpy: the second half of a pair of normal numbers"]
     finally:
         np.random.set_bit_generator(before)
     assert "PCG64" in rng.restore(state)[0]

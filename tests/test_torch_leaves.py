@@ -225,6 +225,12 @@ def test_any_views_of_one_storage_come_back_with_their_aliasing(data):
                 assert_same_tensor(expected, actual)
 
 
+def freed():
+    tensor = torch.ones(2)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 class Mine(torch.Tensor):
     pass
 
@@ -238,6 +244,7 @@ REFUSED = {
     "plain tensors and parameters": torch.nn.UninitializedParameter,
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2)]),
     "plain": lambda: torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+    "storage has been freed": freed,
     "state_dict": lambda: torch.nn.Linear(1, 1),
 }
 
@@ -294,6 +301,7 @@ def test_handles_of_views_are_decoded_eagerly():
         {"dtype": "float33"},
         {"dtype": "Tensor"},
         {"shape": [4]},
+        {"shape": [1] * 100 + [12]},
         {"shape": [2**62, 0]},
         {"shape": [-1, -12]},
         {"attrs": {"stride": [1]}},

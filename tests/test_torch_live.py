@@ -934,6 +934,8 @@ class Remembering(lr_scheduler.LRScheduler):
     def get_lr(self) -> list[float]:
         self.highest = max(getattr(self, "highest", 0), self.last_epoch)
         self.settings["seen"] += self.highest
+        if self.last_epoch == 2:
+            self.late = "first seen here"
         return [rate * self.settings["shape"](self.settings["seen"]) for rate in self.base_lrs]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -134,6 +135,10 @@ def loader(name, dataset=None, **settings):
     return DataLoader(Numbers() if dataset is None else dataset, **SAMPLERS[name](), **settings)
 
 
+def flat(batches):
+    return list(chain.from_iterable(batches))
+
+
 def plain(batches):
     return [batch.tolist() if hasattr(batch, "tolist") else [batch] for batch in batches]
 
@@ -174,6 +179,7 @@ def test_workers_change_nothing(name, settings):
         assert plain(feed.open(2, None)) == expected[2]
 
 
+@pytest.mark.slow
 def test_spawned_workers_change_nothing():
     """Workers that share nothing with the process that starts them."""
     expected, positions = uninterrupted("shuffle")
@@ -203,7 +209,7 @@ def test_every_epoch_has_an_order_of_its_own(name):
 def test_every_shuffled_epoch_is_a_permutation(settings):
     """Each sample once per epoch."""
     batches, _ = uninterrupted("shuffle", **settings)
-    assert [sorted(sum(epoch, [])) for epoch in batches] == [list(range(LENGTH))] * 3
+    assert [sorted(flat(epoch)) for epoch in batches] == [list(range(LENGTH))] * 3
 
 
 @pytest.mark.parametrize("settings", WORKERS, ids=str)
@@ -214,7 +220,7 @@ def test_no_skipped_sample_is_read(name, settings, tmp_path):
     log = tmp_path / "reads"
     feed = feed_for(loader(name, Numbers(log=log), **settings), 1)
     assert plain(feed.open(1, positions[1, 4])) == expected[1][4:]
-    assert sorted(log.read_bytes()) == sorted(sum(expected[1][4:], []))
+    assert sorted(log.read_bytes()) == sorted(flat(expected[1][4:]))
 
 
 @pytest.mark.parametrize("settings", WORKERS, ids=str)
@@ -260,7 +266,7 @@ def test_breaking_out_leaves_the_next_epoch_whole(name, settings):
     feed = feed_for(loader(name, **settings), 1)
     position = left_early(feed)
     expected = plain(feed.open(1, None))
-    assert sorted(sum(expected, [])) == list(range(LENGTH))
+    assert sorted(flat(expected)) == list(range(LENGTH))
     assert plain(feed_for(loader(name), 1).open(1, position)) == expected
 
 
@@ -298,12 +304,12 @@ def test_a_sampler_that_became_shorter_is_refused():
 def test_another_batch_size_goes_on_at_the_same_sample():
     """When the user accepts a changed batch size, no sample comes twice and none is left out."""
     _, positions = uninterrupted("shuffle")
-    seen = sum(uninterrupted("shuffle")[0][0][:3], [])
+    seen = flat(uninterrupted("shuffle")[0][0][:3])
     feed = feed_for(DataLoader(Numbers(), batch_size=5, shuffle=True), 1)
     rest = feed.open(0, positions[0, 3])
     following = plain(rest)
     assert [len(batch) for batch in following] == [5, 5, 1]
-    assert sorted(seen + sum(following, [])) == list(range(LENGTH))
+    assert sorted(seen + flat(following)) == list(range(LENGTH))
     assert feed.position(6) == {"epoch": 0, "batches": 6, "samples": LENGTH}
 
 
@@ -406,7 +412,7 @@ def test_batches_stay_in_order():
     """in_order=False would make the order a matter of timing: it is not followed, and the user is told."""
     with pytest.warns(UserWarning, match="in_order=False"):
         feed = feed_for(DataLoader(Numbers(), batch_size=4, num_workers=2, in_order=False), 1)
-    assert sum(plain(feed.open(0, None)), []) == list(range(LENGTH))
+    assert flat(plain(feed.open(0, None))) == list(range(LENGTH))
 
 
 def test_facts_for_the_fingerprint():
@@ -468,6 +474,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_ignore_the_signals_that_stop_a_run(start, tmp_path):
     """A signal to the whole group, as Slurm and Ctrl-C send it, costs no batch; afterwards the script ends at once."""

@@ -350,6 +350,22 @@ def test_a_hostile_depth_is_damage():
             tree.unflatten(nested(50_000, wrap), {}.get)
 
 
+def test_a_short_stack_is_not_called_damage():
+    """Whoever calls from far down is told of Python's limit; the checkpoint is not to blame."""
+
+    def from_far_down(act):
+        try:
+            return from_far_down(act)
+        except RecursionError:
+            return act()
+
+    state = nested(50, WRAPS["tuple"])
+    flat = tree.flatten(state)
+    for act in (lambda: tree.flatten(state), lambda: tree.unflatten(flat.tree, {}.get), lambda: tree.types_in(state)):
+        with pytest.raises(UsageError, match="setrecursionlimit"):
+            from_far_down(act)
+
+
 def test_missing_types_are_all_asked_for_at_once():
     """Before anything is read, with the words to pass them."""
     flat = tree.flatten([Color.RED, Point(1), {"b": Pair(1)}, b"x" * 2000])

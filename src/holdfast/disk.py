@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 Chunk = bytes | bytearray | memoryview
@@ -119,16 +120,16 @@ def sync_dir(path: Path) -> None:
 
 
 def make_dirs(path: Path) -> None:
-    """Create `path` and its missing ancestors, each of them durably."""
-    if path.is_dir():
-        return
-    make_dirs(path.parent)
-    try:
-        make_dir(path)
-    except FileExistsError:
-        if not path.is_dir():
-            raise
-    sync_dir(path.parent)
+    """Create `path` and its missing ancestors, durably: also a name whose maker died before syncing it."""
+    if not path.is_dir():
+        make_dirs(path.parent)
+        try:
+            make_dir(path)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+    with suppress(PermissionError):  # a parent that lets us through and not look is somebody else's to sync
+        sync_dir(path.parent)
 
 
 def remove_tree(path: Path) -> None:

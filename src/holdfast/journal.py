@@ -82,10 +82,12 @@ def logs(root: Path) -> list[Log]:
             places[int(number)] = path
     found = []
     for attempt, place in sorted(places.items()):
-        for current in (place, root / "history" / place.name):  # moved there between the look and the read
-            if current.exists():
+        for current in (place, root / "history" / place.name):
+            try:
                 found.append(Log(attempt, current, read(current)))
                 break
+            except FileNotFoundError:  # moved to history/ between the look and the read
+                continue
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from typing import Any, NoReturn
@@ -28,6 +29,7 @@ COMMANDS = {
     "unpin": "Let the rules remove a checkpoint again.",
     "verify": "Read every byte and tell what is damaged.",
 }
+MODULES = {name: f"holdfast.cli.{name}" for name in COMMANDS}
 BROKEN_PIPE = 141  # what a shell says of a program that SIGPIPE ended
 INTERRUPTED = 130
 
@@ -37,12 +39,12 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return [name for name in COMMANDS if importlib.util.find_spec(f"{__name__}.{name}")]
+        return [name for name in COMMANDS if importlib.util.find_spec(MODULES[name])]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        command: click.Command = importlib.import_module(MODULES[cmd_name]).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -55,9 +57,7 @@ class Commands(click.Group):
             sys.stdout.flush()
             return code
         except BrokenPipeError:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # the interpreter flushes once more at its end
+            sys.stdout = io.StringIO()  # the interpreter flushes once more at its end
             return BROKEN_PIPE
 
     def main(self, args: Any = None, prog_name: str | None = None, *_: Any, **extra: Any) -> NoReturn:

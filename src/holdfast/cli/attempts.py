@@ -17,7 +17,7 @@ def attempts(root: Path) -> list[dict[str, Any]]:
 
 
 def _summary(log: Log) -> dict[str, Any]:
-    steps = [event["step"] for event in log.events if isinstance(event.get("step"), int) and event["event"] != "begin"]
+    steps = [event["step"] for event in log.events if isinstance(event.get("step"), int)]
     times = [event["time"] for event in log.events if isinstance(event.get("time"), int | float)]
     restored = next((event for event in reversed(log.events) if event["event"] == "restored"), None)
     return {
@@ -27,7 +27,7 @@ def _summary(log: Log) -> dict[str, Any]:
         "seconds": round(times[-1] - times[0], 3) if times else None,
         "restored": restored.get("checkpoint") if restored else None,
         "restored_step": restored.get("step") if restored else None,
-        "last_step": max(steps) if steps else None,
+        "last_step": max(steps, default=0) or None,
         "saved": sum(event["event"] == "saved" for event in log.events),
         "ended": _ended(log, times),
     }

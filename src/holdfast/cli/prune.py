@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ..errors import UsageError
 from ..store.checkpoint import Checkpoint
 from ..store.locate import fault, locate, run_of
 from ..store.store import Store
@@ -25,7 +26,10 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
     Refused while the run may be going on: it prunes for itself.
     """
     rule = parse_keep(keep)
-    store = Store(run_of(locate(run)))
+    place = locate(run)
+    if place.single:
+        raise UsageError(f"{run} is one checkpoint; prune takes a run's directory")
+    store = Store(run_of(place))
     before = {c.path.name: _row(c) for c in store.checkpoints()}
     if dry_run:
         doomed = store.prunable(rule)

@@ -21,6 +21,7 @@ class Facts(NamedTuple):
     all_leaves: tuple[str, ...] = ()  # every key of the state
     metrics: tuple[str, ...] = ()  # metrics that differed first
     metrics_first: bool = False  # they did while every leaf was still equal
+    same_steps: bool = True  # both runs have the same safe points
     same_metrics_there: bool | None = None  # whether what that step logged was equal; None: it logged nothing
     loaders: Mapping[str, Mapping[str, Any]] = {}  # what run.batches was given, by name
 
@@ -47,6 +48,7 @@ def gather(reference: Trace, parted: Parting | None, metrics: Sequence[MetricDif
         all_leaves=tuple(reference.states[0].leaves) if reference.states else (),
         metrics=tuple(dict.fromkeys(each.name for each in metrics if each.place == first and each.name)),
         metrics_first=first is not None and (there is None or first.order < there.order),
+        same_steps=parted is None or bool(parted.leaves),
         same_metrics_there=None if not logged else all(each.place != there for each in metrics),
         loaders=reference.loaders,
     )
@@ -57,7 +59,7 @@ def usual(facts: Facts) -> Cause:
     if facts.metrics_first and facts.metrics:
         return _untracked_number(facts)
     if not facts.leaves:
-        return Cause("steps", "the two runs did not take the same steps: let the loop be run.epochs, run.batches or run.steps")
+        return _no_leaf(facts)
     changed = {f"tree:{name}" for name in facts.optimizers} & set(facts.leaves)
     if changed:
         return Cause(
@@ -69,6 +71,18 @@ def usual(facts: Facts) -> Cause:
     if own == set(facts.leaves):
         return _own(own)
     return _weights(facts)
+
+
+def _no_leaf(facts: Facts) -> Cause:
+    if not facts.same_steps:
+        return Cause(
+            "steps", "the two runs did not take the same steps: let the loop be run.epochs, run.batches or run.steps"
+        )
+    if facts.metrics_first:
+        return Cause("lines", "the metrics log has not the same lines: call run.log inside the loops, or after them")
+    return Cause(
+        "late", "every safe point agreed, so the state changed after its last one; if nothing did that, report a bug"
+    )
 
 
 def _untracked_number(facts: Facts) -> Cause:

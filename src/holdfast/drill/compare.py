@@ -41,7 +41,9 @@ def parting(reference: Trace, other: Trace) -> Parting | None:
             return Parting(seen.place, seen.attempt, (), "the uninterrupted run has no such safe point")
         changed = _changed(expected[seen.place], seen.leaves)
         if changed:
-            return Parting(seen.place, seen.attempt, changed, f"{len(changed)} of {len(expected[seen.place])} leaves differ")
+            return Parting(
+                seen.place, seen.attempt, changed, f"{len(changed)} of {len(expected[seen.place])} leaves differ"
+            )
     reached = {seen.place for seen in other.states}
     missing = [seen for seen in sorted(reference.states, key=_when) if seen.place not in reached]
     if missing:
@@ -55,7 +57,8 @@ def _when(seen: Seen) -> tuple[tuple[int, int], int]:
 
 
 def _changed(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key)))
+    """Keys that are not the same in both, in the order of `a`: models before what depends on them."""
+    return tuple(key for key in {**a, **b} if a.get(key) != b.get(key))
 
 
 def metric_differences(

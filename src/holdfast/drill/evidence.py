@@ -52,7 +52,7 @@ class Trace(NamedTuple):
 
     states: Sequence[Seen]  # of every attempt, also of work that a later one did again
     metrics: Sequence[Line]  # of the lineage only
-    restored: Mapping[int, int]  # attempt -> the step it came back to
+    restored: Mapping[int, Place]  # attempt -> where it came back to
     loaders: Mapping[str, Mapping[str, Any]]  # what run.batches was given, by name
 
 
@@ -66,7 +66,7 @@ def trace(root: Path) -> Trace:
         if event["event"] == "digests"
     ]
     metrics = [Line(_place(event), event.get("epoch"), event["values"]) for event in journal.lineage(logs, "metrics")]
-    restored = {log.attempt: log.restored[0] for log in logs if log.restored is not None}
+    restored = {log.attempt: _place(e) for log in logs for e in log.events if e["event"] == "restored"}
     return Trace(states, metrics, restored, _loaders(root))
 
 

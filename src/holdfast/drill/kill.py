@@ -8,12 +8,12 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import IO, NamedTuple, Self
+from types import FrameType, TracebackType
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -71,14 +71,15 @@ class Child:
             )
         except OSError as error:
             raise UsageError(f"cannot start {command[0]!r}: {error.strerror}") from error
-        assert self._process.stdout is not None
-        self._reader = threading.Thread(target=_drain, args=(self._process.stdout, self._lines), daemon=True)
+        self._reader = threading.Thread(target=_drain, args=(self._process, self._lines), daemon=True)
         self._reader.start()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.finish()
 
     def ended(self) -> bool:
@@ -105,8 +106,8 @@ class Child:
         return "".join(list(self._lines))
 
 
-def _drain(pipe: IO[bytes], lines: deque[str]) -> None:
-    for line in pipe:
+def _drain(process: subprocess.Popen[bytes], lines: deque[str]) -> None:
+    for line in process.stdout or ():
         lines.append(line.decode(errors="replace"))
 
 
@@ -130,9 +131,9 @@ class Follow:
 
     def look(self) -> None:
         """Take in what was written since the last look."""
-        if self._file is None and not self._find():
+        self._file = self._file or self._find()
+        if self._file is None:
             return
-        assert self._file is not None
         *whole, self._rest = (self._rest + self._file.readall()).split(b"\n")
         for line in whole:
             with suppress(msgspec.DecodeError):
@@ -144,13 +145,12 @@ class Follow:
             return None
         return next((name for name in _names(self.room) if name.startswith("step-")), None)
 
-    def _find(self) -> bool:
+    def _find(self) -> FileIO | None:
         numbers = [int(name) for name in _names(self._root / "attempts") if name.isdecimal()]
         if not numbers or max(numbers) <= self._after:
-            return False
+            return None
         self.room = self._root / "attempts" / str(max(numbers))
-        self._file = FileIO(self.room / f"attempt-{max(numbers)}.jsonl")
-        return True
+        return FileIO(self.room / f"attempt-{max(numbers)}.jsonl")
 
     def _take(self, event: Mapping[str, object]) -> None:
         step = event.get("step")
@@ -209,11 +209,36 @@ def _fire(child: Child, view: Follow, kill: Kill) -> Fired:
     return Fired(kill.signal, view.step, saving)
 
 
+def exits_of(name: str) -> tuple[int, int]:
+    """Exit statuses of a command that died of a signal: seen directly, and through a shell."""
+    number = signal.Signals[f"SIG{name}"]
+    return -number, 128 + number
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """While entered, SIGTERM and SIGHUP unwind this process as Ctrl-C does, so that no child outlives it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def unwind(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous = {number: signal.signal(number, unwind) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 def damage(root: Path, kind: str, seed: int) -> Wound | None:
     """Damage the newest checkpoint of the run at `root`; None, and nothing done, without an older one that is whole."""
-    *older, newest = Store(root).checkpoints() or [None]
-    if newest is None or not any(_is_whole(checkpoint) for checkpoint in older if checkpoint is not None):
+    found = Store(root).checkpoints()
+    if not any(_is_whole(checkpoint) for checkpoint in found[:-1]):
         return None
+    newest = found[-1]
     names = sorted(name for name, file in newest.manifest.files.items() if file.size_bytes)
     name = names[key(seed, kind, "shard") % len(names)]
     path = newest.path / name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from ..data.order import key
@@ -47,7 +48,7 @@ def pace(events: Sequence[Event], total_s: float) -> Pace:
     steps = [(int(event["step"]), float(event["time"])) for event in events if event["event"] == "digests"]
     last = max((step for step, _ in steps), default=0)
     saves = {int(event["step"]) for event in events if event["event"] == "saved"}
-    gaps = [later - sooner for (_, sooner), (_, later) in zip(steps, steps[1:], strict=False)]
+    gaps = [later - sooner for (_, sooner), (_, later) in pairwise(steps)]
     durations = [float(event.get("stall_s", 0)) for event in events if event["event"] == "saved"]
     return Pace(
         last=last,

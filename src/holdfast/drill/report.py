@@ -9,9 +9,7 @@ DIFFERENT = "different"
 NOT_PROVEN = "not proven"
 NOT_DETERMINISTIC = "not deterministic by itself"
 
-LIMITS = (
-    "Killing processes does not lose the page cache: power loss is not drilled here, the project's own crash tests cover it."
-)
+LIMITS = "Killing processes does not lose the page cache: power loss is not drilled here, the project's own crash tests cover it."
 
 
 class Attempt(msgspec.Struct, kw_only=True):

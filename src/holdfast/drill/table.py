@@ -1,4 +1,4 @@
-"""Table: a drill's report as lines of text. Pure."""
+"""Table: a drill's report as cells and lines of text. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from .cause import SWITCHES
 from .report import Attempt, Divergence, Report
 
 _MOST = 8  # lines of one kind
-_HEADS = ("attempt", "restored from", "reached", "interrupted by", "exit", "proven", "set aside as damaged")
+COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN", "SET ASIDE AS DAMAGED")
 
 
 def lines(report: Report) -> Iterator[str]:
-    """The report; its last line is the verdict."""
-    if report.attempts:
-        yield from table([_HEADS, *map(_row, report.attempts)])
-        yield from _damage(report.attempts)
-        yield ""
+    """What follows the attempts; the last line is the verdict."""
+    yield from _damage(report.attempts)
     if report.metrics:
         yield "last metrics: " + ", ".join(f"{name} {_number(value)}" for name, value in report.metrics.items())
     if report.exempt:
@@ -30,14 +27,6 @@ def lines(report: Report) -> Iterator[str]:
         yield from _some("metrics", report.metric_differences)
         yield from _some("last state", report.final_differences)
     yield report.verdict
-
-
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """`rows` as columns of text, the first row a heading; empty columns are left out."""
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    for cells in zip(*columns, strict=True):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def divergence(found: Divergence, verdict: str) -> Iterator[str]:
@@ -53,7 +42,8 @@ def divergence(found: Divergence, verdict: str) -> Iterator[str]:
         yield f"usual cause ({found.cause}): {found.advice}"
 
 
-def _row(attempt: Attempt) -> tuple[str, ...]:
+def row(attempt: Attempt) -> tuple[str, ...]:
+    """The cells of an attempt under COLUMNS."""
     return (
         str(attempt.attempt),
         attempt.restored or "(fresh)",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+import math
 import pathlib
 import random
 import struct
@@ -194,10 +195,10 @@ def decode_leaf(stored: StoredLeaf) -> Any:
 
 def checked_size(stored: StoredLeaf, itemsize: int) -> None:
     """Raise Damaged unless shape and length agree: asked before memory is allocated for a shape out of a file."""
-    expected = itemsize
-    for extent in stored.shape:
-        expected *= extent
-    if expected != stored.size_bytes or any(extent < 0 for extent in stored.shape):
+    expected = itemsize * math.prod(stored.shape)
+    # an empty leaf's other dimensions are in no way bounded by its bytes
+    fits = len(stored.shape) <= 64 and itemsize * math.prod(max(extent, 1) for extent in stored.shape) < 2**62
+    if expected != stored.size_bytes or not fits or any(extent < 0 for extent in stored.shape):
         raise Damaged(f"leaf {stored.key!r}: {stored.dtype} {list(stored.shape)} is not {stored.size_bytes} bytes")
 
 

@@ -88,10 +88,10 @@ def restore(states: Mapping[str, Any]) -> list[str]:
 def _restore(name: str, state: Any) -> list[str]:
     if name not in SOURCES and name not in _ELSEWHERE:
         return [f"{name}: this Holdfast does not know its generators"]
+    if name != "python" and not _installed(name):
+        return [f"{name}: it is not installed"]
     try:
         return _source(name).restore(loaded(state))
-    except ModuleNotFoundError:
-        return [f"{name}: it is not installed"]
     except UNSOUND as error:
         raise Damaged(f"the random state of {name} is unsound: {error}") from error
 
@@ -100,6 +100,14 @@ def seed(number: int) -> None:
     """Seed Python's generator and those of the packages that are imported."""
     for source in _in_use().values():
         source.seed(number)
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 @contextmanager

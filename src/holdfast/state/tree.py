@@ -60,7 +60,8 @@ def flatten(state: Any) -> Flat:
         UsageError: something in it cannot be saved; the message names its place.
     """
     flattener = _Flattener()
-    tree = flattener.walk(state)
+    with _enough_stack():
+        tree = flattener.walk(state)
     return Flat(tree, flattener.blocks())
 
 
@@ -75,19 +76,27 @@ def unflatten(tree: Any, leaves: Callable[[str], Any], types: Iterable[type] = (
         Damaged: it is not such a tree.
     """
     reader = _Unflattener(leaves, _Types(types), placeholders)
-    try:
-        if not placeholders:
-            _require(reader.types, tree)
+    if not placeholders:
+        _require(reader.types, tree)
+    with _enough_stack():
         return reader.read(tree)
-    except RecursionError as error:
-        raise Damaged("the tree is nested too deeply") from error
 
 
 def types_in(state: Any) -> set[type]:
     """The user's own types in `state`: enums, dataclasses, named tuples. What `types=` wants to restore it."""
     flattener = _Flattener()
-    flattener.walk(state)
+    with _enough_stack():
+        flattener.walk(state)
     return flattener.types
+
+
+@contextmanager
+def _enough_stack() -> Iterator[None]:
+    """Our own depth ends long before Python's; what ends here was called from far down."""
+    try:
+        yield
+    except RecursionError as error:
+        raise UsageError("Python's stack is too short for this state here: see sys.setrecursionlimit") from error
 
 
 class _Step(NamedTuple):
@@ -259,7 +268,7 @@ def _stands_for_itself(value: Any, kind: type) -> bool:
     if kind is str:
         return _is_text(value)
     if kind is int:
-        return -(2**53) <= value <= 2**53
+        return bool(-(2**53) <= value <= 2**53)
     if kind is float:
         return math.isfinite(value) and (value != 0 or math.copysign(1, value) == 1)
     return value is None or kind is bool
@@ -581,7 +590,7 @@ def _sound(tag: str) -> Iterator[None]:
     """What trips in here is the tree's fault."""
     try:
         yield
-    except HoldfastError:
+    except (HoldfastError, RecursionError):
         raise
     except codec.UNSOUND as error:
         raise Damaged(f"the tree's {tag} is unsound: {type(error).__name__}: {_shown(str(error))}") from error

@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,9 @@ def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> At
         except FileExistsError:  # somebody was faster: look who
             older = _living(root)
             _refuse_strangers(root, older, take_over=take_over)
-    _settle(attempt, take_over=take_over)
+    with attempt.acting("begin"):
+        _settle(attempt, take_over=take_over)
+        disk.sync_dir(root / "checkpoints")  # a commit whose maker died before its sync: from here on it counts
     return attempt
 
 
@@ -295,6 +297,7 @@ def set_aside(attempt: Attempt, path: Path, why: str) -> Path:
     """Move a checkpoint out of the way, never deleting it. `why` becomes part of its name."""
     passing = attempt.room / f"quarantine-{path.name}-{why}"
     disk.rename_new(path, passing)
+    disk.sync_dir(attempt.room)  # the new name before the old one's end: it must never be nowhere
     disk.sync_dir(path.parent)
     return to_quarantine(attempt.root, passing)
 
@@ -318,6 +321,15 @@ def point(attempt: Attempt, link: str, name: str) -> None:
     disk.remove_tree(draft)
     disk.symlink(name, draft)
     disk.replace(draft, attempt.root / "checkpoints" / link)
+
+
+def unpoint(attempt: Attempt, link: str) -> None:
+    """Take away a link that leads nowhere any more; by way of the room, so that no ghost does it."""
+    draft = attempt.room / f"link-{link}"
+    disk.remove_tree(draft)
+    with suppress(FileNotFoundError):
+        disk.rename_new(attempt.root / "checkpoints" / link, draft)
+        disk.remove_file(draft)
 
 
 def is_checkpoint(path: Path) -> bool:

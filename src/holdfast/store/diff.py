@@ -34,10 +34,10 @@ class Difference(NamedTuple):
 
     @property
     def area(self) -> str:
-        """ "rng", "position" or "state": what a reader should look into."""
+        """Where a reader should look: "rng", "position" or "state"."""
         if self.where.startswith(RNG):
             return "rng"
-        return "position" if self.where == "position" or self.where.startswith(POSITION) else "state"
+        return "position" if self.where.startswith("position/") or self.where.startswith(POSITION) else "state"
 
     def __str__(self) -> str:
         label = "" if self.area == "state" or self.kind == "rng" else f"{self.area}: "
@@ -92,11 +92,18 @@ def _sources(found: Iterable[Difference]) -> list[Difference]:
 
 def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
     mine, other = a.manifest, b.manifest
+    if _has_position(a) and _has_position(b):
+        return  # told in its place in the tree
     for name in ("step", "phase", "epoch"):
         if getattr(mine, name) != getattr(other, name):
             yield Difference(
                 f"position/{name}", "value", f"{getattr(mine, name)!r} in a, {getattr(other, name)!r} in b"
             )
+
+
+def _has_position(checkpoint: Checkpoint) -> bool:
+    tree = checkpoint.manifest.tree
+    return isinstance(tree, dict) and nodes.at(tree, *POSITION.split("/")) is not None
 
 
 def _trees(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:

@@ -63,7 +63,11 @@ def _refusal(tensor: torch.Tensor) -> str:
         return f"its layout is {tensor.layout}: save tensor.to_dense(), or its indices and values"
     if tensor.is_meta:
         return "it is on the meta device and has no data"
-    return "" if tensor.dtype in NAMES else f"its dtype {tensor.dtype} has no bytes of its own"
+    if tensor.dtype not in NAMES:
+        return f"its dtype {tensor.dtype} has no bytes of its own"
+    end = tensor.storage_offset() + _reach(tensor.shape, tensor.stride())
+    freed = tensor.numel() and end * tensor.element_size() > tensor.untyped_storage().nbytes()
+    return "its storage has been freed: gather it first" if freed else ""  # sharded models resize storages to 0
 
 
 def value(tag: str, content: Any) -> Any:
@@ -211,24 +215,25 @@ def decode(stored: StoredLeaf) -> torch.Tensor:
     if dtype is None:
         raise Damaged(f"leaf {stored.key!r}: torch has no dtype {stored.dtype!r}")
     checked_size(stored, dtype.itemsize)
-    try:
-        tensor = torch.empty(stored.shape, dtype=dtype)
-    except UNSOUND as error:
-        raise Damaged(f"leaf {stored.key!r}: {error}") from error
+    stride = stored.attrs.get("stride")
+    if stride is not None and not _fits(stride, stored.shape):
+        raise Damaged(f"leaf {stored.key!r}: stride {stride!r} does not fit the shape {list(stored.shape)}")
+    tensor = torch.empty(stored.shape, dtype=dtype)  # where memory is short this fails, and that is no damage
     if tensor.numel():
         stored.read_into(memory(tensor))
+    tensor = tensor if stride is None else _strided(tensor, stride)
     try:
-        return _dressed(_strided(tensor, stored.attrs.get("stride")), stored.attrs)
+        return _dressed(tensor, stored.attrs)
     except UNSOUND as error:
         raise Damaged(f"leaf {stored.key!r}: {error}") from error
 
 
-def _strided(tensor: torch.Tensor, stride: Any) -> torch.Tensor:
+def _fits(stride: Any, shape: Sequence[int]) -> bool:
+    return _are_sizes(stride) and len(stride) == len(shape) and _is_dense(shape, stride)
+
+
+def _strided(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """`tensor` in the memory layout that it had when it was saved."""
-    if stride is None:
-        return tensor
-    if not (_are_sizes(stride) and len(stride) == tensor.dim() and _is_dense(tensor.shape, stride)):
-        raise ValueError(f"stride {stride!r} does not fit the shape {list(tensor.shape)}")
     target = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
     carrier = _CARRIERS.get(tensor.element_size(), tensor.dtype)
     target.view(carrier).copy_(tensor.view(carrier))

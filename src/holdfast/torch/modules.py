@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import torch
@@ -171,13 +170,13 @@ def _is_under(name: str, prefixes: set[str]) -> bool:
 
 
 def _is_customised(module: nn.Module) -> bool:
+    """Lazy modules are: they hold a hook until their first batch."""
     kind = type(module)
     return (
         any(getattr(module, hooks, None) for hooks in _HOOKS)
         or any(name in vars(module) or not _is_torchs_own(kind, name) for name in _METHODS)
         or kind.get_extra_state is not nn.Module.get_extra_state
         or kind.set_extra_state is not nn.Module.set_extra_state
-        or any(map(is_lazy, chain(module.parameters(recurse=False), module.buffers(recurse=False))))
     )
 
 

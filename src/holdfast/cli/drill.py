@@ -1,0 +1,88 @@
+"""`holdfast drill`: kill a training script on purpose and prove that it resumes bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from .. import drill, terminal
+from ..drill.plan import SIGNALS
+from ..drill.table import COLUMNS, lines, row
+from ..errors import ChildError
+from . import options
+from .shown import echo, echo_json, safe, table
+
+
+class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    name = "SIGNALS"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        names = [name.strip().upper().removeprefix("SIG") for name in str(value).split(",")]
+        for name in names:
+            if name not in SIGNALS:
+                self.fail(f"{name!r} is none of {', '.join(SIGNALS)}", param, ctx)
+        return tuple(names)
+
+
+@click.command(
+    short_help="Kill a command on purpose; prove that it resumes bit for bit.",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option(
+    "--kills", type=click.IntRange(1), default=5, show_default=True, help="Interruptions that must be proven."
+)
+@click.option(
+    "--signals", type=_Signals(), default="KILL,TERM", show_default=True, help=f"Taken in turn: {','.join(SIGNALS)}."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Decides when and what is killed and damaged.")
+@click.option("--steps", type=click.IntRange(2), metavar="N", help="Stop after N steps: makes long runs drillable.")
+@click.option("--save-every", type=click.IntRange(1), metavar="K", help="Save every K steps, whatever the script says.")
+@click.option(
+    "--exempt", multiple=True, metavar="PATTERN", help="Metrics not to compare, besides timings. May be repeated."
+)
+@click.option("--flip/--no-flip", default=True, show_default=True, help="Damage checkpoints between attempts.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Leave the runs in DIR.")
+@options.as_json
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    kills: int,
+    signals: tuple[str, ...],
+    seed: int,
+    steps: int | None,
+    save_every: int | None,
+    exempt: tuple[str, ...],
+    flip: bool,
+    keep: Path | None,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND, a script that uses holdfast.Run, twice undisturbed and once with kills; compare every bit.
+
+    COMMAND itself is left as it is: HOLDFAST_RUN_DIR moves its run into a directory of the drill's, HOLDFAST_DRILL has
+    it note the digests of its state at each step.
+
+        holdfast drill --kills 20 -- python train.py --lr 0.1
+
+    Exit 0: identical, and every kill proven. 1: different, not proven, or not deterministic by itself. 8: COMMAND
+    failed by itself.
+    """
+    chosen = drill.Options(kills, signals, seed, steps, save_every, exempt, flip, keep)
+    try:
+        report = drill.drill(command, chosen, lambda line: terminal.say(f"drill: {line}"))
+    except ChildError as error:
+        if as_json:
+            echo_json({"verdict": "failed", "error": str(error), "command": list(command)})
+        head, *output = str(error).splitlines()
+        for line in output:
+            click.echo(safe(line), err=True)
+        raise ChildError(head) from error
+    if as_json:
+        echo_json(msgspec.to_builtins(report))
+    else:
+        table(COLUMNS, [row(attempt) for attempt in report.attempts])
+        for line in lines(report):
+            echo(line)
+    if report.exit_code:
+        raise click.exceptions.Exit(report.exit_code)

@@ -1,0 +1,306 @@
+"""The drill itself: two undisturbed runs, an interrupted one, a verdict."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from .. import disk, journal
+from ..errors import ChildError, UsageError
+from ..journal import Log
+from ..run import settings
+from . import cause, compare, evidence, kill, report
+from .evidence import Place, Trace
+from .aim import Aim, Options, move
+from .kill import Ended, Say, Start
+from .plan import SIGNALS, Kill, Pace, pace, plan
+from .report import Attempt, Divergence, Report
+
+MOST_IDLE = 3  # attempts in a row that came no further, without having been interrupted
+SHOWN_LINES = 20  # of a failed command's output
+
+
+class Drill:
+    """One drill of one command."""
+
+    def __init__(self, command: Sequence[str], options: Options, say: Say) -> None:
+        self.command, self.options, self.say = list(command), options, say
+        self._exempt = (*compare.TIMINGS, *options.exempt)
+        self._notes: list[str] = []
+
+    def run(self) -> Report:
+        """The findings.
+
+        Raises:
+            UsageError: an option, or the command, does not lend itself to a drill.
+            ChildError: the command failed by itself.
+        """
+        began = time.monotonic()
+        with kill.ended_by_signals(), _workplace(self.options.keep) as place:
+            found = self._run(place)
+        found.total_s = time.monotonic() - began
+        found.kept = None if self.options.keep is None else str(self.options.keep)
+        return found
+
+    def _run(self, place: Path) -> Report:
+        first, took_s = self._undisturbed(place / "first", 1)
+        self._undisturbed(place / "second", 2)
+        reference = evidence.trace(place / "first")
+        found = self._begin(reference, first, took_s)
+        self._judge(found, reference, evidence.trace(place / "second"), place, "second")
+        if found.verdict != report.IDENTICAL:
+            found.verdict = report.NOT_DETERMINISTIC
+            return found
+        found.saves = len(first.saves)
+        planned = self._plan(first)
+        if not planned:
+            found.verdict = report.NOT_PROVEN
+            return found
+        self.say(f"killed run: {len(planned)} kills planned over {first.last} steps")
+        found.attempts = self._interrupted(place / "killed", first, planned)
+        found.kills_proven = sum(attempt.proven for attempt in found.attempts)
+        interrupted = evidence.trace(place / "killed")
+        found.states_compared, found.metric_lines = len(interrupted.states), len(interrupted.metrics)
+        self._judge(found, reference, interrupted, place, "killed")
+        if found.verdict == report.IDENTICAL and found.kills_proven < self.options.kills:
+            found.verdict = report.NOT_PROVEN
+        return found
+
+    def _begin(self, reference: Trace, first: Pace, took_s: float) -> Report:
+        return Report(
+            verdict=report.NOT_PROVEN,
+            command=self.command,
+            seed=self.options.seed,
+            kills_asked=self.options.kills,
+            steps=first.last,
+            metrics={name: value for line in reference.metrics for name, value in line.values.items()},
+            exempt=compare.exempted(reference.metrics, self._exempt),
+            notes=self._notes,
+            reference_s=took_s,
+        )
+
+    # -- the two undisturbed runs ----------------------------------------------------------------------------------
+
+    def _undisturbed(self, root: Path, number: int) -> tuple[Pace, float]:
+        self.say(f"undisturbed run {number} of 2: {' '.join(self.command)}")
+        ended = kill.run(self._start(root, float("inf"), 0), lambda _: None)
+        log = _last_log(root)
+        if move(ended, log) != "finished":
+            raise ChildError(f"undisturbed run {number}: {_failure(ended, log)}")
+        if log is None:
+            raise UsageError(
+                f"the command ended well, but without a Run: it left nothing in {settings.RUN_DIR}. A drill needs a "
+                "script with `with Run(...) as run:`"
+            )
+        learnt = pace(log.events, ended.took_s)
+        self.say(
+            f"undisturbed run {number}: {learnt.last} steps in {ended.took_s:.1f} s, {len(learnt.saves)} saves on the way"
+        )
+        return learnt, ended.took_s
+
+    def _start(self, root: Path, timeout_s: float, after: int) -> Start:
+        drilled = settings.Drilled(self.options.steps, self.options.save_every_steps, digests=True)
+        wishes = msgspec.json.encode(drilled).decode()
+        environment = {settings.RUN_DIR: str(root), settings.DRILL: wishes}
+        return Start(self.command, environment, root, timeout_s, after)
+
+    # -- the interrupted one -----------------------------------------------------------------------------------------
+
+    def _plan(self, first: Pace) -> list[Kill]:
+        options = self.options
+        planned = plan(first, options.kills, options.signals, options.seed, damage=options.damage)
+        if not planned:
+            self._notes.append(
+                f"{len(first.saves)} checkpoints in {first.last} steps before the last one leave nothing to come back to: "
+                "save more often, or force it with --save-every K"
+            )
+        return planned
+
+    def _interrupted(self, root: Path, first: Pace, planned: list[Kill]) -> list[Attempt]:
+        """Start the command until it has finished, killing it as planned."""
+        attempts: list[Attempt] = []
+        aim = Aim(planned, first, self.options)
+        for _ in range(3 * self.options.kills + 10):
+            after = attempts[-1].attempt if attempts else 0
+            aim.begin(attempts)
+            ended = kill.run(self._start(root, first.timeout_s, after), aim)
+            log = _last_log(root, after)
+            what = move(ended, log)
+            if what == "failed" or log is None:
+                raise ChildError(f"attempt {after + 1} of the killed run: {_failure(ended, log)}")
+            attempts.append(_attempt(log, ended))
+            _prove(attempts)
+            if what == "finished":
+                self._tell(attempts[-1])
+                self._missed(aim)
+                return attempts
+            attempts[-1].damage = self._damage(root, aim, ended)
+            self._tell(attempts[-1])
+            _require_progress(attempts)
+        raise ChildError(
+            f"the command did not finish in {len(attempts)} attempts; the last reached step {attempts[-1].reached}"
+        )
+
+    def _damage(self, root: Path, aim: Aim, ended: Ended) -> str | None:
+        if ended.fired is not None:
+            aim.fired()
+        if not aim.wounds or ended.fired is None:
+            return None
+        wound = kill.damage(root, aim.wounds[0], self.options.seed)
+        if wound is None:
+            return None  # there will be an older checkpoint after a later kill
+        aim.wounds.pop(0)
+        return f"{wound.checkpoint}: {wound.what}"
+
+    def _missed(self, aim: Aim) -> None:
+        for kind in aim.wounds:
+            self._notes.append(f"no {kind} was planted: there was never an older whole checkpoint to fall back to")
+
+    def _tell(self, attempt: Attempt) -> None:
+        came = f"resumed at step {attempt.restored_step}" if attempt.restored else "started fresh"
+        how = f"{attempt.signal} at step {attempt.reached}" if attempt.signal else attempt.stop or "ended"
+        saving = f" while saving {attempt.in_save}" if attempt.in_save else ""
+        aside = f"; set aside {', '.join(attempt.quarantined)}" if attempt.quarantined else ""
+        hurt = f"; then {attempt.damage}" if attempt.damage else ""
+        self.say(f"attempt {attempt.attempt}: {came}{aside}, {how}{saving}{hurt}")
+
+    # -- the verdict ---------------------------------------------------------------------------------------------------
+
+    def _judge(self, found: Report, reference: Trace, other: Trace, place: Path, name: str) -> None:
+        metrics = compare.metric_differences(reference.metrics, other.metrics, self._exempt)
+        found.final_differences = evidence.final_differences(place / "first", place / name)
+        found.metric_differences = [str(each) for each in metrics]
+        parted = compare.parting(reference, other)
+        unseen = _unseen_damage(found.attempts)
+        if parted is None and not metrics and not found.final_differences and not unseen:
+            found.verdict = report.IDENTICAL
+            return
+        found.verdict = report.DIFFERENT
+        found.divergence = _divergence(reference, other, parted, metrics)
+        if unseen:
+            self._notes.append(f"damage went unseen: {unseen}")
+
+
+def _attempt(log: Log, ended: Ended) -> Attempt:
+    restored = next((event for event in log.events if event["event"] == "restored"), {})
+    last = log.events[-1] if log.closed else {}
+    steps = [int(event["step"]) for event in log.events if event["event"] in ("restored", "digests", "saved")]
+    return Attempt(
+        attempt=log.attempt,
+        restored=restored.get("checkpoint"),
+        restored_step=int(restored.get("step", 0)),
+        reached=max(steps, default=0),
+        signal=ended.fired.signal if ended.fired else None,
+        in_save=ended.fired.in_save if ended.fired else None,
+        stop=last.get("reason") or last.get("event"),
+        exit=ended.exit,
+        took_s=ended.took_s,
+        quarantined=[str(event["name"]) for event in log.events if event["event"] == "quarantined"],
+    )
+
+
+def _prove(attempts: list[Attempt]) -> None:
+    """A kill counts once the next attempt came back to a step above 0 and went beyond it."""
+    if len(attempts) > 1 and attempts[-2].signal is not None:
+        attempts[-2].proven = 0 < attempts[-1].restored_step < attempts[-1].reached
+
+
+def _require_progress(attempts: Sequence[Attempt]) -> None:
+    idle = [each.signal is None and each.reached <= each.restored_step for each in attempts[-MOST_IDLE:]]
+    if len(idle) == MOST_IDLE and all(idle):
+        last = attempts[-1]
+        raise ChildError(
+            f"{MOST_IDLE} attempts in a row came no further than step {last.reached}: {last.stop or last.exit}"
+        )
+
+
+def _unseen_damage(attempts: Sequence[Attempt]) -> str | None:
+    """Damage that the next attempt did not set aside."""
+    for before, after in pairwise(attempts):
+        if before.damage and before.damage.partition(":")[0] not in after.quarantined:
+            return before.damage
+    return None
+
+
+def _divergence(
+    reference: Trace, other: Trace, parted: compare.Parting | None, metrics: Sequence[compare.MetricDifference]
+) -> Divergence:
+    facts = cause.gather(reference, parted, metrics)
+    reason = cause.usual(facts)
+    if metrics and (parted is None or facts.metrics_first):
+        place, attempt, what = metrics[0].place, _logged_by(other, metrics[0].place), metrics[0].what
+    elif parted is not None:
+        place, attempt, what = parted.place, parted.attempt, parted.what
+    else:
+        place, attempt, what = reference.states[-1].place, max(other.restored, default=0), "the last state differs"
+    resumed = other.restored.get(attempt)
+    return Divergence(
+        step=place.step,
+        phase=place.phase,
+        attempt=attempt,
+        resumed_from=resumed.step if resumed else None,
+        leaf=facts.leaves[0] if facts.leaves and not facts.metrics_first else None,
+        leaves=list(facts.leaves),
+        metric=facts.metrics[0] if facts.metrics else None,
+        what=what,
+        cause=reason.name,
+        advice=reason.text,
+    )
+
+
+def _logged_by(trace: Trace, place: Place) -> int:
+    """The attempt whose line at `place` survived: the last that began before it."""
+    return max((attempt for attempt, restored in trace.restored.items() if restored.order < place.order), default=0)
+
+
+def _last_log(root: Path, after: int = 0) -> Log | None:
+    logs = [log for log in journal.logs(root) if log.attempt > after]
+    return logs[-1] if logs else None
+
+
+def _failure(ended: Ended, log: Log | None) -> str:
+    tail = "\n".join(ended.tail.splitlines()[-SHOWN_LINES:])
+    if log is not None and log.closed and log.events[-1]["event"] == "stop":
+        how = (
+            f"stopped by itself ({log.events[-1].get('reason')}); give it more time, or drill fewer steps with --steps"
+        )
+    else:
+        how = f"killed by signal {-ended.exit}" if ended.exit < 0 else f"failed with exit {ended.exit}"
+    return f"the command {how}; the end of its output:\n{tail}"
+
+
+@contextmanager
+def _workplace(keep: Path | None) -> Iterator[Path]:
+    """Where the runs live: a directory that goes with the drill, unless the user wants to keep it."""
+    if keep is None:
+        place = Path(tempfile.mkdtemp(prefix="holdfast-drill-"))
+        try:
+            yield place
+        finally:
+            disk.remove_tree(place)
+        return
+    disk.make_dirs(keep)
+    if any(keep.iterdir()):
+        raise UsageError(f"--keep {keep}: not empty; name a directory that is, or that does not exist yet")
+    yield keep
+
+
+def drill(command: Sequence[str], options: Options, say: Callable[[str], None]) -> Report:
+    """Drill `command`, telling `say` line by line how it goes.
+
+    Raises:
+        UsageError: an option, or the command, does not lend itself to a drill.
+        ChildError: the command failed by itself.
+    """
+    if not command:
+        raise UsageError("no command to drill: holdfast drill -- python train.py ...")
+    unknown = [name for name in options.signals if name not in SIGNALS]
+    if unknown or not options.signals or options.kills < 1:
+        raise UsageError(f"a drill takes at least one kill, by signals among {', '.join(SIGNALS)}; not {unknown}")
+    return Drill(command, options, say).run()

@@ -1,0 +1,356 @@
+"""Crash enumeration: every change that a save, a prune, a quarantine or a claim makes to files, and every end after it.
+
+Each story is played once under `Memory`; between every two changes (and in the middle of every write) the pictures of
+what may be left are taken. Each different picture is made real and opened by a new store, which must find the old or
+the new checkpoint, whole, and never one older than the last save that had returned; then it saves on.
+"""
+
+import itertools
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from faults import BROKEN, FULL, Call, Memory, Picture, counting, door, failing, scratched
+
+from holdfast import disk, journal
+from holdfast.errors import NotFound, StoreError, UsageError
+from holdfast.rules import Best, Last
+from holdfast.store import attempt as attempts
+from holdfast.store.store import Facts, Store
+
+KEEP = Last(2) | Best("acc", max)
+
+
+def state_of(step: int) -> dict[str, Any]:
+    return {"model": {"w": np.full((3, 4), step, "float32")}, "text": bytes([step % 251]) * 1100, "step": step}
+
+
+def put(store: Store, step: int) -> None:
+    store.save(state_of(step), step=step, facts=Facts(document={"by": "a test"}, metrics={"acc": -abs(step - 2)}))
+
+
+def whole(state: Any, step: int) -> bool:
+    wanted = state_of(step)
+    same = state["model"]["w"].tobytes() == wanted["model"]["w"].tobytes()
+    return same and (state["text"], state["step"]) == (wanted["text"], wanted["step"])
+
+
+class Done(NamedTuple):
+    """What had returned, and must last."""
+
+    step: int = 0  # of the newest save
+    attempt: int = 0
+    lines: tuple[int, ...] = ()  # of metrics, synced
+    kept: tuple[str, ...] = ()  # names set aside or about to be, which nothing may delete
+    flying: int = 0  # the newest step that may be there
+
+
+class Story:
+    """A store, what it did, and what it may rely on."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.done = root, Done()
+        self.store = Store(root)
+
+    def claim(self, **named) -> None:
+        self.store = Store(self.root, take_over=True, **named)
+        self.store.claim()
+        self.done = self.done._replace(attempt=self.store.attempt.number)
+
+    def save(self, step: int) -> None:
+        self.done = self.done._replace(flying=max(step, self.done.flying))
+        put(self.store, step)
+        self.done = self.done._replace(step=step)
+
+    def line(self, step: int) -> None:
+        self.store.attempt.record("metrics", step=step, phase="step", values={"loss": step})
+        self.store.attempt.flush(sync=True)
+        self.done = self.done._replace(lines=(*self.done.lines, step))
+
+
+def first_save(story: Story) -> Iterator[None]:
+    yield
+    story.claim()
+    story.save(1)
+
+
+def save_and_prune(story: Story) -> Iterator[None]:
+    story.claim(keep=KEEP)
+    for step in (1, 2, 3):
+        story.save(step)
+    story.line(3)
+    yield
+    story.line(4)
+    story.save(4)  # 1 went with 3's save; nothing goes now: 2 is the best
+    story.save(5)  # 3 goes
+    story.line(5)
+
+
+def prune(story: Story) -> Iterator[None]:
+    story.claim()
+    for step in (1, 2, 3, 4):
+        story.save(step)
+    story.store.pin(2)
+    yield
+    story.store.prune(Last(1))
+
+
+def quarantine_and_fall_back(story: Story) -> Iterator[None]:
+    story.claim()
+    for step in (1, 2, 3):
+        story.save(step)
+    shard = story.store[3].path / "model.safetensors"
+    shard.write_bytes(b"X" + shard.read_bytes()[1:])
+    story.done = story.done._replace(step=2, kept=("step-000000003",))
+    yield
+    story.store.quarantine(story.store[3], "digest")
+    assert whole(story.store.load(), 2)
+    story.save(3)
+
+
+def fence_leftovers(story: Story) -> Iterator[None]:
+    """The successor of an attempt that died in several places at once."""
+    story.claim()
+    for step in (1, 2, 3):
+        story.save(step)
+    story.line(3)
+    room = story.store.attempt.room
+    os.rename(story.store[3].path, room / "quarantine-step-000000003-digest")
+    os.rename(story.store[1].path, room / "deleting-step-000000001")
+    (room / "step-000000004").mkdir()
+    (room / "step-000000004" / "model.safetensors").write_bytes(b"half")
+    (room / "link-latest").symlink_to("step-000000003")
+    story.done = story.done._replace(step=2, flying=2, kept=("step-000000003",))
+    yield
+    story.claim()
+    story.save(3)
+
+
+def directory(story: Story) -> Iterator[None]:
+    story.claim()
+    story.save(1)
+    yield
+    story.done = story.done._replace(flying=2)
+    with story.store.directory(step=2) as path:
+        (path / "deep").mkdir()
+        (path / "deep" / "a.bin").write_bytes(b"a" * 3000)
+        (path / "b.txt").write_text("b")
+    story.done = story.done._replace(step=2)
+
+
+STORIES = (first_save, save_and_prune, prune, quarantine_and_fall_back, fence_leftovers, directory)
+
+
+# -- one pass, all ends ---------------------------------------------------------------------------------------------
+
+
+class End(NamedTuple):
+    how: str
+    at: int  # the change before which it came
+    picture: Picture
+    done: Done
+    memory: Memory | None  # with "killed": the disk's, for what comes after
+
+
+def ends(base: Path, tell: Callable[[Story], Iterator[None]]) -> tuple[list[Call], list[End]]:
+    """Play the story over a remembering disk; every different picture that an end could leave."""
+    story = Story(base / "run")
+    play = tell(story)
+    next(play)
+    memory = Memory(base)
+    calls: list[Call] = []
+    found: list[End] = []
+    seen: set[Any] = set()
+
+    def look(how: str, pictures: Iterator[tuple[str, Picture]]) -> None:
+        for kind, picture in pictures:
+            mark = (picture.mark(), story.done)
+            if mark not in seen or kind == "killed":
+                found.append(End(how or kind, len(calls), picture, story.done, memory.freeze() if kind == "killed" else None))
+            seen.add(mark)
+
+    def act(call: Call, perform: Callable[[], Any]) -> Any:
+        look("", memory.states())
+        calls.append(call)
+        if call.name != "write":
+            return memory(call, perform)
+        half = len(call.data) // 2
+        os.write(call.descriptor, memoryview(call.data)[:half])
+        look("killed in a write", iter([("half", memory.live())]))
+        return half + memory(call, lambda: os.write(call.descriptor, memoryview(call.data)[half:]))
+
+    with door(act):
+        next(play, None)
+    look("", memory.states())
+    memory.close()
+    return calls, found
+
+
+def opens_whole(root: Path, done: Done, *, saving: bool = True) -> None:
+    """The law, asked of what an end has left."""
+    store = Store(root, take_over=True)
+    newest = step_of(store)
+    assert done.step <= newest <= done.flying
+    for checkpoint in store.checkpoints():
+        assert checkpoint.name in done.kept or not list(checkpoint.problems())
+        if checkpoint.name not in done.kept and "model" in checkpoint.parts():
+            assert whole(checkpoint.load(), checkpoint.step)
+    store.claim()
+    assert store.attempt.number > done.attempt
+    assert set(done.lines) <= {event["step"] for event in journal.metrics(root)}
+    for name in done.kept:
+        assert [path for path in root.glob("*/*") if path.name.startswith(name)]
+    if not saving:
+        return
+    if newest == done.flying > 0 and "model" in store.latest().parts():
+        with pytest.raises(UsageError):
+            put(store, newest)
+    for name in done.kept:
+        if (root / "checkpoints" / name).exists():
+            store.quarantine(store[name], "digest")
+    for step in range(step_of(store) + 1, done.flying + 2):
+        put(store, step)
+        assert step_of(store) == step
+    store.prune(Last(1))
+    is_tidy(store)
+
+
+def step_of(store: Store) -> int:
+    """The newest valid checkpoint's step; 0 when nothing was ever committed."""
+    try:
+        state = store.load()
+    except NotFound:
+        return 0
+    return state["step"] if state else store.latest().step
+
+
+def is_tidy(store: Store) -> None:
+    """What the dead left is gone: one room with a journal in it, and whole checkpoints with links that lead to them."""
+    room = store.attempt.room
+    assert [path.name for path in room.iterdir()] == [store.attempt.journal.name]
+    rooms = [path for path in room.parent.iterdir() if not path.name.startswith(".claim-")]
+    assert rooms == [room]
+    for path in (store.root / "checkpoints").iterdir():
+        assert path.exists()
+        assert path.is_symlink() or attempts.is_checkpoint(path)
+
+
+def after(end: End, base: Path) -> None:
+    """Open what is left; when a process was killed, also cut the cord after its successor has saved."""
+    if end.memory is None:
+        list(end.picture.build(base))
+        if (base / "run").exists():
+            opens_whole(base / "run", end.done)
+        return
+    memory = end.memory.fork(end.picture, base)
+    if (base / "run").exists() or end.done.step == 0:
+        with door(memory):
+            opens_whole(base / "run", end.done)
+        last = Done(step=end.done.flying + 1, flying=end.done.flying + 1)
+        pictures = {picture.mark(): picture for _, picture in memory.states()}
+        for number, picture in enumerate(pictures.values()):
+            list(picture.build(base.with_name(f"{base.name}-{number}")))
+            opens_whole(base.with_name(f"{base.name}-{number}") / "run", last, saving=False)
+    memory.close()
+
+
+def enumerate_ends(tell: Callable[[Story], Iterator[None]]) -> Counter[str]:
+    with scratched("crash") as place:
+        (place / "live").mkdir()
+        calls, found = ends(place / "live", tell)
+        for number, end in enumerate(found):
+            base = place / f"end-{number}"
+            try:
+                after(end, base)
+            except BaseException as error:
+                before = calls[end.at] if end.at < len(calls) else "the end"
+                error.add_note(f"{tell.__name__}: {end.how} before change {end.at} of {len(calls)}: {before}; {end.done}")
+                raise
+            for path in place.glob(f"{base.name}*"):
+                shutil.rmtree(path)
+    counts = Counter(end.how for end in found)
+    counts["changes"] = len(calls)
+    return counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tell", STORIES, ids=lambda tell: tell.__name__)
+def test_a_crash_anywhere_leaves_the_old_or_the_new_whole(tell, record_property):
+    """Whatever was killed, cut short or forgotten: a new store finds a whole checkpoint, no older than the last save."""
+    counts = enumerate_ends(tell)
+    record_property("ends", dict(counts))
+    print(tell.__name__, dict(counts))
+    assert counts["killed"] == counts["changes"] + 1
+    assert counts["the cord"]
+    assert counts["name lost"] or tell is directory
+
+
+# -- a disk that refuses --------------------------------------------------------------------------------------------
+
+
+def refused(tell: Callable[[Story], Iterator[None]], nth: int, code: int) -> bool:
+    """Play the story with its nth change refused; whether it came that far."""
+    with scratched("refused") as place:
+        story = Story(place / "run")
+        play = tell(story)
+        next(play)
+        calls: list[Call] = []
+        fail, count = failing(nth, code), counting(calls)
+        try:
+            with door(lambda call, perform: count(call, lambda: fail(call, perform))):
+                next(play, None)
+        except (StoreError, UsageError, OSError) as error:
+            assert isinstance(error, StoreError | UsageError) or tell is directory  # there, the user's own writing failed
+            if story.store.attempt is not None:
+                still_works(story)
+        shutil.copytree(place / "run", place / "copy", symlinks=True) if (place / "run").exists() else None
+        for root in (place / "run", place / "copy"):
+            opens_whole(root, story.done)
+        return len(calls) > nth
+
+
+def still_works(story: Story) -> None:
+    """The same store goes on after a failure: the step is there, or can be saved again."""
+    store = story.store
+    for name in story.done.kept:
+        if (store.root / "checkpoints" / name).exists():
+            store.quarantine(store[name], "digest")
+    newest = step_of(store)
+    assert story.done.step <= newest <= story.done.flying
+    store.keep = None
+    for step in range(newest + 1, story.done.flying + 2):
+        story.save(step)
+        assert step_of(store) == step
+    assert [path.name for path in store.attempt.room.iterdir()] == [store.attempt.journal.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [FULL, BROKEN], ids=["ENOSPC", "EIO"])
+@pytest.mark.parametrize("tell", STORIES, ids=lambda tell: tell.__name__)
+def test_a_refusal_anywhere_leaves_the_old_or_the_new_whole(tell, code):
+    """A full or failing disk at any change: this store and a new one find a whole checkpoint, and save on."""
+    for nth in itertools.count():
+        if not refused(tell, nth, code):
+            break
+    assert nth > 5
+
+
+# -- tests of these tests -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["sync_dir", "sync_file", "fsync"])
+def test_the_model_notices_a_sync_that_is_missing(lost, monkeypatch):
+    """Without one kind of sync, some end leaves less than was promised."""
+    if lost == "fsync":
+        real, quiet = os.fsync, lambda fd: None if os.path.isfile(f"/proc/self/fd/{fd}") else real(fd)
+        monkeypatch.setattr(os, "fsync", quiet)
+    else:
+        monkeypatch.setattr(disk, lost, lambda path: None)
+    with pytest.raises((AssertionError, StoreError)):
+        enumerate_ends(directory if lost == "sync_file" else save_and_prune)
