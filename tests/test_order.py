@@ -1,7 +1,7 @@
 """The order of an epoch: a permutation, even, and the same for ever."""
 
 from collections import Counter
-from itertools import permutations
+from itertools import pairwise, permutations
 from statistics import NormalDist
 
 import pytest
@@ -99,7 +99,7 @@ def test_places_and_pairs_are_even(length):
 def test_neighbours_are_scattered_in_a_large_order():
     """Within one epoch the step from one value to the next is spread over the whole range."""
     values = list(Order(20000, 1, 1))
-    steps = Counter((after - before) % 20000 // 1000 for before, after in zip(values, values[1:], strict=False))
+    steps = Counter((after - before) % 20000 // 1000 for before, after in pairwise(values))
     assert chi_square_score(steps, 20, len(values) - 1) < NormalDist().inv_cdf(0.9999)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from itertools import chain
 
 import numpy as np
@@ -482,10 +483,14 @@ def test_workers_ignore_the_signals_that_stop_a_run(start, tmp_path):
     path.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, str(path), start]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as train:
-        assert train.stdout.readline() == b"open\n"
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-            os.killpg(train.pid, number)
-            time.sleep(0.05)
-        assert train.stdout.readline() == b"400\n"
-        assert train.wait(20) == 0
-        assert train.stderr.read() == b""
+        try:
+            assert train.stdout.readline() == b"open\n"
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+                os.killpg(train.pid, number)
+                time.sleep(0.05)
+            assert train.stdout.readline() == b"400\n"
+            assert train.wait(20) == 0
+            assert train.stderr.read() == b""
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(train.pid, signal.SIGKILL)

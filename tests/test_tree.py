@@ -179,6 +179,37 @@ def test_the_tree_is_a_function_of_the_state(state):
     assert all(block.data == second.leaves[key].data for key, block in first.leaves.items())
 
 
+GOLDEN = {
+    "null": None,
+    '[true,-9007199254740992,0.5,"é"]': [True, -(2**53), 0.5, "é"],
+    '{"dict":{"b":1,"a":{"tuple":[]}}}': {"b": 1, "a": ()},
+    '{"items":[[1,"a"],["1","b"]]}': {1: "a", "1": "b"},
+    '[{"float":"8000000000000000"},{"float":"fff0000000000000"}]': [-0.0, -float("inf")],
+    '{"int":"-0x20000000000001"}': -(2**53) - 1,
+    '[{"bytes":"AAE="},{"bytearray":{"bytes":""}}]': [b"\0\1", bytearray()],
+    '{"str":"61eda080"}': "a\ud800",
+    '{"set":["a",1,2]}': {"a", 2, 1},
+    '{"defaultdict":["list",[["a",[]]]]}': defaultdict(list, a=[]),
+    '{"deque":[3,[1]]}': deque([1], 3),
+    '{"datetime":[2020,1,2,3,4,5,6,1,["offset",{"timedelta":[0,3600,0]}]]}': dt.datetime(
+        2020, 1, 2, 3, 4, 5, 6, dt.timezone(dt.timedelta(hours=1)), fold=1
+    ),
+    '{"enum":["test_tree.Color","RED"]}': Color.RED,
+    '{"flag":["test_tree.Mode",3]}': Mode.READ | Mode.WRITE,
+    '{"dataclass":["test_tree.Point",{"x":1,"y":0}]}': Point(1),
+    '{"namedtuple":["test_tree.Pair",[1,null]]}': Pair(1),
+    '{"numpy_scalar":["<f4","0000803f"]}': np.float32(1),
+}
+
+
+@pytest.mark.parametrize("text", GOLDEN)
+def test_the_format_is_what_it_was(text):
+    """Checkpoints outlive versions: these spellings are for ever."""
+    state = GOLDEN[text]
+    assert text == msgspec.json.encode(tree.flatten(state).tree).decode()
+    assert_same(state, tree.unflatten(msgspec.json.decode(text), {}.get, types=TYPES))
+
+
 @pytest.mark.parametrize(
     "state",
     [
@@ -450,7 +481,8 @@ HOSTILE = [
     {"enum": [3, "RED"]}, {"enum": ["builtins.eval", "x"]}, {"flag": [f"{__name__}.Mode", "x"]}, {"flag": [f"{__name__}.Mode", 64]},
     {"flag": [f"{__name__}.Color", 1]}, {"namedtuple": [f"{__name__}.Pair", [1]]}, {"namedtuple": [f"{__name__}.Pair", "ab"]},
     {"namedtuple": [f"{__name__}.Color", [1, 2]]}, {"dataclass": [f"{__name__}.Point", {"z": 1}]}, {"dataclass": [f"{__name__}.Point", []]},
-    {"dataclass": [f"{__name__}.Settings", {"__class__": 1}]}, {"dataclass": [f"{__name__}.Pair", {}]}, {"custom": ["os.system", "true"]},
+    {"dataclass": [f"{__name__}.Settings", {"__class__": 1}]}, {"dataclass": [f"{__name__}.Settings", {"rate": 1, "__dict__": {"dict": {"names": 1}}}]},
+    {"dataclass": [f"{__name__}.Pair", {}]}, {"custom": ["os.system", "true"]},
     {"random.Random": [3, {"bytes": ""}, None]}, {"random.Random": 3}, {"numpy_scalar": ["O", "00"]}, {"numpy_scalar": ["<f4", "00"]},
     {"numpy.Generator": ["os", [1, 2]]}, {"numpy.Generator": ["PCG64", [{"dict": {}}, None]]}, {"numpy.Generator": [["PCG64"], 1]},
     {"numpy.RandomState": {"dict": {}}}, {"numpy.SeedSequence": [1]}, {"numpy.dtype": "O"}, {"numpy.dtype": "f4,f4"}, {"numpy.dtype": None},

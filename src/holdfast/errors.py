@@ -18,6 +18,8 @@ The number is the process's exit status.
 
 
 class HoldfastError(Exception):
+    """What went wrong, where, and what to do next. `exit_code` becomes the process's exit status."""
+
     exit_code = 1
 
 

@@ -107,6 +107,7 @@ def redact_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
     return _redact_items(mapping.items(), DEEPEST)
 
 
+@functools.cache
 def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)

@@ -28,9 +28,15 @@ def _summary(log: Log) -> dict[str, Any]:
         "restored": restored.get("checkpoint") if restored else None,
         "restored_step": restored.get("step") if restored else None,
         "last_step": max(steps, default=0) or None,
-        "saved": sum(event["event"] == "saved" for event in log.events),
+        "saved": _count(log, "saved"),
+        "pruned": sum(len(event["names"]) for event in log.events if isinstance(event.get("names"), list)),
+        "quarantined": _count(log, "quarantined"),
         "ended": _ended(log, times),
     }
+
+
+def _count(log: Log, kind: str) -> int:
+    return sum(event["event"] == kind for event in log.events)
 
 
 def _ended(log: Log, times: list[float]) -> str:

@@ -128,8 +128,8 @@ def _section(title: str, lines: Iterable[str]) -> None:
 
 
 def _attempt(each: dict[str, Any]) -> str:
-    began = "before its first line" if each["began"] is None else f"after {duration(each['seconds'])}"
-    start = f"from {each['restored']}" if each["restored"] else "from the start"
-    reached = "" if each["last_step"] is None else f", reached step {each['last_step']}"
-    saves = f", {each['saved']} saved" if each["saved"] else ""
-    return f"{each['attempt']}  {start}{reached}{saves}; {each['ended']} ({began})"
+    start = f" from {each['restored']}" if each["restored"] else ""
+    reached = f" to step {each['last_step']}" if each["last_step"] else ""
+    done = "".join(f", {each[what]} {what}" for what in ("saved", "pruned", "quarantined") if each[what])
+    took = f" after {duration(each['seconds'])}" if each["seconds"] is not None else ""
+    return f"{each['attempt']}{start}{reached}{done}: {each['ended']}{took}"

@@ -75,6 +75,12 @@ def _print(checkpoint: Checkpoint, *, everything: bool) -> None:
         echo(f"  {name:<16}{text}")
     for line in _leaves(m.leaves, everything=everything):
         echo(line)
+    loose = [name for name in m.files if not any(leaf.shard == name for leaf in m.leaves.values())]
+    if loose:
+        echo()
+        echo("files")
+    for name in loose:
+        echo(f"  {name}  {size(m.files[name].size_bytes)}")
     for name in ("vars", "position"):
         node = nodes.at(m.tree, "holdfast", name)
         if node is not None:

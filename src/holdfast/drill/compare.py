@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from .evidence import Line, Place, Seen, Trace
+from .evidence import Line, Place, Seen, Trace, generator_of
 
 TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that no two runs share
 
@@ -30,26 +30,62 @@ class MetricDifference(NamedTuple):
         return f"{self.name or 'a line'} at {self.place}: {self.what}"
 
 
-def parting(reference: Trace, other: Trace) -> Parting | None:
+def idle(a: Trace, b: Trace) -> frozenset[str]:
+    """Global generators that nobody seeded and nobody drew from: each run has its own state of them, from start to end.
+
+    The comparison asks of them that they stay what they are within a run, across all its resumes.
+    """
+    values = [_generators(trace.states) for trace in (a, b)]
+    still = {name for name in values[0] if all(len(each.get(name, ())) == 1 for each in values)}
+    return frozenset(name for name in still if values[0][name] != values[1][name])
+
+
+def _generators(states: Sequence[Seen]) -> dict[str, set[tuple[str, ...]]]:
+    """The states in which each global generator was seen."""
+    found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for seen in states:
+        leaves: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for key, digest in seen.leaves.items():
+            name = generator_of(key)
+            if name is not None:
+                leaves[key.split("/")[1], name].append(digest)
+        for (_, name), digests in leaves.items():
+            found[name].add(tuple(digests))
+    return found
+
+
+def parting(reference: Trace, other: Trace, idle: frozenset[str] = frozenset()) -> Parting | None:
     """Where `other` first left the reference run's states; None when each of them is one of the reference run's.
 
     Work that was undone by a later kill counts too: it was done after a resume that should have been exact.
     """
     expected = {seen.place: seen.leaves for seen in reference.states}
+    own = _own_generators(other, idle)
     for seen in sorted(other.states, key=_when):
         if seen.place not in expected:
             return Parting(seen.place, seen.attempt, (), "the uninterrupted run has no such safe point")
-        changed = _changed(expected[seen.place], seen.leaves)
+        changed = _changed({**expected[seen.place], **own.get(seen.attempt, {})}, seen.leaves)
         if changed:
-            return Parting(
-                seen.place, seen.attempt, changed, f"{len(changed)} of {len(expected[seen.place])} leaves differ"
-            )
+            what = f"{len(changed)} of {len(expected[seen.place])} leaves differ"
+            return Parting(seen.place, seen.attempt, changed, what)
     reached = {seen.place for seen in other.states}
     missing = [seen for seen in sorted(reference.states, key=_when) if seen.place not in reached]
     if missing:
         last = max((seen.attempt for seen in other.states), default=0)
         return Parting(missing[0].place, last, (), "the interrupted run never came there")
     return None
+
+
+def _own_generators(trace: Trace, idle: frozenset[str]) -> dict[int, dict[str, str]]:
+    """For each attempt, what its idle generators have to be: what they were in the fresh start that it goes back to."""
+    found: dict[int, dict[str, str]] = {}
+    current: dict[str, str] = {}
+    for seen in trace.states:
+        fresh = seen.attempt not in found and trace.restored.get(seen.attempt, Place(0)).step == 0
+        if fresh:
+            current = {key: digest for key, digest in seen.leaves.items() if generator_of(key) in idle}
+        found.setdefault(seen.attempt, current)
+    return found
 
 
 def _when(seen: Seen) -> tuple[tuple[int, int], int]:

@@ -16,8 +16,8 @@ from ..errors import ChildError, UsageError
 from ..journal import Log
 from ..run import settings
 from . import cause, compare, evidence, kill, report
-from .evidence import Place, Trace
 from .aim import Aim, Options, move
+from .evidence import Place, Trace
 from .kill import Ended, Say, Start
 from .plan import SIGNALS, Kill, Pace, pace, plan
 from .report import Attempt, Divergence, Report
@@ -32,6 +32,7 @@ class Drill:
     def __init__(self, command: Sequence[str], options: Options, say: Say) -> None:
         self.command, self.options, self.say = list(command), options, say
         self._exempt = (*compare.TIMINGS, *options.exempt)
+        self._idle: frozenset[str] = frozenset()
         self._notes: list[str] = []
 
     def run(self) -> Report:
@@ -51,12 +52,16 @@ class Drill:
     def _run(self, place: Path) -> Report:
         first, took_s = self._undisturbed(place / "first", 1)
         self._undisturbed(place / "second", 2)
-        reference = evidence.trace(place / "first")
+        reference, second = evidence.trace(place / "first"), evidence.trace(place / "second")
+        self._idle = compare.idle(reference, second)
         found = self._begin(reference, first, took_s)
-        self._judge(found, reference, evidence.trace(place / "second"), place, "second")
+        self._judge(found, reference, second, place, "second")
         if found.verdict != report.IDENTICAL:
             found.verdict = report.NOT_DETERMINISTIC
             return found
+        if self._idle:
+            names = ", ".join(sorted(self._idle))
+            self._notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
         found.saves = len(first.saves)
         planned = self._plan(first)
         if not planned:
@@ -174,9 +179,9 @@ class Drill:
 
     def _judge(self, found: Report, reference: Trace, other: Trace, place: Path, name: str) -> None:
         metrics = compare.metric_differences(reference.metrics, other.metrics, self._exempt)
-        found.final_differences = evidence.final_differences(place / "first", place / name)
+        found.final_differences = evidence.final_differences(place / "first", place / name, self._idle)
         found.metric_differences = [str(each) for each in metrics]
-        parted = compare.parting(reference, other)
+        parted = compare.parting(reference, other, self._idle)
         unseen = _unseen_damage(found.attempts)
         if parted is None and not metrics and not found.final_differences and not unseen:
             found.verdict = report.IDENTICAL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.diff import same_state
 from ..store.store import Store
 
+GENERATORS = (f"{RESERVED}/rng/", f"{RESERVED}/epoch_rng/")
 PHASES = ("step", "end", "exit")
 
 
@@ -70,9 +71,15 @@ def trace(root: Path) -> Trace:
     return Trace(states, metrics, restored, _loaders(root))
 
 
-def final_differences(a: Path, b: Path) -> list[str]:
-    """What differs between the last states of two runs, every byte of both read and compared."""
-    return [str(difference) for difference in same_state(_last(a), _last(b))]
+def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]:
+    """What differs between the last states of two runs, every byte of both read and compared; `idle` generators left out."""
+    return [str(each) for each in same_state(_last(a), _last(b)) if generator_of(each.where) not in idle]
+
+
+def generator_of(key: str) -> str | None:
+    """The global random generator that the leaf belongs to, or None."""
+    prefix = next((prefix for prefix in GENERATORS if key.startswith(prefix)), None)
+    return None if prefix is None else key.removeprefix(prefix).partition("/")[0]
 
 
 def _last(root: Path) -> Checkpoint:

@@ -63,6 +63,7 @@ def batches(session: Session, loader: Iterable[Any], name: str, accumulate: int)
         if not position.in_epoch:
             _begin_epoch(session)
         if position.loaders.get(name, {}).get("done"):
+            settle(session, ready=position.current is None and session.loops == ["batches"])
             return
         yield from _consume(session, _feed(session, loader, name, accumulate), name, accumulate)
         if session.loops == ["batches"]:

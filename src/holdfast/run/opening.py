@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from .. import journal
-from ..errors import Mismatch
+from ..errors import Mismatch, StoreError
 from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -70,8 +70,10 @@ def require_settled(session: Session) -> None:
 
 
 def _go_back_once(session: Session, step: int) -> None:
-    newest = session.store.checkpoints()[-1:]
-    memory = newest[0].load(part=RESERVED, placeholders=True) if newest else {}
+    try:
+        memory = session.store.latest().load(part=RESERVED, placeholders=True)
+    except StoreError:  # damaged or none: so it is not one that came after going back
+        memory = {}
     if step not in memory.get("position", {}).get("went_back", []):
         names = resume.go_back(session.store, step)
         say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")

@@ -57,9 +57,9 @@ class Session:
     def __init__(self, options: Options, tracked: Tracked, variables: Vars) -> None:
         self.options, self.tracked, self.vars = options, tracked, variables
         self.drilled = settings.drilled()
+        self.stop, self.progress = Stop(options.deadline), Progress()
         self.store = Store(options.path, keep=options.keep, take_over=options.take_over)
         self.attempt = self.store.claim()
-        self.stop, self.progress = Stop(options.deadline), Progress()
 
         # where it is
         self.position = Position()

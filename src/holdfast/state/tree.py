@@ -31,6 +31,7 @@ from .codec import MAKERS, NODES, Block, Node
 MAX_DEPTH = 100  # of containers within each other; up to 4 JSON levels each, and Python's own stack ends at 1,000
 INLINE_BYTES = 1024  # longer bytes are a leaf
 _NAMED = ("enum", "flag", "dataclass", "namedtuple", "custom")
+_KEYED = ("dict", "dataclass", "ordered_with")  # whose content has an object with names of the user's
 FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (list, dict, set, int, float, str, bool, tuple)}
 
 
@@ -206,7 +207,7 @@ class _Flattener:
         blocks: dict[str, Block] = {}
         for found in self._found.values():
             for share in codec.shares([each.value for each in found]):
-                _place(share, found, blocks)
+                _settle(share, found, blocks)
         return blocks
 
     def hashed(self, value: Any, step: _Step) -> Any:
@@ -245,7 +246,8 @@ class _Flattener:
         raise self._refusal(value, why)
 
 
-def _place(share: codec.Share, found: list[_Found], blocks: dict[str, Block]) -> None:
+def _settle(share: codec.Share, found: list[_Found], blocks: dict[str, Block]) -> None:
+    """Give a block its key, and tell the nodes of the leaves in it."""
     first = found[min(share.places)].key
     key = _unused(first if None in share.places.values() else f"{first}@storage", blocks)
     blocks[key] = share.block
@@ -417,9 +419,6 @@ def _named(tree: Any) -> Iterator[tuple[str, str]]:
             inner = content[1:] if tag in ("dataclass", "ordered_with") and type(content) is list else [content]
             for each in inner:
                 rest += each.values() if tag in _KEYED and type(each) is dict else [each]
-
-
-_KEYED = ("dict", "dataclass", "ordered_with")
 
 
 class _Unflattener:

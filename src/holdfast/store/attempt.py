@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -325,10 +325,10 @@ def point(attempt: Attempt, link: str, name: str) -> None:
 
 def unpoint(attempt: Attempt, link: str) -> None:
     """Take away a link that leads nowhere any more; by way of the room, so that no ghost does it."""
-    draft = attempt.room / f"link-{link}"
-    disk.remove_tree(draft)
-    with suppress(FileNotFoundError):
-        disk.rename_new(attempt.root / "checkpoints" / link, draft)
+    draft, path = attempt.room / f"link-{link}", attempt.root / "checkpoints" / link
+    if path.is_symlink():
+        disk.remove_tree(draft)
+        disk.rename_new(path, draft)
         disk.remove_file(draft)
 
 

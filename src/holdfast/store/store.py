@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -238,10 +238,12 @@ class Store:
         Raises:
             Damaged: the newest is not whole on the medium; nothing was removed.
         """
-        doomed = self.prunable(rule)
-        if not doomed:
+        if self.attempt is None and not self.prunable(rule):
             return []
         attempt = self.claim()
+        doomed = self.prunable(rule)  # looked up as the owner: before, another one might have been at work
+        if not doomed:
+            return []
         survivor = next(c for c in reversed(self.checkpoints()) if c.path.name not in {d.path.name for d in doomed})
         for problem in survivor.problems(cold=True):
             raise Damaged(f"{problem}; no older checkpoint was removed")
@@ -256,13 +258,16 @@ class Store:
                     continue  # somebody removed it by hand
                 removed.append(checkpoint)
         attempt.record("pruned", names=[c.path.name for c in removed])
+        self._point()
         return removed
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
         """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name."""
         attempt = self.claim()
         with attempt.acting("move a checkpoint to quarantine"):
-            return attempts.set_aside(attempt, checkpoint.path, why)
+            path = attempts.set_aside(attempt, checkpoint.path, why)
+        self._point()
+        return path
 
     @cached_property
     def _document(self) -> dict[str, Any]:
@@ -331,12 +336,16 @@ class Store:
 
     def _point(self) -> None:
         """Renew the links for people. They are not the truth: a failure is not one of the save's."""
+        for link, find in (("latest", self.latest), ("best", self.best)):
+            with suppress(OSError, Damaged):
+                self._point_to(link, find)
+
+    def _point_to(self, link: str, find: Callable[[], Checkpoint]) -> None:
         attempt = self.claim()
         try:
-            attempts.point(attempt, "latest", self.latest().path.name)
-            attempts.point(attempt, "best", self.best().path.name)
-        except (OSError, NotFound, Damaged):
-            return
+            attempts.point(attempt, link, find().path.name)
+        except NotFound:
+            attempts.unpoint(attempt, link)
 
     def _facts(self, checkpoints: list[Checkpoint]) -> tuple[list[retention.Facts], set[str]]:
         pins = self.pins()
