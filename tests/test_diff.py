@@ -69,7 +69,8 @@ CASES = {
     "a kind of container": ({"x": [1]}, {"x": (1,)}, ("x", "type")),
     "a list's length": ({"x": [1]}, {"x": [1, 2]}, ("x/1", "only in b")),
     "deep inside": ({"x": [{"y": (1, 2)}]}, {"x": [{"y": (1, 3)}]}, ("x/0/y/1", "value")),
-    "a key that is no text": ({"x": {1: 1}}, {"x": {"1": 1, 2: 2}}, ("x", "type")),
+    "a key that is no text": ({"x": {1: 1}}, {"x": {"1": 1}}, ("x/1", "type")),
+    "a key of two kinds": ({"x": {1: 1}}, {"x": {1.0: 1}}, ("x/1", "only in a")),
     "an ordered mapping's order": (
         {"x": OrderedDict(a=1, b=2)},
         {"x": OrderedDict(b=2, a=1)},

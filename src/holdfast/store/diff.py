@@ -134,17 +134,28 @@ def _containers(where: str, a: nodes.Opened, b: nodes.Opened, *, same: bool) -> 
         if not same:
             yield Difference(where, "value", f"one {a.kind} in a, another in b")
     else:
-        yield from _members(where, a, a.members, b.members)
+        yield from _members(where, a.members, b.members)
+        yield from _keys(where, a, b)
 
 
-def _members(where: str, opened: nodes.Opened, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+def _members(where: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
     for part in sorted({*a, *b}):
         path = f"{where}/{part}" if where else part
         if part in a and part in b:
             yield from _nodes(path, a[part], b[part])
         else:
             yield Difference(path, *_only("a" if part in a else "b"))
-    if opened.kind == "ordered" and a.keys() == b.keys() and list(a) != list(b):
+
+
+def _keys(where: str, a: nodes.Opened, b: nodes.Opened) -> Iterator[Difference]:
+    for part in sorted({*a.keys, *b.keys} & {*(a.members or {})} & {*(b.members or {})}):
+        if a.keys.get(part) != b.keys.get(part):
+            yield Difference(f"{where}/{part}", "type", "its key is of another type")
+    if (
+        a.kind == "ordered"
+        and {*(a.members or {})} == {*(b.members or {})}
+        and list(a.members or {}) != list(b.members or {})
+    ):
         yield Difference(where, "order", "the same keys in another order")
 
 

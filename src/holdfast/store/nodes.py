@@ -21,6 +21,7 @@ class Opened(NamedTuple):
 
     kind: str  # "dict", "tuple", "dataclass Hyper", ...
     members: Mapping[str, Any] | None  # None: a value without members
+    keys: Mapping[str, Any] = {}  # of members whose own key is no text: what it is
 
 
 def opened(node: Any) -> Opened:
@@ -44,11 +45,15 @@ def _opened(node: Any) -> Opened:
     if tag in _ITEMS:
         return Opened(tag, _indexed(content))
     if tag in _PAIRS:
-        return Opened(tag, _keyed(content))
+        return _keyed("dict" if tag == "items" else tag, content)
     if tag == "ordered_with":
-        return Opened("ordered", _keyed(content[0]) | {f".{quoted(name)}": value for name, value in content[1].items()})
+        pairs, attributes = content
+        keyed = _keyed("ordered", pairs)
+        return keyed._replace(
+            members={**(keyed.members or {}), **{f".{quoted(name)}": node for name, node in attributes.items()}}
+        )
     if tag == "defaultdict":
-        return Opened(f"defaultdict({content[0]})", _keyed(content[1]))
+        return _keyed(f"defaultdict({content[0]})", content[1])
     if tag == "deque":
         return Opened("deque" if content[0] is None else f"deque(maxlen={content[0]})", _indexed(content[1]))
     if tag in _NAMED:
@@ -78,16 +83,20 @@ def _indexed(nodes: list[Any]) -> dict[str, Any]:
     return {str(index): node for index, node in enumerate(nodes)}
 
 
-def _keyed(pairs: list[Any]) -> dict[str, Any]:
+def _keyed(kind: str, pairs: list[Any]) -> Opened:
     members: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for key, node in pairs:
-        number, name = 1, quoted(text) if isinstance(text := value(key), str) else quoted(spelled(key))
-        part = name
+        text = value(key)
+        name = quoted(text if isinstance(text, str) else spelled(key))
+        number, part = 1, name
         while part in members:  # 1 and "1"
             number += 1
             part = f"{name}~{number}"
         members[part] = node
-    return members
+        if not isinstance(text, str):
+            keys[part] = key
+    return Opened(kind, members, keys)
 
 
 _SHORT: Mapping[str, Callable[[Any], Any]] = {

@@ -281,6 +281,7 @@ class Store:
     def _begin(self, attempt: Attempt, name: Name) -> Path:
         """An empty directory in the attempt's own room."""
         if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
+            attempt.require()  # else it may be a successor's
             raise UsageError(f"{self.root}: {name} is already committed; checkpoints are immutable")
         partial = attempt.room / str(name)
         with attempt.acting("save"):
