@@ -29,7 +29,7 @@ class Crash(BaseException):
 class Call(NamedTuple):
     """One change, about to be made."""
 
-    name: str  # one of CHANGES
+    name: str  # one of CHANGES, or "look"
     path: str = ""  # what it makes, removes or renames
     target: str = ""  # of a rename
     descriptor: int = -1  # of a write or an fsync
@@ -62,7 +62,15 @@ def _open(path, flags, *args, **named):
     def perform():
         return _real["open"](path, flags, *args, **named)
 
-    return _sent(Call("create", os.fspath(path)), perform) if flags & os.O_CREAT else perform()
+    if flags & os.O_CREAT:
+        return _sent(Call("create", os.fspath(path)), perform)
+    return _looked(path, perform)
+
+
+def _looked(path, perform):
+    """Reads are told only to a script that asks for them."""
+    looks = getattr(getattr(_here, "act", None), "looks", False)
+    return _sent(Call("look", str(path)), perform) if looks else perform()
 
 
 def _renameat2(_, source, __, target, flag):
@@ -75,6 +83,8 @@ def _renameat2(_, source, __, target, flag):
 
 
 _STANDINS = {
+    "listdir": lambda path=".": _looked(path, lambda: _real["listdir"](path)),
+    "stat": lambda path, **named: _looked(path, lambda: _real["stat"](path, **named)),
     "open": _open,
     "write": _two("write", lambda fd, data: Call("write", descriptor=fd, data=data)),
     "fsync": _two("fsync", lambda fd: Call("fsync", descriptor=fd)),

@@ -77,7 +77,7 @@ CASES = {
         ("x", "order"),
     ),
     "a dataclass's field": ({"x": Hyper(0.1)}, {"x": Hyper(0.2)}, ("x/lr", "value")),
-    "a NumPy scalar": ({"x": np.float32(1)}, {"x": np.float32(2)}, ("x", "value")),
+    "a NumPy scalar": ({"x": np.float32(1)}, {"x": np.float32(2)}, ("x/1", "value")),
     "tensors tied in one only": ({"m": W, "n": W}, {"m": W, "n": W.clone()}, ("n", "ties")),
     "the library's position": (
         {"holdfast": {"position": {"step": 1}}},

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 import holdfast
 from holdfast import Every, Last, Run, disk
@@ -90,24 +90,26 @@ class Uneven(Sampler):
             del order[:count]
 
 
-class GlobalOrder:
-    """The planted fault of the fifth row: an epoch's order out of the global generator, drawn as the epoch is opened."""
+class Batches:
+    """A loader that keeps its own state. Not `fair`: its order comes out of the global generator, the planted fault."""
 
-    def __init__(self, images: Any) -> None:
-        self.images, self.done = images, 0
+    def __init__(self, images: Any, *, fair: bool = True) -> None:
+        self.images, self.fair = images, fair
+        self.epoch = self.done = 0
 
     def __iter__(self) -> Iterator[Any]:
-        order = torch.randperm(SIZE).tolist()
-        start, self.done = self.done, 0
-        for number in range(start, PER_EPOCH):
-            self.done = (number + 1) % PER_EPOCH
-            yield batch(self.images, order[number * BATCH : (number + 1) * BATCH], 0)
+        made = torch.Generator().manual_seed(self.epoch) if self.fair else torch.default_generator
+        order = torch.randperm(SIZE, generator=made).tolist()
+        for number in range(self.done, PER_EPOCH):
+            self.done = number + 1
+            yield batch(self.images, order[number * BATCH : (number + 1) * BATCH], self.epoch)
+        self.epoch, self.done = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
-        return {"done": self.done}
+        return {"epoch": self.epoch, "done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.done = state["done"]
+        self.epoch, self.done = state["epoch"], state["done"]
 
 
 class Amnesiac:
@@ -160,35 +162,172 @@ def loader_of(kind: str, images: Any, workers: dict[str, Any]) -> Any:
         return StatefulDataLoader(images, BATCH, shuffle=True, **workers)
     if kind == "iterable":
         return DataLoader(Stream(images), BATCH, **workers)
+    if kind == "own_state":
+        return Batches(images)
     if kind == "global_order":
-        return GlobalOrder(images)
-    return DataLoader(images, BATCH, shuffle=True, drop_last=kind == "drop_last", **workers)
+        return Batches(images, fair=False)
+    return DataLoader(images, BATCH, shuffle=True, **workers)
 
 
 class Killer:
     """Ends this process at the one place that it was told."""
 
     def __init__(self, kill: dict[str, Any] | None) -> None:
-        self.kill = {"signal": "KILL", **kill} if kill else {"at": None}
-        if self.kill["at"] in ("commit", "committed"):
+        wanted = dict(kill or {"at": "nowhere"})
+        self.place, self.signal = wanted.pop("at"), signal.Signals[f"SIG{wanted.pop('signal', 'KILL')}"]
+        self.where = wanted
+        if self.place in ("commit", "committed"):
             disk.rename_new = self._around(disk.rename_new)
 
     def at(self, place: str, **where: Any) -> None:
-        if self.kill["at"] == place and all(self.kill[key] == value for key, value in where.items() if key in self.kill):
-            self.kill = {**self.kill, "at": None}
-            os.kill(os.getpid(), signal.Signals[f"SIG{signal_name}"]) if (signal_name := _name(self)) else None
+        if place == self.place and self.where.items() <= where.items():
+            self.place = "nowhere"
+            os.kill(os.getpid(), self.signal)
 
     def _around(self, rename: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
         def renamed(source: Path, target: Path) -> None:
-            inside = Path(target).parent.name == "checkpoints"
-            if inside:
+            committing = Path(target).parent.name == "checkpoints"
+            if committing:
                 self.at("commit", name=Path(target).name)
             rename(source, target)
-            if inside:
+            if committing:
                 self.at("committed", name=Path(target).name)
 
         return renamed
 
 
-def _name(killer: Killer) -> str:
-    return str(killer.kill["signal"])
+class Training:
+    """The objects, and what one step and one evaluation do to them."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        self.asked, self.killer = asked, Killer(asked["kill"])
+        self.workers: dict[str, Any] = {"num_workers": asked["workers"]}
+        if asked["workers"] and asked["persistent"]:
+            self.workers["persistent_workers"] = True
+        images = Images()
+        self.images = holdfast.data.Seeded(images, seed=5) if asked["seeded"] else images
+        self.fixed = TensorDataset(images.x, images.y)
+        self.model = Net()
+        self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 3e-3)
+        self.cosine = lr_scheduler.CosineAnnealingLR(self.optimizer, 40)
+        self.plateau = lr_scheduler.ReduceLROnPlateau(self.optimizer, patience=0)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=4)
+        self.forgotten = set(asked["forget"]) if asked["again"] else set()
+
+    def state(self) -> dict[str, Any]:
+        names = ("model", "ema", "optimizer", "cosine", "plateau", "scaler")
+        return {
+            name: Amnesiac(getattr(self, name)) if name in self.asked["forget"] else getattr(self, name)
+            for name in names
+        }
+
+    def learn(self, run: Run, x: torch.Tensor, y: torch.Tensor, *, last: bool = False) -> None:
+        """One pass of the body; the optimizer steps when a group is whole, or the epoch's `last` batch is in it."""
+        self._reseed()
+        if random.random() < 0.5:
+            share = float(np.random.beta(0.4, 0.4))
+            x = share * x + (1 - share) * x[torch.randperm(len(x))]
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = nn.functional.cross_entropy(self.model(x), y)
+        self.scaler.scale(loss / self.asked["accumulate"]).backward()
+        self.killer.at("body", step=run.step)
+        run.vars.passes += 1
+        run.vars.total += loss.item()
+        if run.vars.passes % self.asked["accumulate"] == 0 or last:
+            run.vars.passes = 0
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad()
+            self.cosine.step()
+            self.ema.update_parameters(self.model)
+        run.log(loss=loss.item(), lr=self.cosine.get_last_lr()[0], scale=self.scaler.get_scale())
+
+    def evaluate(self, run: Run, epoch: int) -> None:
+        """Loss under noise: it draws from all three generators, and making its loader's iterator draws once more."""
+        self.model.eval()
+        total = random.random() * float(np.random.rand())
+        with torch.no_grad():
+            for number, (x, y) in enumerate(DataLoader(self.fixed, 16, **self.workers)):
+                total += nn.functional.cross_entropy(self.model(x + 0.1 * torch.randn_like(x)), y).item()
+                if number == 1:
+                    self.killer.at("evaluate", epoch=epoch)
+        self.model.train()
+        self.plateau.step(total)
+        run.vars.best = min(run.vars.best, total)
+        run.log(val_loss=total)
+
+    def _reseed(self) -> None:
+        """Of the generators that are to be forgotten."""
+        for name, seed in (("python", random.seed), ("numpy", np.random.seed), ("torch", torch.manual_seed)):
+            if name in self.forgotten:
+                self.forgotten.remove(name)
+                seed(99)
+
+
+def train(asked: dict[str, Any]) -> None:
+    asked = DEFAULTS | asked
+    torch.set_num_threads(asked["threads"])
+    random.seed(1)
+    np.random.seed(2)
+    torch.manual_seed(3)
+    training = Training(asked)
+    first = {"passes": 0, "total": 0.0, "best": 1e9}
+    every = Every(steps=asked["save_every"])
+    with Run(asked["path"], training.state(), keep=Last(1000), every=every, vars=first) as run:
+        if asked["loader"] == "steps":
+            by_steps(training, run)
+        else:
+            by_epochs(training, run)
+
+
+def by_steps(training: Training, run: Run) -> None:
+    for step in run.steps(training.asked["epochs"] * PER_EPOCH):
+        training.learn(run, *batch(training.images, torch.randint(SIZE, (BATCH,)).tolist(), 0))
+        if (step + 1) % PER_EPOCH == 0:
+            training.evaluate(run, step // PER_EPOCH)
+            run.save()
+
+
+def by_epochs(training: Training, run: Run) -> None:
+    asked = training.asked
+    loader = loader_of(asked["loader"], training.images, training.workers)
+    if "position" in asked["forget"]:
+        loader = Amnesiac(loader)
+    for epoch in run.epochs(asked["epochs"]):
+        training.killer.at("begin", epoch=epoch)
+        if asked["loader"] == "nested":
+            for _ in run.steps(PER_EPOCH):
+                training.learn(run, *batch(training.images, torch.randint(SIZE, (BATCH,)).tolist(), epoch))
+        else:
+            for x, y in run.batches(loader, accumulate=asked["accumulate"]):
+                training.learn(run, x, y, last=len(x) < BATCH)
+        training.evaluate(run, epoch)
+        run.save()
+
+
+def serve() -> dict[str, Any] | None:
+    """Fork an attempt for each line of stdin, answer how it ended. In the attempt: what was asked."""
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            asked = json.loads(line)
+            log = os.open(asked.pop("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            null = os.open(os.devnull, os.O_RDONLY)
+            for source, target in ((null, 0), (log, 1), (log, 2)):
+                os.dup2(source, target)
+            return asked
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--zygote":
+        import torch._dynamo  # every optimizer imports it, for a second
+
+        job = serve()
+    else:
+        job = json.loads(sys.argv[1])
+    if job is not None:
+        train(job)

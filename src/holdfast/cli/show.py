@@ -164,7 +164,7 @@ def values(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Everything below `node` that is neither a leaf nor full of others."""
     if nodes.tagged(node)[0] in nodes.LEAVES:
         return
-    kind, members = nodes.opened(node)
+    kind, members, _ = nodes.opened(node)
     inner = (members or {}).values()
     in_a_row = kind == "list" and all(not isinstance(each, list | dict) for each in inner)
     compact = not inner or kind in ("tuple", "set", "frozenset") or in_a_row

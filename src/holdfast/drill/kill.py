@@ -27,6 +27,7 @@ from .plan import Kill
 POLL_S = 0.002
 POLL_SAVE_S = 0.0002  # a save of a small model takes a few ms
 TAIL_LINES = 200
+MOST_MISSES = 4  # saves that were over before the blow fell; then it falls anyhow
 
 Say = Callable[[str], None]
 
@@ -35,7 +36,6 @@ class Fired(NamedTuple):
     """An interruption that was delivered."""
 
     signal: str
-    step: int
     in_save: str | None  # the checkpoint that was being written
 
 
@@ -183,14 +183,15 @@ def run(start: Start, aim: Callable[[Follow], Kill | None]) -> Ended:
     Raises:
         ChildError: it did not end in time; it was killed.
     """
-    began, fired = time.monotonic(), None
+    began, fired, misses = time.monotonic(), None, 0
     with Child(start.command, start.environment) as child, Follow(start.root, start.after) as view:
         while not child.ended():
             view.look()
             kill = aim(view) if fired is None else None
             due = kill is not None and view.step >= kill.step
             if kill is not None and due and (not kill.in_save or view.saving()):
-                fired = _fire(child, view, kill)
+                fired = _fire(child, view, kill, misses)
+                misses += 1
             if time.monotonic() - began > start.timeout_s:
                 child.finish()
                 raise ChildError(f"no end after {start.timeout_s:.0f} s, at step {view.step}; killed\n{child.tail}")
@@ -198,15 +199,17 @@ def run(start: Start, aim: Callable[[Follow], Kill | None]) -> Ended:
         return Ended(child.finish(), fired, child.tail, time.monotonic() - began)
 
 
-def _fire(child: Child, view: Follow, kill: Kill) -> Fired:
-    time.sleep(kill.delay_s)
+def _fire(child: Child, view: Follow, kill: Kill, misses: int) -> Fired | None:
+    """Interrupt the child; None, and nothing done, when the save that was to be struck was over too soon."""
+    time.sleep(kill.delay_s / 2**misses)
     saving = view.saving()
+    if kill.in_save and not saving and misses < MOST_MISSES:
+        return None
     child.send(kill.signal)
     if kill.signal == "KILL":
         child.finish()
         saving = view.saving()  # what a killed save left: the proof that it was one
-    view.look()
-    return Fired(kill.signal, view.step, saving)
+    return Fired(kill.signal, saving)
 
 
 def exits_of(name: str) -> tuple[int, int]:

@@ -59,7 +59,7 @@ class Tracked:
             adapter = adapter_for(target)
             if name in stored and adapter is not None:
                 handles = checkpoint.handles(part=name, types=types)
-                lines += adapter.differences(target, handles)
+                lines += [f"{name}/{line}" for line in adapter.differences(target, handles)]
         return lines
 
     def restore(self, checkpoint: Checkpoint, types: Iterable[type]) -> None:

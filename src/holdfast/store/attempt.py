@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from .. import disk, journal
-from ..errors import NoSpace, StoreError, Superseded, UsageError
+from ..errors import NoSpace, NotFound, StoreError, Superseded, UsageError
 from ..journal import Event, Log
 from . import owner
 from .format import MANIFEST, parse_name
@@ -63,12 +63,21 @@ class Attempt:
             yield
         except OSError as error:
             raise self._meaning(what, error) from error
+        except NotFound:  # a checkpoint that this attempt counts on: perhaps its successor has removed it
+            self.require()
+            raise
+
+    def require(self) -> None:
+        """Raise Superseded when a later attempt owns the run."""
+        if not self.room.is_dir():
+            raise self._superseded()
+
+    def _superseded(self) -> Superseded:
+        return Superseded(f"{self.root}: attempt {self.number} was superseded by a later one; it writes nothing more")
 
     def _meaning(self, what: str, error: OSError) -> StoreError:
         if error.errno in (errno.ENOENT, errno.ESTALE) and not self.room.is_dir():
-            return Superseded(
-                f"{self.root}: attempt {self.number} was superseded by a later one; it writes nothing more"
-            )
+            return self._superseded()
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return NoSpace(f"{self.root}: no space left to {what}; free some, or keep fewer checkpoints")
         return StoreError(
@@ -259,6 +268,7 @@ def publish(attempt: Attempt, partial: Path, name: str) -> Path:
     try:
         disk.rename_new(partial, target)
     except FileExistsError as error:
+        attempt.require()
         raise UsageError(f"{target} is already committed; checkpoints are immutable") from error
     except FileNotFoundError:
         if not _mine(target, attempt):  # NFS may say so after a rename that it did, and then repeated

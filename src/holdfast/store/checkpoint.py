@@ -90,6 +90,7 @@ class Checkpoint:
         """The state, or what lies under its top-level key `part`, in fresh memory, every byte checked on the way.
 
         Raises:
+            NotFound: it was removed, perhaps while it was read.
             Damaged: a byte differs from what was committed, also when read again from the medium.
             UsageError: the state holds the user's own types and they are not among `types` or registered ones.
         """
@@ -147,6 +148,8 @@ class Checkpoint:
             leaves[leaf.shard].append(leaf)
         for name, file in self.manifest.files.items():
             path, size = self.path / name, self._size(name)
+            if size is None and not (self.path / MANIFEST).exists():
+                raise NotFound(f"{self.path}: no checkpoint is there any more")
             if size != file.size_bytes:
                 had = "missing" if size is None else f"{size} bytes long"
                 start = min(size or 0, file.size_bytes)

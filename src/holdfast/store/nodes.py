@@ -121,7 +121,7 @@ def spelled(node: Any) -> str:
     plain = value(node)
     if plain is None or isinstance(plain, bool | int | float | str):
         return repr(plain)
-    kind, members = opened(node)
+    kind, members, _ = opened(node)
     if members is None:
         return f"<{kind} {json.dumps(tagged(node)[1])}>"
     if kind in ("dict", "ordered"):
@@ -138,7 +138,7 @@ def plain(node: Any) -> Any:
         return str(simple)
     if simple is None or isinstance(simple, bool | int | float | str):
         return simple
-    kind, members = opened(node)
+    kind, members, _ = opened(node)
     if members is None:
         return {kind: tagged(node)[1]}
     if kind in ("list", "tuple", "set"):

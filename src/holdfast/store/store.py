@@ -90,7 +90,7 @@ class Store:
             NotFound: no rule, or no checkpoint with that metric.
         """
         rule = self._best_rule()
-        ranked = [checkpoint for checkpoint in self.checkpoints() if rule.metric in checkpoint.metrics]
+        ranked = [checkpoint for checkpoint in self._readable() if rule.metric in checkpoint.metrics]
         values = {str(c.path): c.metrics[rule.metric] for c in ranked}
         sane = [c for c in ranked if values[str(c.path)] == values[str(c.path)]]  # NaN ranks nowhere
         if not sane:
@@ -112,11 +112,15 @@ class Store:
             chosen = self.best() if step == "best" else self[step]
             return chosen.load(types=types, placeholders=placeholders)
         damage: list[Damaged] = []
-        for checkpoint in reversed(self.checkpoints()):
+        tried: set[str] = set()
+        while fresh := [c for c in self.checkpoints() if c.path.name not in tried]:  # its owner may save and prune
+            tried.add(fresh[-1].path.name)
             try:
-                return checkpoint.load(types=types, placeholders=placeholders)
+                return fresh[-1].load(types=types, placeholders=placeholders)
             except Damaged as error:
                 damage.append(error)
+            except NotFound:
+                continue
         if damage:
             raise damage[0]
         raise NotFound(f"{self.root}: no committed checkpoint")
@@ -245,8 +249,10 @@ class Store:
         if not doomed:
             return []
         survivor = next(c for c in reversed(self.checkpoints()) if c.path.name not in {d.path.name for d in doomed})
-        for problem in survivor.problems(cold=True):
-            raise Damaged(f"{problem}; no older checkpoint was removed")
+        with attempt.acting("verify a checkpoint"):
+            for problem in survivor.problems(cold=True):
+                attempt.require()
+                raise Damaged(f"{problem}; no older checkpoint was removed")
         removed = []
         with attempt.acting("prune"):
             for checkpoint in doomed:
@@ -360,11 +366,17 @@ class Store:
                 continue
         return facts, damaged
 
+    def _readable(self) -> list[Checkpoint]:
+        """Those whose manifest is whole."""
+        found = self.checkpoints()
+        names = {facts.name for facts in self._facts(found)[0]}
+        return [checkpoint for checkpoint in found if checkpoint.path.name in names]
+
     def _best_rule(self) -> Best:
         for rule in parts(self.keep) if self.keep is not None else ():
             if isinstance(rule, Best):
                 return rule
-        for checkpoint in reversed(self.checkpoints()):
+        for checkpoint in reversed(self._readable()):
             found = checkpoint.manifest.best
             if found and found.get("direction") in ("max", "min"):
                 return Best(found["metric"], max if found["direction"] == "max" else min)

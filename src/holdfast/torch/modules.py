@@ -92,13 +92,6 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
         load(root, _own_state(state, plain, customised, stored))
 
 
-def plain_state(module: nn.Module) -> dict[str, Any]:
-    """The live state by plain names; its tensors are the module's own."""
-    state = unwrapped(module).state_dict()
-    plain = _plain_name(state)
-    return {plain(name): value for name, value in state.items()}
-
-
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module inside DDP, DataParallel and torch.compile, in whichever order they were put around it."""
     while True:

@@ -1,0 +1,262 @@
+"""Plans: the order in which a DataLoader's twin takes its samples, and how to come back into the middle of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from numbers import Integral
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import xxhash
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+from ..data.order import key
+from ..data.sampler import Sampler
+from ..data.seeded import Index
+from ..errors import Mismatch
+from ..state import rng
+
+
+class Step(NamedTuple):
+    """One batch of indices, and the position once the loop has consumed it."""
+
+    indices: Any
+    position: Mapping[str, Any]
+
+
+class Plan(Protocol):
+    carries: bool  # the sampler takes something from epoch to epoch, or might
+
+    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        """The steps of `epoch` from `at`; whatever has to be skipped has been on return.
+
+        At an epoch's start `at["before"]`, if there is one, is what was consumed last of the epoch before.
+        """
+        ...
+
+    def consumed(self, position: Mapping[str, Any]) -> None:
+        """The loop has taken the batch that ends at `position`."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]: ...
+
+
+class OrderPlan:
+    """Batches along a Holdfast Sampler's order."""
+
+    carries = False
+
+    def __init__(self, order: Sampler, batch_size: int | None, *, drop_last: bool, name: str) -> None:
+        self._order = order
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._name = name
+
+    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        self._order.seek(epoch, at["samples"])
+        return self._steps(epoch, at["batches"], at["samples"])
+
+    def consumed(self, position: Mapping[str, Any]) -> None:
+        self._order.seek(position["epoch"], position["samples"])  # true even if the user saves the sampler's state
+
+    def describe(self) -> Mapping[str, Any]:
+        order = self._order.describe()
+        if self._name != "holdfast":
+            del order["seed"]  # the run's own
+        return order | {"sampler": self._name}
+
+    def _steps(self, epoch: int, batches: int, samples: int) -> Iterator[Step]:
+        size = self._batch_size or 1
+        indices = self._order.indices(epoch, samples)
+        while batch := list(itertools.islice(indices, size)):
+            if self._drop_last and len(batch) < size:
+                return
+            batches += 1
+            samples += len(batch)
+            yield Step(batch if self._batch_size else batch[0], position_of(epoch, batches, samples))
+
+
+class ReplayPlan:
+    """Batches as a sampler of the user's hands them out; a resume draws the indices again and compares them.
+
+    The sampler draws from a stream of its own, begun anew each epoch, as do torch generators that it keeps.
+    """
+
+    carries = True
+
+    def __init__(self, source: Any, seed: int) -> None:
+        self._source = source
+        self._seed = seed
+        self._walked = False
+
+    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        if "before" in at and not self._walked:
+            _replay(self._steps(at["before"]["epoch"]), at["before"])  # a memory of epochs gone by would show here
+        self._walked = True
+        steps = self._steps(epoch)
+        _replay(steps, at)
+        return steps
+
+    def consumed(self, position: Mapping[str, Any]) -> None:
+        pass
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"sampler": type(self._source).__name__, "order": "replayed"}
+
+    def _steps(self, epoch: int) -> Iterator[Step]:
+        digest = xxhash.xxh3_128()
+        samples = 0
+        for batches, indices in enumerate(_drawn(self._source, self._seed, epoch), 1):
+            digest.update(repr(_plain(indices)).encode())
+            samples += _samples(indices)
+            position = position_of(epoch, batches, samples) | {"digest": digest.hexdigest()}
+            yield Step(_with_epoch(indices, epoch), position)
+
+
+class StatefulPlan:
+    """Batches of a sampler that keeps its own state: `keeper` is `source`, or what torch's BatchSampler wraps.
+
+    Each epoch begins from the state after the last *consumed* batch, in a run of one piece as after a resume.
+    """
+
+    carries = True
+
+    def __init__(self, source: Any, keeper: Any, seed: int) -> None:
+        self._source = source
+        self._keeper = keeper
+        self._seed = seed
+
+    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        if "before" in at:
+            next(self._drawn(at["before"]), None)  # ends that epoch
+        return self._steps(epoch, at)
+
+    def consumed(self, position: Mapping[str, Any]) -> None:
+        pass
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"sampler": type(self._keeper).__name__, "order": "its own state"}
+
+    def _steps(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        batches, samples = at["batches"], at["samples"]
+        for indices in self._drawn(at):
+            batches += 1
+            samples += _samples(indices)
+            position = position_of(epoch, batches, samples) | {"sampler": deepcopy(self._keeper.state_dict())}
+            yield Step(_with_epoch(indices, epoch), position)
+
+    def _drawn(self, at: Mapping[str, Any]) -> Iterator[Any]:
+        def load() -> None:
+            if "sampler" in at:
+                self._keeper.load_state_dict(deepcopy(at["sampler"]))
+
+        return _drawn(self._source, self._seed, at["epoch"], load)
+
+
+def plan_for(loader: DataLoader[Any], seed: int) -> Plan:
+    source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    plain = type(source) is BatchSampler  # a subclass may batch in its own way
+    sampler = source.sampler if plain else source
+    order = _order(sampler, seed)
+    if order is not None and (plain or loader.batch_sampler is None):
+        size, drop_last = (source.batch_size, source.drop_last) if plain else (None, False)
+        name = "holdfast" if order is sampler else type(sampler).__name__
+        return OrderPlan(order, size, drop_last=drop_last, name=name)
+    if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
+        return StatefulPlan(source, sampler, seed)
+    return ReplayPlan(source, seed)
+
+
+def _order(sampler: Any, seed: int) -> Sampler | None:
+    """The order that stands for `sampler`: itself if it is ours, one of (seed, epoch) for torch's two plain ones."""
+    if isinstance(sampler, Sampler) and type(sampler).__iter__ is Sampler.__iter__:
+        return sampler
+    if type(sampler) is SequentialSampler:
+        return Sampler(sampler.data_source, seed, shuffle=False)
+    whole = type(sampler) is RandomSampler and not sampler.replacement
+    if whole and sampler.num_samples == len(sampler.data_source):
+        return Sampler(sampler.data_source, seed)
+    return None
+
+
+def _drawn(source: Any, seed: int, epoch: int, load: Callable[[], None] = lambda: None) -> Iterator[Any]:
+    """What `source` hands out for `epoch` once `load` has run, while the global generators stand still."""
+    stream = _Stream(key("sampler", seed, epoch))
+    with stream:
+        _begin(source, seed, epoch)
+        load()
+        indices = iter(source)
+    while True:
+        with stream:
+            try:
+                batch = next(indices)
+            except StopIteration:
+                return
+        yield batch
+
+
+def _begin(source: Any, seed: int, epoch: int) -> None:
+    """Tell the sampler, and the one inside it, which epoch this is."""
+    samplers: tuple[Any, Any] = (source, getattr(source, "sampler", None))
+    for sampler in samplers:
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        if isinstance(getattr(sampler, "generator", None), torch.Generator):
+            sampler.generator.manual_seed(key("sampler", seed, epoch))
+
+
+def _replay(steps: Iterator[Step], position: Mapping[str, Any]) -> None:
+    count = position["batches"]
+    done = list(itertools.islice(steps, count - 1, count)) if count else []
+    digest = position.get("digest")
+    if count and (not done or digest not in {None, done[0].position["digest"]}):
+        raise Mismatch(
+            f"the sampler's order cannot be replayed: {count} batches into epoch {position['epoch']} it hands out other"
+            " indices than before; give it set_epoch(epoch) or state_dict()"
+        )
+
+
+def position_of(epoch: int, batches: int, samples: int) -> dict[str, Any]:
+    return {"epoch": epoch, "batches": batches, "samples": samples}
+
+
+def _samples(indices: Any) -> int:
+    return len(indices) if hasattr(indices, "__len__") else 1
+
+
+def _with_epoch(indices: Any, epoch: int) -> Any:
+    """The same indices; the whole numbers among them carry the epoch."""
+    if isinstance(indices, Integral):
+        return Index(int(indices), epoch)
+    if type(indices) in {list, tuple}:
+        return type(indices)(_with_epoch(index, epoch) for index in indices)
+    return indices
+
+
+def _plain(indices: Any) -> Any:
+    """Indices whose repr() is the same in every process and version."""
+    if type(indices) in {list, tuple}:
+        return [_plain(index) for index in indices]
+    return indices.tolist() if hasattr(indices, "tolist") else indices
+
+
+class _Stream:
+    """The global generators as a sampler sees them: begun from `seed`, swapped in while it draws."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._inside: Any = None
+        self._outside: Any = None
+
+    def __enter__(self) -> None:
+        self._outside = rng.capture()
+        if self._inside is None:
+            rng.seed(self._seed)
+        else:
+            rng.restore(self._inside)
+
+    def __exit__(self, *exception: object) -> None:
+        self._inside = rng.capture()
+        rng.restore(self._outside)

@@ -1,0 +1,606 @@
+"""The commands: what they print, what they leave alone, and the exit code of everything that can go wrong."""
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import holdfast
+from holdfast.cli import COMMANDS, commands
+from holdfast.rules import Best, Last
+from holdfast.store import format
+from holdfast.store.store import Facts, Store
+
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "numpy"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from holdfast.cli import main
+main()
+"""
+
+
+def state(step):
+    weight = torch.full((2, 3), float(step))
+    return {
+        "model": {"fc.weight": weight, "head.weight": weight, "half": torch.full((2,), step, dtype=torch.bfloat16)},
+        "optimizer": {"state": {0: {"exp_avg": torch.full((2, 3), step / 10)}}, "param_groups": [{"lr": 0.1}]},
+        "holdfast": {
+            "position": {"step": step, "epoch": step // 10, "loaders": {"train": {"consumed": 3}}},
+            "vars": {"patience": 2},
+            "rng": {"python": (3, tuple(range(step, step + 9)), None)},
+        },
+    }
+
+
+def save(store, step, **facts):
+    metrics = {"val_acc": 0.9 if step == 20 else 0.5}
+    return store.save(state(step), step=step, facts=Facts(**{"epoch": step // 10, "metrics": metrics} | facts))
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    root = tmp_path_factory.mktemp("cli") / "run"
+    store = Store(root, keep=Best("val_acc", max) | Last(9))
+    for step in (10, 20, 30):
+        save(store, step, document={"hyperparameters": {"lr": 0.1}, "git": {"commit": "abc", "dirty": True}})
+    store.attempt.record("metrics", step=10, phase="step", epoch=1, values={"loss": 0.5})
+    store.close()
+    return root
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "run", symlinks=True))
+
+
+def invoke(*words):
+    return CliRunner().invoke(commands, [str(word) for word in words])
+
+
+def asked(*words):
+    """What a command that succeeds says, as JSON."""
+    result = invoke(*words, "--json")
+    assert 0 == result.exit_code, result.stderr
+    return json.loads(result.stdout)
+
+
+def listing(root):
+    return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in [root, *root.rglob("*")]}
+
+
+def flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+# Reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_ls_has_a_line_for_each_checkpoint(run):
+    """Step, epoch, size, metrics, parent; and which is the latest, the best, pinned."""
+    lines = invoke("ls", run).stdout.splitlines()
+    assert ["step-000000010", "step-000000020", "step-000000030"] == [line.split()[0] for line in lines[1:4]]
+    assert "best" in lines[2] and "val_acc=0.9" in lines[2] and "step-000000010" in lines[2].split()[1:]
+    assert "latest" in lines[3]
+    rows = asked("ls", run)["checkpoints"]
+    assert [False, True, False] == [row["best"] for row in rows]
+    assert [10, 20, 30] == [row["step"] for row in rows]
+
+
+def test_ls_tells_quarantine_and_attempts(run):
+    """Below the checkpoints: what was moved aside and why, and how each attempt ended."""
+    store = Store(run)
+    store.quarantine(store[30], "digest")
+    store.attempt.close("stop", step=31, reason="SIGTERM")
+    facts = asked("ls", run)
+    assert [("step-000000030", "digest")] == [(each["name"], each["why"]) for each in facts["quarantine"]]
+    assert ["ended", "stopped: SIGTERM"] == [each["ended"] for each in facts["attempts"]]
+    assert "step-000000030: digest" in invoke("ls", run).stdout
+
+
+def test_an_attempt_that_left_no_good_bye_is_told_from_one_that_lives(run):
+    """A killed process is proven gone; this process is not."""
+    begin = "from holdfast import Store; import sys, os; Store(sys.argv[1]).claim(); os._exit(9)"
+    subprocess.run([sys.executable, "-c", begin, run], check=False)
+    assert "killed" == asked("ls", run)["attempts"][-1]["ended"]
+    store = Store(run)
+    store.claim()
+    assert asked("ls", run)["attempts"][-1]["ended"].startswith(f"may be running: pid {os.getpid()}")
+    store.close()
+
+
+def test_a_damaged_manifest_is_a_line_and_no_crash(run):
+    """The others are listed as ever."""
+    flip(run / "checkpoints/step-000000020/manifest.json", 200)
+    result = invoke("ls", run)
+    assert 0 == result.exit_code
+    assert "damaged: " in result.stdout.splitlines()[2]
+    assert "step-000000030" in result.stdout
+    assert asked("ls", run)["checkpoints"][1]["damaged"].startswith("damaged")
+
+
+def test_show_tells_origin_leaves_vars_and_position(run):
+    """One checkpoint, the newest unless asked otherwise; no tensor is read."""
+    text = invoke("show", run).stdout
+    for expected in [
+        "step            30",
+        "hyperparameters lr=0.1",
+        "abc, with changes that are not committed",
+        "patience = 2",
+    ]:
+        assert expected in text
+    assert "model/fc.weight  float32 [2, 3]  24 B" in text
+    facts = asked("show", run, "--step", "best")
+    assert 20 == facts["step"]
+    assert {"patience": 2} == facts["vars"]
+    assert 20 == facts["position"]["step"]
+    assert "bfloat16" == facts["leaves"]["model/half"]["dtype"]
+
+
+def test_show_limits_long_lists_unless_all_is_asked_for(tmp_path):
+    """What is left out is counted."""
+    store = Store(tmp_path)
+    store.save({"m": {f"p{number}": torch.ones(1) for number in range(40)}}, step=1)
+    store.close()
+    assert "... and 28 more (--all)" in invoke("show", tmp_path).stdout
+    assert "m/p39" in invoke("show", tmp_path, "--all").stdout
+
+
+def test_show_metrics_prints_the_merged_log(run):
+    """As text, or with --json a line of JSON for each."""
+    assert "step 10  epoch 1  loss=0.5\n" == invoke("show", run, "--metrics").stdout
+    line = json.loads(invoke("show", run, "--metrics", "--json").stdout)
+    assert {"loss": 0.5} == line["values"]
+
+
+def test_show_copes_with_a_checkpoint_of_files(tmp_path):
+    """No tree, no leaves: its files are named."""
+    store = Store(tmp_path)
+    with store.directory(step=1) as path:
+        (path / "model.pt").write_text("x")
+    store.close()
+    assert "model.pt  1 B" in invoke("show", tmp_path).stdout
+    assert 0 == invoke("verify", tmp_path).exit_code
+
+
+@pytest.mark.parametrize("place", ["tensor data", "header", "manifest", "missing"])
+@pytest.mark.parametrize("cold", [[], ["--cold"]], ids=["", "cold"])
+def test_verify_names_file_and_bytes_of_any_damage(run, place, cold):
+    """Exit 4; the other checkpoints are read and found well."""
+    shard = run / "checkpoints/step-000000020/model.safetensors"
+    manifest = shard.with_name("manifest.json")
+    match place:
+        case "tensor data":
+            flip(shard, -1)
+        case "header":
+            flip(shard, 20)
+        case "manifest":
+            flip(manifest, 300)
+        case "missing":
+            shard.unlink()
+    assert 0 == invoke("verify", run, "--step", 30).exit_code
+    for words in ([run], [run, "--step", 20], [run / "checkpoints/step-000000020"]):
+        result = invoke("verify", *words, *cold)
+        assert 4 == result.exit_code, (words, result.stdout, result.stderr)
+        assert f"{manifest if place == 'manifest' else shard}: bytes " in result.stdout
+    result = invoke("verify", run, "--json")
+    assert [0, 1, 0] == [len(each["problems"]) > 0 for each in json.loads(result.stdout)["checkpoints"]]
+
+
+def test_diff_exits_as_diff_does(run, tmp_path):
+    """0 identical, 1 different, more for trouble."""
+    copy = shutil.copytree(run, tmp_path / "copy")
+    same = invoke("diff", run, copy)
+    assert (0, "identical") == (same.exit_code, same.stdout.splitlines()[-1])
+    other = invoke("diff", f"{run}@10", f"{copy}@best")
+    assert 1 == other.exit_code
+    assert "model/fc.weight: 6 of 6 values differ, largest difference 10" in other.stdout
+    assert "holdfast/position/step: position: 10 in a, 20 in b" in other.stdout
+    assert "holdfast/rng/python: " in other.stdout
+    assert 3 == invoke("diff", run, tmp_path / "absent").exit_code
+    flip(copy / "checkpoints/step-000000030/model.safetensors", -1)
+    assert 4 == invoke("diff", run, copy).exit_code
+    assert 0 == invoke("diff", run, copy, "--quick").exit_code
+
+
+def test_diff_tells_everything_in_json(run):
+    """Places, areas and distances as values."""
+    result = invoke("diff", f"{run}@10", f"{run}@20", "--exempt", "optimizer", "--json")
+    facts = json.loads(result.stdout)
+    assert (1, False, ["optimizer"]) == (result.exit_code, facts["identical"], facts["exempt"])
+    places = {each["where"]: each for each in facts["differences"]}
+    assert 10.0 == places["model/fc.weight"]["largest"]
+    assert "rng" == places["holdfast/rng/python"]["area"]
+    assert not any(where.startswith("optimizer") for where in places)
+
+
+# What RUN is ------------------------------------------------------------------------------------------------------
+
+
+def spellings(run, tmp_path):
+    checkpoint = run / "checkpoints/step-000000030"
+    yield run
+    yield run / "checkpoints"
+    yield run / "checkpoints/latest"
+    yield checkpoint
+    yield shutil.copytree(checkpoint, tmp_path / "renamed")
+    yield shutil.copytree(run / "checkpoints", tmp_path / "moved", symlinks=True)
+    bare = tmp_path / "bare"
+    shutil.copytree(run / "checkpoints", bare / "checkpoints", symlinks=True)
+    yield bare
+
+
+def test_a_run_a_checkpoint_and_copies_of_either_are_understood(run, tmp_path):
+    """Seven spellings, every reading command: the same checkpoint is found, and nothing is written."""
+    for number, place in enumerate(spellings(run, tmp_path)):
+        before = listing(place)
+        assert "step-000000030" == asked("ls", place)["checkpoints"][-1]["name"]
+        assert 30 == asked("show", place)["step"]
+        assert 30 == asked("show", place, "--step", "30")["step"]
+        assert 0 == invoke("verify", place).exit_code
+        assert 0 == invoke("diff", place, run).exit_code
+        assert 4 == asked("export", place, "--all", "-o", tmp_path / f"{number}.safetensors")["tensors"]
+        assert before == listing(place)
+
+
+@pytest.mark.parametrize("command", ["ls", "show", "verify", "diff", "prune", "export", "pin", "unpin"])
+def test_missing_and_foreign_places_get_one_line_and_exit_3(command, tmp_path):
+    """Also a directory that another program calls checkpoints, and another program's manifest.json."""
+    foreign = tmp_path / "foreign"
+    (foreign / "checkpoints").mkdir(parents=True)
+    (foreign / "checkpoints/epoch=1.ckpt").write_text("x")
+    (foreign / "manifest.json").write_text("{}")
+    (tmp_path / "file").write_text("x")
+    more = {"diff": [foreign], "prune": ["--keep", "Last(1)"], "export": ["-o", tmp_path / "m.npz"]}
+    more |= {"pin": ["--step", "1"], "unpin": ["--step", "1"]}
+    for place in (tmp_path / "absent", foreign, foreign / "checkpoints", tmp_path / "file"):
+        before = listing(tmp_path)
+        result = invoke(command, place, *more.get(command, []))
+        assert (3, "") == (result.exit_code, result.stdout)
+        assert result.stderr.startswith(f"holdfast: {place}: ")
+        assert 1 == result.stderr.count("\n")
+        assert before == listing(tmp_path)
+    assert "no such directory" in invoke(command, tmp_path / "absent", *more.get(command, [])).stderr
+
+
+def test_a_run_without_a_checkpoint_is_listed_and_not_shown(tmp_path):
+    """It has begun; what asks for a checkpoint says that there is none."""
+    store = Store(tmp_path / "new")
+    store.claim()
+    store.close()
+    assert "no committed checkpoint" in invoke("ls", tmp_path / "new").stdout
+    for command in ("show", "verify"):
+        result = invoke(command, tmp_path / "new")
+        assert (3, f"holdfast: {tmp_path / 'new'}: no committed checkpoint\n") == (result.exit_code, result.stderr)
+
+
+WRONG = [
+    ["nosuch"],
+    ["ls"],
+    ["ls", "{run}", "--nosuch"],
+    ["ls", "{run}", "another"],
+    ["show", "{run}", "--step", "x"],
+    ["show", "{run}", "--step", "-1"],
+    ["show", "{run}/checkpoints/step-000000030", "--step"],
+    ["diff", "{run}"],
+    ["prune", "{run}"],
+    ["prune", "{run}", "--keep", "Fewest(1)"],
+    ["prune", "{run}", "--keep", "__import__('os')"],
+    ["prune", "{run}/checkpoints/step-000000030", "--keep", "Last(1)"],
+    ["export", "{run}"],
+    ["export", "{run}", "-o", "model.bin"],
+    ["export", "{run}", "-o", "{run}/checkpoints/step-000000030/x.npz"],
+    ["pin", "{run}"],
+]
+
+
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
+def test_wrong_use_gets_one_line_and_exit_2(run, words):
+    """The line says what was wrong; nothing is changed."""
+    before = listing(run)
+    result = invoke(*[word.format(run=run) for word in words])
+    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert result.stderr.startswith("holdfast: ")
+    assert before == listing(run)
+
+
+def test_a_step_that_is_not_there_is_exit_3(run):
+    """The newest that are there are named."""
+    result = invoke("show", run, "--step", 25)
+    assert 3 == result.exit_code
+    assert "step-000000030" in result.stderr
+    assert 3 == invoke("export", run, "--part", "ema", "-o", run / "x.npz").exit_code
+
+
+def test_a_format_of_the_future_is_refused_and_not_damage(run):
+    """Exit 1, and the advice to use a newer Holdfast."""
+    path = run / "checkpoints/step-000000030/manifest.json"
+    text = path.read_bytes().replace(b'{"holdfast": 1', b'{"holdfast": 2', 1)
+    start = text.index(b'"digest": "') + 11
+    blank = text[:start] + b"0" * 32 + text[start + 32 :]
+    path.write_bytes(text[:start] + format.digest(blank).encode() + text[start + 32 :])
+    for command in ("show", "verify"):
+        result = invoke(command, run)
+        assert 1 == result.exit_code
+        assert "use a newer one" in result.output
+
+
+# Tending ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_would_go_and_changes_nothing(run):
+    """Also while the run lives: nothing is claimed."""
+    store = Store(run)
+    store.claim()
+    before = listing(run)
+    facts = asked("prune", run, "--keep", "Last(1) | Best('val_acc', max)", "--dry-run")
+    assert [True, False, False] == [row["goes"] for row in facts["checkpoints"]]
+    assert "would go  step-000000010" in invoke("prune", run, "--keep", "Last(2)", "--dry-run").stdout
+    assert before == listing(run)
+    store.close()
+
+
+def test_prune_removes_what_the_rule_does_not_keep_and_gives_the_run_back(run):
+    """Pinned ones stay; the next writer finds the run free."""
+    assert 0 == invoke("pin", run, "--step", 10).exit_code
+    facts = asked("prune", run, "--keep", "Last(1)")
+    assert [False, True, False] == [row["goes"] for row in facts["checkpoints"]]
+    assert ["step-000000010", "step-000000030"] == [each["name"] for each in asked("ls", run)["checkpoints"]]
+    assert 0 == facts["freed_bytes"] % 1 < facts["freed_bytes"]
+    assert 0 == invoke("unpin", run, "--step", 10).exit_code
+    save(store := Store(run), 40)
+    store.close()
+    assert [1, 1] == [asked("prune", run, "--keep", "Last(2)")["checkpoints"][0]["goes"], len(store.checkpoints()) - 1]
+
+
+def test_a_living_run_is_not_pruned(run):
+    """Exit 2, with the owner named; reading and pinning go on."""
+    store = Store(run)
+    store.claim()
+    result = invoke("prune", run, "--keep", "Last(1)")
+    assert 2 == result.exit_code
+    assert f"pid {os.getpid()}" in result.stderr
+    assert 3 == len(store.checkpoints())
+    assert 0 == invoke("pin", run, "--step", "best").exit_code
+    assert [False, True, False] == [row["pinned"] for row in asked("ls", run)["checkpoints"]]
+    store.close()
+
+
+def test_commands_bear_checkpoints_that_vanish(tmp_path):
+    """A run saves and prunes as fast as it can: no reading command ever fails or calls it damage."""
+    store = Store(tmp_path, keep=Last(2))
+    save(store, 1)
+    stop = threading.Event()
+
+    def work():
+        step = 1
+        while not stop.is_set():
+            save(store, step := step + 1)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for _ in range(30):
+            for words in (["ls"], ["show"], ["verify"], ["prune", "--keep", "Last(1)", "--dry-run"]):
+                result = invoke(words[0], tmp_path, *words[1:])
+                assert 0 == result.exit_code, (words, result.output)
+                assert "damaged" not in result.stdout.lower()
+    finally:
+        stop.set()
+        worker.join()
+        store.close()
+
+
+# Exporting --------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_exported_for_safetensors_numpy_and_torch(run, tmp_path):
+    """The same tensors under the model's own names; ties are said."""
+    from safetensors.torch import load_file
+
+    expected = state(20)["model"]
+    result = invoke("export", run, "--step", "best", "-o", tmp_path / "m.safetensors")
+    assert "head.weight is tied to fc.weight: written for each name" in result.stdout
+    assert 0 == invoke("export", run, "--step", "best", "-o", tmp_path / "m.pt").exit_code
+    for found in (load_file(tmp_path / "m.safetensors"), torch.load(tmp_path / "m.pt", weights_only=True)):
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert found["fc.weight"].data_ptr() == found["head.weight"].data_ptr()
+
+
+def test_all_parts_are_exported_under_their_paths(tmp_path):
+    """Views and layouts are written out in C order; values that are no tensors are counted."""
+    base = torch.arange(24, dtype=torch.float64).reshape(4, 6)
+    made = {"m": {"a": base[1:, ::2], "b": base[:2], "f": np.asfortranarray(np.ones((2, 3))), "z": torch.empty(0, 3)}}
+    made["m"] |= {"s": torch.tensor(True), "n": 5}
+    store = Store(tmp_path / "run")
+    store.save(made, step=1)
+    store.close()
+    facts = asked("export", tmp_path / "run", "--all", "-o", tmp_path / "m.npz")
+    assert (5, 1) == (facts["tensors"], facts["left_out"])
+    for suffix in ("npz", "safetensors", "pt"):
+        asked("export", tmp_path / "run", "--all", "--force", "-o", tmp_path / f"m.{suffix}")
+    from safetensors.numpy import load_file
+
+    loaded = torch.load(tmp_path / "m.pt", weights_only=True)
+    for found in (np.load(tmp_path / "m.npz"), load_file(tmp_path / "m.safetensors"), loaded):
+        for name in "abfzs":
+            assert np.array_equal(np.asarray(made["m"][name]), np.asarray(found[f"m/{name}"]))
+            assert np.asarray(made["m"][name]).dtype == np.asarray(found[f"m/{name}"]).dtype
+
+
+def test_what_a_format_cannot_hold_is_refused_by_name(run, tmp_path):
+    """bfloat16 in .npz: the tensor and the way out are named, and no file is left."""
+    result = invoke("export", run, "-o", tmp_path / "m.npz")
+    assert (2, ["run"]) == (result.exit_code, os.listdir(tmp_path))
+    assert "half: NumPy has no bfloat16; export to .safetensors" in result.stderr
+
+
+def test_export_replaces_nothing_unless_forced_and_leaves_no_half_of_a_file(run, tmp_path):
+    """An existing file stays; a damaged shard gives exit 4 and no file."""
+    target = tmp_path / "m.safetensors"
+    target.write_text("mine")
+    assert 2 == invoke("export", run, "-o", target).exit_code
+    assert "mine" == target.read_text()
+    flip(run / "checkpoints/step-000000030/model.safetensors", -1)
+    assert 4 == invoke("export", run, "--force", "-o", target).exit_code
+    assert ("mine", ["m.safetensors", "run"]) == (target.read_text(), sorted(os.listdir(tmp_path)))
+    assert 0 == invoke("export", run, "--force", "--step", 20, "-o", target).exit_code
+
+
+def test_the_systems_refusals_are_one_line_and_exit_1(run, tmp_path):
+    """A directory that does not exist; the file is named."""
+    result = invoke("export", run, "-o", tmp_path / "absent/m.safetensors")
+    assert (1, 1) == (result.exit_code, result.stderr.count("\n"))
+    assert "No such file or directory" in result.stderr
+
+
+# The process ------------------------------------------------------------------------------------------------------
+
+
+def process(*words, code=None, **options):
+    command = [sys.executable, *(["-c", code] if code else ["-m", "holdfast"]), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def test_the_program_exits_as_its_commands_do(run, tmp_path):
+    """`python -m holdfast`, and the script that pip installs."""
+    found = [process(*words).returncode for words in (["ls", run], ["ls"], ["ls", tmp_path / "absent"], [], ["--help"])]
+    assert [0, 2, 3, 2, 0] == found
+    script = Path(sys.executable).with_name("holdfast")
+    flip(run / "checkpoints/step-000000030/model.safetensors", -1)
+    done = subprocess.run([script, "verify", run], capture_output=True, text=True, check=False)
+    assert (4, "") == (done.returncode, done.stderr)
+    assert "holdfast" in process("--version").stdout
+
+
+def test_every_command_works_without_torch_and_numpy(run, tmp_path):
+    """All but .pt, which says what to install."""
+    commands = [["ls", run], ["show", run], ["show", run, "--json"], ["verify", run], ["diff", run, run]]
+    commands += [["prune", run, "--keep", "Last(2)"], ["pin", run, "--step", 20], ["unpin", run, "--step", 20]]
+    commands += [
+        ["export", run, "-o", tmp_path / "m.safetensors"],
+        ["export", run, "--part", "optimizer", "-o", tmp_path / "m.npz"],
+    ]
+    for words in commands:
+        done = process(*words, code=WITHOUT)
+        assert (0, "") == (done.returncode, done.stderr), words
+    assert 1 == process("diff", f"{run}@20", f"{run}@30", code=WITHOUT).returncode
+    refused = process("export", run, "-o", tmp_path / "m.pt", code=WITHOUT)
+    assert (2, 1) == (refused.returncode, refused.stderr.count("\n"))
+    assert "pip install 'holdfast[torch]'" in refused.stderr
+
+
+def test_help_imports_no_framework_and_no_command():
+    """So that it is quick; and it names every command."""
+    code = "import sys, holdfast.cli as c\ntry: c.main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    done = process("--help", code=code)
+    loaded = set(done.stderr.split())
+    assert not loaded & {"torch", "numpy", "rich", "holdfast.cli.ls", "holdfast.store.diff"}
+    assert all(f"  {name} " in done.stdout for name in commands.list_commands(None))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_and_json(name):
+    """Wherever it is listed it can be called, says what it does as the list says, and speaks JSON."""
+    result = invoke(name, "--help")
+    assert 0 == result.exit_code
+    assert "--json" in result.stdout
+
+
+def test_completion_knows_the_commands(run):
+    """What `eval "$(_HOLDFAST_COMPLETE=bash_source holdfast)"` asks on each press of the key."""
+    script = Path(sys.executable).with_name("holdfast")
+
+    def complete(mode, *words):
+        asking = {"_HOLDFAST_COMPLETE": mode, "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        return subprocess.run([script], env=os.environ | asking, capture_output=True, text=True, check=False).stdout
+
+    assert "plain,pin\nplain,prune\n" == complete("bash_complete", "holdfast", "p")
+    assert "dir," in complete("bash_complete", "holdfast", "ls", str(run))
+    assert "_HOLDFAST_COMPLETE=bash_complete" in complete("bash_source")
+
+
+def test_a_closed_pipe_ends_it_quietly(run):
+    """`holdfast show RUN | head -1` prints no traceback."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "show", run, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        child.stdout.close()
+        assert (141, b"") == (child.wait(60), child.stderr.read())
+
+
+def test_an_interrupt_ends_it_with_130(run):
+    """Ctrl-C while it waits for the disk; a pipe in a manifest's place makes it wait."""
+    manifest = run / "checkpoints/step-000000030/manifest.json"
+    manifest.unlink()
+    os.mkfifo(manifest)
+    with subprocess.Popen([sys.executable, "-m", "holdfast", "show", run], stderr=subprocess.PIPE, text=True) as child:
+        writer = os.open(manifest, os.O_WRONLY)  # returns when the command has opened it to read
+        child.send_signal(signal.SIGINT)
+        assert 130 == child.wait(60)
+        assert "Traceback" not in child.stderr.read()
+        os.close(writer)
+
+
+def test_names_from_files_cannot_command_the_terminal(tmp_path):
+    """Control, formatting and unpaired characters in keys, notes, metrics and reasons are printed as escapes."""
+    evil = "\x1b]0;x\x07\n\u202e\udc80[red]"
+    store = Store(tmp_path / "run")
+    hostile = {evil: torch.ones(1), "holdfast": {"vars": {evil: evil}}, "x": {evil: [evil]}}
+    facts = {"note": evil.replace("\udc80", ""), "document": {"dataset": "\x9b31m"}}
+    for step in (1, 2):
+        store.save({**hostile, "n": step}, step=step, facts=Facts(metrics={"\x1b[2J": 1.0}, **facts))
+    store.attempt.record("metrics", step=1, phase="step", values={"\x1b[2J": 1.0})
+    store.quarantine(store[1], "a\x1b[2J")
+    store.attempt.close("failed", step=2, error="\x1b[2J")
+    (tmp_path / "run/checkpoints/step-000000003").mkdir()
+    (tmp_path / "run/checkpoints/step-000000003/manifest.json").write_text("\x1b[2J")
+    asking = [["ls"], ["show", "--step", 2], ["show", "--step", 2, "--all"], ["show", "--metrics"], ["verify"]]
+    for words in [*asking, ["diff", f"{tmp_path / 'run'}@2"], ["show", "--step", 3], ["ls", "\x1b[2J"]]:
+        for extra in ([], ["--json"]):
+            result = invoke(words[0], tmp_path / "run", *words[1:], *extra)
+            told = result.stdout + result.stderr
+            assert all(letter.isprintable() or letter == "\n" for letter in told), (words, told)
+    assert "\\x1b" in invoke("ls", tmp_path / "run").stdout
+
+
+def test_a_terminal_gets_a_table_and_no_markup(run):
+    """rich draws it, and brackets in a note stay brackets."""
+    store = Store(run)
+    store.save({"x": 1}, step=40, note="[red]a[/red]")
+    store.close()
+    master, slave = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen([sys.executable, "-m", "holdfast", "ls", run], stdout=slave, env=environment) as child:
+        os.close(slave)
+        text = b""
+        try:
+            while piece := os.read(master, 65536):
+                text += piece
+        except OSError:  # Linux's way to say that the other end is closed
+            pass
+        assert 0 == child.wait(60)
+    os.close(master)
+    assert b"[red]a[/red]" in text
+    assert b"step-000000040" in text
+
+
+def test_the_version_is_the_packages():
+    """One line with the name."""
+    assert invoke("--version").stdout.startswith("holdfast, version" if not holdfast.__doc__ else "holdfast ")
