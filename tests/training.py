@@ -42,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
     "epochs": 3,
     "save_every": 2,
     "seeded": True,
+    "synced": False,
     "forget": [],  # what this attempt does not take over from the one before
     "kill": None,  # {"at": place, "step" | "epoch" | "name": where, "signal": "KILL" | "TERM"}
     "again": False,  # whether there was an attempt before this one
@@ -231,7 +232,7 @@ class Training:
         with torch.autocast("cpu", torch.bfloat16):
             loss = nn.functional.cross_entropy(self.model(x), y)
         self.scaler.scale(loss / self.asked["accumulate"]).backward()
-        self.killer.at("body", step=run.step)
+        self.killer.at("body", step=run.step, passes=run.vars.passes)
         run.vars.passes += 1
         run.vars.total += loss.item()
         if run.vars.passes % self.asked["accumulate"] == 0 or last:
@@ -268,6 +269,8 @@ class Training:
 def train(asked: dict[str, Any]) -> None:
     asked = DEFAULTS | asked
     torch.set_num_threads(asked["threads"])
+    if not asked["synced"]:
+        os.fsync = lambda descriptor: None  # a process that dies takes nothing out of the page cache with it
     random.seed(1)
     np.random.seed(2)
     torch.manual_seed(3)

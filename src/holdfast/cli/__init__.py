@@ -92,7 +92,7 @@ def spelled(error: OSError) -> str:
 
 
 @click.command(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
+@click.version_option(package_name="holdfast", message="holdfast %(version)s")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
     """Look at runs and tend them. RUN is a run's directory, a checkpoint's, or a copy of either.

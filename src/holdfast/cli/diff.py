@@ -30,8 +30,7 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
     Exit 0 when they are identical, 1 when they differ, more when that could not be told.
     """
     try:
-        first, second = locate.one(a), locate.one(b)
-        found = compare(first, second, exempt, read=not quick)
+        first, second, found = locate.again(lambda: _compared(a, b, exempt, quick=quick))
     except HoldfastError as error:
         return told(str(error), max(error.exit_code, TROUBLE))
     except OSError as error:
@@ -43,6 +42,13 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
         if len(found) > MOST and not everything:
             echo(f"... and {len(found) - MOST} more (--all)")
     return 1 if found else 0
+
+
+def _compared(
+    a: str, b: str, exempt: tuple[str, ...], *, quick: bool
+) -> tuple[Checkpoint, Checkpoint, list[Difference]]:
+    first, second = locate.one(a), locate.one(b)
+    return first, second, compare(first, second, exempt, read=not quick)
 
 
 def _facts(a: Checkpoint, b: Checkpoint, exempt: tuple[str, ...], found: list[Difference]) -> dict[str, Any]:

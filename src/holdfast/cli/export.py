@@ -15,7 +15,7 @@ from ..errors import UsageError
 from ..store import tensors
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
-from ..store.locate import locate
+from ..store.locate import again, locate
 from ..store.tensors import Chosen
 from . import options
 from .shown import echo, echo_json, size
@@ -41,9 +41,15 @@ def command(
     if write is None:
         raise UsageError(f"{output}: the ending says the format; it is one of {', '.join(FORMATS)}")
     _require_free(target, force=force)
-    checkpoint = locate(run).select(step)
-    chosen = tensors.chosen(checkpoint, None if everything else part)
-    disk.replace_with(target, write(checkpoint, chosen))
+    place = locate(run)
+
+    def written() -> tuple[Checkpoint, Chosen]:
+        checkpoint = place.select(step)
+        chosen = tensors.chosen(checkpoint, None if everything else part)
+        disk.replace_with(target, write(checkpoint, chosen))
+        return checkpoint, chosen
+
+    checkpoint, chosen = again(written)
     facts = {
         "file": output,
         "checkpoint": checkpoint.name,

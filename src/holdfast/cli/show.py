@@ -83,10 +83,11 @@ def _print(checkpoint: Checkpoint, *, everything: bool) -> None:
         echo(f"  {name}  {size(m.files[name].size_bytes)}")
     for name in ("vars", "position"):
         node = nodes.at(m.tree, "holdfast", name)
-        if node is not None:
+        members = nodes.opened(node).members if node is not None else None
+        if members:
             echo()
             echo("run.vars" if name == "vars" else name)
-            for part, member in (nodes.opened(node).members or {}).items():
+            for part, member in members.items():
                 _print_value(part, nodes.spelled(member), everything=everything)
     _print_values(m, everything=everything)
 
@@ -123,6 +124,13 @@ def _document(name: str, value: Any) -> Iterator[tuple[str, str]]:
         )
     else:
         yield name, value if isinstance(value, str) else json_line(value)
+
+
+def _model(name: str, facts: Any) -> str:
+    if not isinstance(facts, Mapping):
+        return f"{name}: {facts}"
+    count = facts.get("parameters")
+    return f"{name}: {facts.get('class')}" + (f", {count:,} parameters" if isinstance(count, int) else "")
 
 
 def _leaves(leaves: Mapping[str, Any], *, everything: bool) -> Iterator[str]:

@@ -58,6 +58,7 @@ SOURCES: dict[str, Source] = {
     "numpy": Source(_capture_numpy, _restore_numpy, _seed_numpy),
 }
 _ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its SOURCE
+_PACKAGES = {"numpy": "numpy", "torch": "torch"}
 
 
 def _source(name: str) -> Source:
@@ -104,7 +105,7 @@ def seed(number: int) -> None:
 
 def _installed(name: str) -> bool:
     try:
-        importlib.import_module(name)
+        importlib.import_module(_PACKAGES[name])
     except ModuleNotFoundError:
         return False
     return True
