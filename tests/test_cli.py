@@ -11,14 +11,18 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
 from holdfast.cli import COMMANDS, commands
+from holdfast.cli.verify import verified
 from holdfast.rules import Best, Last
 from holdfast.store import format
+from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.locate import again, fault
 from holdfast.store.store import Facts, Store
 
 WITHOUT = """
@@ -334,9 +338,9 @@ def test_a_format_of_the_future_is_refused_and_not_damage(run):
     start = text.index(b'"digest": "') + 11
     blank = text[:start] + b"0" * 32 + text[start + 32 :]
     path.write_bytes(text[:start] + format.digest(blank).encode() + text[start + 32 :])
-    for command in ("show", "verify"):
-        result = invoke(command, run)
-        assert 1 == result.exit_code
+    for words, code in ((["show"], 1), (["verify"], 1), (["diff", run], 2)):
+        result = invoke(words[0], run, *words[1:])
+        assert code == result.exit_code
         assert "use a newer one" in result.output
 
 
@@ -406,6 +410,18 @@ def test_commands_bear_checkpoints_that_vanish(tmp_path):
         store.close()
 
 
+def test_what_went_between_the_listing_and_the_reading_is_no_damage(run):
+    """A checkpoint whose directory is gone, before its manifest was read or after: it is passed over, or looked for anew."""
+    unread, read = (Checkpoint(run / f"checkpoints/step-0000000{step}") for step in (10, 20))
+    assert 20 == read.step
+    for checkpoint in (unread, read):
+        shutil.rmtree(checkpoint.path)
+        assert verified(checkpoint, cold=False) is None
+        assert "gone" == fault(Checkpoint(checkpoint.path))
+    looks = iter([unread, read, Checkpoint(run / "checkpoints/step-000000030")])
+    assert 24 == again(lambda: len(next(looks).leaf("model/fc.weight").read()))
+
+
 # Exporting --------------------------------------------------------------------------------------------------------
 
 
@@ -444,6 +460,20 @@ def test_all_parts_are_exported_under_their_paths(tmp_path):
             assert np.asarray(made["m"][name]).dtype == np.asarray(found[f"m/{name}"]).dtype
 
 
+def test_exported_tensors_lie_at_multiples_of_their_item_size(tmp_path):
+    """As a memory map wants it, whatever their names."""
+    store = Store(tmp_path / "run")
+    store.save({"m": {"a": torch.tensor(True), "b": torch.ones(3), "c": torch.ones(3, dtype=torch.float64)}}, step=1)
+    store.close()
+    asked("export", tmp_path / "run", "--part", "m", "-o", tmp_path / "m.safetensors")
+    data = (tmp_path / "m.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    entries = json.loads(data[8 : 8 + size])
+    assert 0 == size % 8
+    starts = {name: entries[name]["data_offsets"][0] for name in "abc"}
+    assert {"c": 0, "b": 24, "a": 36} == starts
+
+
 def test_what_a_format_cannot_hold_is_refused_by_name(run, tmp_path):
     """bfloat16 in .npz: the tensor and the way out are named, and no file is left."""
     result = invoke("export", run, "-o", tmp_path / "m.npz")
@@ -468,6 +498,8 @@ def test_the_systems_refusals_are_one_line_and_exit_1(run, tmp_path):
     result = invoke("export", run, "-o", tmp_path / "absent/m.safetensors")
     assert (1, 1) == (result.exit_code, result.stderr.count("\n"))
     assert "No such file or directory" in result.stderr
+    assert 1 == invoke("ls", "x" * 300).exit_code
+    assert 2 == invoke("diff", run, "x" * 300).exit_code
 
 
 # The process ------------------------------------------------------------------------------------------------------
@@ -604,3 +636,47 @@ def test_a_terminal_gets_a_table_and_no_markup(run):
 def test_the_version_is_the_packages():
     """One line with the name."""
     assert f"holdfast {importlib.metadata.version('holdfast')}\n" == invoke("--version").stdout
+
+
+def nested(depth):
+    node = []
+    for _ in range(depth):
+        node = [node]
+    return node
+
+
+HOSTILE = [
+    {"tree": {"view": [1]}},
+    {"tree": {"view": {"leaf": "model/fc.weight"}}},
+    {"tree": {"leaf": ["x"]}},
+    {"tree": {"leaf": "absent"}},
+    {"tree": {"dict": [1]}},
+    {"tree": {"dict": {"model": {"leaf": "absent"}}}},
+    {"tree": {"dict": {"model": {"view": {"leaf": "model/fc.weight", "dtype": "x"}}}}},
+    {"tree": {"a": 1, "b": 2}},
+    {"tree": {"items": [[1]]}},
+    {"tree": {"ordered_with": [[]]}},
+    {"tree": {"defaultdict": "x"}},
+    {"tree": {"int": "zz"}},
+    {"tree": {"dataclass": ["x", 3]}},
+    {"tree": nested(400)},
+    {"tree": {"dict": {"holdfast": {"dict": {"vars": {"a": 1, "b": 2}}}}}},
+    {"created": "yesterday"},
+    {"best": {"metric": "val_acc"}},
+    {"document": {"git": 3, "command": {"x": 1}, "model": {"m": {"parameters": "x"}}}},
+]
+
+
+@pytest.mark.parametrize("change", HOSTILE, ids=str)
+def test_a_manifest_that_contradicts_itself_is_never_a_traceback(run, tmp_path, change):
+    """Sound digest, hostile content: each command ends with its line and its exit code."""
+    path = run / "checkpoints/step-000000030/manifest.json"
+    manifest = format.decode(path.read_bytes(), path)
+    path.write_bytes(format.encode(msgspec.structs.replace(manifest, **change)))
+    asking = [["ls", run], ["show", run], ["show", run, "--all"], ["verify", run], ["diff", run, f"{run}@10"]]
+    asking += [["show", run, "--json"], ["export", run, "--all", "-o", tmp_path / "x.npz"]]
+    asking += [["export", run, "-o", tmp_path / "x.safetensors"], ["prune", run, "--keep", "Last(2)", "--dry-run"]]
+    for words in [*asking, ["prune", run, "--keep", "Best('val_acc', max)"]]:
+        result = invoke(*words)
+        assert isinstance(result.exception, SystemExit | None), (words, result.exception)
+        assert result.stderr.count("\n") <= 1

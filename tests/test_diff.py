@@ -151,12 +151,13 @@ def test_every_flipped_bit_of_a_state_is_a_difference(tmp_path):
     store.close()
 
 
-def test_identical_is_said_of_bytes_that_were_read(tmp_path):
+@pytest.mark.parametrize("place", [-1, 20], ids=["tensor data", "header"])
+def test_identical_is_said_of_bytes_that_were_read(tmp_path, place):
     """Equal digests in two manifests prove nothing about the disk: damage is an error, not "identical"."""
     a, b = saved(tmp_path / "a", {"m": W}), saved(tmp_path / "b", {"m": W})
     shard = next(b.path.glob("*.safetensors"))
     data = bytearray(shard.read_bytes())
-    data[-1] ^= 1
+    data[place] ^= 1
     shard.write_bytes(data)
     assert [] == compare(a, b)
     with pytest.raises(Damaged):

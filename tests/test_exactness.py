@@ -6,6 +6,7 @@ Every attempt is a process of its own (tests/training.py), forked from one that 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -34,7 +35,11 @@ class Zygote:
 
     def __init__(self) -> None:
         command = [sys.executable, str(SCRIPT), "--zygote"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # Idle threads sleep: with more threads than free cores, spinning ones cost more than the training.
+        environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def attempt(self, asked: Mapping[str, Any]) -> int:
         """How the attempt ended: its exit code, or minus the signal that killed it."""
@@ -48,10 +53,8 @@ class Zygote:
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
     zygote = Zygote()
-    yield zygote
-    assert zygote.process.stdin is not None
-    zygote.process.stdin.close()
-    zygote.process.wait()
+    with zygote.process:
+        yield zygote
 
 
 class End(NamedTuple):
@@ -141,7 +144,7 @@ EPOCH_KILLS: dict[str, list[Kill]] = {
     "in the last evaluation": [{"at": "evaluate", "epoch": 2}],
     "in the last save": [{"at": "commit", "name": "step-000000018-end"}],
     "after the last save": [{"at": "committed", "name": "step-000000018-end"}],
-    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 9}],
+    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 11}],
     "in the same evaluation twice": [{"at": "evaluate", "epoch": 0}, {"at": "evaluate", "epoch": 0}],
 }
 # The same 18 steps in one loop, the evaluation inside the body of every sixth; saves at 4, 6, 8, 12, 16 and 18.
@@ -154,7 +157,7 @@ STEP_KILLS: dict[str, list[Kill]] = {
     "in the last step": [{"at": "body", "step": 17}],
     "in the last save": [{"at": "commit", "name": "step-000000018"}],
     "after the last save": [{"at": "committed", "name": "step-000000018"}],
-    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 9}],
+    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 11}],
 }
 
 
@@ -195,3 +198,144 @@ def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab: Lab, w
     cases = STEP_KILLS if loader == "steps" else EPOCH_KILLS
     cases = {case: with_signal("TERM", kills) for case, kills in cases.items()}
     check(lab, cases, threads=2, workers=workers, loader=loader, save_every=4)
+
+
+# Places that need no step number: an epoch has as many batches as the loader makes of it.
+ANYWHERE: dict[str, list[Kill]] = {
+    "in mid-epoch": [{"at": "body", "step": 9}],
+    "as an epoch begins": [{"at": "begin", "epoch": 1}],
+    "inside evaluation": [{"at": "evaluate", "epoch": 1}],
+    "four times": [
+        {"at": "body", "step": 5},
+        {"at": "evaluate", "epoch": 0},
+        {"at": "body", "step": 10, "signal": "TERM"},
+        {"at": "body", "step": 14},
+    ],
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("loader", ["batch_sampler", "stateful", "iterable"])
+def test_every_kind_of_loader_goes_on_where_it_was(lab: Lab, loader: str, workers: int):
+    """A batch sampler of the user's, torchdata's StatefulDataLoader, an IterableDataset that is read again."""
+    check(lab, ANYWHERE, threads=2, workers=workers, loader=loader)
+
+
+@pytest.mark.parametrize("loader", ["own_state", "nested"])
+def test_loops_of_other_shapes_go_on_where_they_were(lab: Lab, loader: str):
+    """A loader that keeps its own state, and steps inside of epochs."""
+    check(lab, ANYWHERE, loader=loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_groups_of_batches_are_never_torn(lab: Lab, workers: int):
+    """With accumulate=4 an epoch of six batches has two steps, and a kill in the middle of a group does it again whole."""
+    cases: dict[str, list[Kill]] = {
+        "before the first save": [{"at": "body", "step": 0, "passes": 2}],
+        "in the middle of a whole group": [{"at": "body", "step": 2, "passes": 3}],
+        "in the middle of a short group": [{"at": "body", "step": 3, "passes": 1}],
+        "at an epoch's end": [{"at": "committed", "name": "step-000000004-end"}],
+        "three times": [
+            {"at": "body", "step": 2, "passes": 3},
+            {"at": "body", "step": 2, "passes": 1, "signal": "TERM"},
+            {"at": "body", "step": 5, "passes": 0},
+        ],
+    }
+    check(lab, cases, threads=2, workers=workers, accumulate=4, save_every=1)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("loader", ["plain", "sampler", "batch_sampler"])
+def test_the_number_of_workers_may_change_from_attempt_to_attempt(lab: Lab, loader: str, persistent: bool):
+    """0, 2, 4 workers, then 1: the same bytes as with none, and the change is told."""
+    asked = {"loader": loader, "persistent": persistent, "threads": 2, "save_every": 4}
+    reference = lab.run({}, workers=0, **asked)
+    kills = [(0, {"at": "body", "step": 5}), (2, {"at": "evaluate", "epoch": 1}), (4, {"at": "body", "step": 15}), (1, None)]
+    outcome = lab.run(*({"workers": workers, "kill": kill} for workers, kill in kills), **asked)
+    assert outcome.codes == [KILLED, KILLED, KILLED, DONE], outcome.log
+    assert differences(reference.end, outcome.end, exempt="/fingerprint/") == []
+    assert differences(reference.end, outcome.end) != [], "the fingerprint knows how many there were"
+    assert "workers: 0, now 2" in outcome.log
+
+
+def test_persistent_workers_see_every_epoch(lab: Lab):
+    """Workers that outlive many epochs augment as fresh ones do, before and after a kill."""
+    reference = lab.run({}, workers=2)
+    outcome = lab.killed({"at": "body", "step": 9}, workers=2, persistent=True)
+    assert differences(reference.end, outcome.end) == []
+
+
+# What is not taken over from the attempt before -> where it shows in the final checkpoint.
+SABOTAGE = {
+    "model": "model/head.weight digest",
+    "ema": "ema/module.head.weight digest",
+    "optimizer": "optimizer/state/0/exp_avg digest",
+    "cosine": "tree/dict/cosine",
+    "plateau": "tree/dict/plateau",
+    "scaler": "tree/dict/scaler",
+    "python": "holdfast/rng/python",
+    "numpy": "holdfast/rng/numpy",
+    "torch": "holdfast/rng/torch",
+    "position": "at step",
+}
+
+
+@pytest.mark.parametrize("forgotten", SABOTAGE)
+def test_the_oracle_goes_red_for_whatever_is_forgotten(lab: Lab, forgotten: str):
+    """The same kill with one thing not restored ends elsewhere, and the comparison names the place."""
+    asked = {"forget": [forgotten], "loader": "own_state"}
+    reference = lab.run({}, **asked)
+    outcome = lab.killed({"at": "body", "step": 9}, **asked)
+    assert outcome.codes == [KILLED, DONE], outcome.log
+    found = differences(reference.end, outcome.end)
+    assert [where for where in found if where.startswith(SABOTAGE[forgotten])], found
+    assert [where for where in found if where.startswith("metrics line")], "the log shows it too"
+
+
+OPTIMIZER = ["ema", "optimizer", "cosine", "plateau", "scaler"]
+RNG = ["python", "numpy", "torch"]
+ROWS = {
+    "model": ({"forget": [*OPTIMIZER, *RNG, "position"], "loader": "global_order", "seeded": False}, False),
+    "and optimizer, scheduler": ({"forget": [*RNG, "position"], "loader": "global_order", "seeded": False}, False),
+    "and random numbers": ({"forget": ["position"], "loader": "global_order", "seeded": False}, False),
+    "and seen batches skipped": ({"loader": "global_order", "seeded": False}, False),
+    "and the order from (seed, epoch)": ({"loader": "plain", "seeded": False}, True),
+    "the same with workers": ({"loader": "plain", "seeded": False, "workers": 2}, False),
+    "and augmentation from (seed, epoch, index)": ({"loader": "plain", "workers": 2}, True),
+}
+
+
+@pytest.mark.parametrize("restored", ROWS)
+def test_each_row_of_what_exactness_needs(lab: Lab, restored: str):
+    """Only when everything is restored are the final bytes identical; one thing short, and they differ."""
+    asked, identical = ROWS[restored]
+    reference = lab.run({}, **asked)
+    outcome = lab.killed({"at": "body", "step": 9}, **asked)
+    assert outcome.codes == [KILLED, DONE], outcome.log
+    assert (differences(reference.end, outcome.end) == []) == identical
+
+
+def test_the_oracle_sees_one_bit_of_each_fact(lab: Lab):
+    """Every single fact of a final checkpoint, and every line of the metrics log, when altered alone is reported alone."""
+    reference = lab.run({}).end
+    areas = ("model/", "ema/", "optimizer/", "holdfast/rng/", "tree/dict/cosine", "tree/dict/holdfast/dict/position")
+    assert [area for area in areas if not [key for key in reference.facts if key.startswith(area)]] == []
+    for key, fact in reference.facts.items():
+        assert differences(reference, End({**reference.facts, key: f"not {fact}"}, reference.metrics)) == [key]
+    for number in range(len(reference.metrics)):
+        short = [*reference.metrics[:number], *reference.metrics[number + 1 :]]
+        assert differences(reference, End(reference.facts, short)) != []
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_network_is_large_enough_for_its_threads(threads: int):
+    """The matrix would prove nothing about two threads if one did all the work."""
+    code = (
+        "import os, training; tasks = lambda: len(os.listdir('/proc/self/task'));"
+        f"training.torch.set_num_threads({threads}); before = tasks();"
+        "made = training.Training(training.DEFAULTS); made.model(made.fixed[:8][0]);"
+        "print(tasks() - before)"
+    )
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, cwd=SCRIPT.parent, capture_output=True, text=True, check=True)
+    assert (int(told.stdout) > 0) == (threads > 1)

@@ -24,7 +24,7 @@ from holdfast.rules import Best, Last
 from holdfast.store.attempt import Attempt
 from holdfast.store.store import Store
 
-WAIT_S = 20
+WAIT_S = 5
 
 
 class Held:
@@ -188,7 +188,7 @@ def test_without_the_removal_of_the_directory_ghosts_act(mutant, monkeypatch):
     """The fence is the removal: a successor that leaves the room standing lets ghosts commit and delete."""
     monkeypatch.setattr(disk, "remove_dir", mutant)
     acted = 0
-    for nth in range(0, 150, 6):
+    for nth in range(0, 150, 10):
         try:
             wake_after(nth, 3)
         except AssertionError:
@@ -201,7 +201,7 @@ def test_checking_before_renaming_is_no_fence(monkeypatch):
     """A ghost that only looks whether it was superseded, and then renames from a room of its own, commits."""
     monkeypatch.setattr(Attempt, "fence", lambda self, log: (self.room.parent / f"fenced-{log.attempt}").touch())
     acted = 0
-    for nth in range(0, 150, 6):
+    for nth in range(0, 150, 10):
         try:
             wake_after(nth, 3)
         except AssertionError:
@@ -260,8 +260,8 @@ def test_a_successor_held_anywhere_in_its_claim_chooses_the_newest(record_proper
 def test_two_held_at_once_never_mix():
     """Ghost and successor stopped at any pair of changes, the ghost woken first: it is whole, or Superseded."""
     pairs = 0
-    for nth in range(0, 200, 7):
-        for other in range(0, 200, 5):
+    for nth in range(0, 300, 5):
+        for other in range(0, 200, 4):
             with scratched("pair") as place:
                 root = place / "run"
                 ghost = Held(ghost_work(before(root)), nth)

@@ -10,14 +10,17 @@ three random generators, an evaluation that draws from them, counters.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import random
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -247,16 +250,18 @@ class Training:
     def evaluate(self, run: Run, epoch: int) -> None:
         """Loss under noise: it draws from all three generators, and making its loader's iterator draws once more."""
         self.model.eval()
-        total = random.random() * float(np.random.rand())
+        total, averaged = random.random() * float(np.random.rand()), 0.0
         with torch.no_grad():
             for number, (x, y) in enumerate(DataLoader(self.fixed, 16, **self.workers)):
-                total += nn.functional.cross_entropy(self.model(x + 0.1 * torch.randn_like(x)), y).item()
+                x = x + 0.1 * torch.randn_like(x)
+                total += nn.functional.cross_entropy(self.model(x), y).item()
+                averaged += nn.functional.cross_entropy(self.ema(x), y).item()
                 if number == 1:
                     self.killer.at("evaluate", epoch=epoch)
         self.model.train()
         self.plateau.step(total)
         run.vars.best = min(run.vars.best, total)
-        run.log(val_loss=total)
+        run.log(val_loss=total, averaged=averaged, best=self.plateau.best)
 
     def _reseed(self) -> None:
         """Of the generators that are to be forgotten."""
@@ -309,28 +314,40 @@ def by_epochs(training: Training, run: Run) -> None:
         run.save()
 
 
-def serve() -> dict[str, Any] | None:
-    """Fork an attempt for each line of stdin, answer how it ended. In the attempt: what was asked."""
+def serve() -> None:
+    """Fork an attempt for each line of stdin, answer how it ended."""
+    gc.freeze()  # a child's collector need not touch, and thereby copy, what it shares with its parent
     for line in sys.stdin:
         child = os.fork()
         if not child:
-            asked = json.loads(line)
-            log = os.open(asked.pop("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            null = os.open(os.devnull, os.O_RDONLY)
-            for source, target in ((null, 0), (log, 1), (log, 2)):
-                os.dup2(source, target)
-            return asked
+            attempt(json.loads(line))
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
-    return None
+
+
+def attempt(asked: dict[str, Any]) -> NoReturn:
+    """Train, and end as the interpreter would, but for the half second in which it frees what torch has imported."""
+    log = os.open(asked.pop("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    code = 0
+    try:
+        train(asked)
+    except SystemExit as stop:
+        code = stop.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--zygote":
         import torch._dynamo  # every optimizer imports it, for a second
 
-        job = serve()
+        serve()
     else:
-        job = json.loads(sys.argv[1])
-    if job is not None:
-        train(job)
+        train(json.loads(sys.argv[1]))

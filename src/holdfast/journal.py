@@ -17,7 +17,7 @@ from . import disk
 
 Event = dict[str, Any]
 CLOSING = ("stop", "failed", "end")
-_ORDER = {"step": 0, "end": 1}
+_ORDER = {"step": 0, "end": 1, "exit": 2}  # metrics after the loop belong to no checkpoint
 
 
 class Log(NamedTuple):
@@ -61,12 +61,12 @@ def append(path: Path, events: Iterable[Event], *, sync: bool = False) -> None:
 
 
 def read(path: Path) -> list[Event]:
-    """Every whole line of one journal."""
+    """Every whole line of one journal, once: an append that a full disk cut short was made again."""
     events = []
-    for line in path.read_bytes().split(b"\n"):
+    for line in dict.fromkeys(path.read_bytes().split(b"\n")):
         try:
             event = msgspec.json.decode(line) if line else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue  # torn
         if isinstance(event, dict) and isinstance(event.get("event"), str):
             events.append(event)
@@ -115,4 +115,8 @@ def lineage(logs: Sequence[Log], kind: str) -> list[Event]:
 
 def metrics(root: Path) -> list[Event]:
     """The metrics of the run at `root`, merged over its attempts: no step twice, none missing."""
-    return lineage(logs(root), "metrics")
+    merged: dict[tuple[int, int], Event] = {}
+    for event in lineage(logs(root), "metrics"):
+        earlier = merged.get(position(event), {"values": {}})
+        merged[position(event)] = event | {"values": {**earlier["values"], **event["values"]}}
+    return list(merged.values())

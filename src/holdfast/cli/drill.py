@@ -70,7 +70,13 @@ def command(
     """
     chosen = drill.Options(kills, signals, seed, steps, save_every, exempt, flip, keep)
     try:
-        report = drill.drill(command, chosen, lambda line: terminal.say(f"drill: {line}"))
+        with terminal.Progress() as progress:
+            report = drill.drill(
+                command,
+                chosen,
+                say=lambda line: terminal.say(f"drill: {line}"),
+                watch=lambda step, total: progress.update(step=step, total=total),
+            )
     except ChildError as error:
         if as_json:
             echo_json({"verdict": "failed", "error": str(error), "command": list(command)})
@@ -81,7 +87,8 @@ def command(
     if as_json:
         echo_json(msgspec.to_builtins(report))
     else:
-        table(COLUMNS, [row(attempt) for attempt in report.attempts])
+        if report.attempts:
+            table(COLUMNS, [row(attempt) for attempt in report.attempts])
         for line in lines(report):
             echo(line)
     if report.exit_code:

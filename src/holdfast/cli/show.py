@@ -117,6 +117,8 @@ def _document(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield name, f"{value.get('commit')}" + (", with changes that are not committed" if value.get("dirty") else "")
     elif name == "command" and isinstance(value, list):
         yield name, " ".join(map(str, value))
+    elif name == "model" and isinstance(value, Mapping):
+        yield from ((name, _model(str(key), each)) for key, each in value.items())
     elif isinstance(value, Mapping):
         yield (
             name,

@@ -69,8 +69,6 @@ def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
         problems.append(Problem(checkpoint.path, 0, 0, str(error)))
     except StoreError as error:
         unreadable = str(error)
-    if problems and not _is_there(checkpoint):
-        return None
     size_bytes = None if unreadable or any(each.path.name == MANIFEST for each in problems) else checkpoint.size_bytes
     told = [{"file": str(each.path), "start": each.start, "end": each.end, "what": each.what} for each in problems]
     return {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}

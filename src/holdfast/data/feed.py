@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from ..errors import UsageError
+from ..state import rng
 
 # Facts of describe() that decide which samples a position means. The others (workers, ...) may change freely.
 MOVES = frozenset({"accumulate", "batch_size", "drop_last", "length", "loader", "order", "sampler", "seed", "shuffle"})
@@ -183,10 +184,12 @@ class StatefulFeed:
 
     def _leave(self, position: Mapping[str, Any]) -> None:
         """Go where the next iter() begins a new epoch, from the state of an epoch that is over."""
+        before = rng.capture()
         if not position["ended"]:
             next(iter(self._loader), None)
-        elif "generator" in position:
-            iter(self._loader)  # torchdata draws from the generator while it loads
+        elif hasattr(self._loader, "generator"):
+            iter(self._loader)  # torchdata draws once more while it loads, from that generator or the global one
+        rng.restore(before)
         self._restore_generator(position)
 
     def _generator(self) -> dict[str, Any]:

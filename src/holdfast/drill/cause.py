@@ -38,6 +38,14 @@ class Cause(NamedTuple):
     text: str
 
 
+POSITION = Cause(
+    "position",
+    "the data went on from another place, and no loader goes through run.batches: iterate `for batch in "
+    "run.batches(loader)`, so that the position in the data is restored; a generator of your own that makes data "
+    "belongs among the tracked objects",
+)
+
+
 def gather(reference: Trace, parted: Parting | None, metrics: Sequence[MetricDifference]) -> Facts:
     """The facts that tell the cause, from a comparison with the reference run."""
     first = metrics[0].place if metrics else None
@@ -64,13 +72,13 @@ def usual(facts: Facts) -> Cause:
     if changed:
         return Cause(
             "scheduler",
-            f"an option of the optimizer ({', '.join(sorted(changed))}) was not what it had been: the learning rate "
-            "jumped. Track the scheduler: Run(path, dict(..., scheduler=scheduler))",
+            f"the options of {', '.join(key.removeprefix('tree:') for key in sorted(changed))} were not what they had "
+            "been: the learning rate jumped. Track the scheduler: Run(path, dict(..., scheduler=scheduler))",
         )
     own = {key for key in facts.leaves if key.startswith(f"{RESERVED}/") or key == OWN_TREE}
-    if own == set(facts.leaves):
-        return _own(own)
-    return _weights(facts)
+    if own != set(facts.leaves):
+        return _weights(facts)
+    return _own(own) if facts.loaders else POSITION
 
 
 def _no_leaf(facts: Facts) -> Cause:
@@ -122,12 +130,7 @@ def _weights(facts: Facts) -> Cause:
             "carried over and not tracked (GradScaler, accumulate=)",
         )
     if not facts.loaders:
-        return Cause(
-            "position",
-            "the step's data differed, and no loader goes through run.batches: iterate `for batch in "
-            "run.batches(loader)`, so that the position in the data is restored; a generator of your own that makes "
-            "data belongs among the tracked objects",
-        )
+        return POSITION
     plain = [name for name, loader in facts.loaders.items() if _augments_unseeded(loader)]
     if plain:
         return Cause(

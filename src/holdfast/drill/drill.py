@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -18,9 +20,12 @@ from ..run import settings
 from . import cause, compare, evidence, kill, report
 from .aim import Aim, Options, move
 from .evidence import Place, Trace
-from .kill import Ended, Say, Start
+from .kill import Ended, Follow, Start
 from .plan import SIGNALS, Kill, Pace, pace, plan
 from .report import Attempt, Divergence, Report
+
+Say = Callable[[str], None]
+Watch = Callable[[int, int | None], None]  # told the step, and the last one where that is known
 
 MOST_IDLE = 3  # attempts in a row that came no further, without having been interrupted
 SHOWN_LINES = 20  # of a failed command's output
@@ -29,8 +34,8 @@ SHOWN_LINES = 20  # of a failed command's output
 class Drill:
     """One drill of one command."""
 
-    def __init__(self, command: Sequence[str], options: Options, say: Say) -> None:
-        self.command, self.options, self.say = list(command), options, say
+    def __init__(self, command: Sequence[str], options: Options, say: Say, watch: Watch) -> None:
+        self.command, self.options, self.say, self._watch = list(command), options, say, watch
         self._exempt = (*compare.TIMINGS, *options.exempt)
         self._idle: frozenset[str] = frozenset()
         self._notes: list[str] = []
@@ -94,7 +99,7 @@ class Drill:
 
     def _undisturbed(self, root: Path, number: int) -> tuple[Pace, float]:
         self.say(f"undisturbed run {number} of 2: {' '.join(self.command)}")
-        ended = kill.run(self._start(root, float("inf"), 0), lambda _: None)
+        ended = kill.run(self._start(root, float("inf"), 0), self._watched(lambda _: None, None))
         log = _last_log(root)
         if move(ended, log) != "finished":
             raise ChildError(f"undisturbed run {number}: {_failure(ended, log)}")
@@ -115,6 +120,13 @@ class Drill:
         environment = {settings.RUN_DIR: str(root), settings.DRILL: wishes}
         return Start(self.command, environment, root, timeout_s, after)
 
+    def _watched(self, aim: Callable[[Follow], Kill | None], total: int | None) -> Callable[[Follow], Kill | None]:
+        def look(view: Follow) -> Kill | None:
+            self._watch(view.step, total)
+            return aim(view)
+
+        return look
+
     # -- the interrupted one -----------------------------------------------------------------------------------------
 
     def _plan(self, first: Pace) -> list[Kill]:
@@ -122,8 +134,8 @@ class Drill:
         planned = plan(first, options.kills, options.signals, options.seed, damage=options.damage)
         if not planned:
             self._notes.append(
-                f"{len(first.saves)} checkpoints in {first.last} steps before the last one leave nothing to come back to: "
-                "save more often, or force it with --save-every K"
+                f"of {first.last} steps, {', '.join(map(str, first.saves)) or 'none before the last'} saved: nothing to come "
+                "back to and go on from. Save more often, or force it with --save-every K"
             )
         return planned
 
@@ -134,7 +146,7 @@ class Drill:
         for _ in range(3 * self.options.kills + 10):
             after = attempts[-1].attempt if attempts else 0
             aim.begin(attempts)
-            ended = kill.run(self._start(root, first.timeout_s, after), aim)
+            ended = kill.run(self._start(root, first.timeout_s, after), self._watched(aim, first.last))
             log = _last_log(root, after)
             what = move(ended, log)
             if what == "failed" or log is None:
@@ -187,9 +199,10 @@ class Drill:
             found.verdict = report.IDENTICAL
             return
         found.verdict = report.DIFFERENT
-        found.divergence = _divergence(reference, other, parted, metrics)
+        if parted is not None or metrics or found.final_differences:
+            found.divergence = _divergence(reference, other, parted, metrics)
         if unseen:
-            self._notes.append(f"damage went unseen: {unseen}")
+            self._notes.append(f"damage went unseen, and was restored: {unseen}")
 
 
 def _attempt(log: Log, ended: Ended) -> Attempt:
@@ -284,20 +297,25 @@ def _failure(ended: Ended, log: Log | None) -> str:
 def _workplace(keep: Path | None) -> Iterator[Path]:
     """Where the runs live: a directory that goes with the drill, unless the user wants to keep it."""
     if keep is None:
-        place = Path(tempfile.mkdtemp(prefix="holdfast-drill-"))
+        place = Path(tempfile.gettempdir()) / f"holdfast-drill-{uuid.uuid4().hex}"
+        before = os.umask(0o077)  # what is trained is nobody else's business
+        try:
+            disk.make_dir(place)
+        finally:
+            os.umask(before)
         try:
             yield place
         finally:
             disk.remove_tree(place)
         return
-    disk.make_dirs(keep)
+    disk.make_dirs(keep.absolute())
     if any(keep.iterdir()):
         raise UsageError(f"--keep {keep}: not empty; name a directory that is, or that does not exist yet")
-    yield keep
+    yield keep.absolute()  # the command may change its directory
 
 
-def drill(command: Sequence[str], options: Options, say: Callable[[str], None]) -> Report:
-    """Drill `command`, telling `say` line by line how it goes.
+def drill(command: Sequence[str], options: Options, say: Say, watch: Watch = lambda *_: None) -> Report:
+    """Drill `command`, telling `say` line by line how it goes, and `watch` many times a second how far it is.
 
     Raises:
         UsageError: an option, or the command, does not lend itself to a drill.
@@ -308,4 +326,4 @@ def drill(command: Sequence[str], options: Options, say: Callable[[str], None]) 
     unknown = [name for name in options.signals if name not in SIGNALS]
     if unknown or not options.signals or options.kills < 1:
         raise UsageError(f"a drill takes at least one kill, by signals among {', '.join(SIGNALS)}; not {unknown}")
-    return Drill(command, options, say).run()
+    return Drill(command, options, say, watch).run()

@@ -21,6 +21,7 @@ from .. import disk
 from ..data.order import key
 from ..errors import ChildError, Damaged, UsageError
 from ..store.checkpoint import Checkpoint
+from ..store.format import MANIFEST
 from ..store.store import Store
 from .plan import Kill
 
@@ -28,8 +29,6 @@ POLL_S = 0.002
 POLL_SAVE_S = 0.0002  # a save of a small model takes a few ms
 TAIL_LINES = 200
 MOST_MISSES = 4  # saves that were over before the blow fell; then it falls anyhow
-
-Say = Callable[[str], None]
 
 
 class Fired(NamedTuple):
@@ -107,8 +106,9 @@ class Child:
 
 
 def _drain(process: subprocess.Popen[bytes], lines: deque[str]) -> None:
-    for line in process.stdout or ():
-        lines.append(line.decode(errors="replace"))
+    if process.stdout is not None:
+        with process.stdout as pipe:
+            lines.extend(line.decode(errors="replace") for line in pipe)
 
 
 class Follow:
@@ -242,7 +242,7 @@ def damage(root: Path, kind: str, seed: int) -> Wound | None:
     if not any(_is_whole(checkpoint) for checkpoint in found[:-1]):
         return None
     newest = found[-1]
-    names = sorted(name for name, file in newest.manifest.files.items() if file.size_bytes)
+    names = sorted(name for name, file in newest.manifest.files.items() if file.size_bytes) or [MANIFEST]
     name = names[key(seed, kind, "shard") % len(names)]
     path = newest.path / name
     data = bytearray(path.read_bytes())

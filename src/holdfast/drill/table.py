@@ -8,7 +8,7 @@ from . import report as reports
 from .cause import SWITCHES
 from .report import Attempt, Divergence, Report
 
-_MOST = 8  # lines of one kind
+_MOST = 4  # lines of one kind
 COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN", "SET ASIDE AS DAMAGED")
 
 
@@ -24,8 +24,8 @@ def lines(report: Report) -> Iterator[str]:
         yield f"note: {note}"
     if report.divergence is not None:
         yield from divergence(report.divergence, report.verdict)
-        yield from _some("metrics", report.metric_differences)
-        yield from _some("last state", report.final_differences)
+        yield from _some("metrics that differ", report.metric_differences)
+        yield from _some("the last state differs (a: the first run, b: this one)", report.final_differences)
     yield report.verdict
 
 
@@ -80,10 +80,11 @@ def _numbers(report: Report) -> Iterator[str]:
 
 
 def _some(what: str, differences: Sequence[str]) -> Iterator[str]:
-    for each in differences[:_MOST]:
-        yield f"  {what}: {each}"
+    if differences:
+        yield f"{what}:"
+    yield from (f"  {each}" for each in differences[:_MOST])
     if len(differences) > _MOST:
-        yield f"  {what}: {len(differences) - _MOST} more differences"
+        yield f"  and {len(differences) - _MOST} more"
 
 
 def _number(value: float | str) -> str:

@@ -34,10 +34,13 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "")
     return lines
 
 
-def loader_changes(
-    name: str, before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]
-) -> list[str]:
-    """What changed about the loader `name`, for the user to read.
+def alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a loader hands out what the other would, as far as one can see."""
+    return all(before.get(key) == now.get(key) for key in MOVES - {"accumulate"})
+
+
+def require_accepted(name: str, before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]) -> None:
+    """The loader `name` is to go on in the middle of an epoch.
 
     Raises:
         Mismatch: a change that moves the data position is not among `accepted`.
@@ -47,6 +50,5 @@ def loader_changes(
         what = "; ".join(f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved)
         raise Mismatch(
             f"the loader {name!r} is not the one of the checkpoint: {what}. The position in its data would mean other "
-            f"samples. Put it back, or say accept={set(moved)!r}"
+            f"samples. Put it back, or say accept={{{', '.join(map(repr, moved))}}}"
         )
-    return changes(before, now, f"loader {name}: ")

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from ..data.feed import Feed, feed_for
+from ..data.feed import feed_for
 from ..errors import UsageError
 from ..state import rng
 from ..terminal import say, warn
 from . import fingerprint
 from .opening import require_settled, settle
 from .saving import safe_point, step_done
-from .session import Session
+from .session import Session, Source
 
 _MAY_BEGIN = {(): ("epochs", "steps", "batches"), ("epochs",): ("batches",)}
 
 
 def epochs(session: Session, total: int) -> Generator[int, None, None]:
     """Yields the epochs still to do; a safe point follows each one's body."""
-    with _inside(session, "epochs"):
+    with _inside(session, "epochs"), _outer(session, "epochs", total):
         position = session.position
-        _begin_outer(session, total)
         settle(session, ready=not position.in_epoch or position.current is None)
-        while position.epoch < total and not position.left:
+        while position.epoch < total and total > position.left.get("epochs", -1):
             if not position.in_epoch:
-                _begin_epoch(session)
+                position.begin_epoch()
             session.walked.clear()
             session.progress.update(epoch=position.epoch, epochs=total)
             yield position.epoch
+            session.require_alive()
             require_settled(session)
             ended = position.epoch
             position.end_epoch()
             safe_point(session, "end", epoch=ended, final=position.epoch >= total)
-        session.outer_done = True
 
 
 def steps(session: Session, total: int, name: str) -> Generator[int, None, None]:
@@ -42,67 +42,96 @@ def steps(session: Session, total: int, name: str) -> Generator[int, None, None]
     if session.loops == ["epochs"]:
         yield from batches(session, range(total), name, 1)
         return
-    with _inside(session, "steps"):
+    with _inside(session, "steps"), _outer(session, "steps", total):
         position = session.position
-        _begin_outer(session, total)
         settle(session)
-        while position.step < total and not position.left:
-            session.progress.update(total=total)
+        session.progress.update(total=total)
+        session.early = set(session.logged)
+        while position.step < total and total > position.left.get("steps", -1):
             yield position.step
             step_done(session, final=position.step + 1 >= total)
-        session.outer_done = True
 
 
 def batches(session: Session, loader: Iterable[Any], name: str, accumulate: int) -> Generator[Any, None, None]:
     """Yields the batches of this epoch still to do; a safe point follows each body, or each group of them."""
     if accumulate < 1:
         raise UsageError(f"accumulate={accumulate}: at least 1")
-    with _inside(session, "batches"):
+    if session.loops == ["epochs"]:
+        with _inside(session, "batches"):
+            yield from _walk(session, loader, name, accumulate)
+        return
+    with _inside(session, "batches"), _outer(session, "batches", 1):  # all of the run is one pass
         position = session.position
-        _begin_walk(session, name)
-        if not position.in_epoch:
-            _begin_epoch(session)
-        if position.loaders.get(name, {}).get("done"):
-            settle(session, ready=position.current is None and session.loops == ["batches"])
-            return
-        yield from _consume(session, _feed(session, loader, name, accumulate), name, accumulate)
-        if session.loops == ["batches"]:
+        if not position.in_epoch and not position.left:
+            position.begin_epoch()
+        settle(session, ready=position.current is None)
+        if not position.left and not position.loaders.get(name, {}).get("done"):
+            yield from _walk(session, loader, name, accumulate)
             safe_point(session, "end", final=True)
 
 
-def _consume(session: Session, feed: Feed, name: str, accumulate: int) -> Generator[Any, None, None]:
+def _walk(session: Session, loader: Iterable[Any], name: str, accumulate: int) -> Generator[Any, None, None]:
+    if name in session.walked:
+        raise UsageError(
+            f"run.batches(..., name={name!r}) a second time in one epoch: give each loop its own name, and go through "
+            "epochs with run.epochs()"
+        )
+    session.walked.add(name)
+    at = session.position.loaders.get(name, {"consumed": 0, "done": False})
+    if not at["done"]:
+        source = _source(session, loader, name, accumulate, at["consumed"])
+        yield from _consume(session, source, name, accumulate, at["consumed"])
+
+
+def _consume(session: Session, source: Source, name: str, accumulate: int, consumed: int) -> Generator[Any, None, None]:
     position = session.position
-    consumed = position.loaders.get(name, {}).get("consumed", 0)
-    with closing(_open(session, feed, name, consumed)) as rest:
+    taken = consumed
+    with closing(_open(session, source, name, consumed)) as rest:
         settle(session, ready=position.current in (None, name))
         position.current = name
         try:
+            session.early = set(session.logged)
             for batch in rest:
+                taken += 1
                 yield batch
                 consumed += 1
                 if consumed % accumulate == 0:
-                    _consumed(session, feed, name, consumed)
+                    _consumed(session, source, name, consumed)
             if consumed % accumulate:
-                _consumed(session, feed, name, consumed)
-        finally:  # also after `break`: the rest of the epoch's batches is left out, now and after a resume
-            position.current = None
-            position.loaders[name] = {"consumed": consumed, "done": True}
+                _consumed(session, source, name, consumed)
+            _leave(session, source, name, taken)
+        except GeneratorExit:  # `break`: the rest of the epoch's batches is left out, now and after a resume
+            _leave(session, source, name, taken)
+            raise
 
 
-def _consumed(session: Session, feed: Feed, name: str, consumed: int) -> None:
-    session.reached[name] = (feed, consumed)
+def _consumed(session: Session, source: Source, name: str, consumed: int) -> None:
+    session.reached = {name: (source.feed, consumed)}
     session.position.loaders[name] = {"consumed": consumed, "done": False}
     step_done(session)
 
 
-def _open(session: Session, feed: Feed, name: str, consumed: int) -> Generator[Any, None, None]:
-    """The batches still to do. A feed that must be replayed sees the random numbers of its epoch's start."""
-    first = name not in session.reached
-    if consumed and feed.replays:
-        warn(f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped")
-        rng.restore(session.epoch_rng)
-    session.reached[name] = (feed, consumed)
-    return _closable(feed.open(session.position.epoch, session.position.feeds.get(name) if first else None))
+def _leave(session: Session, source: Source, name: str, taken: int) -> None:
+    session.reached = {}
+    session.position.current = None
+    session.position.feeds[name] = dict(source.feed.position(taken))
+    session.position.loaders[name] = {"consumed": taken, "done": True}
+
+
+def _open(session: Session, source: Source, name: str, consumed: int) -> Generator[Any, None, None]:
+    """The batches still to do. A feed that is replayed sees the random numbers with which this pass of it began."""
+    feed, begins = source.feed, source.begins
+    source.begins = None  # from here on the feed itself knows
+    if not consumed:
+        session.replay_rng = rng.capture() if feed.replays else None
+    elif feed.replays:
+        warn(
+            f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
+            "DataLoader, or state_dict() and load_state_dict() would avoid that"
+        )
+        rng.restore(session.replay_rng or {})
+    session.reached = {name: (feed, consumed)}
+    return _closable(feed.open(session.position.epoch, begins))
 
 
 def _closable(rest: Iterator[Any]) -> Generator[Any, None, None]:
@@ -115,44 +144,55 @@ def _closable(rest: Iterator[Any]) -> Generator[Any, None, None]:
             close()
 
 
-def _feed(session: Session, loader: Iterable[Any], name: str, accumulate: int) -> Feed:
-    """The loader's feed, made once; told when the loader is not as it was, refused when its position would lie."""
-    if name not in session.feeds:
-        session.feeds[name] = feed_for(loader, session.seed or 0, name)
-    now = {**session.feeds[name].describe(), "accumulate": accumulate}
-    if name in session.loaders:
-        for line in fingerprint.loader_changes(name, session.loaders[name], now, session.options.accept):
+def _source(session: Session, loader: Iterable[Any], name: str, accumulate: int, consumed: int) -> Source:
+    """The loader with its feed, made once for each object that comes under `name`.
+
+    One that is like its predecessor goes on where that one was; another kind of loader begins anew, which in the
+    middle of an epoch is refused.
+    """
+    known = session.sources.get(name)
+    same = known is not None and known.loader is loader
+    source = known if known is not None and same else Source(loader, feed_for(loader, session.seed or 0, name))
+    before, now = session.loaders.get(name), {**source.feed.describe(), "accumulate": accumulate}
+    if before is not None and known is None:  # the first since the restore; afterwards a change is the script's own
+        if consumed:
+            fingerprint.require_accepted(name, before, now, session.options.accept)
+        for line in fingerprint.changes(before, now, f"loader {name}: "):
             session.tell(line)
-    session.loaders[name] = now
-    return session.feeds[name]
+    if not same and (consumed or before is None or fingerprint.alike(before, now)):
+        source.begins = session.position.feeds.get(name)
+    session.loaders[name], session.sources[name] = now, source
+    return source
 
 
-def _begin_epoch(session: Session) -> None:
-    session.position.begin_epoch()
-    session.epoch_rng = rng.capture()
-
-
-def _begin_walk(session: Session, name: str) -> None:
-    if name in session.walked:
-        raise UsageError(
-            f"run.batches(..., name={name!r}) a second time in one epoch: give each loop its own name, and go through "
-            "epochs with run.epochs()"
-        )
-    session.walked.add(name)
-
-
-def _begin_outer(session: Session, total: int) -> None:
-    position = session.position
-    if position.target is not None and position.target != total:
-        session.attempt.record("extended", was=position.target, now=total)
-        say(f"{session.path}: was to end at {position.target}, now at {total}")
-        position.left = position.left and total <= position.target
-    position.target = total
-    session.outer_begun, session.outer_done = True, False
+@contextmanager
+def _outer(session: Session, kind: str, total: int) -> Iterator[None]:
+    """An outermost loop: what ends it early is noted, and told from its own end."""
+    session.leave_outer()
+    targets = session.position.targets
+    if targets and ("batches" in targets) != (kind == "batches"):
+        raise UsageError("run.batches() without run.epochs() around it is a whole run: put it inside run.epochs(1)")
+    was = targets.get(kind, total)
+    if total > was and session.steps_here == 0:  # as restored; a second loop of the script's own is no news
+        session.attempt.record("extended", loop=kind, was=was, now=total)
+        say(f"{session.path}: {kind} were to end at {was}, now at {total}")
+    targets[kind] = max(total, was)
+    session.outer = kind, total
+    session.last_point_s = time.monotonic()
+    try:
+        yield
+        session.outer = None
+    except GeneratorExit:  # `break`; or an exception that leaves the block too, and then nothing is saved
+        session.logged_inside, session.logged = session.logged, {}
+        raise
+    except BaseException:  # of the loader, or of a save: the position is as true as it was
+        session.outer = None
+        raise
 
 
 @contextmanager
 def _inside(session: Session, kind: str) -> Iterator[None]:
+    session.require_alive()
     loops = session.loops
     if kind not in _MAY_BEGIN.get(tuple(loops), ()):
         raise UsageError(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from .. import journal
-from ..errors import Mismatch, StoreError
+from ..errors import Mismatch
 from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -14,6 +15,7 @@ from ..terminal import say, warn
 from . import fingerprint, resume, weights
 from .position import Position
 from .resume import Resumed
+from .saving import drill_limit, stop_now
 from .session import Session
 from .tracked import RESERVED, adapter_for, digests, framework_modules
 
@@ -24,7 +26,7 @@ def begin(session: Session) -> None:
     if options.go_back is not None:
         _go_back_once(session, options.go_back)
     types = session.types()
-    session.resumed = resume.restore_newest(session.store, session.tracked, types, allow_fresh=options.allow_fresh)
+    resume.restore_newest(session.resumed, session.store, session.tracked, types, allow_fresh=options.allow_fresh)
     if session.resumed.checkpoint is None and options.branch_from is not None:
         checkpoint = weights.at(options.branch_from)
         memory = resume.restore(session.store, checkpoint, session.tracked, types)
@@ -34,8 +36,14 @@ def begin(session: Session) -> None:
         _begin_fresh(session)
     else:
         _go_on(session, session.resumed.checkpoint, session.resumed.memory)
+        if session.resumed.checkpoint.path.parent.parent != session.store.root:
+            session.saved = None  # a branch: this run has no checkpoint of its own yet
     _track(session)
     session.attempt.flush(sync=True)
+    session.save_s = _cost_of_saving(session)
+    session.last_point_s = time.monotonic()
+    if session.saved is not None and drill_limit(session):  # killed between that save and its good-bye
+        stop_now(session, "drill limit")
 
 
 def settle(session: Session, *, ready: bool = True) -> None:
@@ -45,7 +53,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
     """
     if session.baseline is None:
         return
-    changed = session.baseline.changed(session.digests())
+    changed = [key.removeprefix("tree:") for key in session.baseline.changed(session.digests())]
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         warn(f"code before the loop changed the restored state; put back as saved: {', '.join(changed[:3])}{more}")
@@ -54,6 +62,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
     if ready:
         _restore_rng(session)
         session.baseline = None
+        session.logged = {}  # by code that runs again: its line is written
 
 
 def require_settled(session: Session) -> None:
@@ -70,25 +79,24 @@ def require_settled(session: Session) -> None:
 
 
 def _go_back_once(session: Session, step: int) -> None:
-    try:
-        memory = session.store.latest().load(part=RESERVED, placeholders=True)
-    except StoreError:  # damaged or none: so it is not one that came after going back
-        memory = {}
-    if step not in memory.get("position", {}).get("went_back", []):
-        names = resume.go_back(session.store, step)
-        say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
+    if step in resume.remembered(session.store).get("position", {}).get("went_back", []):
+        say(f"{session.path}: went back to step {step} before; go_back={step} is not done twice")
+        return
+    names = resume.go_back(session.store, step)
+    say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
 
 
 def _begin_fresh(session: Session) -> None:
     if session.seed is None:
         session.seed = next((int(module.initial_seed()) for module in framework_modules()), 0)
     session.attempt.record("restored", step=0, phase="step", checkpoint=None, rejected=session.resumed.rejected)
-    say(f"{session.path}: starts fresh (attempt {session.attempt.number})")
+    say(f"{session.path}: starts fresh (attempt {session.attempt.number}){_rejected(session)}")
     source = session.options.start_from
     if source is not None:
         for name, report in weights.begin_from(source, session.tracked.objects).items():
             session.attempt.record("started_from", source=str(source.path), name=name, report=str(report))
             say(f"{name} starts from {source.path}: {report}")
+    _override(session, {})
 
 
 def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
@@ -97,7 +105,7 @@ def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> 
     if session.options.go_back is not None and session.options.go_back not in position.went_back:
         position.went_back.append(session.options.go_back)
     session.vars.load_state_dict(memory["vars"])
-    session.seed, session.epoch_rng = memory["seed"], memory["epoch_rng"]
+    session.seed, session.replay_rng = memory["seed"], memory["epoch_rng"]
     session.loaders = memory["fingerprint"]["loaders"]
     session.store.parent = checkpoint.name
     session.saved = checkpoint.manifest.name
@@ -107,7 +115,7 @@ def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> 
     for line in changed:
         session.tell(line)
     _check_probe(session, changed)
-    _override(session)
+    _override(session, memory["overrides"])
     session.baseline = session.digests()
     _restore_rng(session)
 
@@ -119,9 +127,13 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
     )
     age_s = max(0.0, time.time() - format.seconds(checkpoint.manifest.created))
     where = f"resumes at step {position.step}, epoch {position.epoch} (attempt {session.attempt.number})"
-    say(f"{session.path}: {where}, from {checkpoint.name}, saved {_span(age_s)} ago")
-    for name, why in rejected:
-        warn(f"{name} was set aside in {session.path / 'quarantine'}: {why}")
+    say(f"{session.path}: {where}, from {checkpoint.name}, saved {_span(age_s)} ago{_rejected(session)}")
+
+
+def _rejected(session: Session) -> str:
+    """Which newer checkpoints were not taken, and why; empty when none."""
+    lines = [f"{name} ({why})" for name, why in session.resumed.rejected]
+    return f"; set aside in {session.path / 'quarantine'}: {', '.join(lines)}" if lines else ""
 
 
 def _check_probe(session: Session, changed: list[str]) -> None:
@@ -136,16 +148,14 @@ def _check_probe(session: Session, changed: list[str]) -> None:
     warn(f"the probe's result differs from the one before the save; changed meanwhile: {'; '.join(changed)}")
 
 
-def _override(session: Session) -> None:
-    """Apply the caller's overrides, unless this run has them behind it."""
-    wanted, applied = session.options.overrides, session.resumed.memory["overrides"]
-    for name, changes in wanted.items():
+def _override(session: Session, applied: Mapping[str, Any]) -> None:
+    """Set the caller's overrides, except those that this run has behind it."""
+    for name, changes in session.options.overrides.items():
         if dict(changes) != applied.get(name):
             target = session.tracked.objects[name]
             for line in adapter_for(target).override(target, changes, session.tracked.objects.values()):
                 session.attempt.record("override", name=name, what=line)
                 say(f"override: {name}: {line}")
-    session.applied = wanted
 
 
 def _put_back(session: Session) -> None:
@@ -153,8 +163,11 @@ def _put_back(session: Session) -> None:
     checkpoint, memory = session.resumed.checkpoint, session.resumed.memory
     if checkpoint is not None:
         session.tracked.restore(checkpoint, session.types())
-        session.vars.load_state_dict(memory["vars"])
-        _override(session)
+        fresh = checkpoint.load(
+            part=RESERVED, types=session.types()
+        )  # what was handed out may have been changed in place
+        session.vars.load_state_dict(fresh["vars"])
+        _override(session, memory["overrides"])
 
 
 def _restore_rng(session: Session) -> None:
@@ -170,8 +183,17 @@ def _track(session: Session) -> None:
     ids = [str(event.get("id")) for event in events if event.get("event") == "tracker"]
     known = ids[-1] if ids else None
     found = session.options.tracker(known, session.position.step)
-    if found is not None and found != known:
-        session.attempt.record("tracker", id=found)
+    if found is not None and str(found) != known:
+        session.attempt.record("tracker", id=str(found))
+
+
+def _cost_of_saving(session: Session) -> float:
+    """Seconds that saves of the last attempt that made any took, until this one has measured its own; 0.0 if none did."""
+    for log in reversed(journal.logs(session.path)):
+        costs = [float(event.get("stall_s", 0)) for event in log.events if event.get("event") == "saved"]
+        if costs:
+            return max(costs)
+    return 0.0
 
 
 def _span(seconds: float) -> str:

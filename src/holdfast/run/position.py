@@ -21,8 +21,8 @@ class Position:
     current: str | None = None  # the loader in progress
     loaders: dict[str, Any] = field(default_factory=dict)  # name -> {"consumed", "done"} in this epoch
     feeds: dict[str, Any] = field(default_factory=dict)  # name -> where its feed was last, whichever the epoch
-    left: bool = False  # the outer loop was left by `break`
-    target: int | None = None  # what epochs() or steps() was asked for
+    targets: dict[str, int] = field(default_factory=dict)  # what epochs() and steps() were asked for
+    left: dict[str, int] = field(default_factory=dict)  # those that `break` ended, with what they were asked for
     went_back: list[int] = field(default_factory=list)
 
     def state_dict(self) -> dict[str, Any]:

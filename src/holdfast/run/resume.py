@@ -21,41 +21,47 @@ _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, O
 
 @dataclass
 class Resumed:
-    """Where a run goes on: nowhere (`checkpoint` None: a fresh start) or after a whole restore."""
+    """Where a run goes on: nowhere (`checkpoint` None: a fresh start) or from a checkpoint, the one being restored too."""
 
     checkpoint: Checkpoint | None = None
     memory: dict[str, Any] = field(default_factory=dict)  # what the run itself remembered
     rejected: list[tuple[str, str]] = field(default_factory=list)  # name of a newer checkpoint, and why not
 
 
-def restore_newest(store: Store, tracked: Tracked, types: Iterable[type], *, allow_fresh: bool) -> Resumed:
-    """Restore the newest checkpoint that is whole, setting aside the newer ones that are not.
+def restore_newest(
+    resumed: Resumed, store: Store, tracked: Tracked, types: Iterable[type], *, allow_fresh: bool
+) -> None:
+    """Restore the newest checkpoint that is whole, setting aside the newer ones that are not; `resumed` says which.
 
     Raises:
         StoreError: checkpoints exist, or existed, and none would do; `allow_fresh` starts from scratch instead.
         Mismatch: it does not fit the live objects; nothing was overwritten.
     """
-    resumed = Resumed()
-    logs = journal.logs(store.root)
-    for checkpoint in reversed(store.checkpoints()):
-        why = poison(checkpoint.path.name, logs)
-        if why is None:
-            try:
+    logs = [log for log in journal.logs(store.root) if log.attempt < store.claim().number]
+    found = store.checkpoints()
+    for checkpoint in reversed(found):
+        oldest = checkpoint is found[0]
+        why = None if oldest else poison(checkpoint.path.name, logs)
+        try:
+            if why is None:
+                resumed.checkpoint = checkpoint  # a failure from here on may speak against it
+                if oldest and allow_fresh:
+                    require_sound(checkpoint)  # no older one could mend what a restore leaves half-way
                 resumed.memory = restore(store, checkpoint, tracked, types)
-                resumed.checkpoint = checkpoint
-                return resumed
-            except Damaged as error:
-                why = str(error)
-            except NotFound:
-                continue
+                return
+        except Damaged as error:
+            why = str(error)
+        except NotFound:  # removed by hand meanwhile
+            continue
+        resumed.checkpoint = None
         set_aside(store, checkpoint, "poison" if why.startswith("failed") else "damaged", why)
         resumed.rejected.append((checkpoint.path.name, why))
+    resumed.checkpoint = None
     if not allow_fresh and (resumed.rejected or _quarantined(store)):
         raise StoreError(
             f"{store.root}: checkpoints existed and none is valid: {_list(resumed.rejected, store)}. They are in "
             f"{store.root / 'quarantine'}. To start from scratch all the same, say allow_fresh=True"
         )
-    return resumed
 
 
 def restore(store: Store, checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
@@ -82,11 +88,33 @@ def restore(store: Store, checkpoint: Checkpoint, tracked: Tracked, types: Itera
 def go_back(store: Store, step: int) -> list[str]:
     """Move everything newer than `step` aside, so that the run goes on from there; their names."""
     target = store[step]
+    require_sound(target)
     newer = [c for c in store.checkpoints() if c.manifest.name.order > target.manifest.name.order]
     for checkpoint in newer:
         set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
     store.claim().record("went_back", step=target.step, phase=target.phase, names=[c.path.name for c in newer])
     return [c.path.name for c in newer]
+
+
+def require_sound(checkpoint: Checkpoint) -> None:
+    """
+    Raises:
+        Damaged: a byte of it is not what was committed.
+    """
+    for problem in checkpoint.problems():
+        raise Damaged(str(problem))
+
+
+def remembered(store: Store) -> dict[str, Any]:
+    """What the run itself remembered in its newest checkpoint that can be read; the user's types as placeholders."""
+    for checkpoint in reversed(store.checkpoints()):
+        try:
+            memory = checkpoint.load(part=RESERVED, placeholders=True)
+        except (Damaged, NotFound):  # the restore will say so
+            continue
+        if isinstance(memory, dict):
+            return memory
+    return {}
 
 
 def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None:
@@ -107,9 +135,9 @@ def describe(error: BaseException) -> str:
 
 
 def poison(name: str, logs: Sequence[Log]) -> str | None:
-    """Why the checkpoint `name` is not tried again, or None.
+    """Why the checkpoint `name` is not tried again, or None. `logs`: of the attempts before this one.
 
-    The last attempts all began from it and failed alike before their first step, and no other checkpoint has led to
+    The last attempts all began from it and failed alike before their first step, and no other beginning has led to
     the same failure: then it would be the program's.
     """
     failures = [_failure(log) for log in logs]

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Self
 
 from .. import journal
-from ..errors import Stopped, Superseded, UsageError
+from ..errors import StoreError, Superseded, UsageError
 from ..rules import Every, Last, Rule
 from ..store import format
+from ..terminal import warn
 from . import loops, opening, resume, saving, settings
 from .session import Options, Session, require_overridable
 from .stop import Deadline
@@ -40,7 +41,7 @@ class Run(AbstractContextManager["Run"]):
         start_from: a run's or a checkpoint's directory; a *new* run begins with the weights of its models.
         branch_from: the same, but a new run goes on exactly from there: position, optimizer, random numbers and all.
         go_back: a step to go on from, once; newer checkpoints are moved to quarantine/. A restart does not repeat it.
-        overrides: {"optimizer": {"lr": 1e-4}} sets options of tracked optimizers on the next resume, once.
+        overrides: {"optimizer": {"lr": 1e-4}} sets options of tracked optimizers on the next start, once.
         allow_fresh: start from scratch when checkpoints exist and none is valid.
         accept: changes of a loader to accept on resume although they move its position: {"batch_size"}.
         probe: called without arguments at each save and after the restore; the results must be the same bits.
@@ -96,7 +97,7 @@ class Run(AbstractContextManager["Run"]):
             dataset=dataset,
             note=note,
             tracker=tracker,
-            types=frozenset(types),
+            types=frozenset([types] if isinstance(types, type) else types),
             seed=seed,
             take_over=take_over,
         )
@@ -107,6 +108,7 @@ class Run(AbstractContextManager["Run"]):
     def __enter__(self) -> Self:
         if self._session is not None:
             raise UsageError("this Run is entered already")
+        used = self._last is not None and self._last.steps_here > 0
         self._session = self._last = session = Session(self._options, self._tracked, self.vars)
         session.stop.__enter__()
         try:
@@ -114,6 +116,8 @@ class Run(AbstractContextManager["Run"]):
         except BaseException as error:
             self._leave(error)
             raise
+        if used and session.resumed.checkpoint is None:
+            warn("the tracked objects are as the last attempt in this process left them; make them anew to begin anew")
         session.progress.__enter__()
         return self
 
@@ -144,7 +148,8 @@ class Run(AbstractContextManager["Run"]):
     def epochs(self, total: int) -> Generator[int, None, None]:
         """Yields the epochs that are still to do, up to `total`. After each one's body comes a safe point.
 
-        `break` ends the run: a restart yields nothing, unless `total` was raised.
+        `break` ends the run: a restart yields nothing, unless `total` was raised. So does an exception that you catch
+        around the loop; one that leaves the `with` block saves nothing.
         """
         return loops.epochs(self._inside("epochs"), total)
 
@@ -180,8 +185,15 @@ class Run(AbstractContextManager["Run"]):
         if session.loops:
             session.asked = True
             return
+        session.require_alive()
         session.baseline = None
-        saving.save(session, "asked", saving.flush_metrics(session, session.position.phase))
+        if session.saved != session.here:
+            saving.save(session, "asked", saving.flush_metrics(session, session.position.phase))
+        elif session.steps_here == 0 and session.saves_here:
+            raise UsageError(
+                f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the steps; "
+                "call run.safe_point() after each, and run.save() after it when that one is to be saved"
+            )
 
     def log(self, **metrics: Any) -> None:
         """Note numbers about the step in progress, or about the epoch after its last step.
@@ -189,7 +201,9 @@ class Run(AbstractContextManager["Run"]):
         They become one line of the metrics log when the step is done; a checkpoint taken there carries them.
         """
         session = self._inside("log")
-        session.logged.update({name: format.number(name, value) for name, value in metrics.items()})
+        values = {name: format.number(name, value) for name, value in metrics.items()}
+        session.logged.update(values)
+        session.early -= values.keys()
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics log over all attempts, oldest first: no step twice, none missing."""
@@ -209,15 +223,16 @@ class Run(AbstractContextManager["Run"]):
 
     def _finish(self, session: Session) -> None:
         """The block has ended without an exception: save what is not saved yet, and stop if that was asked for."""
+        session.require_alive()
         position = session.position
-        left = session.outer_begun and not session.outer_done
-        if left:
-            position.left, position.phase = True, "end"
-            if position.in_epoch:
-                position.end_epoch()
-        metrics = saving.flush_metrics(session, "end" if left else "exit")
-        if left or position.step > (session.saved.step if session.saved else 0):
-            saving.save(session, "the end", metrics if left else {})
+        metrics: dict[str, float] = {}
+        if session.leave_outer():
+            after, session.logged = session.logged, session.logged_inside
+            metrics = saving.flush_metrics(session, "end")
+            session.logged = after
+        saving.flush_metrics(session, "exit")
+        if session.here.order > (session.saved or format.Name(0)).order:
+            saving.save(session, "the end", metrics)
         if session.stop.reason is not None:
             saving.stop_now(session, session.stop.reason)
         session.attempt.close("end", step=position.step, phase=position.phase)
@@ -227,8 +242,8 @@ class Run(AbstractContextManager["Run"]):
         session = self._now()
         self._session = None
         try:
-            if error is not None and not isinstance(error, Stopped | Superseded):
-                with suppress(Superseded):
+            if error is not None and session.over is None and not isinstance(error, Superseded):
+                with suppress(StoreError):  # nothing may hide the error itself
                     session.attempt.close("failed", **_failure(session, error))
         finally:
             session.stop.__exit__()
@@ -241,5 +256,5 @@ def _failure(session: Session, error: BaseException) -> dict[str, Any]:
         "step": session.position.step,
         "error": resume.describe(error),
         "checkpoint": checkpoint.path.name if checkpoint else None,
-        "counts": checkpoint is not None and session.steps_here == 0 and resume.counts(error),
+        "counts": session.steps_here == 0 and resume.counts(error),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from .. import interval, retention
 from ..errors import NoSpace, Stopped
@@ -16,16 +17,20 @@ from .session import Session
 from .tracked import RESERVED, digests
 
 LAST_CHANCE = ("asked", "the end")  # besides a stop: reasons for which a full disk is an error
+FLUSH_S = 1.0
 
 
 def step_done(session: Session, *, final: bool = False) -> None:
     """One pass of the body, or one group of them, is complete."""
+    session.require_alive()
     session.position.step += 1
     safe_point(session, "step", final=final)
 
 
 def safe_point(session: Session, phase: str, *, epoch: int | None = None, final: bool = False) -> None:
     """Save if it is time, stop if that was asked for. `epoch`: the one that has ended, at its end.
+
+    Metrics that were logged before the step began are in its line, and not in its checkpoint: they belong to other weights.
 
     Raises:
         Stopped: the state is saved; the process is to end and to be run again.
@@ -37,37 +42,42 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     session.step_s = max(session.step_s, now.seconds - session.last_point_s)
     if session.drilled.digests:
         _journal_digests(session)
-    wanted = _drill_limit(session) or session.stop.wanted(save_s=session.save_s, step_s=session.step_s)
+    wanted = drill_limit(session) or session.stop.wanted(save_s=session.save_s, step_s=session.step_s)
     reason = wanted or _reason_to_save(session, now, metrics, final=final)
     session.progress.update(step=session.position.step, metrics=metrics)
-    if reason is not None:
-        save(session, reason, metrics, epoch)
+    if reason is not None and session.saved != session.here:
+        save(session, reason, metrics, epoch, last_chance=wanted is not None or reason in LAST_CHANCE)
     if wanted is not None:
         stop_now(session, wanted)
+    _show(session)
     session.last_point_s = time.monotonic()
 
 
-def save(session: Session, reason: str, metrics: Mapping[str, float], epoch: int | None = None) -> None:
+def save(
+    session: Session, reason: str, metrics: Mapping[str, float], epoch: int | None = None, *, last_chance: bool = True
+) -> None:
     """Commit the state. A full disk lets the loop go on, loudly, unless this save is the last chance.
 
     Raises:
-        NoSpace: it does not fit, and `reason` is a stop, the end or the caller's wish.
+        NoSpace: it does not fit, and this is the last chance: a stop, the end, or the caller's wish.
     """
     position, began = session.position, time.monotonic()
-    session.attempt.flush(sync=True)  # metrics before the checkpoint that follows them: no step may miss its line
     at = position.epoch if epoch is None else epoch
     facts = Facts(position.phase, at, metrics, session.options.note, session.document())
+    session.asked = False
     try:
+        session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
         checkpoint = session.store.save(session.state(), step=position.step, facts=facts)
     except NoSpace as error:
-        if session.stop.reason is not None or reason in LAST_CHANCE:
+        if last_chance or session.stop.reason is not None:
             raise
-        warn(f"not saved, training goes on: {error}")
+        warn(f"step {position.step} is not saved, and training goes on: {error}")
         session.attempt.record("save_failed", step=position.step, error=str(error))
-        session.last_save = session.last_save._replace(seconds=time.monotonic())
+        session.last_save = session.mark(epoch, at_end=position.phase == "end")  # not again at every step
         return
     stall_s = time.monotonic() - began
-    session.asked, session.saved = False, checkpoint.manifest.name
+    session.saved, session.ranked = checkpoint.manifest.name, None
+    session.saves_here += 1
     session.save_s = max(session.save_s, stall_s)
     session.last_save = session.mark(epoch, at_end=position.phase == "end")
     session.attempt.record(
@@ -92,18 +102,20 @@ def stop_now(session: Session, reason: str) -> None:
     session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
     session.progress.close()
     say(f"{session.path}: stopped by {reason} at step {position.step}; saved, run me again")
-    raise Stopped(f"{reason} at step {position.step}; saved")
+    session.over = Stopped(f"{reason} at step {position.step}; saved")
+    raise session.over
 
 
 def flush_metrics(session: Session, phase: str, epoch: int | None = None) -> dict[str, float]:
-    """Turn what was logged since the last safe point into one line; the numbers."""
+    """Turn what was logged since the last safe point into one line; the numbers measured on the present weights."""
     if not session.logged:
         return {}
     at = session.position.epoch if epoch is None else epoch
     values = dict(session.logged)
     session.attempt.record("metrics", step=session.position.step, phase=phase, epoch=at, values=values)
-    session.logged.clear()
-    return format.unpack_metrics(values)
+    measured = {name: value for name, value in values.items() if name not in session.early}
+    session.logged, session.early = {}, set()
+    return format.unpack_metrics(measured)
 
 
 def _reason_to_save(session: Session, now: Mark, metrics: Mapping[str, float], *, final: bool) -> str | None:
@@ -120,11 +132,20 @@ def _reason_to_save(session: Session, now: Mark, metrics: Mapping[str, float], *
 
 def _is_best(session: Session, metrics: Mapping[str, float]) -> bool:
     rules = [rule for rule in parts(session.options.keep) if isinstance(rule, Best) and rule.metric in metrics]
-    known = session.store.facts() if rules else []
-    return any(retention.beats(metrics[rule.metric], rule, known) for rule in rules)
+    if rules and session.ranked is None:
+        session.ranked = session.store.facts()
+    return any(retention.beats(metrics[rule.metric], rule, session.ranked or ()) for rule in rules)
 
 
-def _drill_limit(session: Session) -> str | None:
+def _show(session: Session) -> None:
+    """Let readers of a running run see its journal, a little behind."""
+    if time.monotonic() - session.flushed_s > FLUSH_S:
+        with suppress(NoSpace):  # kept, and written by the next
+            session.attempt.flush()
+        session.flushed_s = time.monotonic()
+
+
+def drill_limit(session: Session) -> str | None:
     limit = session.drilled.steps
     return "drill limit" if limit is not None and session.position.step >= limit else None
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data.feed import Feed
-from ..errors import UsageError
+from .. import retention
+from ..data.feed import MOVES, Feed
+from ..errors import Stopped, UsageError
 from ..interval import Mark
 from ..provenance import document
 from ..rules import Every, Rule
@@ -50,6 +51,29 @@ class Options:
     seed: int | None
     take_over: bool
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.keep, Rule):
+            raise UsageError(f'keep={self.keep!r}: give a rule, as in Last(3) | Best("val_acc", max)')
+        if not isinstance(self.every, Every | None):
+            raise UsageError(
+                f"every={self.every!r}: give Every(steps=1000), Every(minutes=10), Every(epochs=1) or None"
+            )
+        for change in self.accept:
+            if change not in MOVES:
+                raise UsageError(f"accept={change!r}: what a loader can change is {', '.join(sorted(MOVES))}")
+        for kind in self.types:
+            if not isinstance(kind, type):
+                raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
+
+
+@dataclass
+class Source:
+    """What came under a name in run.batches(), and how it is walked."""
+
+    loader: Any
+    feed: Feed
+    begins: Any = None  # where its first walk goes on: what its predecessor, or an earlier attempt, had reached
+
 
 class Session:
     """One attempt: the parts that its loops, saves and restores share."""
@@ -60,21 +84,21 @@ class Session:
         self.stop, self.progress = Stop(options.deadline), Progress()
         self.store = Store(options.path, keep=options.keep, take_over=options.take_over)
         self.attempt = self.store.claim()
+        self.over: Stopped | None = None  # it has stopped, and does nothing any more
 
         # where it is
         self.position = Position()
         self.loops: list[str] = []  # the generators in progress, outermost first
         self.walked: set[str] = set()  # loaders begun in this epoch, by this attempt
-        self.outer_begun = self.outer_done = False
-        self.steps_here = 0  # safe points passed by this attempt
+        self.outer: tuple[str, int] | None = None  # the outermost loop, begun and not ended, and its total
+        self.steps_here = self.saves_here = 0  # safe points passed, and saves made, by this attempt
 
         # what it remembers besides the tracked objects
         self.seed = options.seed
-        self.applied = options.overrides
         self.loaders: dict[str, Any] = {}  # fingerprints by name
-        self.feeds: dict[str, Feed] = {}
-        self.reached: dict[str, tuple[Feed, int]] = {}  # loader name -> its feed, and batches consumed of its epoch
-        self.epoch_rng: Any = None  # random numbers as the epoch began, for feeds that are replayed
+        self.sources: dict[str, Source] = {}
+        self.reached: dict[str, tuple[Feed, int]] = {}  # the loader in progress: its feed, and batches consumed of it
+        self.replay_rng: Any = None  # random numbers as its walk began, when it is one that is replayed
 
         # where it came from
         self.resumed = Resumed()
@@ -82,11 +106,15 @@ class Session:
 
         # what it has measured
         self.logged: dict[str, float | str] = {}
+        self.early: set[str] = set()  # of these, what was measured before the step began
+        self.logged_inside: dict[str, float | str] = {}  # what was logged in a loop that `break` ended
         self.save_s = self.step_s = 0.0
         self.last_point_s = time.monotonic()
         self.last_save = Mark(0, 0, time.monotonic(), at_end=False)
         self.saved: format.Name | None = None
+        self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
         self.asked = False  # run.save() inside a loop
+        self.flushed_s = time.monotonic()
         self._document: dict[str, Any] | None = None
 
     @property
@@ -97,9 +125,35 @@ class Session:
         """The caller's types that a checkpoint may name."""
         return {*self.options.types, *self.tracked.types(), *types_in(self.vars.state_dict())}
 
+    @property
+    def here(self) -> format.Name:
+        """The name of a checkpoint of the present position."""
+        return format.Name(self.position.step, self.position.phase)
+
+    def require_alive(self) -> None:
+        """
+        Raises:
+            Stopped: once more; the first was swallowed, by a bare `except:` perhaps.
+        """
+        if self.over is not None:
+            raise Stopped(self.over.reason)
+
+    def leave_outer(self) -> bool:
+        """Note that the outermost loop was left before its end; whether it was."""
+        if self.outer is None:
+            return False
+        kind, total = self.outer
+        self.outer = None
+        self.position.left[kind], self.position.phase = total, "end"
+        if self.position.in_epoch:
+            self.position.end_epoch()
+        return True
+
     def digests(self) -> Digests:
-        """What identifies the tracked objects and the variables as they are now."""
-        return digests({**self.tracked.capture(), "vars": self.vars.state_dict()})
+        """What identifies the tracked objects, and the variables that were restored, as they are now."""
+        known = self.resumed.memory["vars"]
+        variables = {f"run.vars.{name}": value for name, value in self.vars.state_dict().items() if name in known}
+        return digests(self.tracked.capture() | variables)
 
     def memory(self, *, probe: bool = True) -> dict[str, Any]:
         """What the run itself remembers. Random numbers are captured last."""
@@ -109,10 +163,10 @@ class Session:
             "position": position.state_dict(),
             "vars": self.vars.state_dict(),
             "seed": self.seed,
-            "overrides": {name: dict(changes) for name, changes in self.applied.items()},
+            "overrides": {name: dict(changes) for name, changes in self.options.overrides.items()},
             "fingerprint": {"environment": fingerprint.environment(), "loaders": self.loaders},
             "probe": self.ask_probe() if probe else None,
-            "epoch_rng": self.epoch_rng,
+            "epoch_rng": self.replay_rng,
             "rng": rng.capture(),
         }
 

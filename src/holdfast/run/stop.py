@@ -59,6 +59,6 @@ def unix_seconds(deadline: Deadline) -> float:
         return (deadline if deadline.tzinfo else deadline.astimezone(UTC)).timestamp()
     if isinstance(deadline, timedelta):
         return time.time() + deadline.total_seconds()
-    if isinstance(deadline, int | float) and deadline > 1e9:
+    if isinstance(deadline, int | float) and deadline > 1e9:  # less would be a span, not a date
         return float(deadline)
     raise UsageError(f"deadline={deadline!r}: give a datetime, a timedelta from now, or Unix seconds")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import UsageError
+
 
 class Vars:
     """Attributes that live as long as the run: `run.vars.patience += 1`.
@@ -13,7 +15,10 @@ class Vars:
     """
 
     def __init__(self, first: Mapping[str, Any] | None = None) -> None:
-        self.__dict__.update(first or {})
+        if not isinstance(first, Mapping | None):
+            raise UsageError(f"vars are first values by name, as in Run(..., vars=dict(patience=0)), not {first!r}")
+        for name, value in (first or {}).items():
+            setattr(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -21,6 +26,8 @@ class Vars:
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if not isinstance(name, str) or hasattr(type(self), name):
+            raise UsageError(f"run.vars cannot hold {name!r}: choose another name")
         self.__dict__[name] = value
 
     def __repr__(self) -> str:

@@ -46,9 +46,13 @@ class StartFrom:
     """
 
     path: str | os.PathLike[str]
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] | str = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     strict: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str):
+            object.__setattr__(self, "names", (self.names,))
 
 
 def load_into(

@@ -64,17 +64,17 @@ class _Step(NamedTuple):
 
 def _item(key: Any) -> _Step:
     if isinstance(key, str):
-        return _Step(f"[{json.dumps(key, ensure_ascii=False)}]", _quoted(key))
-    return _Step(f"[{key!r}]", _quoted(str(key)))
+        return _Step(f"[{json.dumps(key, ensure_ascii=False)}]", quoted(key))
+    return _Step(f"[{key!r}]", quoted(str(key)))
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     # quote() leaves these alone besides letters, digits and "_.-"
     return quote(text, safe="", errors="surrogatepass").replace("~", "%7E") or "%"
 
 
 def _attribute(name: str) -> _Step:
-    return _Step(f".{name}", _quoted(name))
+    return _Step(f".{name}", quoted(name))
 
 
 class _Found(NamedTuple):

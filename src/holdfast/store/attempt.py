@@ -248,7 +248,7 @@ def read_run(root: Path) -> str:
     """The id in run.json; empty when the file is absent or not ours."""
     try:
         facts = msgspec.json.decode((root / "run.json").read_bytes())
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return ""
     return str(facts.get("run", "")) if isinstance(facts, Mapping) else ""
 
@@ -269,7 +269,10 @@ def publish(attempt: Attempt, partial: Path, name: str) -> Path:
         disk.rename_new(partial, target)
     except FileExistsError as error:
         attempt.require()
-        raise UsageError(f"{target} is already committed; checkpoints are immutable") from error
+        if is_checkpoint(target):
+            raise UsageError(f"{target} is already committed; checkpoints are immutable") from error
+        set_aside(attempt, target, "no-manifest")  # what is left of one would block its step for ever
+        disk.rename_new(partial, target)
     except FileNotFoundError:
         if not _mine(target, attempt):  # NFS may say so after a rename that it did, and then repeated
             raise

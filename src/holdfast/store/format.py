@@ -22,6 +22,7 @@ _NAME = re.compile(r"step-(\d{9,18})(-end)?")
 _HEAD = re.compile(rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",\n')
 _HEX = re.compile(r"[0-9a-f]{32}")
 _ZEROS = b"0" * 32
+_NOT_FINITE = ("nan", "inf", "-inf")
 
 
 class Name(NamedTuple):
@@ -140,7 +141,7 @@ def decode(data: bytes, where: object) -> Manifest:
         raise StoreError(f"{where}: format version {int(head[1])}; this Holdfast reads {VERSION}: use a newer one")
     try:
         manifest = msgspec.json.decode(b"{" + data[head.end() :], type=Manifest)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
     _check(manifest, where)
     return manifest
@@ -149,6 +150,9 @@ def decode(data: bytes, where: object) -> Manifest:
 def _check(manifest: Manifest, where: object) -> None:
     if manifest.phase not in PHASES or not 0 <= manifest.step < 10**18:
         raise Damaged(f"{where}: step {manifest.step}, phase {manifest.phase!r} is no name")
+    for name, value in manifest.metrics.items():
+        if isinstance(value, str) and value not in _NOT_FINITE:
+            raise Damaged(f"{where}: metric {name!r} is {value!r}, which is no number")
     for name, file in manifest.files.items():
         if not is_inside(name) or file.size_bytes < 0 or not _HEX.fullmatch(file.digest):
             raise Damaged(f"{where}: file {name!r} is not one that a checkpoint can hold")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import Damaged
-from ..state.tree import _quoted as quoted
+from ..state.tree import quoted
 
 _PAIRS = {"items", "ordered", "counter"}  # content: [[key, value], ...]
 _ITEMS = {"tuple", "set", "frozenset"}  # content: [value, ...]
@@ -70,12 +70,18 @@ def _inside(tag: str, content: Any) -> Mapping[str, Any] | None:
 
 
 def tagged(node: Any) -> tuple[str, Any]:
-    """The node's tag (of what stands for itself: "list" or "") and what is under it."""
+    """The node's tag (of what stands for itself: "list" or "") and what is under it.
+
+    Raises:
+        Damaged: it is no such node.
+    """
     if isinstance(node, list):
         return "list", node
     if isinstance(node, dict):
-        ((tag, content),) = node.items()
-        return tag, content
+        tag, content = next(iter(node.items()), ("", None))
+        if len(node) != 1 or (tag == "view" and not (isinstance(content, dict) and "leaf" in content)):
+            raise Damaged(f"the tree holds {str(node)[:80]!r}, which is no node")
+        return str(tag), content
     return "", node
 
 

@@ -87,6 +87,8 @@ def _job() -> dict[str, Any] | None:
 
 def _process(pid: object) -> tuple[str, str] | None:
     """State and start time (in clock ticks since boot) of a process. Source: proc(5), fields 3 and 22."""
+    if not isinstance(pid, int):  # out of a journal that somebody else wrote
+        return None
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

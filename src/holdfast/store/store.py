@@ -23,6 +23,7 @@ from .attempt import Attempt
 from .checkpoint import Checkpoint, digest_file
 from .format import MANIFEST, Manifest, Name
 
+_MOST_LOOKS = 100  # at a store whose owner saves and prunes meanwhile
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
 
@@ -142,10 +143,8 @@ class Store:
             UsageError: another attempt lives, or may live.
         """
         if self.attempt is None:
-            try:
+            with _writing(self.root):
                 self.attempt = attempts.claim(self.root, take_over=self._take_over)
-            except OSError as error:
-                raise StoreError(f"{self.root}: cannot write here: {error.strerror}") from error
         return self.attempt
 
     def close(self) -> None:
@@ -216,16 +215,18 @@ class Store:
     def pin(self, step: int | str) -> None:
         """Keep that checkpoint for ever, whatever the rules say."""
         name = self[step].path.name
-        disk.make_dirs(self.root / "pins")
-        if name not in self.pins():
-            disk.write(self.root / "pins" / name, [])
-            disk.sync_dir(self.root / "pins")
+        with _writing(self.root):
+            disk.make_dirs(self.root / "pins")
+            if name not in self.pins():
+                disk.write(self.root / "pins" / name, [])
+                disk.sync_dir(self.root / "pins")
 
     def unpin(self, step: int | str) -> None:
         name = self[step].path.name
-        if name in self.pins():
-            disk.remove_file(self.root / "pins" / name)
-            disk.sync_dir(self.root / "pins")
+        with _writing(self.root):
+            if name in self.pins():
+                disk.remove_file(self.root / "pins" / name)
+                disk.sync_dir(self.root / "pins")
 
     def prunable(self, rule: Rule) -> list[Checkpoint]:
         """What `prune` would remove, oldest first."""
@@ -383,15 +384,30 @@ class Store:
         raise NotFound(f'{self.root}: nothing says which metric is best; save with keep=Best("metric", max)')
 
     def _names(self) -> list[Name]:
-        """Names of what exists. A checkpoint may go between the listing and the look: then it is gone."""
-        try:
-            entries = os.listdir(self.root / "checkpoints")
-        except FileNotFoundError:
-            return []
-        found = [
-            path for path in (self.root / "checkpoints" / entry for entry in entries) if attempts.is_checkpoint(path)
-        ]
-        return sorted((name for path in found if (name := format.parse_name(path.name))), key=lambda name: name.order)
+        """Names of what exists, in order. What went between the listing and the look makes it list again."""
+        places = self.root / "checkpoints"
+        for _ in range(_MOST_LOOKS):
+            listed = _listed(places)
+            found = [name for name in listed if attempts.is_checkpoint(places / str(name))]
+            if found == listed or all(name in found or (places / str(name)).exists() for name in listed):
+                break
+        return found
+
+
+@contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{root}: cannot write here: {error.strerror}") from error
+
+
+def _listed(places: Path) -> list[Name]:
+    names: list[Name] = []
+    for _ in range(2):  # a listing is no instant: the only one may have made way for its successor meanwhile
+        if places.is_dir() and not names:
+            names = [name for name in map(format.parse_name, os.listdir(places)) if name]
+    return sorted(names, key=lambda name: name.order)
 
 
 def _name(step: int, phase: str) -> Name:

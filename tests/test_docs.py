@@ -1,0 +1,81 @@
+"""What the documents say is so: their code runs, the files they name exist, their tables are those of the code."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import errors
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+SETTING = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+loader = DataLoader(TensorDataset(torch.randn(8, 4), torch.randint(0, 2, (8,))), batch_size=4, shuffle=True)
+loss = torch.zeros(())
+def evaluate(model): return 0.5
+"""
+
+
+def blocks(document):
+    """The Python code of a document, block by block."""
+    return re.findall(r"^```python\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d)], ids=lambda d: d.name)
+def test_code_in_the_documents_runs(document, tmp_path):
+    """Each block runs as it stands, given the model and the loader that a reader has."""
+    for block in blocks(document):
+        done = subprocess.run(
+            [sys.executable, "-W", "error::SyntaxWarning", "-c", SETTING + block],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_the_front_doors_example_runs(tmp_path):
+    """The package's own docstring shows code that works."""
+    import holdfast
+
+    lines = [line[4:] for line in holdfast.__doc__.splitlines() if line.startswith("    ")]
+    code = SETTING + "\n".join(lines)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_files_named_in_the_documents_exist(document):
+    """A document that names a test, a module or another document is right about it."""
+    text = document.read_text()
+    named = re.findall(r"`((?:tests|src|docs|examples)/[\w./*-]+)`", text)
+    linked = [link for link in re.findall(r"\]\(([\w./-]+)\)", text) if not link.startswith("http")]
+    missing = [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
+    missing += [link for link in linked if not (document.parent / link).exists()]
+    assert missing == []
+
+
+def test_exit_codes_in_the_readme_are_those_of_the_errors():
+    """Every exit code that an error can give stands in the README's table, and no other."""
+    table = {int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "exit_code")]
+    not_yet = {errors.ClusterError.exit_code}  # clusters come with their own issue
+    assert table == {0, 75} | {kind.exit_code for kind in kinds} - not_yet
+
+
+@pytest.mark.parametrize("command", ["demo", "test"])
+def test_the_two_commands_are_targets(command):
+    """The README's two commands are in the Makefile."""
+    assert f"make {command}" in (ROOT / "README.md").read_text()
+    assert re.search(rf"^{command}:", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -1,0 +1,584 @@
+"""The drill: what it plans, what it does to a command, and that it finds what is missing in a script.
+
+The negative controls stand in controls/: each script forgets one thing, and with --repaired it does not.
+"""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from holdfast import drill
+from holdfast.cli import commands
+from holdfast.drill import cause, compare, kill, report, table
+from holdfast.drill.aim import Aim, Options, move
+from holdfast.drill.cause import Facts
+from holdfast.drill.drill import _prove
+from holdfast.drill.evidence import Line, Place, Seen, Trace
+from holdfast.drill.kill import Child, Ended, Fired, Follow, Start
+from holdfast.drill.plan import DAMAGE, Kill, Pace, further, pace, plan
+from holdfast.drill.report import Attempt, Report
+from holdfast.errors import ChildError, UsageError
+from holdfast.journal import Log
+from holdfast.store.store import Store
+
+CONTROLS = Path(__file__).parent / "controls"
+PACE = Pace(last=100, saves=(10, 30, 50, 70, 90), step_s=0.1, save_s=0.02, total_s=12.0)
+
+
+def quiet(line):
+    del line
+
+
+# The plan --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("kills", [1, 2, 5, 20])
+def test_kills_are_spread_beyond_the_first_save_and_before_the_last_step(seed, kills):
+    """Each kill leaves something to come back to and something to go on to; they come in the order of the run."""
+    steps = [each.step for each in plan(PACE, kills, ("KILL", "TERM"), seed, damage=True)]
+    assert steps == sorted(steps)
+    assert len(steps) == kills
+    assert 10 < min(steps) <= max(steps) < 100
+    assert kills < 4 or (min(steps) < 40 and max(steps) > 70)
+
+
+def test_a_plan_is_a_pure_function_of_seed_and_reference():
+    """The same seed plans the same kills; another seed others."""
+    plans = [plan(PACE, 8, ("KILL", "TERM"), seed, damage=True) for seed in (3, 3, 4)]
+    assert plans[0] == plans[1] != plans[2]
+
+
+def test_signals_are_taken_in_turn_and_both_kinds_of_moment_are_struck():
+    """Every signal strikes between steps and inside a save."""
+    planned = plan(PACE, 8, ("KILL", "TERM"), 1, damage=False)
+    assert [each.signal for each in planned] == ["KILL", "TERM"] * 4
+    assert {(each.signal, each.in_save) for each in planned[:6]} == {
+        (name, inside) for name in ("KILL", "TERM") for inside in (True, False)
+    }
+    assert all(each.delay_s < (0.01 if each.in_save else 0.1) for each in planned)
+
+
+def test_each_damage_is_planted_once_and_never_two_in_one_place():
+    """One flipped bit and one truncated shard, after different kills."""
+    for seed in range(20):
+        wounds = [each.damage for each in plan(PACE, 4, ("KILL",), seed, damage=True) if each.damage]
+        assert sorted(wounds) == sorted(DAMAGE)
+    assert not any(each.damage for each in plan(PACE, 4, ("KILL",), 0, damage=False))
+
+
+def test_nothing_is_planned_where_nothing_could_be_come_back_to():
+    """Without a save before the end, only a signal that makes the run save can be survived."""
+    saveless = PACE._replace(saves=())
+    assert plan(saveless, 3, ("KILL",), 0, damage=True) == []
+    assert plan(PACE._replace(saves=(99,)), 3, ("KILL",), 0, damage=True) == []
+    assert len(plan(saveless, 3, ("KILL", "TERM"), 0, damage=True)) == 3
+
+
+def test_a_further_kill_lies_in_what_is_left_of_the_run():
+    """Not behind, and not where nothing would come after it."""
+    for seed in range(20):
+        more = further(PACE, 60, 5, ("KILL",), seed)
+        assert more is not None
+        assert 60 <= more.step < 100
+    assert further(PACE, 99, 5, ("KILL",), 0) is None
+
+
+def test_pace_is_learnt_from_a_journal():
+    """Last step, saves before it, and medians of what a step and a save took."""
+    events = [{"event": "digests", "step": step, "time": step * 0.5} for step in range(1, 9)]
+    events += [{"event": "saved", "step": step, "stall_s": 0.1 * step} for step in (2, 4, 8)]
+    assert pace(events, 5.0) == Pace(8, (2, 4), 0.5, 0.4, 5.0)
+
+
+# What comes next ---------------------------------------------------------------------------------------------------
+
+
+def view(restored, step):
+    follow = Follow(Path(), 0)
+    follow.restored, follow.step = restored, step
+    return follow
+
+
+def attempt(**facts):
+    given = {
+        "attempt": 1,
+        "restored": None,
+        "restored_step": 0,
+        "reached": 0,
+        "signal": None,
+        "in_save": None,
+        "stop": None,
+        "exit": 0,
+        "took_s": 1.0,
+        "quarantined": [],
+    }
+    return Attempt(**given | facts)
+
+
+def test_an_attempt_is_not_killed_before_it_has_proven_the_last_kill():
+    """A kill before the first step beyond the restored one would leave the last one unproven."""
+    aim = Aim([Kill(20, "KILL", False, 0.0)], PACE, Options(kills=1))
+    aim.begin([])
+    assert aim(view(None, 0)) is None
+    assert aim(view(0, 0)) is None
+    assert aim(view(0, 1)) == Kill(20, "KILL", False, 0.0)
+
+
+def test_kills_go_on_until_enough_are_proven_and_no_longer():
+    """A kill from which the next attempt came back to step 0 is made up for; the wanted number is not exceeded."""
+    aim = Aim([Kill(20, "KILL", False, 0.0)], PACE, Options(kills=1))
+    aim.begin([])
+    assert aim(view(0, 25)) is not None
+    aim.fired()
+    aim.begin([attempt(signal="KILL", reached=25)])
+    assert aim(view(10, 11)) is None
+    assert aim(view(0, 1)) is not None
+
+
+def test_a_kill_counts_only_when_the_next_attempt_went_beyond_what_it_restored():
+    """Above step 0, and further than that."""
+    for restored, reached, proven in ((10, 11, True), (10, 10, False), (0, 40, False)):
+        attempts = [attempt(signal="KILL"), attempt(restored_step=restored, reached=reached)]
+        _prove(attempts)
+        assert attempts[0].proven == proven
+
+
+KILLED, STOPPED = Fired("KILL", None), Fired("TERM", None)
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "fired", "last", "meaning"),
+    [
+        (0, None, {"event": "end"}, "finished"),
+        (0, None, {"event": "stop", "reason": "SIGTERM"}, "again"),  # a launcher ate the exit code
+        (1, STOPPED, {"event": "stop", "reason": "SIGTERM"}, "again"),
+        (75, None, {"event": "stop", "reason": "deadline"}, "again"),
+        (75, None, {"event": "stop", "reason": "drill limit"}, "finished"),
+        (-9, KILLED, {}, "again"),
+        (137, KILLED, {}, "again"),
+        (-15, STOPPED, {"event": "end"}, "again"),  # struck after the block: a restart finds a finished run
+        (-9, None, {}, "failed"),  # not by us: the system was out of memory, perhaps
+        (-11, KILLED, {}, "failed"),
+        (1, None, {"event": "failed"}, "failed"),
+        (1, KILLED, {"event": "failed"}, "failed"),
+    ],
+)
+def test_an_end_means_done_again_or_a_failure_of_the_command_itself(exit_status, fired, last, meaning):
+    """75 and our own signals mean: again. Anything else that is not 0 is the user's to mend."""
+    log = Log(1, Path(), [{"event": "begin"}, last] if last else [{"event": "begin"}])
+    assert meaning == move(Ended(exit_status, fired, "", 1.0), log)
+
+
+# The comparison -----------------------------------------------------------------------------------------------------
+
+
+def states(*digests, attempt=1, start=1):
+    return [Seen(Place(step), attempt, {"model/w": digest}) for step, digest in enumerate(digests, start)]
+
+
+def a_trace(seen, restored=None, metrics=()):
+    return Trace(seen, list(metrics), restored or {1: Place(0)}, {})
+
+
+REFERENCE = a_trace(states("a", "b", "c", "d"))
+
+
+def test_equal_states_have_no_parting():
+    """However often work was done again."""
+    again = a_trace(states("a", "b", "c") + states("b", "c", "d", attempt=2, start=2), {1: Place(0), 2: Place(1)})
+    assert compare.parting(REFERENCE, again) is None
+
+
+def test_the_first_step_and_leaf_that_differ_are_named():
+    """With the attempt that went astray."""
+    astray = a_trace(states("a", "b") + states("x", "y", attempt=2, start=3))
+    assert compare.parting(REFERENCE, astray) == (Place(3), 2, ("model/w",), "1 of 1 leaves differ")
+
+
+def test_work_that_a_later_kill_undid_counts_too():
+    """An attempt that was inexact for a while was inexact."""
+    undone = a_trace(states("a", "x") + states("b", "c", "d", attempt=2, start=2))
+    found = compare.parting(REFERENCE, undone)
+    assert found is not None
+    assert (found.place, found.attempt) == (Place(2), 1)
+
+
+def test_steps_too_many_and_steps_too_few_are_differences():
+    """Both runs pass the same safe points."""
+    for other in (states("a", "b", "c", "d", "e"), states("a", "b", "c")):
+        found = compare.parting(REFERENCE, a_trace(other))
+        assert found is not None
+        assert not found.leaves
+
+
+def generator(*digests, attempt=1):
+    return [
+        Seen(Place(step), attempt, {"holdfast/rng/python/1": digest, "model/w": "same"})
+        for step, digest in enumerate(digests, 1)
+    ]
+
+
+def test_a_generator_that_nobody_seeds_or_draws_from_is_compared_within_its_run():
+    """Each run has its own state of it; it has to stay what it was across the resumes of one run."""
+    first, second = a_trace(generator("p", "p", "p")), a_trace(generator("q", "q", "q"))
+    idle = compare.idle(first, second)
+    assert idle == {"python"}
+    assert compare.parting(first, second, idle) is None
+    resumed = {1: Place(0), 2: Place(1)}
+    kept = a_trace([*generator("r", "r"), *generator("r", "r", "r", attempt=2)[1:]], resumed)
+    lost = a_trace([*generator("r", "r"), *generator("r", "s", "s", attempt=2)[1:]], resumed)
+    assert compare.parting(first, kept, idle) is None
+    assert compare.parting(first, lost, idle) is not None
+
+
+def test_a_generator_that_was_drawn_from_is_never_called_idle():
+    """Two runs that draw from an unseeded generator are not alike."""
+    assert compare.idle(a_trace(generator("p", "q")), a_trace(generator("r", "s"))) == frozenset()
+    assert compare.idle(a_trace(generator("p", "p")), a_trace(generator("r", "s"))) == frozenset()
+
+
+def metrics(*losses, epoch=0, **more):
+    return [Line(Place(step), epoch, {"loss": loss, **more}) for step, loss in enumerate(losses, 1)]
+
+
+NEXT = struct.unpack("<d", struct.pack("<Q", struct.unpack("<Q", struct.pack("<d", 0.5))[0] + 1))[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (metrics(0.5, 0.25, "nan"), []),
+        (metrics(0.5, 0.25), ["missing"]),
+        ([*metrics(0.5, 0.25, "nan"), *metrics(0.5)], ["duplicate"]),
+        (metrics(0.5, 0.25, "nan", 0.1), ["extra"]),
+        (metrics(NEXT, 0.25, "nan"), [f"0.5 became {NEXT}"]),
+        (metrics(0.5, 0.25, "inf"), ["nan became inf"]),
+        (metrics(0.5, 0.25, "nan", epoch=1), ["0 became 1"] * 3),
+        (metrics(0.5, 0.25, "nan", acc=1.0), ["nothing became 1.0"] * 3),
+    ],
+)
+def test_metric_logs_are_compared_line_by_line_and_bit_by_bit(other, found):
+    """Missing and duplicate lines, and the smallest possible difference of a value."""
+    assert found == [each.what for each in compare.metric_differences(metrics(0.5, 0.25, "nan"), other)]
+
+
+def test_minus_zero_is_not_zero():
+    """A comparison by == would call them equal."""
+    assert compare.metric_differences(metrics(0.0), metrics(-0.0))
+
+
+def test_timings_are_passed_over_by_name_and_named():
+    """Nothing else is, unless asked for."""
+    names = ("step_s", "seconds_total", "wall_time", "images_per_s", "throughput", "loss", "host_load")
+    line, other = ([Line(Place(1), 0, dict.fromkeys(names, value))] for value in (1.0, 2.0))
+    assert {each.name for each in compare.metric_differences(line, other)} == {"loss", "host_load"}
+    exempt = (*compare.TIMINGS, "host_*")
+    assert [each.name for each in compare.metric_differences(line, other, exempt)] == ["loss"]
+    assert compare.exempted(line, exempt) == sorted(set(names) - {"loss"})
+
+
+# The usual cause -----------------------------------------------------------------------------------------------------
+
+LEAVES = ("model/w", "opt/state/0/exp_avg", "holdfast/rng/torch/cpu", "tree:model", "tree:opt", "tree:holdfast")
+PLAIN = {"train": {"workers": 0, "dataset": "Digits"}}
+WORKERS = {"train": {"workers": 2, "dataset": "Digits"}}
+SEEDED = {"train": {"workers": 2, "dataset": "Seeded(Digits)"}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "advice"),
+    [
+        (Facts(("tree:opt",), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
+        (Facts(("model/w", "tree:opt"), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
+        (Facts(("model/w",), LEAVES, ("loss",), loaders=WORKERS), "augmentation", "Seeded(dataset, seed)"),
+        (Facts(("model/w",), LEAVES, ("loss",), loaders=SEEDED), "generator", "Track it"),
+        (Facts(("model/w",), LEAVES, ("loss",), loaders=PLAIN), "generator", "np.random.Generator"),
+        (Facts(("model/w",), LEAVES, ("loss",)), "position", "run.batches(loader)"),
+        (Facts(("holdfast/rng/torch/cpu",), LEAVES, loaders=PLAIN), "draws", "draw inside the loop only"),
+        (Facts(("tree:holdfast",), LEAVES, loaders=PLAIN), "vars", "run.vars"),
+        (Facts(("tree:holdfast",), LEAVES), "position", "run.batches(loader)"),
+        (Facts((), LEAVES, ("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
+        (Facts((), LEAVES, ("ema_acc",), metrics_first=True), "EMA", "add it to the tracked ones"),
+        (Facts(("model/w",), ("model/w",), same_metrics_there=True, loaders=PLAIN), "optimizer", "track the optimizer"),
+        (Facts(("model/w",), LEAVES, same_metrics_there=True, loaders=PLAIN), "update", "GradScaler"),
+        (Facts((), LEAVES, same_steps=False), "steps", "run.epochs"),
+        (Facts((), LEAVES, metrics_first=True), "lines", "run.log"),
+        (Facts((), LEAVES), "late", "after its last one"),
+    ],
+)
+def test_the_usual_cause_is_told_from_what_differed_first(facts, name, advice):
+    """Facts in, a name and an advice out."""
+    found = cause.usual(facts)
+    assert found.name == name
+    assert advice in found.text
+
+
+# What it does to files and processes ----------------------------------------------------------------------------------
+
+
+def a_store(root, *steps):
+    store = Store(root)
+    for step in steps:
+        store.save({"model": {"w": np.zeros(100)}, "more": {"v": np.zeros(5)}}, step=step)
+    return store
+
+
+def test_a_flipped_bit_is_one_bit_of_the_newest_checkpoint(tmp_path):
+    """Nothing else changes, and what it says it did is what it did."""
+    store = a_store(tmp_path, 1, 2)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("checkpoints/step-*/*")}
+    wound = kill.damage(tmp_path, "flipped bit", 3)
+    changed = [path for path, data in before.items() if path.read_bytes() != data]
+    assert wound is not None
+    assert len(changed) == 1
+    assert changed[0].parent.name == wound.checkpoint == store.latest().name
+    bits = [a ^ b for a, b in zip(before[changed[0]], changed[0].read_bytes(), strict=True)]
+    assert sum(each.bit_count() for each in bits) == 1
+    assert changed[0].name in wound.what
+    assert list(store.latest().problems())
+
+
+def test_a_truncated_shard_is_shorter(tmp_path):
+    """And found by a reader."""
+    store = a_store(tmp_path, 1, 2)
+    assert kill.damage(tmp_path, "truncated shard", 3) is not None
+    assert list(store.latest().problems())
+    assert not list(store[1].problems())
+
+
+def test_nothing_is_damaged_without_an_older_whole_checkpoint(tmp_path):
+    """A drill never destroys the last thing to come back to."""
+    assert kill.damage(tmp_path / "none", "flipped bit", 0) is None
+    a_store(tmp_path / "one", 1)
+    assert kill.damage(tmp_path / "one", "flipped bit", 0) is None
+    two = a_store(tmp_path / "two", 1, 2)
+    assert kill.damage(tmp_path / "two", "flipped bit", 0) is not None
+    two.quarantine(two[1], "gone")
+    assert kill.damage(tmp_path / "two", "truncated shard", 0) is None
+
+
+FAMILY = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def is_gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_leaving_ends_the_command_and_all_that_it_started():
+    """No process of the command's outlives the drill."""
+    with Child([sys.executable, "-c", FAMILY], {}) as child:
+        while not child.tail:
+            time.sleep(0.01)
+        grandchild = int(child.tail)
+        assert not child.ended()
+    assert child.finish() == -signal.SIGKILL
+    deadline = time.monotonic() + 5
+    while not is_gone(grandchild) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_gone(grandchild)
+
+
+def test_a_command_that_hangs_is_ended_and_reported(tmp_path):
+    """The timeout comes from the undisturbed run; a hang is the command's failure, with its last words."""
+    hanging = [sys.executable, "-c", "import time; print('last words', flush=True); time.sleep(60)"]
+    with pytest.raises(ChildError, match="last words"):
+        kill.run(Start(hanging, {}, tmp_path, timeout_s=1.0), lambda _: None)
+
+
+def test_a_command_that_cannot_be_started_is_a_usage_error():
+    """One line, naming it."""
+    with pytest.raises(UsageError, match="no-such-program"):
+        drill.drill(["no-such-program"], Options(), quiet)
+
+
+def test_a_command_without_a_run_is_a_usage_error():
+    """There is nothing to drill in it, and the message says what is missing."""
+    with pytest.raises(UsageError, match="without a Run"):
+        drill.drill([sys.executable, "-c", "pass"], Options(), quiet)
+
+
+def test_the_report_ends_with_its_verdict():
+    """Whatever else it says."""
+    for verdict in (report.IDENTICAL, report.DIFFERENT, report.NOT_PROVEN, report.NOT_DETERMINISTIC):
+        found = Report(verdict=verdict, command=["x"], seed=0, kills_asked=1, attempts=[attempt()])
+        assert list(table.lines(found))[-1] == verdict
+        assert found.exit_code == (0 if verdict == report.IDENTICAL else 1)
+
+
+# Whole drills: the negative controls ------------------------------------------------------------------------------------
+
+
+def control(name, *words):
+    return [sys.executable, str(CONTROLS / f"{name}.py"), *words]
+
+
+ONE_KILL = Options(kills=1, signals=("KILL",), seed=1, damage=False)
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+@pytest.mark.parametrize("name", ["scheduler", "generator", "position", "augmentation", "ema", "accumulator"])
+def test_a_planted_omission_is_found_and_named(name):
+    """A script that forgets one thing differs, and the drill says which."""
+    found = drill.drill(control(name), ONE_KILL, quiet)
+    assert found.verdict == report.DIFFERENT
+    assert found.exit_code == 1
+    assert found.kills_proven == 1
+    assert found.divergence is not None
+    assert found.divergence.cause.lower() == name
+    assert found.divergence.resumed_from is not None
+    assert found.divergence.step > found.divergence.resumed_from
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+@pytest.mark.parametrize("name", ["scheduler", "generator", "position", "augmentation", "ema", "accumulator"])
+def test_the_same_script_with_the_omission_repaired_is_identical(name):
+    """So that the omission, and nothing else, was what the drill found."""
+    found = drill.drill(control(name, "--repaired"), ONE_KILL, quiet)
+    assert (found.verdict, found.divergence, found.exit_code) == (report.IDENTICAL, None, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_a_script_without_seeds_is_not_deterministic_by_itself():
+    """No kill is needed to see that, and no tolerance is offered."""
+    found = drill.drill(control("seedless"), ONE_KILL, quiet)
+    assert found.verdict == report.NOT_DETERMINISTIC
+    assert found.exit_code == 1
+    assert found.divergence is not None
+    assert (found.divergence.step, found.divergence.leaf) == (1, "weights/values")
+    assert not found.attempts
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_a_script_that_saves_too_late_is_not_proven_until_saves_are_forced():
+    """Identical bits after restarts from scratch prove nothing about resuming."""
+    found = drill.drill(control("saveless"), ONE_KILL, quiet)
+    assert (found.verdict, found.exit_code, found.kills_proven) == (report.NOT_PROVEN, 1, 0)
+    assert "--save-every" in " ".join(found.notes)
+    forced = drill.drill(control("saveless"), ONE_KILL._replace(save_every_steps=4), quiet)
+    assert forced.verdict == report.IDENTICAL
+    assert forced.exempt == ["step_s"]
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_kills_that_prove_nothing_are_made_up_for():
+    """Without saves on the way a KILL leads back to the start; TERM makes the run save, and the count is honest."""
+    found = drill.drill(control("saveless"), Options(kills=2, seed=2), quiet)
+    assert found.verdict == report.IDENTICAL
+    assert found.kills_proven == 2 < sum(each.signal is not None for each in found.attempts)
+    assert any("no flipped bit was planted" in note for note in found.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_every_signal_and_every_damage_is_survived():
+    """All signals in turn, a flipped bit and a truncated shard between attempts: quarantined, fallen back, identical."""
+    signals = ("KILL", "TERM", "INT", "USR1", "USR2")
+    found = drill.drill(control("generator", "--repaired"), Options(kills=5, signals=signals, seed=2), quiet)
+    assert found.verdict == report.IDENTICAL
+    assert [each.signal for each in found.attempts if each.proven] == list(signals)
+    damaged = [each.damage.partition(":")[0] for each in found.attempts if each.damage]
+    assert len(damaged) == 2
+    assert damaged == [name for each in found.attempts for name in each.quarantined]
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_a_script_that_fails_by_itself_is_the_users_to_mend():
+    """Exit 8, with the end of its output."""
+    with pytest.raises(ChildError, match="no more of this") as caught:
+        drill.drill(control("failing"), ONE_KILL, quiet)
+    assert caught.value.exit_code == 8
+    shorter = drill.drill(control("failing"), ONE_KILL._replace(steps=12), quiet)
+    assert (shorter.verdict, shorter.steps) == (report.IDENTICAL, 12)
+
+
+# The command line ---------------------------------------------------------------------------------------------------------
+
+
+def cli(*words):
+    return [sys.executable, "-c", "from holdfast.cli import main; main()", "drill", *words]
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_json_is_one_object_on_stdout_and_keep_leaves_the_runs(tmp_path):
+    """For CI: everything in one object; the runs stay readable where they were asked to stay."""
+    keep = tmp_path / "kept"
+    words = ("--kills", "1", "--signals", "kill,sigterm", "--json", "--keep", str(keep), "--")
+    done = subprocess.run(cli(*words, *control("generator")), capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) == (1, "different")
+    assert found["divergence"]["cause"] == "generator"
+    assert found["attempts"][0]["signal"] == "KILL"
+    assert {path.name for path in keep.iterdir()} == {"first", "second", "killed"}
+    assert Store(keep / "first").latest().step == 24
+    again = subprocess.run(cli(*words, *control("generator")), capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_drill_leaves_no_process_and_no_directory(number, tmp_path):
+    """Ctrl-C ends the command and tidies up."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    drilling = subprocess.Popen(cli("--", *control("generator")), env=environment, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("holdfast-drill-*/first/attempts/1/*.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    (journal,) = tmp_path.glob("holdfast-drill-*/first/attempts/1/*.jsonl")
+    pid = json.loads(journal.read_text().split("\n")[1])["owner"]["pid"]
+    drilling.send_signal(number)
+    drilling.communicate(timeout=20)
+    assert drilling.returncode in {130, 143}
+    assert is_gone(pid)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["drill"],
+        ["drill", "--kills", "0", "--", "true"],
+        ["drill", "--signals", "HUP", "--", "true"],
+        ["drill", "--no-such", "--", "true"],
+        ["drill", "--", "true"],
+    ],
+)
+def test_wrong_options_get_one_line_and_exit_2(words):
+    """A command that is none, an option that is none, a program without a Run."""
+    done = CliRunner().invoke(commands, words)
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+
+
+def test_options_of_the_command_are_its_own():
+    """Also without `--`: what follows the program's name belongs to it."""
+    done = CliRunner().invoke(
+        commands, ["drill", "--seed", "3", sys.executable, "-c", "raise SystemExit('--lr')", "--lr", "1"]
+    )
+    assert done.exit_code == 8

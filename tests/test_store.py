@@ -1,0 +1,573 @@
+"""The laws of the store."""
+
+import itertools
+import math
+import os
+import shutil
+import subprocess
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import FULL, counting, door, failing, scratched
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from test_crash import put, state_of, whole
+
+from holdfast import disk, retention
+from holdfast.errors import Damaged, HoldfastError, NoSpace, NotFound, StoreError, UsageError
+from holdfast.rules import Best, Every, Last, Within
+from holdfast.store.store import Facts, Store
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+
+
+@pytest.fixture
+def root():
+    with scratched("store") as base:
+        yield base / "run"
+
+
+def steps(store: Store) -> list[int]:
+    return [checkpoint.step for checkpoint in store.checkpoints()]
+
+
+def listing(root: Path) -> dict[str, bytes | str]:
+    """Every name below `root`, with what it holds; journals apart."""
+    return {
+        str(path.relative_to(root)): os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.suffix != ".jsonl"
+    }
+
+
+# -- saving and loading ---------------------------------------------------------------------------------------------
+
+
+def test_what_was_saved_is_loaded(root):
+    """The newest, a step's, or one by its name; in a new process as in this one."""
+    store = Store(root)
+    for step in (1, 20, 3):
+        put(store, step)
+    for reader in (store, Store(root)):
+        assert steps(reader) == [1, 3, 20]
+        assert reader.latest().step == 20
+        assert whole(reader.load(), 20)
+        assert whole(reader.load(3), 3)
+        assert whole(reader["step-000000001"].load(), 1)
+
+
+def test_a_checkpoint_that_is_not_there_is_not_found(root):
+    """Asking for it says which there are; an empty or absent store has none."""
+    store = Store(root)
+    for ask in (store.load, store.latest, lambda: store[1], lambda: store.load("best")):
+        with pytest.raises(NotFound):
+            ask()
+    assert store.checkpoints() == []
+    assert not root.exists()  # reading makes nothing
+    put(store, 1)
+    with pytest.raises(NotFound, match="step-000000001"):
+        store[2]
+
+
+def test_the_end_of_an_epoch_comes_after_its_last_step(root):
+    """Both may be there under one step number; the end is the newer."""
+    store = Store(root)
+    for phase in ("end", "step"):
+        store.save({"phase": phase}, step=7, facts=Facts(phase=phase, epoch=2))
+    assert [checkpoint.name for checkpoint in store.checkpoints()] == ["step-000000007", "step-000000007-end"]
+    assert store.load() == store.load(7) == {"phase": "end"}
+    assert store.load("step-000000007") == {"phase": "step"}
+
+
+def test_a_committed_step_is_immutable(root):
+    """Saving it again is the caller's mistake, and leaves it as it was."""
+    store = Store(root)
+    put(store, 1)
+    before = listing(root)
+    with pytest.raises(UsageError, match="already committed"):
+        store.save({"other": 1}, step=1)
+    with pytest.raises(UsageError, match="already committed"), store.directory(step=1):
+        raise AssertionError
+    assert listing(root) == before
+
+
+@pytest.mark.parametrize("step", [-1, 10**18, 1.0, "1", True, None])
+def test_a_step_is_a_whole_number(root, step):
+    """Anything else is refused before anything is written."""
+    with pytest.raises(UsageError, match="step"):
+        Store(root).save({}, step=step)
+    assert not root.exists()
+
+
+def test_a_state_that_cannot_be_saved_leaves_no_trace(root):
+    """The refusal comes before the run is claimed."""
+    with pytest.raises(UsageError, match="register"):
+        Store(root).save({"f": object()}, step=1)
+    assert not root.exists()
+
+
+def test_metrics_and_note_are_kept(root):
+    """Numbers of every kind, not finite ones too."""
+    metrics = {"loss": np.float32(0.5), "n": 3, "bad": math.nan, "top": math.inf}
+    checkpoint = Store(root).save({}, step=1, metrics=metrics, note="as is")
+    found = Store(root)[1]
+    assert found.metrics["loss"] == 0.5
+    assert found.metrics["n"] == 3
+    assert math.isnan(found.metrics["bad"])
+    assert found.metrics["top"] == math.inf
+    assert found.manifest.note == "as is"
+    assert found.path == checkpoint.path
+    with pytest.raises(UsageError, match="not a number"):
+        Store(root, take_over=True).save({}, step=2, metrics={"loss": "low"})
+    assert sorted(path.name for path in root.glob("attempts/2/*")) == ["attempt-2.jsonl"]
+
+
+@pytest.mark.parametrize(("direction", "best"), [(max, 3), (min, 2)])
+def test_best_is_what_the_rule_ranks_first(root, direction, best):
+    """Also for a reader who was not told the rule; NaN ranks nowhere, and of equals the older one leads."""
+    store = Store(root, keep=Best("acc", direction) | Last(9))
+    for step, acc in enumerate((0.5, 0.1, 0.9, math.nan, 0.9, 0.1), 1):
+        store.save({"step": step}, step=step, metrics={"acc": acc})
+    assert Store(root).load("best") == {"step": best}
+    assert os.readlink(root / "checkpoints" / "best") == f"step-{best:09d}"
+
+
+def test_best_passes_over_a_damaged_manifest(root):
+    """One old manifest that cannot be read does not hide the others' ranks."""
+    store = Store(root, keep=Best("acc", max) | Last(9))
+    for step in (1, 2, 3):
+        put(store, step)
+    (store[1].path / "manifest.json").write_bytes(b"{}")
+    assert whole(Store(root).load("best"), 2)
+
+
+def test_links_for_people_are_relative_and_lead_somewhere(root):
+    """`latest` and `best` follow saves, prunes and quarantines; a copy's links stay in the copy."""
+    store = Store(root, keep=Last(2) | Best("acc", max))
+    for step in (1, 2, 3, 4):
+        put(store, step)
+    links = {link: os.readlink(root / "checkpoints" / link) for link in ("latest", "best")}
+    assert links == {"latest": "step-000000004", "best": "step-000000002"}
+    store.prune(Last(2))
+    assert os.readlink(root / "checkpoints" / "best") == "step-000000003"
+    store.quarantine(store[4], "tried")
+    assert os.readlink(root / "checkpoints" / "latest") == "step-000000003"
+    store.quarantine(store[3], "tried")
+    assert listing(root / "checkpoints") == {}
+
+
+def test_a_damaged_newest_is_passed_over(root):
+    """`load` falls back to the next older valid one; a step that was asked for by number is not replaced."""
+    store = Store(root)
+    for step in (1, 2):
+        put(store, step)
+    (store[2].path / "model.safetensors").write_bytes(b"")
+    assert whole(store.load(), 1)
+    with pytest.raises(Damaged):
+        store.load(2)
+    (store[1].path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(Damaged, match="step-000000002"):
+        store.load()
+
+
+# -- one owner ------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_writer_is_refused_by_name(root):
+    """While the first may live; reading is free. `take_over` says that it does not."""
+    first, second = Store(root), Store(root)
+    put(first, 1)
+    assert whole(second.load(), 1)
+    with pytest.raises(UsageError, match=f"pid {os.getpid()}"):
+        put(second, 2)
+    third = Store(root, take_over=True)
+    put(third, 2)
+    assert steps(first) == [1, 2]
+
+
+def test_a_closed_store_makes_way(root):
+    """After `close` the next writer asks for nothing."""
+    first = Store(root)
+    put(first, 1)
+    first.close()
+    put(Store(root), 2)
+    assert steps(first) == [1, 2]
+
+
+def test_a_dead_process_makes_way(root):
+    """A writer that was killed is provably gone."""
+    script = f"from holdfast.store.store import Store; Store({str(root)!r}).save({{}}, step=1); import os; os._exit(9)"
+    subprocess.run([os.sys.executable, "-c", script], check=False)
+    put(Store(root), 2)
+    assert steps(Store(root)) == [1, 2]
+
+
+# -- directories ----------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_is_committed_whole_or_not_at_all(root):
+    """Whatever files the block writes; when it raises, nothing is there."""
+    store = Store(root)
+    with store.directory(step=1, metrics={"acc": 1}, note="mine") as path:
+        (path / "a" / "b").mkdir(parents=True)
+        (path / "a" / "b" / "c.pt").write_bytes(b"c" * 10)
+        (path / "d").write_bytes(b"")
+    assert (store[1].path / "a" / "b" / "c.pt").read_bytes() == b"c" * 10
+    assert list(store[1].manifest.files) == ["d", "a/b/c.pt"]
+    assert store[1].metrics == {"acc": 1}
+    assert not list(store[1].problems())
+    before = listing(root)
+    with pytest.raises(ZeroDivisionError), store.directory(step=2) as path:
+        (path / "half").write_bytes(b"h")
+        raise ZeroDivisionError
+    assert listing(root) == before
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda path: (path / "link").symlink_to("/etc/passwd"),
+    lambda path: (path / "folder").symlink_to("/etc"),
+    lambda path: (path / "manifest.json").write_text("{}"),
+    lambda path: (path / "back\\slash").write_text(""),
+])  # fmt: skip
+def test_a_directory_holds_plain_files_only(root, spoil):
+    """Links lead out, and the manifest is not the caller's: the save is refused, the store as before."""
+    store = Store(root)
+    put(store, 1)
+    before = listing(root)
+    with pytest.raises(UsageError), store.directory(step=2) as path:
+        spoil(path)
+    assert listing(root) == before
+
+
+# -- retention ------------------------------------------------------------------------------------------------------
+
+
+def test_the_rule_is_applied_after_each_save(root):
+    """And the newest always stays, whatever the rule."""
+    store = Store(root, keep=Last(2) | Best("acc", max) | Every(steps=5))
+    for step in range(1, 13):
+        put(store, step)
+    assert steps(store) == [1, 2, 5, 10, 11, 12]
+    store.prune(Within(bytes=1))
+    assert steps(store) == [12]
+
+
+def test_pins_outlive_rules(root):
+    """A pin keeps a checkpoint for ever; without it the rule has its way."""
+    store = Store(root)
+    for step in (1, 2, 3):
+        put(store, step)
+    store.pin(1)
+    store.pin(1)
+    assert [checkpoint.step for checkpoint in store.prunable(Last(1))] == [2]
+    store.prune(Last(1))
+    assert steps(store) == [1, 3]
+    store.unpin(1)
+    store.unpin(1)
+    store.prune(Last(1))
+    assert steps(store) == [3]
+    with pytest.raises(NotFound):
+        store.pin(1)
+
+
+def test_nothing_goes_while_the_newest_is_not_whole(root):
+    """A prune reads its successor back from the medium first."""
+    store = Store(root)
+    for step in (1, 2):
+        put(store, step)
+    shard = store[2].path / "model.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"X")
+    before = listing(root)
+    with pytest.raises(Damaged, match="no older checkpoint was removed"):
+        store.prune(Last(1))
+    assert listing(root) == before
+
+
+def test_a_prune_forgets_what_it_thought_before_it_was_owner(root):
+    """Between the look and the claim another owner moved the newest aside: what is newest now stays."""
+    first, second = Store(root), Store(root, take_over=True)
+    for step in (1, 2, 3):
+        put(first, step)
+    claim = second.claim
+
+    def late() -> Any:
+        if second.attempt is None:
+            first.quarantine(first[3], "late")
+        return claim()
+
+    second.claim = late
+    second.prune(Last(1))
+    assert steps(second) == [2]
+
+
+# -- space ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_save_that_cannot_fit_is_refused_beforehand(root, monkeypatch):
+    """NoSpace, nothing written."""
+    store = Store(root)
+    put(store, 1)
+    before = listing(root)
+    monkeypatch.setattr(disk, "free_bytes", lambda path: 1000)
+    with pytest.raises(NoSpace, match="1,000 are free"):
+        put(store, 2)
+    assert listing(root) == before
+
+
+def test_a_disk_that_fills_up_leaves_the_store_as_it_was(root):
+    """ENOSPC at any change before the commit: NoSpace, the same names and bytes; then the save works."""
+    store = Store(root)
+    put(store, 1)
+    for step in itertools.count(2):
+        before, calls = listing(root), []
+        fail, count = failing(step - 2, FULL), counting(calls)
+        try:
+            with door(lambda call, perform, fail=fail, count=count: count(call, lambda: fail(call, perform))):
+                put(store, 2)
+        except NoSpace:
+            if steps(store) == [1]:
+                assert listing(root) == before
+                continue
+        break
+    assert step > 10
+    assert whole(store.load(), 2)
+
+
+@contextmanager
+def mounted(place: Path, *arguments: str) -> Iterator[Path]:
+    place.mkdir(exist_ok=True)
+    subprocess.run(["mount", *arguments, str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@AS_ROOT
+@pytest.mark.system
+@pytest.mark.parametrize("lie", [False, True], ids=["told", "not told"])
+def test_a_real_full_disk_gives_no_space(tmp_path, monkeypatch, lie):
+    """On a file system of a few MiB, whether it tells that it is full or fails in the middle of a write."""
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=8m", "holdfast"):
+        store = Store(tmp_path / "small" / "run")
+        if lie:
+            monkeypatch.setattr(disk, "free_bytes", lambda path: 1 << 50)
+        saved = 0
+        with pytest.raises(NoSpace):
+            for step in range(1, 100):
+                before = listing(store.root)
+                store.save({"w": np.full(200_000, step, "float64")}, step=step)
+                saved = step
+        assert 2 <= saved <= 5
+        assert listing(store.root) == before
+        assert all(not list(checkpoint.problems()) for checkpoint in store.checkpoints())
+        store.prune(Last(1))
+        store.save({"w": np.full(200_000, 99, "float64")}, step=99)
+        assert store.load()["w"][-1] == 99
+
+
+# -- copies ---------------------------------------------------------------------------------------------------------
+
+
+def by_tar(source: Path, target: Path) -> None:
+    with tarfile.open(target.with_suffix(".tar"), "w") as archive:
+        archive.add(source, "run")
+    with tarfile.open(target.with_suffix(".tar")) as archive:
+        archive.extractall(target.parent / "out", filter="data")
+    (target.parent / "out" / "run").rename(target)
+
+
+COPIES: dict[str, Callable[[Path, Path], Any]] = {
+    "cp -r": lambda source, target: subprocess.run(["cp", "-r", source, target], check=True),
+    "cp -rL": lambda source, target: subprocess.run(["cp", "-rL", source, target], check=True),
+    "rsync": lambda source, target: subprocess.run(["rsync", "-a", f"{source}/", f"{target}/"], check=True),
+    "tar": by_tar,
+    "moved": lambda source, target: source.rename(target),
+    "renamed": lambda source, target: shutil.move(source, target),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES.keys())
+def test_a_copy_is_a_store(root, copy, request):
+    """Read as the original is; and a copy that is written to is a run of its own from there."""
+    if "rsync" in request.node.name and shutil.which("rsync") is None:
+        pytest.skip("no rsync here")
+    store = Store(root, keep=Last(3) | Best("acc", max))
+    for step in (1, 2, 3, 4):
+        put(store, step)
+    store.close()
+    target = root.with_name("copy")
+    copy(root, target)
+    found = Store(target)
+    assert steps(found) == [2, 3, 4]
+    assert all(whole(each.load(), each.step) and not list(each.problems()) for each in found.checkpoints())
+    assert (target / "checkpoints" / "latest" / "manifest.json").exists()
+    assert target in (target / "checkpoints" / "best").resolve().parents
+    put(found, 5)
+    assert steps(found) == [2, 3, 4, 5]
+
+
+@AS_ROOT
+@pytest.mark.system
+def test_a_read_only_mount_is_read_and_never_written(root, tmp_path):
+    """Everything that reads works; everything that writes is refused with one clear error."""
+    store = Store(root, keep=Best("acc", max) | Last(3))
+    for step in (1, 2, 3):
+        put(store, step)
+    store.close()
+    with mounted(tmp_path / "ro", "-o", "bind,ro", str(root)) as place:
+        frozen = Store(place, keep=Last(1))
+        assert whole(frozen.load(), 3)
+        assert whole(frozen.load("best"), 2)
+        assert not list(frozen.latest().problems(cold=True))
+        assert [checkpoint.step for checkpoint in frozen.prunable(Last(1))] == [1, 2]
+        for write in (
+            lambda: put(frozen, 4),
+            lambda: frozen.prune(Last(1)),
+            lambda: frozen.quarantine(frozen[1], "x"),
+            lambda: frozen.pin(1),
+        ):
+            with pytest.raises(StoreError, match="ead-only"):
+                write()
+
+
+# -- readers while the owner writes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_readers_never_see_less_than_a_whole_newest_checkpoint(root):
+    """While another thread saves and prunes as fast as it can: no error, never half, never back in time."""
+    store = Store(root, keep=Last(1))
+    put(store, 1)
+    stop = threading.Event()
+    errors: list[BaseException] = []
+    looks = itertools.count()
+
+    def read() -> None:
+        reader, last = Store(root), 0
+        try:
+            while not stop.is_set():
+                at_least = store.parent and int(store.parent.split("-")[1])
+                state = reader.load()
+                assert whole(state, state["step"])
+                assert state["step"] >= max(last, at_least - 1)
+                last = state["step"]
+                with suppress(NotFound):
+                    assert not list(reader.latest().problems())
+                next(looks)
+        except BaseException as error:
+            errors.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for step in range(2, 400):
+        put(store, step)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert errors == []
+    assert next(looks) > 50
+
+
+# -- against a model ------------------------------------------------------------------------------------------------
+
+
+class StoreModel(RuleBasedStateMachine):
+    """Save, prune, pin, quarantine, crash and open again, in any order: the store is what a dict would be."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.scratch = scratched("model")
+        self.root = self.scratch.__enter__() / "run"
+        self.store = Store(self.root, take_over=True)
+        self.facts: dict[str, retention.Facts] = {}
+        self.pins: set[str] = set()
+        self.aside = 0
+        self.next = 1
+
+    def teardown(self) -> None:
+        self.scratch.__exit__(None, None, None)
+
+    def _saved(self, name: str, step: int, phase: str) -> None:
+        size = self.store[name].size_bytes
+        self.facts[name] = retention.Facts(name, step, phase, None, float(step), {"acc": self.acc}, size, False)
+
+    @rule(gap=st.integers(0, 3), phase=st.sampled_from(["step", "end"]), acc=st.integers(0, 5))
+    def save(self, gap: int, phase: str, acc: int) -> None:
+        step = self.next + gap
+        name = f"step-{step:09d}" + ("-end" if phase == "end" else "")
+        self.acc = float(acc)
+        facts = Facts(phase=phase, metrics={"acc": acc}, document={"by": "a model"})
+        if name in self.facts:
+            with pytest.raises(UsageError):
+                self.store.save(state_of(step), step=step, facts=facts)
+            return
+        self.store.save(state_of(step), step=step, facts=facts)
+        self._saved(name, step, phase)
+        self.next = max(self.next, step + (phase == "end"))
+
+    def _newest(self) -> str:
+        return max(self.facts, key=lambda name: (self.facts[name].step, self.facts[name].phase == "end"))
+
+    @precondition(lambda self: self.facts)
+    @rule(n=st.integers(1, 3), best=st.booleans())
+    def prune(self, n: int, best: bool) -> None:
+        rules = Last(n) | Best("acc", max) if best else Last(n)
+        pinned = [facts._replace(pinned=name in self.pins) for name, facts in self.facts.items()]
+        kept = retention.keep(pinned, rules)
+        gone = [checkpoint.path.name for checkpoint in self.store.prune(rules)]
+        assert set(gone) == self.facts.keys() - kept
+        self.facts = {name: facts for name, facts in self.facts.items() if name in kept}
+
+    @precondition(lambda self: self.facts)
+    @rule(pick=st.integers(0, 100), on=st.booleans())
+    def pin(self, pick: int, on: bool) -> None:
+        name = sorted(self.facts)[pick % len(self.facts)]
+        (self.store.pin if on else self.store.unpin)(name)
+        (self.pins.add if on else self.pins.discard)(name)
+
+    @precondition(lambda self: self.facts)
+    @rule(pick=st.integers(0, 100))
+    def quarantine(self, pick: int) -> None:
+        name = sorted(self.facts)[pick % len(self.facts)]
+        self.store.quarantine(self.store[name], "model")
+        del self.facts[name]
+        self.aside += 1
+
+    @rule(nth=st.integers(0, 60), code=st.sampled_from([5, FULL]))
+    def save_on_a_bad_disk(self, nth: int, code: int) -> None:
+        name, self.acc = f"step-{self.next:09d}", 0.0
+        known = name in self.facts
+        with suppress(HoldfastError), door(failing(nth, code)):
+            self.store.save(state_of(self.next), step=self.next, facts=Facts(metrics={"acc": 0}, document={"by": "x"}))
+        if not known and name in {checkpoint.path.name for checkpoint in self.store.checkpoints()}:
+            self._saved(name, self.next, "step")
+
+    @rule()
+    def open_again(self) -> None:
+        if self.store.attempt is not None:
+            (self.store.attempt.room / "step-000000777").mkdir(exist_ok=True)  # it died in the middle of a save
+        self.store = Store(self.root, take_over=True)
+
+    @invariant()
+    def is_what_the_model_says(self) -> None:
+        names = [checkpoint.path.name for checkpoint in self.store.checkpoints()]
+        assert names == sorted(self.facts, key=lambda name: (self.facts[name].step, self.facts[name].phase == "end"))
+        assert len(list(self.root.glob("quarantine/*"))) == self.aside
+        if names:
+            assert whole(self.store.load(), self.facts[names[-1]].step)
+        else:
+            with pytest.raises(NotFound):
+                self.store.load()
+
+
+StoreModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+test_the_store_is_what_a_model_says = pytest.mark.slow(StoreModel.TestCase)
