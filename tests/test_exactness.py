@@ -188,7 +188,14 @@ def check(lab: Lab, cases: Mapping[str, Sequence[Kill]], **asked: Any) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_run_that_is_killed_anywhere_ends_in_the_same_bytes(lab: Lab, threads: int, workers: int, loader: str):
     """SIGKILL at any of these places, and the next attempts reach the state of a run that was never killed."""
-    check(lab, STEP_KILLS if loader == "steps" else EPOCH_KILLS, threads=threads, workers=workers, loader=loader, save_every=4)
+    check(
+        lab,
+        STEP_KILLS if loader == "steps" else EPOCH_KILLS,
+        threads=threads,
+        workers=workers,
+        loader=loader,
+        save_every=4,
+    )
 
 
 @pytest.mark.parametrize("loader", ["plain", "sampler", "steps"])
@@ -250,7 +257,12 @@ def test_the_number_of_workers_may_change_from_attempt_to_attempt(lab: Lab, load
     """0, 2, 4 workers, then 1: the same bytes as with none, and the change is told."""
     asked = {"loader": loader, "persistent": persistent, "threads": 2, "save_every": 4}
     reference = lab.run({}, workers=0, **asked)
-    kills = [(0, {"at": "body", "step": 5}), (2, {"at": "evaluate", "epoch": 1}), (4, {"at": "body", "step": 15}), (1, None)]
+    kills = [
+        (0, {"at": "body", "step": 5}),
+        (2, {"at": "evaluate", "epoch": 1}),
+        (4, {"at": "body", "step": 15}),
+        (1, None),
+    ]
     outcome = lab.run(*({"workers": workers, "kill": kill} for workers, kill in kills), **asked)
     assert outcome.codes == [KILLED, KILLED, KILLED, DONE], outcome.log
     assert differences(reference.end, outcome.end, exempt="/fingerprint/") == []

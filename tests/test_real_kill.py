@@ -33,7 +33,7 @@ CLASSES = {
     "unlink": ("unlink", "unlinkat", "rmdir"),
     "mkdir": ("mkdir", "mkdirat"),
 }
-MOST_OF_A_CLASS = 16
+MOST_OF_A_CLASS = 40
 
 SCRIPT = """
 import os, sys
@@ -71,7 +71,7 @@ def prepare(root: Path) -> None:
 
 def traced(root: Path, *options: str) -> subprocess.CompletedProcess:
     """The script under strace, with its own address layout and nothing left to compile."""
-    command = ["strace", "-f", "--seccomp-bpf", "-qq", *options, sys.executable, "-B", "-c", SCRIPT, str(root)]
+    command = ["strace", "-f", "-qq", *options, sys.executable, "-B", "-c", SCRIPT, str(root)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -125,7 +125,7 @@ def kill(root: Path, name: str, number: int) -> None:
     assert store.load() == state_of(following)
     assert [path.name for path in store.attempt.room.iterdir()] == [store.attempt.journal.name]
     for path in (root / "attempts").iterdir():
-        assert path == store.attempt.room or not list(path.iterdir())  # a draft that had not even its first line
+        assert path == store.attempt.room or not any(file.read_bytes() for file in path.iterdir())  # no first line yet
     with pytest.raises(NotFound):
         store["step-000000099"]
 

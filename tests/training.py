@@ -40,6 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "threads": 1,
     "workers": 0,
     "persistent": False,
+    "evaluation_workers": None,  # as many as `workers`
     "loader": "plain",
     "accumulate": 1,
     "epochs": 3,
@@ -208,6 +209,8 @@ class Training:
         self.workers: dict[str, Any] = {"num_workers": asked["workers"]}
         if asked["workers"] and asked["persistent"]:
             self.workers["persistent_workers"] = True
+        own = asked["evaluation_workers"]
+        self.evaluation = {"num_workers": asked["workers"] if own is None else own}
         images = Images()
         self.images = holdfast.data.Seeded(images, seed=5) if asked["seeded"] else images
         self.fixed = TensorDataset(images.x, images.y)
@@ -252,8 +255,8 @@ class Training:
         self.model.eval()
         total, averaged = random.random() * float(np.random.rand()), 0.0
         with torch.no_grad():
-            for number, (x, y) in enumerate(DataLoader(self.fixed, 16, **self.workers)):
-                x = x + 0.1 * torch.randn_like(x)
+            for number, (clean, y) in enumerate(DataLoader(self.fixed, 16, **self.evaluation)):
+                x = clean + 0.1 * torch.randn_like(clean)
                 total += nn.functional.cross_entropy(self.model(x), y).item()
                 averaged += nn.functional.cross_entropy(self.ema(x), y).item()
                 if number == 1:
@@ -261,7 +264,7 @@ class Training:
         self.model.train()
         self.plateau.step(total)
         run.vars.best = min(run.vars.best, total)
-        run.log(val_loss=total, averaged=averaged, best=self.plateau.best)
+        run.log(val_loss=total, averaged=averaged, rounds=self.plateau.last_epoch)
 
     def _reseed(self) -> None:
         """Of the generators that are to be forgotten."""

@@ -80,7 +80,7 @@ def main():
                 run.log(loss=loss.item())  # (*)
             val_acc = accuracy(ema, images[TRAIN:], labels[TRAIN:])
             run.log(val_acc=val_acc)
-            print(f"epoch {epoch + 1}: loss {loss.item():.3f}, accuracy {val_acc:.4f}", flush=True)
+            print(f"epoch {epoch + 1}: accuracy {val_acc:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from ..errors import UsageError
 from ..state import rng
+from .order import key
 
 # Facts of describe() that decide which samples a position means. The others (workers, ...) may change freely.
 MOVES = frozenset({"accumulate", "batch_size", "drop_last", "length", "loader", "order", "sampler", "seed", "shuffle"})
@@ -62,7 +63,7 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
         if feed is not None:
             return feed
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
-        return StatefulFeed(loader)
+        return StatefulFeed(loader, seed)
     if isinstance(loader, Mapping | AbstractSet | str | bytes) or hasattr(loader, "keys"):
         raise UsageError(f'the loader "{name}" is a {type(loader).__name__}: its order is no order of batches')
     if isinstance(loader, Sequence) or (hasattr(loader, "__getitem__") and hasattr(loader, "__len__")):
@@ -144,13 +145,15 @@ class ReplayFeed:
 class StatefulFeed:
     """An object with state_dict() and load_state_dict(), torchdata's StatefulDataLoader for one.
 
-    `keeper` is what holds the state, where that is not the loader itself: a dataset, for one.
+    `keeper` is what holds the state, where that is not the loader itself: a dataset, for one. Making an iterator draws
+    random numbers, more of them after a load: they come from (seed, epoch), and the global generators stand still.
     """
 
     replays = False
 
-    def __init__(self, loader: Any, keeper: Any = None) -> None:
+    def __init__(self, loader: Any, seed: int, keeper: Any = None) -> None:
         self._loader = loader
+        self._seed = seed
         self._keeper = loader if keeper is None else keeper
         self._epoch = 0
         self._ended = False
@@ -158,6 +161,10 @@ class StatefulFeed:
     def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
         self._epoch = epoch
         self._ended = False
+        with rng.scope(key("loader", self._seed, epoch)):
+            return self._opened(epoch, position)
+
+    def _opened(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
         if position is None:
             return self._until_ended(iter(self._loader))
         self._keeper.load_state_dict(position["state"])
@@ -184,12 +191,10 @@ class StatefulFeed:
 
     def _leave(self, position: Mapping[str, Any]) -> None:
         """Go where the next iter() begins a new epoch, from the state of an epoch that is over."""
-        before = rng.capture()
         if not position["ended"]:
             next(iter(self._loader), None)
-        elif hasattr(self._loader, "generator"):
-            iter(self._loader)  # torchdata draws once more while it loads, from that generator or the global one
-        rng.restore(before)
+        elif "generator" in position:
+            iter(self._loader)  # torchdata draws from the generator while it loads
         self._restore_generator(position)
 
     def _generator(self) -> dict[str, Any]:

@@ -50,11 +50,12 @@ class Aim:
     def __call__(self, view: Follow) -> Kill | None:
         if view.restored is None or view.step <= view.restored:
             return None  # a kill before any progress would undo the proof of the last one
-        if self._proven + (self._pending and view.restored > 0) >= self._options.kills:
+        options = self._options
+        missing = options.kills - self._proven - (self._pending and view.restored > 0)
+        if missing <= 0:
             return None
         if self._next is None:
-            options = self._options
-            more = further(self._pace, view.step, self._number, options.signals, options.seed)
+            more = further(self._pace, view.step, missing, self._number, options.signals, options.seed)
             self._next = self._queue.pop(0) if self._queue else more
         return self._next
 

@@ -28,7 +28,6 @@ from .plan import Kill
 POLL_S = 0.002
 POLL_SAVE_S = 0.0002  # a save of a small model takes a few ms
 TAIL_LINES = 200
-MOST_MISSES = 4  # saves that were over before the blow fell; then it falls anyhow
 
 
 class Fired(NamedTuple):
@@ -189,7 +188,7 @@ def run(start: Start, aim: Callable[[Follow], Kill | None]) -> Ended:
             view.look()
             kill = aim(view) if fired is None else None
             due = kill is not None and view.step >= kill.step
-            if kill is not None and due and (not kill.in_save or view.saving()):
+            if kill is not None and due and (view.saving() or view.step > kill.until):
                 fired = _fire(child, view, kill, misses)
                 misses += 1
             if time.monotonic() - began > start.timeout_s:
@@ -203,7 +202,7 @@ def _fire(child: Child, view: Follow, kill: Kill, misses: int) -> Fired | None:
     """Interrupt the child; None, and nothing done, when the save that was to be struck was over too soon."""
     time.sleep(kill.delay_s / 2**misses)
     saving = view.saving()
-    if kill.in_save and not saving and misses < MOST_MISSES:
+    if not saving and view.step < kill.until:
         return None
     child.send(kill.signal)
     if kill.signal == "KILL":

@@ -15,6 +15,7 @@ POLITE = ("TERM", "INT", "USR1", "USR2")  # what a run answers by saving; KILL i
 SIGNALS = ("KILL", *POLITE)
 
 _SHORTEST_TIMEOUT_S = 120.0
+_TRIES = 3  # saves that may be over before a blow falls
 _PATIENCE = 5  # times the reference run's duration
 
 
@@ -38,8 +39,8 @@ class Kill(NamedTuple):
 
     step: int  # not before this step
     signal: str  # "KILL", "TERM", ...
-    in_save: bool  # wait for the next save to begin
-    delay_s: float  # then let this long pass: a random moment of a step or of a save
+    delay_s: float  # but so long after it has begun: a random moment of a step, or of a save
+    until: int = 0  # wait for a save to begin, but no longer than up to this step
     damage: str | None = None  # one of DAMAGE, planted before the next attempt
 
 
@@ -62,29 +63,29 @@ def pace(events: Sequence[Event], total_s: float) -> Pace:
 def plan(pace: Pace, kills: int, signals: Sequence[str], seed: int, *, damage: bool) -> list[Kill]:
     """`kills` interruptions spread over the run, beyond its first save; none where nothing could be come back to."""
     begin = pace.saves[0] + 1 if pace.saves else 1
-    room = pace.last - begin  # the last step is left alone: nothing would come after it
-    if room <= 0 or not (pace.saves or set(signals) & set(POLITE)):
+    if begin >= pace.last or not (pace.saves or set(signals) & set(POLITE)):
         return []
+    room = max(1, pace.last - 1 - begin)  # a stop takes one step more, and the last one has to come after it
     wounds = _wounds(kills, seed) if damage else {}
     planned = []
     for number in range(kills):
         step = begin + int((number + _fraction(seed, number, "step")) * room / kills)
-        planned.append(_kill(pace, step, number, signals, seed)._replace(damage=wounds.get(number)))
+        saves = [save for save in pace.saves if save >= step and pace.last - save > 2 * (kills - number)]
+        in_save = bool(saves) and (number // len(signals) + seed) % 2 == 1
+        span = pace.save_s / 4 if in_save else pace.step_s  # the rest of a save tends what is older
+        delay_s = span * _fraction(seed, number, "delay")
+        until = saves[:_TRIES][-1] if in_save else 0
+        planned.append(Kill(step, signals[number % len(signals)], delay_s, until, wounds.get(number)))
     return planned
 
 
-def further(pace: Pace, at: int, number: int, signals: Sequence[str], seed: int) -> Kill | None:
-    """One kill more, somewhere in what is left of the run after step `at`; None when nothing is."""
+def further(pace: Pace, at: int, missing: int, number: int, signals: Sequence[str], seed: int) -> Kill | None:
+    """One kill more, at step `at` or later, so that `missing` ones find room; None when the run is over."""
     if at + 1 >= pace.last:
         return None
-    step = at + int(_fraction(seed, number, "further") * (pace.last - at) / 2)
-    return _kill(pace, step, number, signals, seed)
-
-
-def _kill(pace: Pace, step: int, number: int, signals: Sequence[str], seed: int) -> Kill:
-    in_a_save = (number // len(signals) + seed) % 2 == 1 and any(save >= step for save in pace.saves)
-    span = pace.save_s / 2 if in_a_save else pace.step_s  # the other half of a save tends what is older
-    return Kill(step, signals[number % len(signals)], in_a_save, _fraction(seed, number, "delay") * span)
+    spare = max(0, pace.last - at - 2 * missing)
+    step = at + int(_fraction(seed, number, "further") * spare / (missing + 1))
+    return Kill(step, signals[number % len(signals)], delay_s=0.0)
 
 
 def _wounds(kills: int, seed: int) -> dict[int, str]:

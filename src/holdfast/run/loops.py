@@ -85,7 +85,7 @@ def _walk(session: Session, loader: Iterable[Any], name: str, accumulate: int) -
 
 def _consume(session: Session, source: Source, name: str, accumulate: int, consumed: int) -> Generator[Any, None, None]:
     position = session.position
-    taken = consumed
+    taken = counted = consumed
     with closing(_open(session, source, name, consumed)) as rest:
         settle(session, ready=position.current in (None, name))
         position.current = name
@@ -96,8 +96,9 @@ def _consume(session: Session, source: Source, name: str, accumulate: int, consu
                 yield batch
                 consumed += 1
                 if consumed % accumulate == 0:
+                    counted = consumed
                     _consumed(session, source, name, consumed)
-            if consumed % accumulate:
+            if consumed > counted:
                 _consumed(session, source, name, consumed)
             _leave(session, source, name, taken)
         except GeneratorExit:  # `break`: the rest of the epoch's batches is left out, now and after a resume

@@ -190,10 +190,14 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
 
 
 def _stale_claim(draft: Path) -> bool:
-    for path in draft.glob("attempt-*.jsonl"):
-        log = Log(0, path, journal.read(path))
-        return bool(log.owner) and owner.proven_gone(log.owner, _last_seen(log))
-    return time.time() - draft.stat().st_mtime > 3600  # died before its first line; nothing of worth is in it
+    try:
+        for path in draft.glob("attempt-*.jsonl"):
+            log = Log(0, path, journal.read(path))
+            if log.owner:
+                return owner.proven_gone(log.owner, _last_seen(log))
+        return time.time() - draft.stat().st_mtime > 3600  # died before its first line; nothing of worth is in it
+    except FileNotFoundError:  # no draft any more: its maker went on
+        return False
 
 
 def _living(root: Path) -> list[Log]:

@@ -35,7 +35,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     if not isinstance(loader.dataset, IterableDataset):
         return DataLoaderFeed(loader, seed)
     if loader.num_workers == 0 and hasattr(loader.dataset, "state_dict"):
-        return StatefulFeed(loader, loader.dataset)
+        return StatefulFeed(loader, seed, loader.dataset)
     return IterableFeed(loader, seed)
 
 

@@ -1,0 +1,174 @@
+"""Mutants made mechanically: every call of `disk` in the store removed, or swapped with its neighbour, one at a time.
+
+`python tests/mutants.py check` runs a quick choice of the laws on whatever `holdfast` it finds, and fails at the first
+that does not hold. `python tests/mutants.py` makes the mutants and prints which of them survive that.
+"""
+
+import ast
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).parents[1] / "src" / "holdfast"
+FILES = ("store/attempt.py", "store/store.py", "journal.py")
+SLOWEST_S = 100
+
+
+class Mutant(NamedTuple):
+    name: str  # file:function:what was done to which call
+    file: str
+    text: str
+
+
+def is_change(node: ast.stmt) -> bool:
+    """Whether the statement is nothing but a call that changes files."""
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return False
+    target = node.value.func
+    return isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "disk"
+
+
+def bodies(tree: ast.AST) -> Iterator[tuple[str, list[ast.stmt]]]:
+    """Every list of statements, with the function that it belongs to."""
+
+    def visit(node: ast.AST, place: str) -> Iterator[tuple[str, list[ast.stmt]]]:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            place = node.name
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            if isinstance(block, list):
+                yield place, block
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, place)
+
+    yield from visit(tree, "module")
+
+
+def mutants() -> list[Mutant]:
+    found = []
+    for file in FILES:
+        tree = ast.parse((SOURCE / file).read_text())
+        for number, (place, block) in enumerate(bodies(tree)):
+            for index, node in enumerate(block):
+                call = ast.unparse(node)
+                if is_change(node):
+                    found.append(Mutant(f"{place}: without {call}", file, _changed(tree, number, index, swap=False)))
+                pair = block[index : index + 2]
+                simple = len(pair) == 2 and all(isinstance(each, ast.Expr | ast.Assign) for each in pair)
+                if simple and any(map(is_change, pair)) and not _is_docstring(pair[0]):
+                    name = f"{place}: {ast.unparse(pair[1])} before {call}"
+                    found.append(Mutant(name, file, _changed(tree, number, index, swap=True)))
+        for call, keyword in _syncs(tree):
+            found.append(Mutant(f"{call}, never synced", file, _unsynced(tree, keyword)))
+    return found
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _changed(tree: ast.Module, number: int, index: int, *, swap: bool) -> str:
+    tree = copy.deepcopy(tree)
+    block = [each for _, each in bodies(tree)][number]
+    if swap:
+        block[index], block[index + 1] = block[index + 1], block[index]
+    else:
+        block[index] = ast.Pass()
+    return ast.unparse(tree)
+
+
+def _syncs(tree: ast.Module) -> list[tuple[str, int]]:
+    """Calls that pass `sync=` on, by their number among all keywords."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    keywords = [(call, keyword) for call in calls for keyword in call.keywords]
+    return [(ast.unparse(call), at) for at, (call, keyword) in enumerate(keywords) if keyword.arg == "sync"]
+
+
+def _unsynced(tree: ast.Module, number: int) -> str:
+    tree = copy.deepcopy(tree)
+    keywords = [keyword for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords]
+    keywords[number].value = ast.Constant(value=False)
+    return ast.unparse(tree)
+
+
+def planted(mutant: Mutant | None, place: Path) -> Path:
+    """A package like ours with one file changed; its front door is empty, so that it imports quickly."""
+    package = place / "holdfast"
+    package.mkdir(parents=True)
+    for path in SOURCE.iterdir():
+        if path.name not in ("__init__.py", "__pycache__", "store", "journal.py"):
+            (package / path.name).symlink_to(path)
+    (package / "__init__.py").write_text("")
+    (package / "store").mkdir()
+    for path in [SOURCE / "journal.py", *(SOURCE / "store").glob("*.py")]:
+        name = str(path.relative_to(SOURCE))
+        (package / name).write_text(mutant.text if mutant and mutant.file == name else path.read_text())
+    return place
+
+
+def survives(mutant: Mutant | None, place: Path) -> str:
+    """Empty when the check failed on the mutant, as it should; else what the check said."""
+    planted(mutant, place)
+    environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, __file__, "check"]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=SLOWEST_S, check=False, cwd=place
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def survivors(place: Path) -> tuple[list[Mutant], list[Mutant]]:
+    """All mutants, and those that the check did not catch."""
+    made = mutants()
+    with ThreadPoolExecutor(2) as pool:
+        results = pool.map(lambda each: survives(each[1], place / str(each[0])), enumerate(made))
+        return made, [mutant for mutant, result in zip(made, results, strict=True) if result]
+
+
+# -- the quick choice of laws ---------------------------------------------------------------------------------------
+
+
+def check() -> None:
+    import test_crash
+    import test_every_byte
+    import test_fence
+    from faults import BROKEN, FULL, scratched
+
+    for tell in test_crash.STORIES:
+        test_crash.enumerate_ends(tell)
+    for tell in test_crash.STORIES:
+        for code in (FULL, BROKEN):
+            nth = 0
+            while test_crash.refused(tell, nth, code):
+                nth += 1
+    with scratched("bytes") as base:
+        assert test_every_byte.flips(base, 110)[1] == []
+    test_every_byte.test_what_is_left_of_a_checkpoint_does_not_block_its_step()
+    for nth in range(0, 120, 2):
+        test_fence.wake_after(nth, nth // 2 % 4)
+    nth = 0
+    while test_fence.held_successor(nth) is not None:
+        nth += 1
+    test_fence.test_of_two_successors_one_is_superseded()
+    print("every law held")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["check"]:
+        check()
+    else:
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as scratch:
+            made, left = survivors(Path(scratch))
+            print(f"{len(made)} mutants, {len(left)} survive")
+            for mutant in left:
+                print(f"{mutant.file}: {mutant.name}")

@@ -1,0 +1,205 @@
+"""What a run does with torch's models and optimizers besides restoring them: starting, overriding, reading, probing."""
+
+import pytest
+import torch
+from toy import Cut, events
+
+from holdfast import Best, Every, Last, Run, StartFrom, Store, load_into
+from holdfast.errors import Mismatch, NotFound, UsageError
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+def objects(width=3):
+    model = torch.nn.Sequential(torch.nn.Linear(2, width), torch.nn.BatchNorm1d(width), torch.nn.Dropout(0.5))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return {"model": model, "optimizer": optimizer, "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 100)}
+
+
+def learn(state):
+    state["optimizer"].zero_grad()
+    state["model"](torch.randn(4, 2)).square().sum().backward()
+    state["optimizer"].step()
+    state["scheduler"].step()
+
+
+def train(path, state, steps=2, cut=None, **options):
+    with Run(path, state, **{"every": Every(steps=1), "keep": Last(99), **options}) as run:
+        for step in run.steps(steps):
+            if step == cut:
+                raise Cut
+            learn(state)
+    return run
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def test_a_new_run_starts_from_anothers_weights(tmp_path, capsys):
+    """The model's alone: step 0, a fresh optimizer; said and journalled. A restart goes on, and does not start again."""
+    source, state = objects(), objects()
+    train(tmp_path / "a", source)
+    with pytest.raises(Cut):
+        train(tmp_path / "b", state, cut=0, start_from=tmp_path / "a")
+    assert same(source["model"], state["model"])
+    assert {} == state["optimizer"].state_dict()["state"]
+    assert "model starts from" in capsys.readouterr().err
+    assert "7 tensors read" in events(tmp_path / "b", "started_from")[0]["report"]
+
+    with pytest.raises(Cut):
+        train(tmp_path / "b", objects(), steps=9, cut=1, start_from=tmp_path / "a")
+    state = objects()
+    run = train(tmp_path / "b", state, steps=1, start_from=tmp_path / "a")
+    assert 1 == run.step
+    assert not same(source["model"], state["model"])
+    assert 2 == len(events(tmp_path / "b", "started_from"))
+
+
+def test_a_start_takes_a_subset_under_other_names_and_reports_the_rest(tmp_path, capsys):
+    """strict=False leaves alone what does not fit, and says what that was."""
+    source = objects()
+    train(tmp_path / "a", source)
+    model = torch.nn.ModuleDict({"body": torch.nn.Linear(2, 3), "head": torch.nn.Linear(3, 1)})
+    kept = model["head"].weight.clone()
+    start = StartFrom(tmp_path / "a", names="model", rename={"0": "body"}, strict=False)
+    with Run(tmp_path / "b", {"model": model}, start_from=start):
+        assert torch.equal(source["model"][0].weight, model["body"].weight)
+        assert torch.equal(kept, model["head"].weight)
+    told = capsys.readouterr().err
+    assert "2 tensors read; 2 missing: head.weight, head.bias; 5 unexpected: 1.weight" in told
+
+
+@pytest.mark.parametrize(
+    ("start", "error", "words"),
+    [
+        (lambda path: path / "nowhere", NotFound, "neither a checkpoint nor a run"),
+        (lambda path: StartFrom(path / "a", names=("net",)), UsageError, "no tracked model is called 'net'; there are: m"),
+        (lambda path: path / "a", Mismatch, "strict=False reads what fits"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused(tmp_path, start, error, words):
+    """Nothing is overwritten, and the next attempt may try again."""
+    train(tmp_path / "a", objects())
+    state = objects(width=4)
+    before = state["model"][0].weight.clone()
+    with pytest.raises(error) as raised:
+        train(tmp_path / "b", state, start_from=start(tmp_path))
+    assert words in str(raised.value)
+    assert torch.equal(before, state["model"][0].weight)
+    train(tmp_path / "b", state)
+
+
+def test_an_override_changes_an_option_once_and_says_so(tmp_path, capsys):
+    """The journal has old and new; a restart keeps the value as training left it; another value is another override."""
+    train(tmp_path, objects(), steps=2)
+    state = objects()
+    train(tmp_path, state, steps=3, overrides={"optimizer": {"lr": 0.5, "weight_decay": 0.25}})
+    assert (0.5, 0.25) == (state["optimizer"].param_groups[0]["lr"], state["optimizer"].param_groups[0]["weight_decay"])
+    assert "override: optimizer: group 0: base lr 0.1 -> 0.5" in capsys.readouterr().err
+    assert 2 == len(events(tmp_path, "override"))
+
+    again = objects()
+    train(tmp_path, again, steps=4, overrides={"optimizer": {"lr": 0.5, "weight_decay": 0.25}})
+    assert 0.5 == again["optimizer"].param_groups[0]["lr"]
+    assert 2 == len(events(tmp_path, "override"))
+    train(tmp_path, objects(), steps=5, overrides={"optimizer": {"lr": 0.7}})
+    assert 3 == len(events(tmp_path, "override"))
+
+
+def test_an_override_of_a_fresh_run_is_made_at_its_start(tmp_path):
+    """It is not lost, and not made again by a restart."""
+    state = objects()
+    with pytest.raises(Cut):
+        train(tmp_path, state, steps=3, cut=1, overrides={"optimizer": {"lr": 0.5}})
+    assert 0.5 == state["optimizer"].param_groups[0]["lr"]
+    train(tmp_path, objects(), steps=3, overrides={"optimizer": {"lr": 0.5}})
+    assert 1 == len(events(tmp_path, "override"))
+
+
+def test_an_override_of_nothing_is_refused(tmp_path):
+    """With the options that there are."""
+    train(tmp_path, objects())
+    with pytest.raises(UsageError, match="AdamW has no option 'rate'; it has"):
+        train(tmp_path, objects(), overrides={"optimizer": {"rate": 1}})
+
+
+def test_weights_are_read_without_a_run(tmp_path):
+    """The newest, a step's, the best, or a checkpoint's own directory."""
+    state, steps = objects(), {}
+    with Run(tmp_path, state, every=Every(steps=1), keep=Last(99) | Best("acc", max)) as run:
+        for step in run.steps(3):
+            learn(state)
+            steps[step + 1] = state["model"][0].weight.clone()
+            run.log(acc=-abs(step - 1))
+    for options, expected in [({}, 3), ({"step": 1}, 1), ({"step": "best"}, 2)]:
+        model = objects()["model"]
+        report = load_into(model, tmp_path, **options)
+        assert report.complete
+        assert torch.equal(steps[expected], model[0].weight)
+    model = objects()["model"]
+    load_into(model, Store(tmp_path)[2].path)
+    assert torch.equal(steps[2], model[0].weight)
+    with pytest.raises(UsageError, match="reads into a model, not into a AdamW"):
+        load_into(state["optimizer"], tmp_path)
+    with pytest.raises(Mismatch, match="strict=False reads what fits"):
+        load_into(torch.nn.Linear(1, 1), tmp_path)
+
+
+def test_a_probe_leaves_no_trace(tmp_path):
+    """Training flags, gradients, batch norm's averages and random numbers are as without it."""
+
+    def go(path, **options):
+        torch.manual_seed(3)
+        state = objects()
+        probe = lambda: state["model"](torch.randn(5, 2))
+        if options:
+            options = {"probe": probe}
+        state["model"][1].eval()
+        train(path, state, steps=3, **options)
+        return state["model"]
+
+    probed = go(tmp_path / "probed", probe=True)
+    assert same(go(tmp_path / "plain"), probed)
+    assert [True, True, False, True] == [module.training for module in probed.modules()]
+    state = objects()
+    x = torch.ones(1, 2)
+    with Run(tmp_path / "fixed", state, probe=lambda: state["model"](x)) as run:
+        for _ in run.steps(2):
+            learn(state)
+    state = objects()
+    with Run(tmp_path / "fixed", state, probe=lambda: state["model"](x)) as run:
+        assert 2 == run.step
+    with pytest.raises(Mismatch, match="probe"), Run(tmp_path / "fixed", state, probe=lambda: state["model"](2 * x)):
+        pass
+
+
+def test_the_manifest_names_the_model(tmp_path):
+    """Its class and how many parameters it has."""
+    train(tmp_path, objects())
+    model = Store(tmp_path).latest().document["model"]
+    assert {"model": {"class": "torch.nn.modules.container.Sequential", "parameters": 15}} == model
+
+
+def test_a_loader_with_its_own_generator_tracked_resumes(tmp_path):
+    """torch.Generator is a tracked object like any other."""
+
+    def go(path, cut=None):
+        torch.manual_seed(1)
+        generator = torch.Generator()
+        generator.manual_seed(5)
+        drawn = []
+        with Run(path, {"generator": generator}, every=Every(steps=1)) as run:
+            for step in run.steps(4):
+                if step == cut:
+                    raise Cut
+                drawn.append(torch.rand((), generator=generator).item())
+        return drawn
+
+    whole = go(tmp_path / "a")
+    with pytest.raises(Cut):
+        go(tmp_path / "b", 2)
+    assert whole[2:] == go(tmp_path / "b")

@@ -1,0 +1,96 @@
+"""A model without a framework, whose value at the end tells whether each step was done once, in order and with its luck."""
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from holdfast import Every, Last, Run
+
+EPOCHS, BATCHES = 3, 4
+
+
+class Cut(BaseException):
+    """The process is gone, as far as a run can tell within one process."""
+
+
+class Toy:
+    def __init__(self):
+        self.value = 1
+
+    def learn(self, batch=0):
+        self.value = (self.value * 31 + hash(batch) + random.getrandbits(40)) % (2**61 - 1)
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class Passes:
+    """Cuts the process in the pass that it was told, counted over the process's whole life."""
+
+    def __init__(self, cut=None):
+        self.cut, self.count = cut, 0
+
+    def one(self):
+        self.count += 1
+        if self.count == self.cut:
+            raise Cut
+
+
+def new_run(path, toy, **options):
+    return Run(path, {"toy": toy}, **{"every": Every(steps=1), "keep": Last(1000), **options})
+
+
+def events(path, kind):
+    from holdfast import journal
+
+    return [event for log in journal.logs(Path(path)) for event in log.events if event["event"] == kind]
+
+
+def script(place, body):
+    """A training script at `place`/train.py; its run is in `place`/run."""
+    head = f"""
+        import os, random, signal, sys, time
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from toy import Toy, new_run
+        from holdfast import Best, Every, Last, Run
+        RUN = {str(place / "run")!r}
+        random.seed(1)
+        toy = Toy()
+
+        def send(name):
+            os.kill(os.getpid(), getattr(signal, "SIG" + name))
+        """
+    path = place / "train.py"
+    path.write_text(textwrap.dedent(head) + textwrap.dedent(body))
+    return path
+
+
+def start(path, *words, **environment):
+    return subprocess.Popen(
+        [sys.executable, str(path), *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+class Ended:
+    """How a process ended: its exit code (negative: the signal), stdout, stderr."""
+
+    def __init__(self, process):
+        self.out, self.err = process.communicate(timeout=50)
+        self.code = process.returncode
+
+    def __repr__(self):
+        return f"exit {self.code}\n{self.out}\n{self.err}"
+
+
+def launch(path, *words, **environment):
+    return Ended(start(path, *words, **environment))
