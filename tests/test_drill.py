@@ -516,6 +516,18 @@ def test_a_script_that_fails_by_itself_is_the_users_to_mend():
     assert (shorter.verdict, shorter.steps) == (report.IDENTICAL, 12)
 
 
+@pytest.mark.slow
+@pytest.mark.drill
+def test_the_example_resumes_bit_for_bit():
+    """The first three epochs of what `make demo` drills: workers, augmentation, EMA, cosine schedule, a new best."""
+    train = Path(__file__).parents[1] / "examples" / "digits" / "train.py"
+    assert len(train.read_text().splitlines()) <= 90
+    found = drill.drill([sys.executable, str(train)], Options(kills=2, seed=7, steps=90), quiet)
+    assert found.verdict == report.IDENTICAL
+    assert {each.signal for each in found.attempts if each.proven} == {"KILL", "TERM"}
+    assert {"loss", "val_acc"} <= set(found.metrics)
+
+
 # The command line ---------------------------------------------------------------------------------------------------------
 
 

@@ -198,11 +198,25 @@ def test_a_run_that_is_killed_anywhere_ends_in_the_same_bytes(lab: Lab, threads:
     )
 
 
-@pytest.mark.parametrize("loader", ["plain", "sampler", "steps"])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab: Lab, workers: int, loader: str):
+STOPS = {
+    "in mid-epoch": [{"at": "body", "step": 9}],
+    "while the save of an epoch's end commits": [{"at": "commit", "name": "step-000000012-end"}],
+    "as an epoch begins": [{"at": "begin", "epoch": 1}],
+    "inside evaluation": [{"at": "evaluate", "epoch": 1}],
+    "in the last step": [{"at": "body", "step": 17}],
+    "in the last evaluation": [{"at": "evaluate", "epoch": 2}],
+    "in the last save": [{"at": "commit", "name": "step-000000018-end"}],
+    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 11}],
+}
+STEP_STOPS = {
+    case: STEP_KILLS[case] for case in ("in mid-epoch", "inside evaluation", "in the last step", "twice in a row")
+}
+
+
+@pytest.mark.parametrize(("loader", "workers"), [("plain", 0), ("plain", 2), ("sampler", 2), ("steps", 0)])
+def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab: Lab, loader: str, workers: int):
     """SIGTERM at any of these places is obeyed at the next safe point, with exit code 75."""
-    cases = STEP_KILLS if loader == "steps" else EPOCH_KILLS
+    cases = STEP_STOPS if loader == "steps" else STOPS
     cases = {case: with_signal("TERM", kills) for case, kills in cases.items()}
     check(lab, cases, threads=2, workers=workers, loader=loader, save_every=4)
 

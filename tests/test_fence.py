@@ -21,7 +21,7 @@ from test_crash import put, state_of, step_of, whole
 from holdfast import disk, journal
 from holdfast.errors import HoldfastError, StoreError, Superseded
 from holdfast.rules import Best, Last
-from holdfast.store.attempt import Attempt
+from holdfast.store.attempt import Attempt, read_run
 from holdfast.store.store import Store
 
 WAIT_S = 5
@@ -303,6 +303,7 @@ def test_of_two_successors_one_is_superseded():
             number, seen = third.attempt.number, looks(root)
             second.wake()
             rooms = [int(path.name) for path in root.glob("attempts/[0-9]*")]
+            assert not list(root.glob("attempts/.claim-*"))
             if second.error is None and rooms == [number]:  # its save was committed before, and stays as it is
                 assert looks(root) == seen
                 assert step_of(third) == 9
@@ -317,6 +318,26 @@ def test_of_two_successors_one_is_superseded():
                     put(third, 10)
         nth += 1
     assert nth > 60
+
+
+def test_two_who_begin_a_run_agree_on_its_id():
+    """Held anywhere in the first claim of all while another one begins the run: one id, no draft left behind."""
+    nth = 0
+    while True:
+        with scratched("begin") as place:
+            root = place / "run"
+            first = Held(lambda root=root: Store(root, take_over=True).claim(), nth)
+            if not first.stop():
+                break
+            other = Store(root, take_over=True)
+            put(other, 1)
+            first.wake()
+            assert first.error is None or isinstance(first.error, Superseded)
+            assert other.latest().manifest.run == read_run(root)
+            assert not [*root.glob(".run-*"), *root.glob("attempts/.claim-*")]
+            assert len(list(root.glob("attempts/*"))) == 1
+        nth += 1
+    assert nth > 20
 
 
 # -- processes ------------------------------------------------------------------------------------------------------

@@ -5,10 +5,16 @@ import math
 import random
 
 import pytest
-from toy import Cut, Toy, events, launch, new_run, script
 
 from holdfast import Every, Run, journal
 from holdfast.errors import UsageError
+from toy import Cut, Toy, events, launch, new_run, script
+
+
+@pytest.fixture(autouse=True)
+def _no_syncs(monkeypatch):
+    """Thousands of saves; what a power loss does is asked elsewhere."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def lines(path):

@@ -6,14 +6,20 @@ import enum
 import json
 import random
 import threading
-from collections import namedtuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+
+from holdfast import Best, Every, Run, Stopped, Store, disk
+from holdfast.errors import NoSpace, Superseded, UsageError
 from toy import Cut, Toy, events, new_run
 
-from holdfast import Best, Every, Last, Run, Stopped, Store, disk
-from holdfast.errors import NoSpace, Superseded, UsageError
+
+@pytest.fixture(autouse=True)
+def _no_syncs(monkeypatch):
+    """Thousands of saves; what a power loss does is asked elsewhere."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def names(path):
@@ -162,7 +168,9 @@ class Point:
     x: int
 
 
-Pair = namedtuple("Pair", "a b")
+class Pair(NamedTuple):
+    a: int
+    b: int
 
 
 def test_variables_begin_with_their_first_values_and_are_restored(tmp_path):
@@ -210,7 +218,7 @@ def test_there_is_a_safe_point_after_each_step_and_one_after_each_epochs_body(tm
     """The second has the same step number and the phase "end"."""
     with new_run(tmp_path, Toy(), every=Every(steps=1)) as run:
         for _ in run.epochs(2):
-            for _ in run.batches("ab".split() * 2):
+            for _ in run.batches(["ab"] * 2):
                 pass
             run.save()
     assert [
@@ -228,8 +236,7 @@ def test_step_and_epoch_count_what_is_complete(tmp_path):
     seen = []
     with new_run(tmp_path, Toy()) as run:
         for epoch in run.epochs(2):
-            for _ in run.batches([0, 0]):
-                seen.append((run.epoch, run.step))
+            seen += [(run.epoch, run.step) for _ in run.batches([0, 0])]
             assert epoch == run.epoch
     assert [(0, 0), (0, 1), (1, 2), (1, 3)] == seen
     assert (2, 4) == (run.epoch, run.step)
@@ -240,8 +247,7 @@ def test_only_whole_groups_are_steps_and_the_last_one_may_be_short(tmp_path):
     steps = []
     with new_run(tmp_path, Toy()) as run:
         for _ in run.epochs(2):
-            for _ in run.batches(range(10), accumulate=4):
-                steps.append(run.step)
+            steps += [run.step for _ in run.batches(range(10), accumulate=4)]
     assert [*[0] * 4, *[1] * 4, *[2] * 2, *[3] * 4, *[4] * 4, *[5] * 2] == steps
     with new_run(tmp_path, Toy()) as run, pytest.raises(UsageError, match="accumulate=0: at least 1"):
         next(run.batches([1], accumulate=0))
@@ -487,7 +493,10 @@ def test_a_run_that_was_taken_over_writes_nothing_more(tmp_path):
 
 def test_a_second_run_in_the_same_directory_is_refused_by_name(tmp_path):
     """In the same process too."""
-    with new_run(tmp_path, Toy()), pytest.raises(UsageError, match=r"may still be running: pid \d+ .*this very process"):
+    with (
+        new_run(tmp_path, Toy()),
+        pytest.raises(UsageError, match=r"may still be running: pid \d+ .*this very process"),
+    ):
         new_run(tmp_path, Toy()).__enter__()
 
 
@@ -522,11 +531,10 @@ def test_a_stop_that_is_swallowed_is_raised_again(tmp_path):
     assert 75 == stopped.value.code
     assert ["step-000000001", "step-000000002"] == names(tmp_path)
 
-    with pytest.raises(Stopped), run:
-        with contextlib.suppress(BaseException):
-            for _ in run.epochs(3):
-                for _ in run.batches(range(4)):
-                    run._now().stop.reason = "SIGTERM"
+    with pytest.raises(Stopped), run, contextlib.suppress(BaseException):
+        for _ in run.epochs(3):
+            for _ in run.batches(range(4)):
+                run._now().stop.reason = "SIGTERM"
     assert "step-000000003" == names(tmp_path)[-1]
     assert "stop" == events(tmp_path, "stop")[-1]["event"]
 
@@ -593,5 +601,3 @@ def test_a_drill_that_nobody_asked_for_is_refused(tmp_path, monkeypatch, text):
     with pytest.raises(UsageError, match="HOLDFAST_DRILL is set, but not by"):
         new_run(tmp_path / "x", Toy()).__enter__()
     assert not (tmp_path / "x").exists()
-
-

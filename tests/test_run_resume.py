@@ -1,18 +1,20 @@
 """Coming back: wherever a run was cut, its end is the one of an uninterrupted run; and what happens when it cannot be."""
 
+import contextlib
 import itertools
 import json
 import random
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from toy import BATCHES, EPOCHS, Cut, Passes, Toy, events, new_run
 
 from holdfast import Every, Last, Run, Stopped, Store, interval
 from holdfast.errors import Damaged, Mismatch, NotFound, StoreError, UsageError
-from holdfast.run import resume, stop
+from holdfast.run import stop
+from toy import BATCHES, EPOCHS, Cut, Passes, Toy, events, new_run
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +186,9 @@ def lines(path):
     return [(e["step"], e["phase"], e["epoch"], e["values"]) for e in Run(path, {}).metrics()]
 
 
-@pytest.mark.parametrize("every", [Every(steps=1), Every(steps=3), Every(epochs=1)], ids=lambda every: repr(every))
+@pytest.mark.parametrize(
+    "every", [pytest.param(Every(steps=1), marks=pytest.mark.slow), Every(steps=3), Every(epochs=1)], ids=repr
+)
 @pytest.mark.parametrize("name", LOOPS)
 @pytest.mark.filterwarnings("error")
 def test_wherever_a_run_is_cut_its_end_is_the_uninterrupted_one(tmp_path, name, every):
@@ -193,9 +197,8 @@ def test_wherever_a_run_is_cut_its_end_is_the_uninterrupted_one(tmp_path, name, 
     for first in range(1, count + 1, 1 if every.steps == 1 else 2):
         path = tmp_path / str(first)
         for cut in (first, 2):
-            with pytest.raises(Cut):
+            with contextlib.suppress(Cut):  # the second attempt may have less than two passes to do
                 train(path, LOOPS[name], cut, every=every)
-                raise Cut  # the second attempt had less than two passes to do
         assert (first, expected) == (first, train(path, LOOPS[name], every=every)[0])
         assert lines(tmp_path / "whole") == lines(path)
 
@@ -373,7 +376,7 @@ def test_no_valid_checkpoint_stops_unless_a_fresh_start_is_allowed(tmp_path, cap
         train(tmp_path, by_steps, 2)
     damage(tmp_path, "step-000000001")
     for _ in range(2):
-        with pytest.raises(StoreError, match="none is valid.*say allow_fresh=True") as raised:
+        with pytest.raises(StoreError, match=r"none is valid.*say allow_fresh=True") as raised:
             train(tmp_path, by_steps)
         assert 1 == raised.value.exit_code
     assert (12, 12) == (train(tmp_path, by_steps, allow_fresh=True)[0][2], train(tmp_path, by_steps)[0][2])
@@ -381,7 +384,7 @@ def test_no_valid_checkpoint_stops_unless_a_fresh_start_is_allowed(tmp_path, cap
 
 
 class Stubborn(Toy):
-    """Takes its state in two halves, as a large model does."""
+    """Counts how often a state was put into it."""
 
     restored = 0
 
@@ -488,7 +491,8 @@ def test_an_error_that_also_came_from_the_start_is_the_programs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError("x"), OSError("x"), ImportError("x"), NameError("x"), UsageError("x"), Cut("x"), SystemExit(1)]
+    "error",
+    [MemoryError("x"), OSError("x"), ImportError("x"), NameError("x"), UsageError("x"), Cut("x"), SystemExit(1)],
 )
 def test_a_failure_of_machine_or_program_never_counts(tmp_path, error):
     """Memory, disks, imports, signals and what Holdfast itself refuses."""
@@ -620,7 +624,9 @@ def test_a_change_that_moves_the_data_position_is_refused_unless_accepted(tmp_pa
         for _ in run.epochs(3):
             list(run.batches(Sized([0, 1, 2, 3])))
     with new_run(tmp_path, Toy(), accept="length") as run:
-        assert [1, 2] == [epoch for epoch in run.epochs(3) for _ in run.batches(Sized([0, 1, 2, 3])) if run.step % 3 == 0]
+        assert [1, 2] == [
+            epoch for epoch in run.epochs(3) for _ in run.batches(Sized([0, 1, 2, 3])) if run.step % 3 == 0
+        ]
     assert "changed since the checkpoint: loader train: length: 3, now 4" in capsys.readouterr().err
     assert any("length: 3, now 4" in event["what"] for event in events(tmp_path, "told"))
 
@@ -658,7 +664,7 @@ def test_another_environment_is_told(tmp_path, monkeypatch, capsys):
     train(tmp_path, by_steps)
     told = capsys.readouterr().err
     assert "changed since the checkpoint: python: " in told
-    assert "libraries.torch: None, now 9" in told
+    assert re.search(r"changed since the checkpoint: libraries\.torch: .+, now 9\n", told)
     assert 2 <= len(events(tmp_path, "told"))
 
 
@@ -754,11 +760,6 @@ def test_a_tracker_gets_its_id_back_and_the_step_to_go_on_from(tmp_path):
     train(tmp_path, by_steps, tracker=tracker)
     assert [(None, 0), ("id-1", 0), ("id-1", 3)] == calls
     assert ["id-1"] == [event["id"] for event in events(tmp_path, "tracker")]
-
-
-def test_the_poison_rule_is_pure():
-    """No log, no reason."""
-    assert resume.poison("step-000000001", []) is None
 
 
 def test_the_drills_wishes_are_json(tmp_path, monkeypatch):

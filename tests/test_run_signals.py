@@ -9,10 +9,10 @@ import textwrap
 import time
 
 import pytest
-from toy import Cut, Ended, Toy, events, launch, new_run, script, start
 
 from holdfast import Run, Store
 from holdfast.run.stop import SIGNALS, Stop
+from toy import Cut, Ended, Toy, events, launch, new_run, script, start
 
 SENDING = """
     when, name = int(sys.argv[1]), sys.argv[2]
@@ -99,8 +99,9 @@ def test_a_signal_as_the_block_ends_exits_with_75(tmp_path):
         print("after")
         """,
     )
-    assert (75, "") == (lambda ended: (ended.code, ended.out))(launch(train, "now"))
-    assert (0, "after\n") == (lambda ended: (ended.code, ended.out))(launch(train))
+    stopped, again = launch(train, "now"), launch(train)
+    assert (75, "") == (stopped.code, stopped.out)
+    assert (0, "after\n") == (again.code, again.out)
     assert ["step-000000002"] == names(tmp_path / "run")
 
 

@@ -2,10 +2,16 @@
 
 import pytest
 import torch
-from toy import Cut, events
 
 from holdfast import Best, Every, Last, Run, StartFrom, Store, load_into
 from holdfast.errors import Mismatch, NotFound, UsageError
+from toy import Cut, events
+
+
+@pytest.fixture(autouse=True)
+def _no_syncs(monkeypatch):
+    """Thousands of saves; what a power loss does is asked elsewhere."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +83,11 @@ def test_a_start_takes_a_subset_under_other_names_and_reports_the_rest(tmp_path,
     ("start", "error", "words"),
     [
         (lambda path: path / "nowhere", NotFound, "neither a checkpoint nor a run"),
-        (lambda path: StartFrom(path / "a", names=("net",)), UsageError, "no tracked model is called 'net'; there are: m"),
+        (
+            lambda path: StartFrom(path / "a", names=("net",)),
+            UsageError,
+            "no tracked model is called 'net'; there are: m",
+        ),
         (lambda path: path / "a", Mismatch, "strict=False reads what fits"),
     ],
 )

@@ -57,6 +57,7 @@ def script(place, body):
     head = f"""
         import os, random, signal, sys, time
         sys.path.insert(0, {str(Path(__file__).parent)!r})
+        os.fsync = lambda descriptor: None  # a process that dies takes nothing out of the page cache with it
         from toy import Toy, new_run
         from holdfast import Best, Every, Last, Run
         RUN = {str(place / "run")!r}

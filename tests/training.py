@@ -351,6 +351,11 @@ if __name__ == "__main__":
     if sys.argv[1] == "--zygote":
         import torch._dynamo  # every optimizer imports it, for a second
 
+        import holdfast.torch.live
+        import holdfast.torch.loader
+        import holdfast.torch.program
+        import holdfast.torch.rng
+
         serve()
     else:
         train(json.loads(sys.argv[1]))

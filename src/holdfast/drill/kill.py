@@ -199,10 +199,10 @@ def run(start: Start, aim: Callable[[Follow], Kill | None]) -> Ended:
 
 
 def _fire(child: Child, view: Follow, kill: Kill, misses: int) -> Fired | None:
-    """Interrupt the child; None, and nothing done, when the save that was to be struck was over too soon."""
+    """Interrupt the child; None, and nothing done, when it, or the save that was to be struck, was over too soon."""
     time.sleep(kill.delay_s / 2**misses)
     saving = view.saving()
-    if not saving and view.step < kill.until:
+    if child.ended() or (not saving and view.step < kill.until):
         return None
     child.send(kill.signal)
     if kill.signal == "KILL":

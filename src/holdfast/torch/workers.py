@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
 import signal
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from multiprocessing import resource_tracker
+from multiprocessing import resource_tracker, util
 from typing import Any, cast
 
 from torch.utils.data import DataLoader
@@ -36,7 +35,7 @@ class WorkerInit:
 
 _alive: weakref.WeakSet[Any] = weakref.WeakSet()  # iterators with workers
 _workers: weakref.WeakSet[Any] = weakref.WeakSet()  # their processes
-_owner = os.getpid()
+_owners: set[int] = set()  # processes that end them: this one, and whichever it was forked from
 
 
 def iterate(twin: DataLoader[Any], seed: int) -> Iterator[Any]:
@@ -52,16 +51,18 @@ def iterate(twin: DataLoader[Any], seed: int) -> Iterator[Any]:
         batches: Any = iter(twin)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if os.getpid() not in _owners:
+        _owners.add(os.getpid())
+        _alive.clear()  # a parent's are not this process's to end
+        _workers.clear()
+        util.Finalize(None, _end_workers, exitpriority=100)  # in a child of multiprocessing, no atexit function runs
     _alive.add(batches)
     _workers.update(batches._workers)  # noqa: SLF001
     return cast("Iterator[Any]", batches)
 
 
-@atexit.register
 def _end_workers() -> None:
     """Ends the workers before multiprocessing would: it sends SIGTERM, which they ignore, and waits for ever."""
-    if os.getpid() != _owner:
-        return
     for batches in list(_alive):
         with suppress(Exception):  # the interpreter is ending; the next line ends whoever is left
             batches._shutdown_workers()  # noqa: SLF001
