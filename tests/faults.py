@@ -353,7 +353,9 @@ class Memory:
         gone = {change.before for change in self.pending if change.before is not None}
         dirs = {identity: {} for identity in gone if identity in self.names and identity not in live.dirs}
         files = {identity: data for identity, data in self.data.items() if identity not in live.files}
-        return live._replace(dirs={**dirs, **live.dirs}, files={**files, **live.files}, links={**self.links, **live.links})
+        return live._replace(
+            dirs={**dirs, **live.dirs}, files={**files, **live.files}, links={**self.links, **live.links}
+        )
 
 
 def scratch(name: str) -> Path:

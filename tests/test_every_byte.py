@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faults import scratched
 
+from faults import scratched
 from holdfast.errors import Damaged, NotFound, StoreError
 from holdfast.store import checkpoint as checkpoints
 from holdfast.store import format
@@ -155,9 +155,13 @@ def test_the_flips_would_show_a_weaker_check(monkeypatch):
     """Without the leaves' digests, without the header's, without the manifest's own: some flips are missed."""
     weaker = {
         "shard: tensor data": lambda patch: patch.setattr(
-            checkpoints.StoredLeaf, "read_into", lambda self, target: checkpoints._fill(self._path, self._entry.offset, target)
+            checkpoints.StoredLeaf,
+            "read_into",
+            lambda self, target: checkpoints._fill(self._path, self._entry.offset, target),
         ),
-        "shard: padding of the header": lambda patch: patch.setattr(Checkpoint, "_header_problems", lambda *_: iter(())),
+        "shard: padding of the header": lambda patch: patch.setattr(
+            Checkpoint, "_header_problems", lambda *_: iter(())
+        ),
         "manifest: values": lambda patch: patch.setattr(format, "digest", lambda data: "0" * 32),
         "plain files": lambda patch: patch.setattr(Checkpoint, "_layout_problems", lambda _: iter(())),
     }

@@ -187,15 +187,13 @@ def check(lab: Lab, cases: Mapping[str, Sequence[Kill]], **asked: Any) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_run_that_is_killed_anywhere_ends_in_the_same_bytes(lab: Lab, threads: int, workers: int, loader: str):
-    """SIGKILL at any of these places, and the next attempts reach the state of a run that was never killed."""
-    check(
-        lab,
-        STEP_KILLS if loader == "steps" else EPOCH_KILLS,
-        threads=threads,
-        workers=workers,
-        loader=loader,
-        save_every=4,
-    )
+    """SIGKILL at any of these places, and the next attempts reach the state of a run that was never killed.
+
+    steps() has no loader; there the workers are those of the evaluation's.
+    """
+    evaluating = 0 if loader == "sampler" else workers
+    cases = STEP_KILLS if loader == "steps" else EPOCH_KILLS
+    check(lab, cases, threads=threads, workers=workers, loader=loader, save_every=4, evaluation_workers=evaluating)
 
 
 STOPS = {
@@ -218,7 +216,7 @@ def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab: Lab, l
     """SIGTERM at any of these places is obeyed at the next safe point, with exit code 75."""
     cases = STEP_STOPS if loader == "steps" else STOPS
     cases = {case: with_signal("TERM", kills) for case, kills in cases.items()}
-    check(lab, cases, threads=2, workers=workers, loader=loader, save_every=4)
+    check(lab, cases, threads=2, workers=workers, loader=loader, save_every=4, evaluation_workers=0)
 
 
 # Places that need no step number: an epoch has as many batches as the loader makes of it.
@@ -239,7 +237,7 @@ ANYWHERE: dict[str, list[Kill]] = {
 @pytest.mark.parametrize("loader", ["batch_sampler", "stateful", "iterable"])
 def test_every_kind_of_loader_goes_on_where_it_was(lab: Lab, loader: str, workers: int):
     """A batch sampler of the user's, torchdata's StatefulDataLoader, an IterableDataset that is read again."""
-    check(lab, ANYWHERE, threads=2, workers=workers, loader=loader)
+    check(lab, ANYWHERE, threads=2, workers=workers, loader=loader, evaluation_workers=0)
 
 
 @pytest.mark.parametrize("loader", ["own_state", "nested"])
@@ -262,7 +260,7 @@ def test_groups_of_batches_are_never_torn(lab: Lab, workers: int):
             {"at": "body", "step": 5, "passes": 0},
         ],
     }
-    check(lab, cases, threads=2, workers=workers, accumulate=4, save_every=1)
+    check(lab, cases, threads=2, workers=workers, accumulate=4, save_every=1, evaluation_workers=0)
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -4,6 +4,7 @@ The ghost runs in a thread of its own that is held before one change; every chan
 system calls are the unit, so it is also held inside `disk.write` and between the open and the write of a journal's line.
 """
 
+import itertools
 import os
 import signal
 import subprocess
@@ -15,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Call, Memory, door, scratched
-from test_crash import put, state_of, step_of, whole
 
+from faults import Call, Memory, door, scratched
 from holdfast import disk, journal
 from holdfast.errors import HoldfastError, StoreError, Superseded
 from holdfast.rules import Best, Last
+from holdfast.store import owner
 from holdfast.store.attempt import Attempt, read_run
 from holdfast.store.store import Store
+from test_crash import put, state_of, step_of, whole
 
 WAIT_S = 5
 
@@ -338,6 +340,40 @@ def test_two_who_begin_a_run_agree_on_its_id():
             assert len(list(root.glob("attempts/*"))) == 1
         nth += 1
     assert nth > 20
+
+
+def test_who_gives_way_to_a_newer_attempt_leaves_no_room():
+    """Two claims at once: the older one, when it finds the newer one, is Superseded and takes its room away."""
+    gave_way = 0
+    for nth, other in itertools.product(range(20, 60, 2), repeat=2):
+        with scratched("way") as place:
+            root = place / "run"
+            before(root)
+            one, two = (Held(lambda root=root: Store(root, take_over=True).claim(), at) for at in (nth, other))
+            if one.stop() and two.stop():
+                one.wake()
+                if isinstance(one.error, Superseded):
+                    rooms = [int(path.name) for path in root.glob("attempts/[0-9]*")]
+                    gave_way += rooms[-1:] == [3]
+                    assert 2 not in rooms
+            two.wake()
+    assert gave_way > 5
+
+
+def test_drafts_of_dead_claimers_are_swept_away():
+    """One whose maker is provably gone, or that has been without a first line for an hour; others stay."""
+    with scratched("drafts") as place:
+        store = before(place / "run")
+        owners = {"gone": {**owner.me(), "pid_started": "1"}, "here": owner.me(), "torn": None, "old": None}
+        for name, facts in owners.items():
+            draft = place / "run" / "attempts" / f".claim-{name}"
+            draft.mkdir()
+            line = journal.lines([{"event": "begin", "owner": facts}]) if facts else b'{"event": "be'
+            (draft / "attempt-9.jsonl").write_bytes(line)
+        os.utime(draft, (0, time.time() - 7200))
+        store.close()
+        Store(place / "run").claim()
+        assert {path.name for path in place.glob("run/attempts/.claim-*")} == {".claim-here", ".claim-torn"}
 
 
 # -- processes ------------------------------------------------------------------------------------------------------

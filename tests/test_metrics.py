@@ -102,8 +102,8 @@ def test_what_was_logged_in_a_body_that_break_left_belongs_to_the_end(tmp_path):
                 run.log(acc=1)
                 break
             run.log(test=2)
-    expected = [(1, "step", {"loss": 1}), (2, "step", {"loss": 2}), (2, "end", {"acc": 1}), (2, "exit", {"test": 2})]
-    assert expected == lines(tmp_path)
+        steps = [(1, "step", {"loss": 1}), (2, "step", {"loss": 2})]
+        assert [*steps, (2, "end", {"acc": 1}), (2, "exit", {"test": 2})] == lines(tmp_path)
 
 
 def test_a_line_written_twice_is_read_once(tmp_path):
@@ -168,6 +168,30 @@ def test_no_number_of_kills_adds_or_loses_a_line(tmp_path, every):
     expected = lines(tmp_path / "whole" / "run")
     assert 25 == len(expected)
     assert expected == lines(tmp_path / "cut" / "run")
+
+
+INSIDE = """
+    from holdfast import Store
+    save = Store.save
+
+    def save_and_die(*words, step, **facts):
+        checkpoint = save(*words, step=step, **facts)
+        if step == int(sys.argv[1]):
+            send("KILL")
+        return checkpoint
+
+    Store.save = save_and_die
+    with new_run(RUN, toy) as run:
+        for step in run.steps(4):
+            run.log(step=step)
+"""
+
+
+def test_a_checkpoint_never_comes_before_its_line(tmp_path):
+    """Killed right after the commit: the next attempt goes on from there, and the line is on the disk."""
+    train = script(tmp_path, INSIDE)
+    assert [-9, 0] == [launch(train, step).code for step in (2, -1)]
+    assert [1, 2, 3, 4] == [step for step, _, _ in lines(tmp_path / "run")]
 
 
 TENSORBOARD = """

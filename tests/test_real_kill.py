@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from faults import scratched
 
+from faults import scratched
 from holdfast.errors import NotFound
 from holdfast.store.store import Facts, Store
 

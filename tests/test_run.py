@@ -553,6 +553,26 @@ def test_a_run_in_a_thread_that_is_not_the_main_one_works(tmp_path):
     assert [0, 1, 2] == steps
 
 
+def test_nothing_goes_on_after_a_stop_that_is_swallowed(tmp_path):
+    """In a loop of another shape too: no further step, no further save."""
+    run = new_run(tmp_path, Toy())
+    with pytest.raises(Stopped), run:
+        for _ in range(4):
+            run._now().stop.reason = "SIGTERM"
+            with contextlib.suppress(BaseException):
+                run.safe_point()
+    assert 1 == run.step
+    assert ["step-000000001"] == names(tmp_path)
+
+
+def test_a_safe_point_without_a_step_saves_nothing_twice(tmp_path):
+    """A second pass, over nothing, ends where the first one ended."""
+    with new_run(tmp_path, Toy()) as run:
+        assert [1] == list(run.batches([1]))
+        assert [] == list(run.batches([], "nothing"))
+    assert ["step-000000001", "step-000000001-end"] == names(tmp_path)
+
+
 # The environment -----------------------------------------------------------------------------------------------
 
 

@@ -307,8 +307,8 @@ def leave_by_return(run, toy):
                 return
 
 
-@pytest.mark.parametrize("leave", [leave_by_break, leave_by_return])
-def test_leaving_the_epochs_finishes_the_run(tmp_path, leave):
+@pytest.mark.parametrize(("leave", "after"), [(leave_by_break, 3), (leave_by_return, 4)])
+def test_leaving_the_epochs_finishes_the_run(tmp_path, leave, after):
     """It is saved as it is, a restart yields nothing; a larger total goes on with the next epoch."""
     toy = Toy()
     with new_run(tmp_path, toy, every=None) as run:
@@ -321,9 +321,8 @@ def test_leaving_the_epochs_finishes_the_run(tmp_path, leave):
             run.log(test=1)
         assert toy.value == again.value
     assert ["exit"] == [line["phase"] for line in run.metrics()]
-    reached = run.epoch
     with new_run(tmp_path, Toy()) as run:
-        assert list(range(reached, 12)) == list(run.epochs(12))
+        assert list(range(after, 12)) == list(run.epochs(12))
     assert 10 == events(tmp_path, "extended")[0]["was"]
 
 
@@ -507,6 +506,12 @@ def test_different_failures_a_failure_after_a_step_and_a_single_checkpoint_do_no
     cut_at_three(tmp_path)
     failing(tmp_path, RuntimeError("one"), at=3)
     failing(tmp_path, RuntimeError("two"), at=3)
+    assert 3 == resumed_at(tmp_path)
+    for _ in range(2):
+        with pytest.raises(RuntimeError), new_run(tmp_path, Toy(), every=None) as run:
+            for step in run.steps(100):
+                if step == 4:
+                    raise RuntimeError("three")
     assert 3 == resumed_at(tmp_path)
     shutil.rmtree(tmp_path / "checkpoints" / "step-000000002")
     for _ in range(3):

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faults import FULL, counting, door, failing, scratched
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from test_crash import put, state_of, whole
 
+from faults import FULL, counting, door, failing, scratched
 from holdfast import disk, retention
 from holdfast.errors import Damaged, HoldfastError, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within
 from holdfast.store.store import Facts, Store
+from test_crash import put, state_of, whole
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 
@@ -390,7 +390,7 @@ COPIES: dict[str, Callable[[Path, Path], Any]] = {
     "rsync": lambda source, target: subprocess.run(["rsync", "-a", f"{source}/", f"{target}/"], check=True),
     "tar": by_tar,
     "moved": lambda source, target: source.rename(target),
-    "renamed": lambda source, target: shutil.move(source, target),
+    "renamed": shutil.move,
 }
 
 

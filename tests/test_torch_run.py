@@ -364,7 +364,9 @@ PEAK = """
     with Run(sys.argv[1], dict(model=model, optimizer=optimizer), every=None) as run:
         for step in run.steps(1 + int(sys.argv[2])):
             pass
-    print(peak_mib() - before, run.step, float(model[15].weight.double().sum()))
+    restored = peak_mib()
+    copies = [parameter.detach().clone() for parameter in model.parameters()]
+    print(restored - before, peak_mib() - restored, run.step, float(model[15].weight.double().sum()))
 """
 
 
@@ -375,9 +377,10 @@ def test_a_resume_needs_no_second_copy_of_the_model(tmp_path: Path):
     for attempt in ("0", "1"):
         command = [sys.executable, "-c", textwrap.dedent(PEAK), str(tmp_path / "run"), attempt]
         lines.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
-    (_, _, saved), (peak_mib, step, restored) = lines
+    (_, _, _, saved), (peak_mib, copy_mib, step, restored) = lines
     assert (saved, "2") == (restored, step)
     assert int(peak_mib) < 64
+    assert int(copy_mib) > 200, "the measure sees a copy when there is one"
 
 
 # What is told, and what is checked

@@ -175,6 +175,8 @@ class Checkpoint:
             yield Problem(path, 0, leaves[0].offset, "the header changed since commit")
 
     def _size(self, name: str) -> int | None:
+        if any((self.path / folder).is_symlink() for folder in Path(name).parents if folder.name):
+            return None  # a link to a folder may lead out of the checkpoint
         try:
             facts = os.lstat(self.path / name)
         except (FileNotFoundError, NotADirectoryError):

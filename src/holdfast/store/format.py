@@ -159,7 +159,12 @@ def _check(manifest: Manifest, where: object) -> None:
     for key, leaf in manifest.leaves.items():
         shard = manifest.files.get(leaf.shard)
         inside = shard is not None and leaf.offset >= 0 and leaf.offset + leaf.size_bytes <= shard.size_bytes
-        sound = leaf.size_bytes >= 0 and all(extent >= 0 for extent in leaf.shape) and _HEX.fullmatch(leaf.digest)
+        sound = (
+            "/" not in leaf.shard
+            and leaf.size_bytes >= 0
+            and all(extent >= 0 for extent in leaf.shape)
+            and _HEX.fullmatch(leaf.digest)
+        )
         if not inside or not sound:
             raise Damaged(f"{where}: leaf {key!r} does not lie inside {leaf.shard!r}")
 

@@ -1,0 +1,29 @@
+"""The tests of the store are themselves tested: each of its disk calls removed or swapped must be noticed."""
+
+import pytest
+
+from faults import scratched
+from mutants import EQUIVALENT, caught, mutants, survivors
+
+
+@pytest.mark.slow
+def test_the_laws_hold_on_what_is_not_mutated():
+    """Else everything would be caught."""
+    with scratched("unmutated") as place:
+        assert not caught(None, place / "plain")
+
+
+@pytest.mark.slow
+def test_every_mutant_is_caught(record_property):
+    """Except those that change nothing that anybody could ever notice; each is listed with the reason."""
+    with scratched("mutants") as place:
+        made, left = survivors(place)
+    record_property("mutants", len(made))
+    print(len(made), "mutants,", len(EQUIVALENT), "equivalent")
+    assert [f"{mutant.file} {mutant.name}" for mutant in left] == []
+    assert len(made) > 50
+
+
+def test_the_equivalent_mutants_are_ones_that_are_made():
+    """A reason whose call is gone goes, too."""
+    assert set(EQUIVALENT) <= {mutant.name for mutant in mutants()}
