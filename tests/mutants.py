@@ -19,14 +19,13 @@ FILES = ("store/attempt.py", "store/store.py", "journal.py")
 SLOWEST_S = 150
 
 
-_PURE = "its neighbour only computes a value"
 _OWN_ROOM = "it only orders or syncs what lies in the attempt's own room, which nobody counts on after a crash"
-_TRANSIENT = "the name is fresh or was removed just before, so that there is nothing to trip over"
 
 # Mutants that change nothing which anybody could ever notice, and why.
 EQUIVALENT = {
-    "_enter: disk.make_dir(draft) before begin = {'event': 'begin', 'attempt': number, 'run': run, 'owner': owner.me()}": _PURE,
     "fence: self._discard_fenced() before disk.sync_dir(self.root / 'attempts')": _OWN_ROOM,
+    "publish: without disk.sync_dir(attempt.room)": _OWN_ROOM,
+    "publish: disk.sync_dir(attempt.room) before disk.sync_dir(target.parent)": "save has not returned before both",
 }
 
 
@@ -70,8 +69,7 @@ def mutants() -> list[Mutant]:
                 if is_change(node):
                     found.append(Mutant(f"{place}: without {call}", file, _changed(tree, number, index, swap=False)))
                 pair = block[index : index + 2]
-                simple = len(pair) == 2 and all(isinstance(each, ast.Expr | ast.Assign) for each in pair)
-                if simple and any(map(is_change, pair)) and not _is_docstring(pair[0]):
+                if len(pair) == 2 and any(map(is_change, pair)) and _may_matter(*pair):
                     name = f"{place}: {ast.unparse(pair[1])} before {call}"
                     found.append(Mutant(name, file, _changed(tree, number, index, swap=True)))
         for call, keyword in _syncs(tree):
@@ -79,8 +77,16 @@ def mutants() -> list[Mutant]:
     return found
 
 
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+def _may_matter(first: ast.stmt, second: ast.stmt) -> bool:
+    """Whether the order of the two can matter: two calls, or a call and a value that speak of the same things."""
+    if isinstance(first, ast.Expr) and isinstance(second, ast.Expr):
+        return isinstance(first.value, ast.Call) and isinstance(second.value, ast.Call)
+    both = all(isinstance(each, ast.Expr | ast.Assign) for each in (first, second))
+    return both and bool(_names(first) & _names(second) - {"disk", "attempt", "Path"})
+
+
+def _names(node: ast.stmt) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _changed(tree: ast.Module, number: int, index: int, *, swap: bool) -> str:
@@ -151,6 +157,7 @@ def check() -> None:
     import test_crash
     import test_every_byte
     import test_fence
+    import test_store
     from faults import BROKEN, FULL, scratched
 
     for tell in test_crash.STORIES:
@@ -171,6 +178,8 @@ def check() -> None:
     test_fence.test_of_two_successors_one_is_superseded()
     test_fence.test_two_who_begin_a_run_agree_on_its_id()
     test_fence.test_who_gives_way_to_a_newer_attempt_leaves_no_room()
+    with scratched("own") as base:
+        test_store.test_what_an_own_failure_left_blocks_nothing(base / "run")
     test_fence.test_drafts_of_dead_claimers_are_swept_away()
     print("every law held")
 

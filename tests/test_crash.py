@@ -48,6 +48,7 @@ class Done(NamedTuple):
     lines: tuple[int, ...] = ()  # of metrics, synced
     kept: tuple[str, ...] = ()  # names set aside or about to be, which nothing may delete
     flying: int = 0  # the newest step that may be there
+    aside: tuple[str, ...] = ()  # names that lie in quarantine for good
     pinned: tuple[str, ...] = ()
     unpinned: tuple[str, ...] = ()
 
@@ -114,6 +115,7 @@ def quarantine_and_fall_back(story: Story) -> Iterator[None]:
     story.done = story.done._replace(step=2, kept=("step-000000003",))
     yield
     story.store.quarantine(story.store[3], "digest")
+    story.done = story.done._replace(kept=(), aside=("step-000000003",))
     assert whole(story.store.load(), 2)
     story.save(3)
 
@@ -276,6 +278,8 @@ def opens_whole(root: Path, done: Done, *, saving: bool = True) -> None:
     assert set(done.lines) <= {event["step"] for event in journal.metrics(root)}
     assert set(done.pinned) <= store.pins()
     assert not set(done.unpinned) & store.pins()
+    for name in done.aside:
+        assert list((root / "quarantine").glob(f"{name}*"))
     for name in done.kept:
         assert [path for path in root.glob("*/*") if path.name.startswith(name)]
     if not saving:
@@ -290,6 +294,7 @@ def opens_whole(root: Path, done: Done, *, saving: bool = True) -> None:
         put(store, step)
         assert step_of(store) == step
     store.prune(Last(1))
+    assert {each.name for each in store.checkpoints()} == {store.latest().name, *store.pins()}
     is_tidy(store)
 
 

@@ -307,6 +307,31 @@ def test_a_prune_forgets_what_it_thought_before_it_was_owner(root):
     assert steps(second) == [2]
 
 
+def test_what_an_own_failure_left_blocks_nothing(root):
+    """Halves in the attempt's own room, from a save, a prune or a link that was interrupted, make way."""
+    store = Store(root, keep=Last(1))
+    for step in (1, 2):
+        put(store, step)
+    store.keep = None
+    put(store, 3)
+    room = store.attempt.room
+    for name in ("deleting-step-000000002", "step-000000004"):
+        (room / name).mkdir()
+        (room / name / "half").write_bytes(b"h")
+    (room / "link-latest").symlink_to("nowhere")
+    store.keep = Last(1)
+    put(store, 4)
+    assert steps(store) == [4]
+    assert os.readlink(root / "checkpoints" / "latest") == "step-000000004"
+    (room / "link-latest").symlink_to("nowhere")
+    store.quarantine(store[4], "tried")
+    assert [path.name for path in room.iterdir()] == [store.attempt.journal.name]
+    assert not list(store.checkpoints())
+    with pytest.raises(NotFound):
+        store.load()
+    assert list(root.glob("checkpoints/*")) == []
+
+
 # -- space ----------------------------------------------------------------------------------------------------------
 
 

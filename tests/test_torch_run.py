@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Run, StartFrom, Stopped, journal, load_into
+from holdfast import Run, StartFrom, Stopped, Store, journal, load_into
 from holdfast.errors import Mismatch
 
 torch = pytest.importorskip("torch")
@@ -618,3 +618,35 @@ def test_a_run_inside_a_child_process_ends_with_its_workers(start: str, tmp_path
     command = [sys.executable, str(script), str(tmp_path / "run"), start]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "75\n", done.stderr
+
+
+GROUP = """
+import sys, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from holdfast import Run
+data = TensorDataset(torch.arange(64.0).unsqueeze(1))
+evaluation = DataLoader(data, batch_size=1, num_workers=2)
+model = torch.nn.Linear(1, 1)
+with Run(sys.argv[1], dict(model=model)) as run:
+    for epoch in run.epochs(1000):
+        for (x,) in run.batches(DataLoader(data, batch_size=32, num_workers=2)):
+            model(x)
+        for number, (x,) in enumerate(evaluation):
+            if number == 1:
+                print("evaluating", flush=True)
+            time.sleep(0.01)
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_whole_group_in_the_middle_of_an_evaluation_is_a_stop_like_any_other(tmp_path):
+    """Slurm and `timeout` signal every process: workers of a loader outside run.batches live on, and the run is saved."""
+    command = [sys.executable, "-c", GROUP, tmp_path / "run"]
+    with subprocess.Popen(
+        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout.readline() == "evaluating\n"
+        os.killpg(child.pid, signal.SIGTERM)
+        told = child.communicate(timeout=60)[1]
+    assert (75, False) == (child.returncode, "Traceback" in told), told
+    assert Store(tmp_path / "run").latest().phase == "end"

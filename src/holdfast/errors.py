@@ -13,7 +13,8 @@ HoldfastError                  1
 
 Stopped (a SystemExit)        75   not a failure: the state is saved, run me again
 
-The number is the process's exit status.
+The number is the exit status of Holdfast's commands. A script of the user's that lets an error pass exits with
+Python's own 1; `Stopped` makes 75 of any process.
 """
 
 

@@ -110,7 +110,7 @@ class Run(AbstractContextManager["Run"]):
             raise UsageError("this Run is entered already")
         used = self._last is not None and self._last.steps_here > 0
         self._session = self._last = session = Session(self._options, self._tracked, self.vars)
-        session.stop.__enter__()
+        session.begin_listening()
         try:
             opening.begin(session)
         except BaseException as error:
@@ -246,7 +246,7 @@ class Run(AbstractContextManager["Run"]):
                 with suppress(StoreError):  # nothing may hide the error itself
                     session.attempt.close("failed", **_failure(session, error))
         finally:
-            session.stop.__exit__()
+            session.around.close()
             session.progress.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from . import fingerprint, settings
 from .position import Position
 from .resume import Resumed
 from .stop import Deadline, Stop
-from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, still
+from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
 from .vars import Vars
 from .weights import StartFrom
 
@@ -82,6 +83,7 @@ class Session:
         self.options, self.tracked, self.vars = options, tracked, variables
         self.drilled = settings.drilled()
         self.stop, self.progress = Stop(options.deadline), Progress()
+        self.around = ExitStack()  # what holds while the attempt lives
         self.store = Store(options.path, keep=options.keep, take_over=options.take_over)
         self.attempt = self.store.claim()
         self.over: Stopped | None = None  # it has stopped, and does nothing any more
@@ -116,6 +118,12 @@ class Session:
         self.asked = False  # run.save() inside a loop
         self.flushed_s = time.monotonic()
         self._document: dict[str, Any] | None = None
+
+    def begin_listening(self) -> None:
+        """Take the signals, and keep them from the workers of loaders."""
+        self.around.enter_context(self.stop)
+        for module in framework_modules():
+            self.around.enter_context(module.sheltered())
 
     @property
     def path(self) -> Path:

@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 from . import modules
+from .workers import sheltered
+
+__all__ = ["facts", "initial_seed", "sheltered", "still"]
 
 
 def facts() -> dict[str, Any]:

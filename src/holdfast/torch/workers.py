@@ -1,17 +1,20 @@
-"""Workers of a DataLoader: deaf to the signals that stop the run, and ended with the loop that they work for."""
+"""Workers of a DataLoader: a signal that stops the run does not reach them; they end with the loop that they work for.
+
+Schedulers and terminals signal whole process groups. A worker that died of it would take the last save with it.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
-import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from multiprocessing import resource_tracker, util
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from threading import Thread
 from typing import Any, cast
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, _utils
 
 from ..data.seeded import in_worker
 
@@ -25,17 +28,10 @@ class WorkerInit:
         self._users = users
 
     def __call__(self, worker: int) -> None:
-        for number in _STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+        _heed_the_parent_alone()
         in_worker()
         if self._users is not None:
             self._users(worker)
-
-
-_alive: weakref.WeakSet[Any] = weakref.WeakSet()  # iterators with workers
-_workers: weakref.WeakSet[Any] = weakref.WeakSet()  # their processes
-_owners: set[int] = set()  # processes that end them: this one, and whichever it was forked from
 
 
 def iterate(twin: DataLoader[Any], seed: int) -> Iterator[Any]:
@@ -48,24 +44,42 @@ def iterate(twin: DataLoader[Any], seed: int) -> Iterator[Any]:
         if (twin.multiprocessing_context or multiprocessing).get_start_method() != "fork":
             resource_tracker.ensure_running()  # begun by the first worker instead, it would unblock what is blocked
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        batches: Any = iter(twin)
+        return cast("Iterator[Any]", iter(twin))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if os.getpid() not in _owners:
-        _owners.add(os.getpid())
-        _alive.clear()  # a parent's are not this process's to end
-        _workers.clear()
-        util.Finalize(None, _end_workers, exitpriority=100)  # in a child of multiprocessing, no atexit function runs
-    _alive.add(batches)
-    _workers.update(batches._workers)  # noqa: SLF001
-    return cast("Iterator[Any]", batches)
 
 
-def _end_workers() -> None:
-    """Ends the workers before multiprocessing would: it sends SIGTERM, which they ignore, and waits for ever."""
-    for batches in list(_alive):
-        with suppress(Exception):  # the interpreter is ending; the next line ends whoever is left
-            batches._shutdown_workers()  # noqa: SLF001
-    for worker in list(_workers):
-        with suppress(ValueError):
-            worker.kill()
+@contextmanager
+def sheltered() -> Iterator[None]:
+    """While a run lives, the workers of *any* DataLoader heed their parent alone: an evaluation's too, if forked.
+
+    torch gives a worker its signal handlers itself, after every hook of ours: this is the one place to come in.
+    """
+    signal_handling: Any = _utils.signal_handling
+    original = signal_handling._set_worker_signal_handlers  # noqa: SLF001
+
+    def set_handlers() -> None:
+        _heed_the_parent_alone()
+        original()
+
+    signal_handling._set_worker_signal_handlers = set_handlers  # noqa: SLF001
+    try:
+        yield
+    finally:
+        signal_handling._set_worker_signal_handlers = original  # noqa: SLF001
+
+
+def _heed_the_parent_alone() -> None:
+    """In a worker: ignore the signals that stop a run, except a SIGTERM by which the parent ends its workers."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler would not be told who has sent it
+    for number in _STOP_SIGNALS:
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_STOP_SIGNALS) - {signal.SIGTERM})
+    Thread(target=_end_when_the_parent_says, daemon=True).start()
+
+
+def _end_when_the_parent_says() -> None:
+    while True:
+        if signal.sigwaitinfo({signal.SIGTERM}).si_pid == os.getppid():
+            os._exit(0)
