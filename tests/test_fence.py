@@ -345,7 +345,7 @@ def test_two_who_begin_a_run_agree_on_its_id():
 def test_who_gives_way_to_a_newer_attempt_leaves_no_room():
     """Two claims at once: the older one, when it finds the newer one, is Superseded and takes its room away."""
     gave_way = 0
-    for nth, other in itertools.product(range(20, 60, 2), repeat=2):
+    for nth, other in itertools.product(range(20, 60, 4), repeat=2):
         with scratched("way") as place:
             root = place / "run"
             before(root)
@@ -358,7 +358,7 @@ def test_who_gives_way_to_a_newer_attempt_leaves_no_room():
                 gave_way += rooms[-1] == 3
                 assert 2 not in rooms
             two.wake()
-    assert gave_way > 5
+    assert gave_way > 1
 
 
 def test_drafts_of_dead_claimers_are_swept_away():
