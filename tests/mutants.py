@@ -25,6 +25,7 @@ _OWN_ROOM = "it only orders or syncs what lies in the attempt's own room, which 
 EQUIVALENT = {
     "fence: self._discard_fenced() before disk.sync_dir(self.root / 'attempts')": _OWN_ROOM,
     "publish: without disk.sync_dir(attempt.room)": _OWN_ROOM,
+    "_sync_files: files[(Path(place) / name).relative_to(path).as_posix()] = digest_file(Path(place) / name) before disk.sync_file(Path(place) / name)": "the digest is of the same bytes before and after they are flushed",
     "publish: disk.sync_dir(attempt.room) before disk.sync_dir(target.parent)": "save has not returned before both",
 }
 

@@ -345,7 +345,7 @@ def test_two_who_begin_a_run_agree_on_its_id():
 def test_who_gives_way_to_a_newer_attempt_leaves_no_room():
     """Two claims at once: the older one, when it finds the newer one, is Superseded and takes its room away."""
     gave_way = 0
-    for nth, other in itertools.product(range(20, 60, 4), repeat=2):
+    for nth, other in itertools.product(range(20, 60, 3), repeat=2):
         with scratched("way") as place:
             root = place / "run"
             before(root)

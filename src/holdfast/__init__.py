@@ -1,11 +1,13 @@
 """Holdfast: saves, verifies, stops in time, is started again and goes on exactly where it left off.
 
-from holdfast import Best, Every, Last, Run
+What a training script writes:
 
-with Run("runs/digits", dict(model=model, optimizer=optimizer), keep=Last(3)) as run:
-    for epoch in run.epochs(10):
-        for x, y in run.batches(loader):
-            ...
+    from holdfast import Best, Every, Last, Run
+
+    with Run("runs/digits", dict(model=model, optimizer=optimizer), keep=Last(3)) as run:
+        for epoch in run.epochs(10):
+            for x, y in run.batches(loader):
+                ...
 """
 
 from .data import Seeded

@@ -137,7 +137,8 @@ def _values_of_telling_options(argv: Sequence[str]) -> set[int]:
 
 def _redact_word(word: str) -> str:
     name, equals, _ = word.partition("=")
-    return f"{name}={REDACTED}" if equals and _tells(name) else _redact_text(word)
+    option = re.fullmatch(r"[\w.\-]+", name)  # and not the front of some JSON that has an equals sign in it
+    return f"{name}={REDACTED}" if equals and option and _tells(name) else _redact_text(word)
 
 
 def _redact_text(text: str) -> str:
