@@ -14,6 +14,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs
 
 SETTING = """
 import torch
+from holdfast import Run
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)

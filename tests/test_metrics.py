@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from holdfast import Every, Run, journal
+from holdfast import Every, Run, Store, journal
 from holdfast.errors import UsageError
 from toy import Cut, Toy, events, launch, new_run, script
 
@@ -74,11 +74,15 @@ def test_a_number_of_any_library_is_a_number(tmp_path):
     """What has item() is asked for it."""
     np = pytest.importorskip("numpy")
     with new_run(tmp_path, Toy()) as run:
-        run.log(a=np.float32(0.5), b=np.array(3))
+        run.log(a=np.float32(0.5), b=np.array(3), d=np.float64(0.25), e=np.bool_(True), f=True, g=10**30)
         run.safe_point()
-        with pytest.raises(UsageError, match="metric 'c' is not a number"):
+        with pytest.raises(UsageError, match="metric 'c' is a str, not one number"):
             run.log(c="1")
-    assert [(1, "step", {"a": 0.5, "b": 3})] == lines(tmp_path)
+        with pytest.raises(UsageError, match="metric 'c' is a ndarray, not one number"):
+            run.log(c=np.zeros(3))
+        run.save()
+    assert [(1, "step", {"a": 0.5, "b": 3, "d": 0.25, "e": 1, "f": 1, "g": 1e30})] == lines(tmp_path)
+    assert Store(tmp_path).latest().manifest.step == 1
 
 
 def test_what_was_logged_after_the_loop_is_there_once(tmp_path):

@@ -419,7 +419,7 @@ def test_what_was_measured_before_the_step_is_not_ranked_after_it(tmp_path):
 
 def test_metrics_are_numbers(tmp_path):
     """What is none is refused by its name."""
-    with new_run(tmp_path, Toy()) as run, pytest.raises(UsageError, match="metric 'loss' is not a number"):
+    with new_run(tmp_path, Toy()) as run, pytest.raises(UsageError, match="metric 'loss' is a str, not one number"):
         run.log(loss="low")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..errors import UsageError
+from ..rules import Best, Rule, parts
 from ..store.checkpoint import Checkpoint
 from ..store.locate import fault, locate, run_of
 from ..store.store import Store
@@ -30,6 +31,7 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
     if place.single:
         raise UsageError(f"{run} is one checkpoint; prune takes a run's directory")
     store = Store(run_of(place))
+    _require_measured(rule, store)
     before = {c.path.name: _row(c) for c in store.checkpoints()}
     if dry_run:
         doomed = store.prunable(rule)
@@ -50,6 +52,19 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
         echo_json(facts)
     else:
         _print(facts)
+
+
+def _require_measured(rule: Rule, store: Store) -> None:
+    """
+    Raises:
+        UsageError: `Best` ranks by a metric that no checkpoint has: nothing would be kept for it.
+    """
+    known = sorted({name for facts in store.facts() for name in facts.metrics})
+    for each in parts(rule):
+        if isinstance(each, Best) and known and each.metric not in known:
+            raise UsageError(
+                f"no checkpoint of {store.root} has the metric {each.metric!r}; they have {', '.join(known)}"
+            )
 
 
 def _row(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -84,7 +84,10 @@ def usual(facts: Facts) -> Cause:
 def _no_leaf(facts: Facts) -> Cause:
     if not facts.same_steps:
         return Cause(
-            "steps", "the two runs did not take the same steps: let the loop be run.epochs, run.batches or run.steps"
+            "steps",
+            "the two runs did not take the same steps: a decision to end or to go on (early stopping, for one) came from a "
+            "variable of the loop that a restart begins anew; keep it in run.vars, and let the loop be run.epochs, "
+            "run.batches or run.steps",
         )
     if facts.metrics_first:
         return Cause("lines", "the metrics log has not the same lines: call run.log inside the loops, or after them")

@@ -14,7 +14,6 @@ from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
 from . import fingerprint, resume, weights
 from .position import Position
-from .resume import Resumed
 from .saving import drill_limit, stop_now
 from .session import Session
 from .tracked import RESERVED, adapter_for, digests, framework_modules
@@ -29,8 +28,8 @@ def begin(session: Session) -> None:
     resume.restore_newest(session.resumed, session.store, session.tracked, types, allow_fresh=options.allow_fresh)
     if session.resumed.checkpoint is None and options.branch_from is not None:
         checkpoint = weights.at(options.branch_from)
-        memory = resume.restore(session.store, checkpoint, session.tracked, types)
-        session.resumed = Resumed(checkpoint, memory, session.resumed.rejected)
+        session.resumed.memory = resume.restore(session.store, checkpoint, session.tracked, types, session.resumed)
+        session.resumed.checkpoint = checkpoint
         session.attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
     if session.resumed.checkpoint is None:
         _begin_fresh(session)
@@ -114,6 +113,10 @@ def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> 
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
         session.tell(line)
+    for name, lines in session.resumed.outvoted.items():
+        for line in lines if name not in session.options.overrides else ():
+            session.attempt.record("told", what=f"{name}: {line}")
+            say(f"{name}: {line}")
     _check_probe(session, changed)
     _override(session, memory["overrides"])
     session.baseline = session.digests()

@@ -26,6 +26,7 @@ class Resumed:
     checkpoint: Checkpoint | None = None
     memory: dict[str, Any] = field(default_factory=dict)  # what the run itself remembered
     rejected: list[tuple[str, str]] = field(default_factory=list)  # name of a newer checkpoint, and why not
+    outvoted: dict[str, list[str]] = field(default_factory=dict)  # options of the script's that the checkpoint replaced
 
 
 def restore_newest(
@@ -47,7 +48,7 @@ def restore_newest(
                 resumed.checkpoint = checkpoint  # a failure from here on may speak against it
                 if oldest and allow_fresh:
                     require_sound(checkpoint)  # no older one could mend what a restore leaves half-way
-                resumed.memory = restore(store, checkpoint, tracked, types)
+                resumed.memory = restore(store, checkpoint, tracked, types, resumed)
                 return
         except Damaged as error:
             why = str(error)
@@ -64,7 +65,9 @@ def restore_newest(
         )
 
 
-def restore(store: Store, checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
+def restore(
+    store: Store, checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type], resumed: Resumed
+) -> dict[str, Any]:
     """Put `checkpoint` into the live objects; what the run itself remembered.
 
     Everything that can be compared is compared before the first byte is overwritten.
@@ -81,6 +84,8 @@ def restore(store: Store, checkpoint: Checkpoint, tracked: Tracked, types: Itera
     attempt = store.claim()
     attempt.record("restoring", checkpoint=checkpoint.path.name)
     attempt.flush(sync=True)
+    if not resumed.outvoted:  # an attempt that failed half-way has overwritten what the script said
+        resumed.outvoted = tracked.outvoted(checkpoint, types)
     tracked.restore(checkpoint, types)
     return memory
 

@@ -245,6 +245,11 @@ class Run(AbstractContextManager["Run"]):
             if error is not None and session.over is None and not isinstance(error, Superseded):
                 with suppress(StoreError):  # nothing may hide the error itself
                     session.attempt.close("failed", **_failure(session, error))
+                if isinstance(error, NameError) and session.steps_here == 0 and session.position.in_epoch:
+                    warn(
+                        "resumed inside an epoch; if it was after the last batch, the loop's body has not run, and what only "
+                        "the body sets has no value: keep it in run.vars"
+                    )
         finally:
             session.around.close()
             session.progress.close()

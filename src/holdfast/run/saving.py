@@ -40,6 +40,8 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     metrics = flush_metrics(session, phase, epoch)
     now = session.mark(epoch, at_end=phase == "end")
     session.step_s = max(session.step_s, now.seconds - session.last_point_s)
+    if phase == "end":
+        _warn_of_the_unmeasured(session, metrics)
     if session.drilled.digests:
         _journal_digests(session)
     wanted = drill_limit(session) or session.stop.wanted(save_s=session.save_s, step_s=session.step_s)
@@ -135,6 +137,16 @@ def _is_best(session: Session, metrics: Mapping[str, float]) -> bool:
     if rules and session.ranked is None:
         session.ranked = session.store.facts()
     return any(retention.beats(metrics[rule.metric], rule, session.ranked or ()) for rule in rules)
+
+
+def _warn_of_the_unmeasured(session: Session, metrics: Mapping[str, float]) -> None:
+    """Once: a `Best` whose metric nobody logs keeps nothing; a slip of the pen would cost the best weights."""
+    for rule in parts(session.options.keep):
+        if isinstance(rule, Best) and rule.metric not in metrics and rule.metric not in session.missed:
+            session.missed.add(rule.metric)
+            if not any(rule.metric in facts.metrics for facts in session.store.facts()):
+                had = f"run.log gave {', '.join(metrics)}" if metrics else "run.log gave nothing"
+                warn(f"keep=Best({rule.metric!r}, ...): no such metric was logged in this epoch ({had})")
 
 
 def _show(session: Session) -> None:

@@ -113,6 +113,7 @@ class Session:
         self.save_s = self.step_s = 0.0
         self.last_point_s = time.monotonic()
         self.last_save = Mark(0, 0, time.monotonic(), at_end=False)
+        self.missed: set[str] = set()  # metrics of `Best` that were not logged, and told so
         self.saved: format.Name | None = None
         self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
         self.asked = False  # run.save() inside a loop

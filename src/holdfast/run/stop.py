@@ -28,6 +28,8 @@ class Stop(AbstractContextManager["Stop"]):
     def __init__(self, deadline: Deadline | None = None) -> None:
         self.reason: str | None = None
         self._deadline_s = None if deadline is None else unix_seconds(deadline)
+        if self._deadline_s is not None and self._deadline_s <= time.time():
+            raise UsageError(f"deadline={deadline!r} has passed; a run that began now would stop at its first step")
         self._previous: dict[int, Callable[..., Any] | int | None] = {}
 
     def __enter__(self) -> Self:

@@ -62,6 +62,15 @@ class Tracked:
                 lines += [f"{name}/{line}" for line in adapter.differences(target, handles)]
         return lines
 
+    def outvoted(self, checkpoint: Checkpoint, types: Iterable[type]) -> dict[str, list[str]]:
+        """For each object, the options that the script gives otherwise than the checkpoint, whose values are used."""
+        found = {}
+        for name, target in self.objects.items():
+            adapter = adapter_for(target)
+            if adapter is not None:
+                found[name] = adapter.outvoted(target, checkpoint.handles(part=name, types=types))
+        return found
+
     def restore(self, checkpoint: Checkpoint, types: Iterable[type]) -> None:
         """Put the checkpoint's state into the live objects. Half-way failures leave them mixed."""
         for name, target in self.objects.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -199,14 +200,21 @@ def pack_metrics(metrics: Mapping[str, Any]) -> dict[str, float | str | None]:
 
 
 def number(name: str, value: Any) -> float | str:
-    """`value` as a metric: a Python number, or the name of one that is not finite."""
+    """`value` as a metric: a Python number, or the name of one that is not finite.
+
+    Raises:
+        UsageError: it is no number, nor an array or tensor of one.
+    """
+    if type(value) not in (bool, int, float):
+        with suppress(AttributeError, ValueError, RuntimeError, TypeError):
+            value = value.item()  # a NumPy scalar, a tensor of one element
     if not isinstance(value, int | float):
-        value = getattr(value, "item", lambda: None)()  # a NumPy scalar, a tensor of one element
-    if not isinstance(value, int | float):
-        raise UsageError(f"metric {name!r} is not a number")
-    if isinstance(value, int) and abs(value) > 2**53:
-        value = float(value)
-    return value if math.isfinite(value) else str(float(value))
+        raise UsageError(
+            f"metric {name!r} is a {type(value).__qualname__}, not one number: log its mean(), for example"
+        )
+    whole = isinstance(value, int) and abs(value) <= 2**53
+    plain = int(value) if whole else float(value)
+    return plain if math.isfinite(plain) else str(plain)
 
 
 def unpack_metrics(metrics: Mapping[str, float | str | None]) -> dict[str, float]:

@@ -29,6 +29,7 @@ __all__ = [
     "handles",
     "is_model",
     "match",
+    "outvoted",
     "override",
     "parameter_count",
     "read_matching",
@@ -60,6 +61,11 @@ def restore(target: Any, stored: Any) -> None:
         Mismatch: the object's own load_state_dict refused.
     """
     _kind(target).restore(target, stored)
+
+
+def outvoted(target: Any, stored: Any) -> list[str]:
+    """Options that the script gives otherwise than the checkpoint, whose values a restore will use."""
+    return optimizers.outvoted(target, stored) if isinstance(target, Optimizer) else []
 
 
 class _Kind(NamedTuple):

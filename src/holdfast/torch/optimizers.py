@@ -45,6 +45,25 @@ def differences(optimizer: Optimizer, stored: Any) -> list[str]:
     return lines or _moment_differences(optimizer, stored)
 
 
+_CHOSEN = ("weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad")
+
+
+def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
+    """What the script has chosen otherwise than the checkpoint, whose choice will be used: one line for each option."""
+    lines: dict[str, None] = {}
+    for group, old in zip(optimizer.param_groups, stored["param_groups"], strict=True):
+        base = "initial_lr" if "initial_lr" in old else "lr"  # the present rate may be a schedule's
+        pairs = {name: (group.get(name), old.get(name)) for name in _CHOSEN if "max_momentum" not in old}
+        pairs["lr"] = group.get(base, group["lr"]), old.get(base)
+        for name, (here, there) in pairs.items():
+            plain = isinstance(here, int | float | tuple) and isinstance(there, int | float | tuple)
+            if plain and here != there:
+                lines[f"{name} is {here} here and {there} in the checkpoint, which is used; overrides= changes it"] = (
+                    None
+                )
+    return list(lines)
+
+
 def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     """Sets state and options; live tensors that fit are written in place, so that captured graphs go on seeing them.
 
@@ -70,6 +89,8 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
         else:
             optimizer.state[parameter] = place.entry(entry, before.get(parameter), parameter, groups[id(parameter)])
     optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
+    if optimizer.state:
+        vars(optimizer)["_opt_called"] = True  # it has stepped: a scheduler that steps first has no cause to warn
 
 
 _Device = Callable[[Any, Any], torch.device]  # of a stored tensor, given what is live in its place
