@@ -483,11 +483,17 @@ def test_a_disk_too_full_for_the_journal_is_a_full_disk_too(tmp_path, monkeypatc
 
 def test_a_run_that_was_taken_over_writes_nothing_more(tmp_path):
     """Superseded at the next save, and the successor's checkpoints stay as they are."""
+
+    def succeed():
+        with new_run(tmp_path, Toy(), take_over=True) as other:
+            list(other.steps(3))
+
     with pytest.raises(Superseded, match="was superseded by a later one"), new_run(tmp_path, Toy()) as run:
         for step in run.steps(5):
             if step == 2:
-                with new_run(tmp_path, Toy(), take_over=True) as other:
-                    list(other.steps(3))
+                successor = threading.Thread(target=succeed)
+                successor.start()
+                successor.join()
     assert ["step-000000001", "step-000000002", "step-000000003"] == names(tmp_path)
 
 

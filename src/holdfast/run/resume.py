@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +13,7 @@ from ..errors import Damaged, HoldfastError, NotFound, StoreError
 from ..journal import Log
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
+from .position import Position
 from .tracked import RESERVED, Tracked, require_fit
 
 MOST_FAILURES = 2  # of the same kind from one checkpoint, before it is set aside
@@ -46,8 +49,8 @@ def restore_newest(
         try:
             if why is None:
                 resumed.checkpoint = checkpoint  # a failure from here on may speak against it
-                if oldest and allow_fresh:
-                    require_sound(checkpoint)  # no older one could mend what a restore leaves half-way
+                if allow_fresh:
+                    require_sound(checkpoint)  # perhaps nothing comes after it to mend what a restore leaves half-way
                 resumed.memory = restore(store, checkpoint, tracked, types, resumed)
                 return
         except Damaged as error:
@@ -80,6 +83,7 @@ def restore(
     memory = checkpoint.load(part=RESERVED, types=types)
     if not isinstance(memory, dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
+    Position.of(memory.get("position"))
     require_fit(tracked.differences(checkpoint, types), checkpoint)
     attempt = store.claim()
     attempt.record("restoring", checkpoint=checkpoint.path.name)
@@ -139,11 +143,19 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line}"[:500]
 
 
+def script() -> str:
+    """What changes when somebody has edited the program: the time at which its file was written."""
+    try:
+        return str(os.stat(sys.argv[0]).st_mtime_ns)
+    except (OSError, IndexError):  # interactive, or started by `python -c`
+        return ""
+
+
 def poison(name: str, logs: Sequence[Log]) -> str | None:
     """Why the checkpoint `name` is not tried again, or None. `logs`: of the attempts before this one.
 
-    The last attempts all began from it and failed alike before their first step, and no other beginning has led to
-    the same failure: then it would be the program's.
+    The last attempts of the program as it is now all began from it and failed alike before their first step, and no
+    other beginning has led to the same failure: then it would be the program's.
     """
     failures = [_failure(log) for log in logs]
     alike = [failure for failure in failures[-MOST_FAILURES:] if failure and failure[0] == name]
@@ -158,7 +170,7 @@ def poison(name: str, logs: Sequence[Log]) -> str | None:
 
 def _failure(log: Log) -> tuple[str, str] | None:
     for event in reversed(log.events):
-        if event.get("event") == "failed" and event.get("counts"):
+        if event.get("event") == "failed" and event.get("counts") and event.get("script") == script():
             return str(event.get("checkpoint")), str(event.get("error"))
     return None
 

@@ -110,8 +110,8 @@ class Run(AbstractContextManager["Run"]):
             raise UsageError("this Run is entered already")
         used = self._last is not None and self._last.steps_here > 0
         self._session = self._last = session = Session(self._options, self._tracked, self.vars)
-        session.begin_listening()
         try:
+            session.begin_listening()
             opening.begin(session)
         except BaseException as error:
             self._leave(error)
@@ -122,6 +122,8 @@ class Run(AbstractContextManager["Run"]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._now().attempt.inherited:  # a forked child leaves the block: the run is its parent's
+            return
         if error is None:
             try:
                 self._finish(self._now())
@@ -251,6 +253,7 @@ class Run(AbstractContextManager["Run"]):
                         "the body sets has no value: keep it in run.vars"
                     )
         finally:
+            session.left = True
             session.around.close()
             session.progress.close()
 
@@ -260,6 +263,7 @@ def _failure(session: Session, error: BaseException) -> dict[str, Any]:
     return {
         "step": session.position.step,
         "error": resume.describe(error),
+        "script": resume.script(),
         "checkpoint": checkpoint.path.name if checkpoint else None,
         "counts": session.steps_here == 0 and resume.counts(error),
     }

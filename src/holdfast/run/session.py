@@ -86,6 +86,7 @@ class Session:
         self.around = ExitStack()  # what holds while the attempt lives
         self.store = Store(options.path, keep=options.keep, take_over=options.take_over)
         self.attempt = self.store.claim()
+        self.left = False  # its block has ended
         self.over: Stopped | None = None  # it has stopped, and does nothing any more
 
         # where it is
@@ -143,9 +144,13 @@ class Session:
         """
         Raises:
             Stopped: once more; the first was swallowed, by a bare `except:` perhaps.
+            UsageError: a generator outlived its block, or went on in a forked child.
         """
         if self.over is not None:
             raise Stopped(self.over.reason)
+        if self.left or self.attempt.inherited:
+            whose = "its block has ended" if self.left else "it belongs to the parent of this forked process"
+            raise UsageError(f"{self.path}: this loop is not the run's any more: {whose}")
 
     def leave_outer(self) -> bool:
         """Note that the outermost loop was left before its end; whether it was."""

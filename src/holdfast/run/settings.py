@@ -21,9 +21,24 @@ class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digests: bool = False  # journal the state's digests at every safe point
 
 
+_moved: dict[str, str] = {}  # a value of HOLDFAST_RUN_DIR -> the path of the run that it moves
+
+
 def run_dir(path: str | os.PathLike[str]) -> Path:
-    """Where the run lives: `path`, unless HOLDFAST_RUN_DIR says otherwise."""
-    return Path(os.environ.get(RUN_DIR) or path)
+    """Where the run lives: `path`, unless HOLDFAST_RUN_DIR says otherwise. Absolute: a script may change its directory.
+
+    Raises:
+        UsageError: HOLDFAST_RUN_DIR would put a second run of this script into the directory of the first.
+    """
+    place = os.environ.get(RUN_DIR)
+    if not place:
+        return Path(path).absolute()
+    first = _moved.setdefault(place, os.fspath(path))
+    if first != os.fspath(path):
+        raise UsageError(
+            f"{RUN_DIR} moves one run, and this script has two: {first} and {os.fspath(path)}. Drill them one at a time"
+        )
+    return Path(place).absolute()
 
 
 def drilled() -> Drilled:

@@ -34,6 +34,10 @@ class Stop(AbstractContextManager["Stop"]):
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
+            if isinstance(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), Stop):
+                raise UsageError(
+                    "a Run inside the block of another: a stop could save only one of them; enter them in turn"
+                )
             self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
 

@@ -35,6 +35,12 @@ class Attempt:
         self.room = root / "attempts" / str(number)
         self.journal = self.room / f"attempt-{number}.jsonl"
         self._waiting: list[Event] = []
+        self._pid = os.getpid()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a forked child of the one that owns the attempt."""
+        return os.getpid() != self._pid
 
     def record(self, event: str, /, **facts: Any) -> None:
         """Remember an event; it reaches the journal with the next `flush`."""
@@ -58,7 +64,13 @@ class Attempt:
 
     @contextmanager
     def acting(self, what: str) -> Iterator[None]:
-        """Turn what the system says into what it means for this attempt."""
+        """Turn what the system says into what it means for this attempt.
+
+        Raises:
+            UsageError: a forked child would act for its living parent.
+        """
+        if self.inherited:
+            raise UsageError(f"{self.root}: attempt {self.number} is process {self._pid}'s; its forked children only read")
         try:
             yield
         except OSError as error:
@@ -76,6 +88,8 @@ class Attempt:
         return Superseded(f"{self.root}: attempt {self.number} was superseded by a later one; it writes nothing more")
 
     def _meaning(self, what: str, error: OSError) -> StoreError:
+        if error.errno in (errno.ENOENT, errno.ESTALE) and not self.room.parent.is_dir():
+            return StoreError(f"{self.root}: cannot {what}: the run's directory is gone")
         if error.errno in (errno.ENOENT, errno.ESTALE) and not self.room.is_dir():
             return self._superseded()
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -213,7 +213,10 @@ def number(name: str, value: Any) -> float | str:
             f"metric {name!r} is a {type(value).__qualname__}, not one number: log its mean(), for example"
         )
     whole = isinstance(value, int) and abs(value) <= 2**53
-    plain = int(value) if whole else float(value)
+    try:
+        plain = int(value) if whole else float(value)
+    except OverflowError as error:
+        raise UsageError(f"metric {name!r} is too large for a float") from error
     return plain if math.isfinite(plain) else str(plain)
 
 

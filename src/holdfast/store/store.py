@@ -50,7 +50,7 @@ class Store:
     """
 
     def __init__(self, root: str | os.PathLike[str], *, keep: Rule | None = None, take_over: bool = False) -> None:
-        self.root = Path(root)
+        self.root = Path(root).absolute()  # the caller may change its directory
         self.keep = keep
         self.attempt: Attempt | None = None
         self.parent: str | None = None
