@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from .. import journal
 from ..errors import StoreError
 from ..store.checkpoint import Checkpoint
 from ..store.locate import Place, fault, locate
@@ -89,12 +90,15 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def quarantine(root: Path) -> list[dict[str, str]]:
-    """What was moved aside, and the reason that its name carries."""
+    """What was moved aside, and why: in full as the journal has it, else the word that its name carries."""
+    told = {
+        e.get("name"): e.get("why") for log in journal.logs(root) for e in log.events if e["event"] == "quarantined"
+    }
     found = []
     for path in sorted(root.glob("quarantine/*")):
         named = _QUARANTINED.fullmatch(path.name)
         name, why = named.groups() if named else (path.name, "no reason given")
-        found.append({"name": name, "why": why, "path": str(path)})
+        found.append({"name": name, "why": f"{why}: {told[name]}" if told.get(name) else why, "path": str(path)})
     return found
 
 

@@ -70,7 +70,9 @@ class Attempt:
             UsageError: a forked child would act for its living parent.
         """
         if self.inherited:
-            raise UsageError(f"{self.root}: attempt {self.number} is process {self._pid}'s; its forked children only read")
+            raise UsageError(
+                f"{self.root}: attempt {self.number} is process {self._pid}'s; its forked children only read"
+            )
         try:
             yield
         except OSError as error:
