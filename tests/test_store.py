@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import threading
@@ -14,14 +15,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from faults import FULL, counting, door, failing, scratched
 from holdfast import disk, retention
 from holdfast.errors import Damaged, HoldfastError, NoSpace, NotFound, StoreError, UsageError
-from holdfast.rules import Best, Every, Last, Within
+from holdfast.rules import Best, Every, Last, Within, parts
+from holdfast.store import checkpoint as checkpoints
+from holdfast.store import format
 from holdfast.store.store import Facts, Store
 from test_crash import put, state_of, whole
 
@@ -124,7 +127,7 @@ def test_metrics_and_note_are_kept(root):
     assert found.metrics["top"] == math.inf
     assert found.manifest.note == "as is"
     assert found.path == checkpoint.path
-    with pytest.raises(UsageError, match="not a number"):
+    with pytest.raises(UsageError, match="not one number"):
         Store(root, take_over=True).save({}, step=2, metrics={"loss": "low"})
     assert sorted(path.name for path in root.glob("attempts/2/*")) == ["attempt-2.jsonl"]
 
@@ -332,6 +335,189 @@ def test_what_an_own_failure_left_blocks_nothing(root):
     assert list(root.glob("checkpoints/*")) == []
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    order=st.lists(st.integers(0, 30), min_size=1, max_size=7, unique=True),
+    keep=st.sampled_from([Last(1), Last(2), Best("acc", max), Best("acc", min), Every(steps=10), Within(bytes=1)]),
+    files=st.booleans(),
+)
+def test_what_was_just_saved_is_there(order, keep, files):
+    """In whatever order the steps come and whatever the rule keeps: it goes with a later save at the earliest."""
+    with scratched("order") as base:
+        store = Store(base / "run", keep=keep)
+        for step in order:
+            if files:
+                with store.directory(step=step, metrics={"acc": abs(step - 9)}) as path:
+                    (path / "x").write_text(str(step))
+                assert (store[step].path / "x").read_text() == str(step)
+            else:
+                put(store, step)
+                assert whole(store.load(step), step)
+            assert len(store.checkpoints()) <= 2 + len(retention.keep(store.facts(), keep))
+        assert step in steps(Store(base / "run"))
+
+
+def test_nothing_goes_while_what_was_just_saved_is_not_whole(root, monkeypatch):
+    """Also when it is not the newest: both are read back from the medium."""
+    store = Store(root, keep=Last(1))
+    for step in (10, 5):
+        put(store, step)
+    point = store._point
+    shard = root / "checkpoints" / "step-000000006" / "model.safetensors"
+    monkeypatch.setattr(store, "_point", lambda: (shard.write_bytes(b""), point()))
+    with pytest.raises(Damaged, match="no older checkpoint was removed"):
+        put(store, 6)
+    assert steps(store) == [5, 6, 10]
+
+
+def test_a_manifest_is_decoded_once(root, monkeypatch):
+    """A save decodes its own and, before something goes, what it reads back; not those of all the others again."""
+    decoded: list[str] = []
+    decode = format.decode
+
+    def counted(data: bytes, path: Path) -> Any:
+        decoded.append(path.parent.name)
+        return decode(data, path)
+
+    monkeypatch.setattr(format, "decode", counted)
+    for keep in (Last(11), Last(9) | Best("acc", max)):
+        store = Store(root, keep=keep, take_over=True)
+        begin = 1 + max([0, *steps(store)])
+        put(store, begin)
+        for step in range(begin + 1, begin + 30):
+            decoded.clear()
+            put(store, step)
+            name = f"step-{step:09d}"
+            assert [name] * len(decoded) == decoded
+            assert len(decoded) <= 2
+        decoded.clear()
+        names = [checkpoint.path.name for checkpoint in store.checkpoints()]
+        assert [facts.name for facts in store.facts()] == names
+        store.best() if Best in map(type, parts(keep)) else store.prunable(Last(1))
+        assert [] == decoded
+        assert [*store._shelf._cards] == names
+
+
+def test_what_is_remembered_of_a_manifest_is_forgotten_with_it(root):
+    """One that was damaged, moved away or copied over another is looked at again; a pin counts at once."""
+    store = Store(root)
+    for step in (1, 2, 3):
+        put(store, step)
+    assert [facts.step for facts in store.facts()] == [1, 2, 3]
+    (store[2].path / "manifest.json").write_bytes(b"{}")
+    assert [facts.step for facts in store.facts()] == [1, 3]
+    store[3].path.rename(root / "checkpoints" / "step-000000004")  # what lies in another's place is no fact of either
+    assert [facts.step for facts in store.facts()] == [1]
+    assert store.prunable(Last(1)) == []
+    Store(root).pin(1)
+    assert [facts.pinned for facts in store.facts()] == [True]
+
+
+# -- threads --------------------------------------------------------------------------------------------------------
+
+
+def all_of(works: list[Callable[[], Any]]) -> list[BaseException]:
+    """What went wrong when each was done by a thread of its own, all at once."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(works))
+
+    def work(each: Callable[[], Any]) -> None:
+        start.wait()
+        try:
+            each()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+@pytest.mark.parametrize("keep", [None, Last(2), Last(1) | Best("acc", max)], ids=str)
+def test_threads_may_share_a_store(keep):
+    """Their first saves claim the run once, the others come in turn, and all of them succeed."""
+    for _ in range(20):
+        with scratched("threads") as base:
+            store = Store(base / "run", keep=keep)
+            assert [] == all_of(
+                [lambda at=step, store=store: [put(store, at), put(store, at + 4)] for step in range(4)]
+            )
+            assert [path.name for path in (base / "run" / "attempts").iterdir()] == ["1"]
+            assert keep is not None or steps(store) == list(range(8))
+            assert all(whole(each.load(), each.step) for each in store.checkpoints())
+            assert os.readlink(base / "run" / "checkpoints" / "latest") == store.latest().path.name
+            assert [path.name for path in store.attempt.room.iterdir()] == [store.attempt.journal.name]
+
+
+def test_of_threads_that_save_one_step_one_succeeds(root):
+    """The others are told that it is committed, and what is committed is whole."""
+    store = Store(root)
+    errors = all_of([lambda: put(store, 1)] * 4)
+    assert [UsageError] * 3 == list(map(type, errors))
+    assert whole(store.load(), 1)
+
+
+def test_a_forked_child_is_refused_while_its_parent_saves(root):
+    """It does not wait for ever for a thread that it does not have."""
+    store = Store(root)
+    put(store, 1)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(call: Any, perform: Callable[[], Any]) -> Any:
+        inside.set()
+        assert go_on.wait(60)
+        return perform()
+
+    def save() -> None:
+        with door(hold):
+            put(store, 2)
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    assert inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        for write in (lambda: put(store, 3), store.close, lambda: store.prune(Last(1))):
+            with suppress(UsageError):
+                write()
+                os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    go_on.set()
+    thread.join()
+    assert steps(store) == [1, 2]
+
+
+def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
+    """Reading another checkpoint goes on; Python 3.11's cached_property would not let it."""
+    store = Store(root)
+    for step in (1, 2):
+        put(store, step)
+    go_on, stuck, whole_of = threading.Event(), threading.Event(), checkpoints._whole
+
+    def slow(path: Path) -> bytes:
+        if path.parent == store[1].path:
+            stuck.set()
+            assert go_on.wait(60)
+        return whole_of(path)
+
+    monkeypatch.setattr(checkpoints, "_whole", slow)
+    first = threading.Thread(target=lambda: store[1].manifest)
+    second = threading.Thread(target=lambda: store[2].manifest)
+    first.start()
+    assert stuck.wait(60)
+    second.start()
+    second.join(30)
+    went_on = not second.is_alive()
+    go_on.set()
+    first.join()
+    assert went_on
+
+
 # -- space ----------------------------------------------------------------------------------------------------------
 
 
@@ -363,6 +549,17 @@ def test_a_disk_that_fills_up_leaves_the_store_as_it_was(root):
         break
     assert step > 10
     assert whole(store.load(), 2)
+
+
+def test_a_run_whose_directory_is_gone_says_so(root):
+    """Also when the save had not begun to write."""
+    store = Store(root)
+    put(store, 1)
+    shutil.rmtree(root)
+    with pytest.raises(StoreError, match="directory is gone"):
+        put(store, 2)
+    with pytest.raises(StoreError, match="directory is gone"), store.directory(step=3):
+        raise AssertionError
 
 
 @contextmanager

@@ -22,6 +22,30 @@ _NO_SUCH_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # NFS, some FUSE fi
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
+class NotPlain(OSError):
+    """Something has the name, and it is no plain file: a directory, a link, a pipe, a device."""
+
+
+def open_plain(path: Path, *, follow: bool = False) -> int:
+    """A descriptor that reads `path`, a plain file. Nothing else is read, nor waited for, as a pipe would be.
+
+    Raises:
+        NotPlain: it is something else; a link, too, unless `follow`.
+    """
+    try:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise NotPlain(errno.EINVAL, "not a plain file", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotPlain(errno.EINVAL, "not a plain file", str(path))
+    os.set_blocking(descriptor, True)  # some file systems that fetch from tape refuse to wait otherwise
+    return descriptor
+
+
 def write(path: Path, chunks: Iterable[Chunk]) -> None:
     """Create `path` with the concatenated chunks, flushed to the device.
 
@@ -103,7 +127,7 @@ def remove_dir(path: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Flush a file that somebody else has written."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_plain(path)
     try:
         os.fsync(descriptor)
     finally:
@@ -169,7 +193,7 @@ def forget_cached(path: Path) -> None:
 
     A hint: tmpfs has no medium, and pages that another process has mapped stay.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_plain(path)
     try:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,36 @@ from . import disk
 Event = dict[str, Any]
 CLOSING = ("stop", "failed", "end")
 _ORDER = {"step": 0, "end": 1, "exit": 2}  # metrics after the loop belong to no checkpoint
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+
+
+class _Any(msgspec.Struct, kw_only=True):
+    """What a reader may count on in a line of whatever kind."""
+
+    event: str
+    time: float = 0.0
+    step: _Count = 0
+    phase: Literal["step", "end", "exit"] = "step"
+
+
+class _Metrics(_Any, kw_only=True):
+    step: _Count
+    epoch: _Count | None = None
+    values: dict[str, float | Literal["nan", "inf", "-inf"]]
+
+
+class _Saved(_Any, kw_only=True):
+    step: _Count
+    stall_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+class _Digests(_Any, kw_only=True):
+    step: _Count
+    time: float
+    leaves: dict[str, str]
+
+
+_KINDS: dict[str, type[_Any]] = {"metrics": _Metrics, "saved": _Saved, "digests": _Digests}
 
 
 class Log(NamedTuple):
@@ -61,16 +91,28 @@ def append(path: Path, events: Iterable[Event], *, sync: bool = False) -> None:
 
 
 def read(path: Path) -> list[Event]:
-    """Every whole line of one journal, once: an append that a full disk cut short was made again."""
-    events = []
-    for line in dict.fromkeys(path.read_bytes().split(b"\n")):
-        try:
-            event = msgspec.json.decode(line) if line else None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue  # torn
-        if isinstance(event, dict) and isinstance(event.get("event"), str):
-            events.append(event)
-    return events
+    """Every whole line of one journal, once: an append that a full disk cut short was made again.
+
+    What is not as Holdfast writes it is passed over: a line, and a directory or a pipe in the journal's place.
+    """
+    try:
+        with open(disk.open_plain(path, follow=True), "rb") as file:
+            data = file.read()
+    except disk.NotPlain:
+        return []
+    found = (_event(line) for line in dict.fromkeys(data.split(b"\n")) if line)
+    return [event for event in found if event is not None]
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        event = msgspec.json.decode(line)
+        known = msgspec.convert(event, _Any)
+        msgspec.convert(event, _KINDS.get(known.event, _Any))
+    except (ValueError, OverflowError, RecursionError):  # torn, or somebody else's
+        return None
+    found: Event = event
+    return found
 
 
 def logs(root: Path) -> list[Log]:
@@ -78,7 +120,8 @@ def logs(root: Path) -> list[Log]:
     places = {}
     for path in [*root.glob("attempts/*/attempt-*.jsonl"), *root.glob("history/attempt-*.jsonl")]:
         number = path.stem.removeprefix("attempt-")
-        if number.isdecimal() and (path.parent.name in ("history", number)):
+        ours = number.isdecimal() and path.parent.name in ("history", number)
+        if ours and (int(number) not in places or path.is_file()):  # what is no file hides no journal
             places[int(number)] = path
     found = []
     for attempt, place in sorted(places.items()):

@@ -36,8 +36,8 @@ def beats(value: float, rule: Best, checkpoints: Iterable[Facts]) -> bool:
     """Whether a checkpoint with this value of `rule.metric` would be among its `rule.n` best. A tie is not, NaN never is."""
     if math.isnan(value):
         return False
-    ranked = _ranked(rule, checkpoints)
-    return len(ranked) < rule.n or _better(rule, value) < _better(rule, ranked[rule.n - 1].metrics[rule.metric])
+    others = ranked(rule, checkpoints)
+    return len(others) < rule.n or _better(rule, value) < _better(rule, others[rule.n - 1].metrics[rule.metric])
 
 
 def _age(facts: Facts) -> tuple[int, int]:
@@ -49,7 +49,7 @@ def _kept_by(rule: Rule, ordered: Sequence[Facts]) -> Iterable[Facts]:
         case Last(n):
             return ordered[-n:]
         case Best():
-            return _ranked(rule, ordered)[: rule.n]
+            return ranked(rule, ordered)[: rule.n]
         case Every():
             return _first_of_each_group(rule, ordered)
         case Within():
@@ -58,7 +58,7 @@ def _kept_by(rule: Rule, ordered: Sequence[Facts]) -> Iterable[Facts]:
             return [facts for each in rules for facts in _kept_by(each, ordered)]
 
 
-def _ranked(rule: Best, checkpoints: Iterable[Facts]) -> list[Facts]:
+def ranked(rule: Best, checkpoints: Iterable[Facts]) -> list[Facts]:
     """Best first; of equals the older, which earned it first."""
     measured = [facts for facts in checkpoints if not math.isnan(facts.metrics.get(rule.metric, math.nan))]
     return sorted(measured, key=lambda facts: (_better(rule, facts.metrics[rule.metric]), _age(facts)))

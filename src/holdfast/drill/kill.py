@@ -19,7 +19,7 @@ import msgspec
 
 from .. import disk
 from ..data.order import key
-from ..errors import ChildError, Damaged, UsageError
+from ..errors import ChildError, StoreError, UsageError
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.store import Store
@@ -260,5 +260,5 @@ def damage(root: Path, kind: str, seed: int) -> Wound | None:
 def _is_whole(checkpoint: Checkpoint) -> bool:
     try:
         return checkpoint.step > 0 and not any(checkpoint.problems())
-    except (Damaged, OSError):
+    except (StoreError, OSError):
         return False

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from .. import disk, journal
-from ..errors import NoSpace, NotFound, StoreError, Superseded, UsageError
+from ..errors import Damaged, NoSpace, NotFound, StoreError, Superseded, UsageError
 from ..journal import Event, Log
 from . import owner
 from .format import MANIFEST, parse_name
@@ -124,7 +124,9 @@ class Attempt:
     def _carry_out(self, number: int, path: Path) -> None:
         try:
             history = self.root / "history" / path.name
-            if path.name == f"attempt-{number}.jsonl" and not history.exists():
+            if path.name == f"attempt-{number}.jsonl":
+                if os.path.lexists(history):  # whatever that is, a journal is never thrown away
+                    history = history.with_name(f"{path.name}-{uuid.uuid4().hex[:8]}")
                 disk.rename_new(path, history)
                 disk.sync_dir(history.parent)
             elif path.name.startswith("quarantine-"):
@@ -154,7 +156,7 @@ def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> At
     older = _living(root)
     _refuse_strangers(root, older, take_over=take_over)
     while True:
-        number = 1 + max([0, *(log.attempt for log in journal.logs(root)), *_rooms(root)])
+        number = 1 + max([0, *(log.attempt for log in journal.logs(root)), *_numbers(root)])
         try:
             attempt = _enter(root, number, run)
             break
@@ -239,6 +241,11 @@ def _last_seen(log: Log) -> float:
 
 
 def _rooms(root: Path) -> list[int]:
+    return [number for number in _numbers(root) if (root / "attempts" / str(number)).is_dir()]
+
+
+def _numbers(root: Path) -> list[int]:
+    """What no new attempt can be called: also a file by mistake may have such a name."""
     return sorted(int(child) for child in _children(root / "attempts") if child.isdecimal())
 
 
@@ -265,12 +272,23 @@ def _run_id(root: Path, note: str | None) -> str:
 
 
 def read_run(root: Path) -> str:
-    """The id in run.json; empty when the file is absent or not ours."""
+    """The id in run.json; empty when the file is absent.
+
+    Raises:
+        Damaged: it is not what Holdfast wrote.
+    """
+    path = root / "run.json"
     try:
-        facts = msgspec.json.decode((root / "run.json").read_bytes())
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        with open(disk.open_plain(path, follow=True), "rb") as file:
+            facts = msgspec.json.decode(file.read())
+    except FileNotFoundError:
         return ""
-    return str(facts.get("run", "")) if isinstance(facts, Mapping) else ""
+    except (disk.NotPlain, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        facts = None
+    run = facts.get("run") if isinstance(facts, Mapping) else None
+    if not isinstance(run, str) or not run:
+        raise Damaged(f"{path}: not what Holdfast wrote; put a copy of it back, or move it away: the run gets a new id")
+    return run
 
 
 # -- the three moves that an attempt makes in the run ---------------------------------------------------------------

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import disk
-from ..errors import Damaged, NotFound
+from ..errors import Damaged, NotFound, StoreError
 from ..retention import Facts
 from ..state import codec, tree
 from . import format
@@ -24,11 +23,12 @@ class Checkpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+        self._manifest: Manifest | None = None
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r})"
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
         """What it holds; its own digest checked.
 
@@ -36,8 +36,9 @@ class Checkpoint:
             NotFound: there is no checkpoint any more.
             Damaged: twice, the second time cold, the manifest was not what was written.
         """
-        path = self.path / MANIFEST
-        manifest: Manifest = _twice(path, lambda: format.decode(_whole(path), path))
+        manifest, path = self._manifest, self.path / MANIFEST
+        if manifest is None:
+            manifest = self._manifest = _twice(path, lambda: format.decode(_whole(path), path))
         return manifest
 
     @property
@@ -122,15 +123,26 @@ class Checkpoint:
             raise Damaged(str(problem))
 
     def problems(self, *, cold: bool = False) -> Iterator[Problem]:
-        """Read every byte; tell which differ from what was committed. With `cold`, from the medium and not the cache."""
+        """Read every byte; tell which differ from what was committed. With `cold`, from the medium and not the cache.
+
+        Raises:
+            StoreError: this user may not read it, so that nothing can be told.
+        """
+        try:
+            yield from self._problems(cold=cold)
+        except PermissionError as error:
+            raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    def _problems(self, *, cold: bool) -> Iterator[Problem]:
         try:
             if cold:
-                for name in (MANIFEST, *self.manifest.files):
+                _forget(self.path / MANIFEST)
+                self._manifest = None
+            for name in self.manifest.files:
+                if cold:
                     _forget(self.path / name)
-                self.__dict__.pop("manifest", None)
-            _ = self.manifest
         except Damaged as error:
-            size = (self.path / MANIFEST).stat().st_size
+            size = os.lstat(self.path / MANIFEST).st_size
             yield Problem(self.path / MANIFEST, 0, size, str(error).partition(": ")[2])
             return
         yield from self._layout_problems()
@@ -151,7 +163,7 @@ class Checkpoint:
             if size is None and not (self.path / MANIFEST).exists():
                 raise NotFound(f"{self.path}: no checkpoint is there any more")
             if size != file.size_bytes:
-                had = "missing" if size is None else f"{size} bytes long"
+                had = "missing, or not a plain file" if size is None else f"{size} bytes long"
                 start = min(size or 0, file.size_bytes)
                 yield Problem(path, start, max(size or 0, file.size_bytes), f"{had}, was {file.size_bytes}")
             elif leaves[name]:
@@ -175,13 +187,14 @@ class Checkpoint:
             yield Problem(path, 0, leaves[0].offset, "the header changed since commit")
 
     def _size(self, name: str) -> int | None:
+        """How long the plain file of that name is; None when there is none."""
         if any((self.path / folder).is_symlink() for folder in Path(name).parents if folder.name):
             return None  # a link to a folder may lead out of the checkpoint
         try:
             facts = os.lstat(self.path / name)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return facts.st_size
+        return facts.st_size if stat.S_ISREG(facts.st_mode) else None
 
 
 def _is_file(path: Path, file: format.File) -> bool:
@@ -262,17 +275,15 @@ def _absent(path: Path) -> Exception:
 def _forget(path: Path) -> None:
     try:
         disk.forget_cached(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, disk.NotPlain):
         return
 
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise Damaged(f"{path}: a link, where a file was committed") from error
-        raise
+        return disk.open_plain(path)
+    except disk.NotPlain as error:
+        raise Damaged(f"{path}: not a plain file, as was committed") from error
 
 
 def _whole(path: Path) -> bytes:

@@ -149,6 +149,8 @@ def fault(checkpoint: Checkpoint) -> str | None:
         return f"damaged: {error}"
     except StoreError as error:
         return f"unreadable: {error}"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
     return None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,8 +23,8 @@ from . import format, shards
 from .attempt import Attempt
 from .checkpoint import Checkpoint, digest_file
 from .format import MANIFEST, Manifest, Name
+from .shelf import Shelf
 
-_MOST_LOOKS = 100  # at a store whose owner saves and prunes meanwhile
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
 
@@ -46,7 +47,7 @@ class Store:
         state = store.load()
 
     Reading needs no permission and no care: other processes may save meanwhile. The first write claims the run; a
-    second writer is refused by name while the first may live.
+    second writer is refused by name while the first may live. Threads may share a store: they write in turn.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, keep: Rule | None = None, take_over: bool = False) -> None:
@@ -54,6 +55,8 @@ class Store:
         self.keep = keep
         self.attempt: Attempt | None = None
         self.parent: str | None = None
+        self._shelf = Shelf(self.root)
+        self._turn = threading.RLock()  # of this process's threads, to claim and to write
         self._take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
 
     def __repr__(self) -> str:
@@ -63,7 +66,7 @@ class Store:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Committed checkpoints, oldest first. Whether they are still what was committed, `verify` tells."""
-        return [Checkpoint(self.root / "checkpoints" / str(name)) for name in self._names()]
+        return [self._shelf.checkpoint(name) for name in self._shelf.names()]
 
     def latest(self) -> Checkpoint:
         """The newest committed checkpoint.
@@ -78,11 +81,12 @@ class Store:
 
     def __getitem__(self, step: int | str) -> Checkpoint:
         """The checkpoint of `step` (the end of its epoch, if both are there), or the one with that name."""
-        wanted = [name for name in self._names() if step in (name.step, str(name))]
+        names = self._shelf.names()
+        wanted = [name for name in names if step in (name.step, str(name))]
         if not wanted:
-            have = ", ".join(map(str, self._names()[-5:])) or "none"
+            have = ", ".join(map(str, names[-5:])) or "none"
             raise NotFound(f"{self.root}: no checkpoint of step {step}; the newest are: {have}")
-        return Checkpoint(self.root / "checkpoints" / str(wanted[-1]))
+        return self._shelf.checkpoint(wanted[-1])
 
     def best(self) -> Checkpoint:
         """The checkpoint that the newest one's `Best` rule ranks first.
@@ -90,14 +94,13 @@ class Store:
         Raises:
             NotFound: no rule, or no checkpoint with that metric.
         """
-        rule = self._best_rule()
-        ranked = [checkpoint for checkpoint in self._readable() if rule.metric in checkpoint.metrics]
-        values = {str(c.path): c.metrics[rule.metric] for c in ranked}
-        sane = [c for c in ranked if values[str(c.path)] == values[str(c.path)]]  # NaN ranks nowhere
-        if not sane:
+        rule = self._own_best() or self._shelf.best_rule()
+        if rule is None:
+            raise NotFound(f'{self.root}: nothing says which metric is best; save with keep=Best("metric", max)')
+        ranked = retention.ranked(rule, self.facts())
+        if not ranked:
             raise NotFound(f"{self.root}: no checkpoint has the metric {rule.metric!r}")
-        top = rule.direction(values[str(c.path)] for c in sane)
-        return next(c for c in sane if values[str(c.path)] == top)
+        return self._shelf.checkpoint(ranked[0].name)
 
     def load(self, step: int | str | None = None, *, types: Iterable[type] = (), placeholders: bool = False) -> Any:
         """The state of the newest valid checkpoint, of a step's, or of "best"; every byte is checked.
@@ -112,27 +115,15 @@ class Store:
         if step is not None:
             chosen = self.best() if step == "best" else self[step]
             return chosen.load(types=types, placeholders=placeholders)
-        damage: list[Damaged] = []
-        tried: set[str] = set()
-        while fresh := [c for c in self.checkpoints() if c.path.name not in tried]:  # its owner may save and prune
-            tried.add(fresh[-1].path.name)
-            try:
-                return fresh[-1].load(types=types, placeholders=placeholders)
-            except Damaged as error:
-                damage.append(error)
-            except NotFound:
-                continue
-        if damage:
-            raise damage[0]
-        raise NotFound(f"{self.root}: no committed checkpoint")
+        return self._shelf.load_newest(types=types, placeholders=placeholders)
 
     def pins(self) -> set[str]:
         """Names that no rule removes."""
-        return {path.name for path in self.root.glob("pins/step-*")}
+        return self._shelf.pins()
 
     def facts(self) -> list[retention.Facts]:
         """What retention goes by, of every checkpoint whose manifest is whole; oldest first."""
-        return self._facts(self.checkpoints())[0]
+        return self._shelf.facts()
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -143,15 +134,18 @@ class Store:
             UsageError: another attempt lives, or may live.
         """
         if self.attempt is None:
-            with _writing(self.root):
-                self.attempt = attempts.claim(self.root, take_over=self._take_over)
+            with self._turn, _writing(self.root):
+                if self.attempt is None:  # still
+                    self.attempt = attempts.claim(self.root, take_over=self._take_over)
         return self.attempt
 
     def close(self) -> None:
         """Give the run back: the next writer need not ask whether this one lives."""
-        if self.attempt is not None:
-            self.attempt.close("end", step=0)
-            self.attempt = None
+        attempt = self.attempt
+        if attempt is not None:
+            with self._acting(attempt, "close"):
+                attempt.close("end", step=0)
+                self.attempt = None
 
     def save(
         self,
@@ -164,7 +158,8 @@ class Store:
     ) -> Checkpoint:
         """Commit `state` as the checkpoint of `step`. When this returns, it survives a power loss.
 
-        Then the rule `keep` is applied: an older checkpoint goes only after this one was read back from the medium.
+        Then the rule `keep` is applied, but never to this one: another checkpoint goes only after this one, and the
+        newest, were read back from the medium.
 
         Raises:
             UsageError: that step is committed already, or the state holds something that cannot be encoded.
@@ -177,7 +172,6 @@ class Store:
         plan = shards.layout(flat.leaves)
         attempt = self.claim()
         need = sum(block.data.nbytes for block in flat.leaves.values()) + 512 * len(flat.leaves)
-        self._require_space(need)
 
         def fill(partial: Path) -> Manifest:
             files, leaves = {}, {}
@@ -189,7 +183,9 @@ class Store:
                 leaves.update(written.leaves)
             return self._manifest(name, facts, files, {key: leaves[key] for key in flat.leaves}, flat.tree)
 
-        return self._commit(attempt, name, fill)
+        with self._acting(attempt, "save"):
+            self._require_space(need)
+            return self._finish(attempt, name, self._begin(attempt, name), fill)
 
     @contextmanager
     def directory(
@@ -230,10 +226,7 @@ class Store:
 
     def prunable(self, rule: Rule) -> list[Checkpoint]:
         """What `prune` would remove, oldest first."""
-        found = self.checkpoints()
-        facts, damaged = self._facts(found)
-        kept = retention.keep(facts, rule) if facts else set()
-        return [c for c in found if c.path.name not in kept and c.path.name not in damaged]
+        return self._prunable(rule, spared=())
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
         """Remove what `rule` does not keep, after the newest that stays was read back whole from the medium.
@@ -243,37 +236,14 @@ class Store:
         Raises:
             Damaged: the newest is not whole on the medium; nothing was removed.
         """
-        if self.attempt is None and not self.prunable(rule):
-            return []
-        attempt = self.claim()
-        doomed = self.prunable(rule)  # looked up as the owner: before, another one might have been at work
-        if not doomed:
-            return []
-        survivor = next(c for c in reversed(self.checkpoints()) if c.path.name not in {d.path.name for d in doomed})
-        with attempt.acting("verify a checkpoint"):
-            for problem in survivor.problems(cold=True):
-                attempt.require()
-                raise Damaged(f"{problem}; no older checkpoint was removed")
-        removed = []
-        with attempt.acting("prune"):
-            for checkpoint in doomed:
-                try:
-                    attempts.discard(attempt, checkpoint.path)
-                except FileNotFoundError:
-                    if not attempt.room.is_dir():
-                        raise
-                    continue  # somebody removed it by hand
-                removed.append(checkpoint)
-        attempt.record("pruned", names=[c.path.name for c in removed])
-        self._point()
-        return removed
+        return self._prune(rule, spared=())
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
         """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name."""
         attempt = self.claim()
-        with attempt.acting("move a checkpoint to quarantine"):
+        with self._acting(attempt, "move a checkpoint to quarantine"):
             path = attempts.set_aside(attempt, checkpoint.path, why)
-        self._point()
+            self._point()
         return path
 
     @cached_property
@@ -282,22 +252,24 @@ class Store:
 
     # -- the parts of a save ---------------------------------------------------------------------------------------
 
-    def _commit(self, attempt: Attempt, name: Name, fill: Callable[[Path], Manifest]) -> Checkpoint:
-        return self._finish(attempt, name, self._begin(attempt, name), fill)
+    @contextmanager
+    def _acting(self, attempt: Attempt, what: str) -> Iterator[None]:
+        with attempt.acting(what), self._turn:  # a forked child is refused before it waits for a thread of its parent's
+            yield
 
     def _begin(self, attempt: Attempt, name: Name) -> Path:
         """An empty directory in the attempt's own room."""
-        if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
-            attempt.require()  # else it may be a successor's
-            raise UsageError(f"{self.root}: {name} is already committed; checkpoints are immutable")
         partial = attempt.room / str(name)
-        with attempt.acting("save"):
+        with self._acting(attempt, "save"):
+            if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
+                attempt.require()  # else it may be a successor's
+                raise UsageError(f"{self.root}: {name} is already committed; checkpoints are immutable")
             disk.remove_tree(partial)
             disk.make_dir(partial)
         return partial
 
     def _finish(self, attempt: Attempt, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Checkpoint:
-        with attempt.acting("save"):
+        with self._acting(attempt, "save"):
             try:
                 data = format.encode(fill(partial))
                 disk.write(partial / MANIFEST, [data])
@@ -305,18 +277,17 @@ class Store:
             except (OSError, UsageError):
                 attempts.clean_up(partial)
                 raise
-        self.parent = str(name)
-        checkpoint = Checkpoint(path)
-        self._point()
-        if self.keep is not None:
-            self.prune(self.keep)
-        return checkpoint
+            self.parent = str(name)
+            self._point()
+            if self.keep is not None:
+                self._prune(self.keep, spared=(str(name),))
+        return Checkpoint(path)
 
     def _manifest(
         self, name: Name, facts: Facts, files: dict[str, format.File], leaves: dict[str, format.Leaf], body: Any
     ) -> Manifest:
         attempt = self.claim()
-        best = next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None) if self.keep else None
+        best = self._own_best()
         return Manifest(
             step=name.step,
             phase=name.phase,
@@ -355,43 +326,37 @@ class Store:
         except NotFound:
             attempts.unpoint(attempt, link)
 
-    def _facts(self, checkpoints: list[Checkpoint]) -> tuple[list[retention.Facts], set[str]]:
-        pins = self.pins()
-        facts, damaged = [], set()
-        for checkpoint in checkpoints:
-            try:
-                facts.append(checkpoint.facts(pinned=checkpoint.path.name in pins))
-            except Damaged:
-                damaged.add(checkpoint.path.name)
-            except NotFound:
-                continue
-        return facts, damaged
+    def _prunable(self, rule: Rule, spared: Collection[str]) -> list[Checkpoint]:
+        facts = self.facts()
+        kept = retention.keep(facts, rule).union(spared)
+        return [self._shelf.checkpoint(each.name) for each in facts if each.name not in kept]
 
-    def _readable(self) -> list[Checkpoint]:
-        """Those whose manifest is whole."""
-        found = self.checkpoints()
-        names = {facts.name for facts in self._facts(found)[0]}
-        return [checkpoint for checkpoint in found if checkpoint.path.name in names]
+    def _prune(self, rule: Rule, spared: Collection[str]) -> list[Checkpoint]:
+        if self.attempt is None and not self._prunable(rule, spared):
+            return []
+        attempt = self.claim()
+        with self._acting(attempt, "prune"):
+            doomed = self._prunable(rule, spared)  # looked up as the owner: before, another one might have been at work
+            if not doomed:
+                return []
+            self._verify_what_stays(attempt, {checkpoint.path.name for checkpoint in doomed}, spared)
+            removed = [checkpoint for checkpoint in doomed if _discarded(attempt, checkpoint)]
+            attempt.record("pruned", names=[c.path.name for c in removed])
+            self._point()
+            return removed
 
-    def _best_rule(self) -> Best:
-        for rule in parts(self.keep) if self.keep is not None else ():
-            if isinstance(rule, Best):
-                return rule
-        for checkpoint in reversed(self._readable()):
-            found = checkpoint.manifest.best
-            if found and found.get("direction") in ("max", "min"):
-                return Best(found["metric"], max if found["direction"] == "max" else min)
-        raise NotFound(f'{self.root}: nothing says which metric is best; save with keep=Best("metric", max)')
+    def _verify_what_stays(self, attempt: Attempt, doomed: set[str], spared: Collection[str]) -> None:
+        """Read the newest that stays, and the spared, back from the medium."""
+        stay = [checkpoint for checkpoint in self.checkpoints() if checkpoint.path.name not in doomed]
+        with attempt.acting("verify a checkpoint"):
+            for checkpoint in stay:
+                if checkpoint is stay[-1] or checkpoint.path.name in spared:
+                    for problem in checkpoint.problems(cold=True):
+                        attempt.require()
+                        raise Damaged(f"{problem}; no older checkpoint was removed")
 
-    def _names(self) -> list[Name]:
-        """Names of what exists, in order. What went between the listing and the look makes it list again."""
-        places = self.root / "checkpoints"
-        for _ in range(_MOST_LOOKS):
-            listed = _listed(places)
-            found = [name for name in listed if attempts.is_checkpoint(places / str(name))]
-            if found == listed or all(name in found or (places / str(name)).exists() for name in listed):
-                break
-        return found
+    def _own_best(self) -> Best | None:
+        return next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None) if self.keep else None
 
 
 @contextmanager
@@ -402,12 +367,14 @@ def _writing(root: Path) -> Iterator[None]:
         raise StoreError(f"{root}: cannot write here: {error.strerror}") from error
 
 
-def _listed(places: Path) -> list[Name]:
-    names: list[Name] = []
-    for _ in range(2):  # a listing is no instant: the only one may have made way for its successor meanwhile
-        if places.is_dir() and not names:
-            names = [name for name in map(format.parse_name, os.listdir(places)) if name]
-    return sorted(names, key=lambda name: name.order)
+def _discarded(attempt: Attempt, checkpoint: Checkpoint) -> bool:
+    try:
+        attempts.discard(attempt, checkpoint.path)
+    except FileNotFoundError:
+        if not attempt.room.is_dir():
+            raise
+        return False  # somebody removed it by hand
+    return True
 
 
 def _name(step: int, phase: str) -> Name:
@@ -422,7 +389,9 @@ def _sync_files(path: Path) -> dict[str, format.File]:
     for place, folders, names in os.walk(path):
         for name in itertools.chain(names, folders):
             inside = (Path(place) / name).relative_to(path).as_posix()
-            if (Path(place) / name).is_symlink() or not format.is_inside(inside):
+            found = Path(place) / name
+            plain = not found.is_symlink() and (found.is_file() or found.is_dir())  # a pipe would be waited for
+            if not plain or not format.is_inside(inside):
                 raise UsageError(f"{inside}: a checkpoint holds plain files only, and its {MANIFEST} is Holdfast's")
         for name in sorted(names):
             disk.sync_file(Path(place) / name)

@@ -1,0 +1,105 @@
+"""Shelf: the checkpoints and pins that lie in a run's directory, as any process finds them. Nothing here writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import Damaged, NotFound
+from ..retention import Facts
+from ..rules import Best
+from . import format
+from .attempt import is_checkpoint
+from .checkpoint import Checkpoint
+from .format import MANIFEST, Name
+
+_MOST_LOOKS = 100  # at a store whose owner saves and prunes meanwhile
+
+
+class _Card(NamedTuple):
+    """What one manifest said. A checkpoint is never changed: this holds while the file is the same one."""
+
+    inode: int
+    mtime_ns: int
+    facts: Facts  # without its pin, which comes and goes
+    best: Mapping[str, str] | None
+
+
+class Shelf:
+    """What lies below `root`. However often it is asked for facts, it decodes each manifest once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._cards: dict[str, _Card] = {}
+
+    def checkpoint(self, name: Name | str) -> Checkpoint:
+        return Checkpoint(self.root / "checkpoints" / str(name))
+
+    def names(self) -> list[Name]:
+        """Names of what exists, in order. What went between the listing and the look makes it list again."""
+        places = self.root / "checkpoints"
+        for _ in range(_MOST_LOOKS):
+            listed = _listed(places)
+            found = [name for name in listed if is_checkpoint(places / str(name))]
+            if found == listed or all(name in found or (places / str(name)).exists() for name in listed):
+                break
+        return found
+
+    def pins(self) -> set[str]:
+        """Names that no rule removes."""
+        return {path.name for path in self.root.glob("pins/step-*")}
+
+    def facts(self) -> list[Facts]:
+        """What retention goes by, of every checkpoint whose manifest is whole and in its own place; oldest first."""
+        cards, pins = self._read(), self.pins()
+        return [card.facts._replace(pinned=card.facts.name in pins) for card in cards]
+
+    def best_rule(self) -> Best | None:
+        """The rule of the newest checkpoint that was saved under one."""
+        for card in reversed(self._read()):
+            if card.best and card.best.get("direction") in ("max", "min"):
+                return Best(card.best["metric"], max if card.best["direction"] == "max" else min)
+        return None
+
+    def load_newest(self, *, types: Iterable[type], placeholders: bool) -> Any:
+        """The state of the newest valid one."""
+        damage: list[Damaged] = []
+        tried: set[Name] = set()
+        while fresh := [name for name in self.names() if name not in tried]:  # its owner may save and prune
+            tried.add(fresh[-1])
+            try:
+                return self.checkpoint(fresh[-1]).load(types=types, placeholders=placeholders)
+            except Damaged as error:
+                damage.append(error)
+            except NotFound:
+                continue
+        if damage:
+            raise damage[0]
+        raise NotFound(f"{self.root}: no committed checkpoint")
+
+    def _read(self) -> list[_Card]:
+        cards = {}
+        for name in map(str, self.names()):
+            with suppress(Damaged, NotFound, FileNotFoundError):
+                cards[name] = self._card(name)
+        self._cards = cards  # what is gone is forgotten; one assignment: another thread may read meanwhile
+        return [card for name, card in cards.items() if card.facts.name == name]
+
+    def _card(self, name: str) -> _Card:
+        checkpoint = self.checkpoint(name)
+        now = os.lstat(checkpoint.path / MANIFEST)  # before the reading: what replaces it meanwhile is read anew
+        known = self._cards.get(name)
+        if known and (known.inode, known.mtime_ns) == (now.st_ino, now.st_mtime_ns):
+            return known
+        return _Card(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.manifest.best)
+
+
+def _listed(places: Path) -> list[Name]:
+    names: list[Name] = []
+    for _ in range(2):  # a listing is no instant: the only one may have made way for its successor meanwhile
+        if places.is_dir() and not names:
+            names = [name for name in map(format.parse_name, os.listdir(places)) if name]
+    return sorted(names, key=lambda name: name.order)
