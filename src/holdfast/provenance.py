@@ -37,7 +37,7 @@ KNOWN_SECRETS = re.compile(
     r"|(?<=[Bb]earer )\S+"
 )
 # user:password@ in the host part; also with a "/" in the password, which is wrong in a URL and common.
-USER_INFO = re.compile(r"(?<=://)(?:[^\s/?#]*|[^\s/@:]+:(?!\d+(?:[/?#]|$))[^\s@]*)(?=@)")
+USER_INFO = re.compile(r"(?<=://)(?:[^\s/?#]*|[^\s/@:]+:(?!\d{1,5}(?:/|$))[^\s@]*)(?=@)")
 NAMED = re.compile(r"""([A-Za-z][\w.\-]*)[\\"']*\s*[:=]\s*""")
 QUOTED = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
