@@ -271,7 +271,7 @@ def test_a_file_among_the_rooms_is_none(root):
 def test_an_odd_journal_in_a_draft_of_a_claim_does_not_matter(odd, root):
     (root / "attempts/.claim-x").mkdir()
     ODD[odd](root / "attempts/.claim-x/attempt-2.jsonl")
-    Store(root).claim()
+    assert Store(root).claim().room.is_dir()
 
 
 # run.json ------------------------------------------------------------------------------------------------------------
