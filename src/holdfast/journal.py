@@ -39,6 +39,7 @@ class _Metrics(_Any, kw_only=True):
 class _Saved(_Any, kw_only=True):
     step: _Count
     stall_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    save_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class _Digests(_Any, kw_only=True):

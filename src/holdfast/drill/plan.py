@@ -50,7 +50,7 @@ def pace(events: Sequence[Event], total_s: float) -> Pace:
     last = max((step for step, _ in steps), default=0)
     saves = {int(event["step"]) for event in events if event["event"] == "saved"}
     gaps = [later - sooner for (_, sooner), (_, later) in pairwise(steps)]
-    durations = [float(event.get("stall_s", 0)) for event in events if event["event"] == "saved"]
+    durations = [float(event.get("save_s", 0)) for event in events if event["event"] == "saved"]
     return Pace(
         last=last,
         saves=tuple(sorted(step for step in saves if 0 < step < last)),

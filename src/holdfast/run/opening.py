@@ -193,7 +193,7 @@ def _track(session: Session) -> None:
 def _cost_of_saving(session: Session) -> float:
     """Seconds that saves of the last attempt that made any took, until this one has measured its own; 0.0 if none did."""
     for log in reversed(journal.logs(session.path)):
-        costs = [float(event.get("stall_s", 0)) for event in log.events if event.get("event") == "saved"]
+        costs = [float(event.get("save_s", 0)) for event in log.events if event.get("event") == "saved"]
         if costs:
             return max(costs)
     return 0.0

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Self
 
 from .. import journal
-from ..errors import StoreError, Superseded, UsageError
+from ..errors import HoldfastError, StoreError, Superseded, UsageError
 from ..rules import Every, Last, Rule
 from ..store import format
 from ..terminal import warn
@@ -51,6 +51,8 @@ class Run(AbstractContextManager["Run"]):
         types: enums, dataclasses and named tuples of yours that the state holds and that are not in it at the start.
         seed: of the data order; by default what the framework was seeded with.
         take_over: the caller knows that no other attempt of this run lives.
+        background: periodic saves stall the loop only while the state is copied to memory; an error of one surfaces at
+            a later safe point, with its own type. False: each save has returned before the loop goes on.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Run(AbstractContextManager["Run"]):
         types: Iterable[type] = (),
         seed: int | None = None,
         take_over: bool = False,
+        background: bool = True,
     ) -> None:
         if start_from is not None and branch_from is not None:
             raise UsageError("start_from takes weights, branch_from goes on exactly: give one of them")
@@ -100,6 +103,7 @@ class Run(AbstractContextManager["Run"]):
             types=frozenset([types] if isinstance(types, type) else types),
             seed=seed,
             take_over=take_over,
+            background=background,
         )
         require_overridable(self._options.overrides, self._tracked)
         self._session: Session | None = None
@@ -191,11 +195,20 @@ class Run(AbstractContextManager["Run"]):
         session.baseline = None
         if session.saved != session.here:
             saving.save(session, "asked", saving.flush_metrics(session, session.position.phase))
+            saving.land(session)
         elif session.steps_here == 0 and session.saves_here:
             raise UsageError(
                 f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the steps; "
                 "call run.safe_point() after each, and run.save() after it when that one is to be saved"
             )
+
+    def wait(self) -> None:
+        """Return when what was saved so far survives a power loss.
+
+        Raises:
+            StoreError: the save that was in flight failed.
+        """
+        saving.land(self._inside("wait"))
 
     def log(self, **metrics: Any) -> None:
         """Note numbers about the step in progress, or about the epoch after its last step.
@@ -233,6 +246,7 @@ class Run(AbstractContextManager["Run"]):
             metrics = saving.flush_metrics(session, "end")
             session.logged = after
         saving.flush_metrics(session, "exit")
+        saving.land(session)
         if session.here.order > (session.saved or format.Name(0)).order:
             saving.save(session, "the end", metrics)
         if session.stop.reason is not None:
@@ -244,6 +258,8 @@ class Run(AbstractContextManager["Run"]):
         session = self._now()
         self._session = None
         try:
+            if error is not None:
+                _land_quietly(session)
             if error is not None and session.over is None and not isinstance(error, Superseded):
                 with suppress(StoreError):  # nothing may hide the error itself
                     session.attempt.close("failed", **_failure(session, error))
@@ -256,6 +272,14 @@ class Run(AbstractContextManager["Run"]):
             session.left = True
             session.around.close()
             session.progress.close()
+
+
+def _land_quietly(session: Session) -> None:
+    """The save in flight is as good as any, whatever ended the block."""
+    try:
+        saving.land(session)
+    except HoldfastError as error:
+        warn(f"the save in flight failed: {error}")
 
 
 def _failure(session: Session, error: BaseException) -> dict[str, Any]:

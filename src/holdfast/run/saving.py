@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 from .. import interval, retention
 from ..errors import NoSpace, Stopped
 from ..interval import Mark
 from ..rules import Best, Every, parts
 from ..store import format
-from ..store.store import Facts
+from ..store.shards import Staged
+from ..store.store import Abandoned, Facts
 from ..terminal import say, warn
-from .session import Session
+from .session import Flight, Session
 from .tracked import RESERVED, digests
+from .writer import BeforeEach
 
 LAST_CHANCE = ("asked", "the end")  # besides a stop: reasons for which a full disk is an error
+BACKGROUND = ("asked", "new best", "due")  # reasons for which nobody waits
 FLUSH_S = 1.0
 
 
@@ -37,6 +42,8 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     """
     session.position.phase = phase
     session.steps_here += 1
+    if session.flight is not None and session.writer.done:
+        land(session)
     metrics = flush_metrics(session, phase, epoch)
     now = session.mark(epoch, at_end=phase == "end")
     session.step_s = max(session.step_s, now.seconds - session.last_point_s)
@@ -58,40 +65,88 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
 def save(
     session: Session, reason: str, metrics: Mapping[str, float], epoch: int | None = None, *, last_chance: bool = True
 ) -> None:
-    """Commit the state. A full disk lets the loop go on, loudly, unless this save is the last chance.
+    """Commit the state, in the background if that will do. A full disk lets the loop go on, loudly, unless this save is
+    the last chance.
 
     Raises:
         NoSpace: it does not fit, and this is the last chance: a stop, the end, or the caller's wish.
+        StoreError: what the save before this one ended with, if it was in the background.
     """
-    position, began = session.position, time.monotonic()
-    at = position.epoch if epoch is None else epoch
-    facts = Facts(position.phase, at, metrics, session.options.note, session.document())
+    began = time.monotonic()
+    if session.stop.reason is not None and session.flight is not None and session.flight.reason == "due":
+        session.writer.abandon()  # what is newer will be durable sooner
+    land(session)
     session.asked = False
-    try:
-        session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
-        checkpoint = session.store.save(session.state(), step=position.step, facts=facts)
-    except NoSpace as error:
-        if last_chance or session.stop.reason is not None:
-            raise
-        warn(f"step {position.step} is not saved, and training goes on: {error}")
-        session.attempt.record("save_failed", step=position.step, error=str(error))
-        session.last_save = session.mark(epoch, at_end=position.phase == "end")  # not again at every step
-        return
-    stall_s = time.monotonic() - began
-    session.saved, session.ranked = checkpoint.manifest.name, None
+    staged = session.stage(background=session.options.background and reason in BACKGROUND)
+    at = session.position.epoch if epoch is None else epoch
+    flight = Flight(
+        session.here,
+        reason,
+        Facts(session.position.phase, at, metrics, session.options.note),
+        last_chance=last_chance,
+        before=session.saved,
+        began_s=began,
+        stall_s=time.monotonic() - began,
+    )
+    session.saved, session.ranked, session.flight = flight.name, None, flight
     session.saves_here += 1
-    session.save_s = max(session.save_s, stall_s)
-    session.last_save = session.mark(epoch, at_end=position.phase == "end")
+    session.last_save = session.mark(epoch, at_end=session.position.phase == "end")
+    commit = partial(_commit, session, staged, flight)
+    if staged.snapshot is not None:
+        session.writer.submit(commit)
+    else:
+        _settle(session, flight, partial(commit, lambda: None))
+
+
+def _commit(session: Session, staged: Staged, flight: Flight, before_each: BeforeEach) -> None:
+    """The part of a save that need not stall the loop."""
+    if staged.snapshot is not None:
+        staged.snapshot.finish()
+    session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
+    facts = replace(flight.facts, document=session.document())
+    checkpoint = session.store.commit(staged, step=flight.name.step, facts=facts, before_each=before_each)
+    save_s = time.monotonic() - flight.began_s
+    session.save_s = max(session.save_s, save_s)
     session.attempt.record(
         "saved",
-        step=position.step,
-        phase=position.phase,
+        step=flight.name.step,
+        phase=flight.name.phase,
         checkpoint=checkpoint.name,
-        stall_s=round(stall_s, 6),
+        stall_s=round(flight.stall_s if staged.snapshot is not None else save_s, 6),
+        save_s=round(save_s, 6),
         size_bytes=checkpoint.size_bytes,
-        reason=reason,
+        reason=flight.reason,
     )
     session.attempt.flush()
+
+
+def land(session: Session) -> None:
+    """Wait for the save in flight, and take its outcome.
+
+    Raises:
+        StoreError: it failed; NoSpace only when it was the last chance.
+    """
+    if session.flight is not None:
+        _settle(session, session.flight, session.writer.wait)
+
+
+def _settle(session: Session, flight: Flight, outcome: Callable[[], None]) -> None:
+    """Take the outcome of a save; what does not come is not saved."""
+    try:
+        outcome()
+    except BaseException as error:
+        if session.writer.in_flight:  # only the waiting has ended: a second Ctrl-C
+            raise
+        session.saved = flight.before
+        spared = isinstance(error, NoSpace) and not flight.last_chance and session.stop.reason is None
+        if not spared and not isinstance(error, Abandoned):
+            raise
+        if spared:
+            warn(f"step {flight.name.step} is not saved, and training goes on: {error}")
+            session.attempt.record("save_failed", step=flight.name.step, error=str(error))
+    finally:
+        if not session.writer.in_flight:
+            session.flight, session.ranked = None, None
 
 
 def stop_now(session: Session, reason: str) -> None:
@@ -99,7 +154,9 @@ def stop_now(session: Session, reason: str) -> None:
 
     Raises:
         Stopped: always.
+        StoreError: the save in flight failed, which was of this very step.
     """
+    land(session)
     position = session.position
     session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
     session.progress.close()
@@ -135,7 +192,7 @@ def _reason_to_save(session: Session, now: Mark, metrics: Mapping[str, float], *
 def _is_best(session: Session, metrics: Mapping[str, float]) -> bool:
     rules = [rule for rule in parts(session.options.keep) if isinstance(rule, Best) and rule.metric in metrics]
     if rules and session.ranked is None:
-        session.ranked = session.store.facts()
+        session.ranked = [*session.store.facts(), *([session.flight.ranks()] if session.flight else [])]
     return any(retention.beats(metrics[rule.metric], rule, session.ranked or ()) for rule in rules)
 
 
@@ -153,7 +210,7 @@ def _show(session: Session) -> None:
     """Let readers of a running run see its journal, a little behind."""
     if time.monotonic() - session.flushed_s > FLUSH_S:
         with suppress(NoSpace):  # kept, and written by the next
-            session.attempt.flush()
+            session.attempt.show()
         session.flushed_s = time.monotonic()
 
 

@@ -16,10 +16,12 @@ from ..interval import Mark
 from ..provenance import document
 from ..rules import Every, Rule
 from ..state import rng
+from ..state.snapshot import Arena
 from ..state.tree import types_in
 from ..store import format
-from ..store.store import Store
-from ..terminal import Progress, say
+from ..store.shards import Staged
+from ..store.store import Facts, Store
+from ..terminal import Progress, say, warn
 from . import fingerprint, settings
 from .position import Position
 from .resume import Resumed
@@ -27,6 +29,7 @@ from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
 from .vars import Vars
 from .weights import StartFrom
+from .writer import Writer
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Options:
     types: frozenset[type]
     seed: int | None
     take_over: bool
+    background: bool
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, Rule):
@@ -74,6 +78,26 @@ class Source:
     loader: Any
     feed: Feed
     begins: Any = None  # where its first walk goes on: what its predecessor, or an earlier attempt, had reached
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A save on its way to the disk, and what it takes the place of."""
+
+    name: format.Name
+    reason: str
+    facts: Facts
+    last_chance: bool
+    before: format.Name | None  # the newest save, should this one come to nothing
+    began_s: float
+    stall_s: float
+
+    def ranks(self) -> retention.Facts:
+        """What a new best has to beat, before the checkpoint is there."""
+        name, facts = self.name, self.facts
+        return retention.Facts(
+            str(name), name.step, name.phase, facts.epoch, time.time(), facts.metrics, size_bytes=0, pinned=False
+        )
 
 
 class Session:
@@ -115,9 +139,12 @@ class Session:
         self.last_point_s = time.monotonic()
         self.last_save = Mark(0, 0, time.monotonic(), at_end=False)
         self.missed: set[str] = set()  # metrics of `Best` that were not logged, and told so
-        self.saved: format.Name | None = None
+        self.saved: format.Name | None = None  # or about to be: the one in flight
+        self.flight: Flight | None = None
+        self.writer, self.arena = Writer(), Arena()
         self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
         self.asked = False  # run.save() inside a loop
+        self.cramped = False  # there was no memory for a snapshot, and it was told
         self.flushed_s = time.monotonic()
         self._document: dict[str, Any] | None = None
 
@@ -187,6 +214,18 @@ class Session:
     def state(self) -> dict[str, Any]:
         """All that a checkpoint holds."""
         return {**self.tracked.capture(), RESERVED: self.memory()}
+
+    def stage(self, *, background: bool) -> Staged:
+        """The state ready to be written: for a save in the background, a copy of it, if memory allows."""
+        state = self.state()
+        if background:
+            try:
+                return self.store.stage(state, self.arena)
+            except MemoryError as error:
+                if not self.cramped:
+                    warn(f"{error}: saves stall the loop until they are durable")
+                self.cramped = True
+        return self.store.stage(state)
 
     def ask_probe(self) -> Any:
         """The probe's result; random numbers and training flags are afterwards as they were."""

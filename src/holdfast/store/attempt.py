@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -35,6 +36,7 @@ class Attempt:
         self.room = root / "attempts" / str(number)
         self.journal = self.room / f"attempt-{number}.jsonl"
         self._waiting: list[Event] = []
+        self._turn = threading.Lock()  # a save in flight writes to the journal too
         self._pid = os.getpid()
 
     @property
@@ -53,9 +55,22 @@ class Attempt:
             Superseded: a later attempt owns the run.
         """
         if self._waiting:
-            with self.acting("write the journal"):
-                journal.append(self.journal, self._waiting, sync=sync)
-            self._waiting.clear()
+            with self.acting("write the journal"), self._turn:
+                self._append(sync=sync)
+
+    def show(self) -> None:
+        """As `flush`, unless another thread is about to."""
+        if self._waiting and self._turn.acquire(blocking=False):
+            try:
+                with self.acting("write the journal"):
+                    self._append(sync=False)
+            finally:
+                self._turn.release()
+
+    def _append(self, *, sync: bool) -> None:
+        count = len(self._waiting)
+        journal.append(self.journal, self._waiting[:count], sync=sync)
+        del self._waiting[:count]
 
     def close(self, event: str, /, **facts: Any) -> None:
         """Say good-bye: with this as its last line, the attempt counts as gone."""

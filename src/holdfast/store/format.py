@@ -92,6 +92,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return sum(file.size_bytes for file in self.files.values())
 
 
+hasher = xxhash.xxh3_128  # of pieces that come in parts
+
+
 def digest(data: bytes | bytearray | memoryview) -> str:
     """xxh3_128 of `data`, 32 hex digits: it finds damage, not malice."""
     return xxhash.xxh3_128_hexdigest(data)

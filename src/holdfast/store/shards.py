@@ -1,14 +1,18 @@
-"""Shards: leaves laid out in safetensors files of at most 1 GiB, and read back. The layout is pure."""
+"""Shards: leaves laid out in safetensors files of at most 1 GiB, and on their way to the disk. The layout is pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from .. import bulk
+from ..bulk import Run
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
-from .format import File, Leaf, digest, joined_digest, shard_stem
+from ..state.snapshot import Snapshot
+from .format import File, Leaf, hasher, joined_digest, shard_stem
 
 SHARD_BYTES = 1 << 30
 MOST_GROUPS = 32  # a state with more top-level keys than this goes into one group of shards
@@ -19,7 +23,7 @@ class Shard(NamedTuple):
 
     name: str
     keys: list[str]
-    names: list[str]  # of the tensors, as safetensors' readers see them
+    header: bytes
 
 
 def layout(leaves: Mapping[str, Block]) -> list[Shard]:
@@ -35,7 +39,8 @@ def layout(leaves: Mapping[str, Block]) -> list[Shard]:
         packs = list(_packed(members, leaves))
         for index, pack in enumerate(packs, 1):
             part = "" if len(packs) == 1 else f"-{index:05d}-of-{len(packs):05d}"
-            shards.append(Shard(f"{stem}{part}.safetensors", [key for key, _ in pack], _unique(pack)))
+            keys = [key for key, _ in pack]
+            shards.append(Shard(f"{stem}{part}.safetensors", keys, header(keys, _unique(pack), leaves)))
     return shards
 
 
@@ -65,11 +70,14 @@ def _unique(pack: list[tuple[str, str]]) -> list[str]:
     return names
 
 
-def header(shard: Shard, leaves: Mapping[str, Block]) -> bytes:
-    """The length and the JSON in front of the data. Source: safetensors' format description."""
+def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block]) -> bytes:
+    """The length and the JSON in front of the data; `names`: of the tensors, as safetensors' readers see them.
+
+    Source: safetensors' format description.
+    """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
-    for key, name in zip(shard.keys, shard.names, strict=True):
+    for key, name in zip(keys, names, strict=True):
         block = leaves[key]
         size = block.data.nbytes
         code = SAFETENSORS.get(block.dtype)
@@ -84,6 +92,22 @@ def header(shard: Shard, leaves: Mapping[str, Block]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
+class Staged(NamedTuple):
+    """A state ready to be written: its tree, its leaves, and its files as they are to be.
+
+    A snapshot holds each file's bytes in one piece; without it they are gathered from the leaves.
+    """
+
+    tree: Any
+    leaves: Mapping[str, Block]
+    shards: Sequence[Shard]
+    snapshot: Snapshot | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(block.data.nbytes for block in self.leaves.values())
+
+
 class Written(NamedTuple):
     """What a shard's file turned out to hold."""
 
@@ -91,30 +115,27 @@ class Written(NamedTuple):
     leaves: dict[str, Leaf]
 
 
-class Writing:
-    """The chunks of one shard, digested as they pass from memory to the disk."""
+def write(path: Path, staged: Staged, index: int, before_each: Callable[[], None]) -> Written:
+    """Write one shard into the directory `path`; the manifest's entries for it, digests taken on the way."""
+    shard = staged.shards[index]
+    sizes = [len(shard.header), *(staged.leaves[key].data.nbytes for key in shard.keys)]
+    snapshot = staged.snapshot
+    runs = [Run(snapshot.images[index], sizes)] if snapshot is not None else _runs(shard, staged.leaves)
+    digests = bulk.write(path / shard.name, runs, sum(sizes), hasher, before_each)
+    offset = sizes[0]
+    leaves = {}
+    for key, found in zip(shard.keys, digests[1:], strict=True):
+        block = staged.leaves[key]
+        size = block.data.nbytes
+        leaves[key] = Leaf(
+            block.kind, block.dtype, tuple(block.shape), shard.name, offset, size, found, dict(block.attrs)
+        )
+        offset += size
+    return Written(File(offset, joined_digest(digests)), leaves)
 
-    def __init__(self, shard: Shard, blocks: Mapping[str, Block]) -> None:
-        self._shard, self._blocks = shard, blocks
-        self._header = header(shard, blocks)
-        self._digests: list[str] = []
 
-    def chunks(self) -> Iterator[bytes | memoryview]:
-        self._digests = [digest(self._header)]
-        yield self._header
-        for key in self._shard.keys:
-            data = self._blocks[key].data
-            self._digests.append(digest(data))
-            yield data
-
-    def written(self) -> Written:
-        """The entries for the manifest, after the last chunk has gone."""
-        offset = len(self._header)
-        leaves = {}
-        for key, found in zip(self._shard.keys, self._digests[1:], strict=True):
-            block = self._blocks[key]
-            size = block.data.nbytes
-            shape, attrs = tuple(block.shape), dict(block.attrs)
-            leaves[key] = Leaf(block.kind, block.dtype, shape, self._shard.name, offset, size, found, attrs)
-            offset += size
-        return Written(File(offset, joined_digest(self._digests)), leaves)
+def _runs(shard: Shard, leaves: Mapping[str, Block]) -> Iterator[Run]:
+    yield Run(memoryview(shard.header), [len(shard.header)])
+    for key in shard.keys:
+        data = leaves[key].data
+        yield Run(data, [data.nbytes])

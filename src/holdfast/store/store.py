@@ -18,12 +18,20 @@ from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from ..provenance import document
 from ..rules import Best, Rule, parts
 from ..state import tree
+from ..state.codec import Block
+from ..state.snapshot import Arena, Image, Snapshot
 from . import attempt as attempts
 from . import format, shards
 from .attempt import Attempt
 from .checkpoint import Checkpoint, digest_file
 from .format import MANIFEST, Manifest, Name
+from .shards import Staged
 from .shelf import Shelf
+
+
+class Abandoned(Exception):
+    """A save has given way to a newer one; the store is as it was."""
+
 
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
@@ -166,25 +174,36 @@ class Store:
             NoSpace: it does not fit; the store is as it was.
             Superseded: a later attempt owns the run.
         """
-        facts = facts or Facts(metrics=metrics or {}, note=note)
-        name = _name(step, facts.phase)
+        return self.commit(self.stage(state), step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
+
+    def stage(self, state: Any, arena: Arena | None = None, later: Callable[[Block], bool] = lambda _: False) -> Staged:
+        """What `commit` takes: `state` laid out in files. With an arena, a copy of it, but for what `later` allows.
+
+        Without one nothing is copied: until `commit` has returned, nobody may change the state.
+        """
         flat = tree.flatten(state)
         plan = shards.layout(flat.leaves)
+        if arena is None:
+            return Staged(flat.tree, flat.leaves, plan)
+        snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in plan], flat.leaves, later)
+        return Staged(flat.tree, snapshot.blocks, plan, snapshot)
+
+    def commit(
+        self, staged: Staged, *, step: int, facts: Facts | None = None, before_each: Callable[[], None] = lambda: None
+    ) -> Checkpoint:
+        """The second half of `save`. What `before_each` request to the disk raises ends it: nothing was saved."""
+        facts = facts or Facts()
+        name = _name(step, facts.phase)
         attempt = self.claim()
-        need = sum(block.data.nbytes for block in flat.leaves.values()) + 512 * len(flat.leaves)
 
         def fill(partial: Path) -> Manifest:
-            files, leaves = {}, {}
-            for shard in plan:
-                writing = shards.Writing(shard, flat.leaves)
-                disk.write(partial / shard.name, writing.chunks())
-                written = writing.written()
-                files[shard.name] = written.file
-                leaves.update(written.leaves)
-            return self._manifest(name, facts, files, {key: leaves[key] for key in flat.leaves}, flat.tree)
+            written = [shards.write(partial, staged, index, before_each) for index in range(len(staged.shards))]
+            files = {shard.name: each.file for shard, each in zip(staged.shards, written, strict=True)}
+            leaves = {key: leaf for each in written for key, leaf in each.leaves.items()}
+            return self._manifest(name, facts, files, {key: leaves[key] for key in staged.leaves}, staged.tree)
 
         with self._acting(attempt, "save"):
-            self._require_space(need)
+            self._require_space(staged.size_bytes + 512 * len(staged.leaves))
             return self._finish(attempt, name, self._begin(attempt, name), fill)
 
     @contextmanager
@@ -274,7 +293,7 @@ class Store:
                 data = format.encode(fill(partial))
                 disk.write(partial / MANIFEST, [data])
                 path = attempts.publish(attempt, partial, str(name))
-            except (OSError, UsageError):
+            except (OSError, UsageError, Abandoned):
                 attempts.clean_up(partial)
                 raise
             self.parent = str(name)

@@ -1,0 +1,240 @@
+"""Bulk: big files, written past the page cache by several threads and digested on the way.
+
+Besides `disk`, the only module that changes files. What a file system refuses (O_DIRECT, preallocation) is done without;
+after `write` the bytes survive a power loss either way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from .pages import PAGE, address, copy, pages
+
+CHUNK_BYTES = 8 << 20  # of one request
+THREADS = min(4, 2 * (os.cpu_count() or 1))  # requests on their way
+BUFFERS = THREADS + 2  # besides the caller's memory: 48 MiB, kept for the next file
+DIRECT_BYTES = 4 << 20  # a smaller file goes through the page cache, and needs no threads
+
+_REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+_idle: deque[memoryview] = deque()
+os.register_at_fork(after_in_child=_idle.clear)  # a forked child does not get these pages
+
+
+class Hash(Protocol):
+    def update(self, data: memoryview, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+class Run(NamedTuple):
+    """Pieces of a file that lie one after another in memory."""
+
+    data: memoryview
+    sizes: Sequence[int]
+
+
+def write(
+    path: Path,
+    runs: Iterable[Run],
+    size: int,
+    hasher: Callable[..., Hash],
+    before_each: Callable[[], None] = lambda: None,
+) -> list[str]:
+    """Create `path` with the `size` bytes of all runs, flushed to the device; the digests of its pieces.
+
+    The digests are of the bytes as they are handed to the disk. What `before_each` request raises ends the writing.
+
+    Raises:
+        FileExistsError: something has that name.
+        OSError: the file may be there, incomplete.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    writing = _Writing(descriptor, hasher, before_each)
+    try:
+        if size >= DIRECT_BYTES:
+            _preallocate(descriptor, size, path)
+            writing.go_direct(THREADS)
+        for run in runs:
+            writing.add(run)
+        writing.finish()
+        os.fsync(descriptor)
+    finally:
+        writing.close()
+        os.close(descriptor)
+    return writing.digests
+
+
+def release() -> None:
+    """Give back the buffers that are kept between files."""
+    _idle.clear()
+
+
+class _Buffers:
+    """Page-aligned chunks, at most `BUFFERS` at a time; afterwards they wait for the next file."""
+
+    def __init__(self) -> None:
+        self._all: list[memoryview] = []
+        self.free: deque[memoryview] = deque()
+
+    def take(self) -> memoryview | None:
+        """A chunk that nobody uses; None when all are on their way to the disk."""
+        if not self.free and len(self._all) < BUFFERS:
+            try:
+                fresh = _idle.popleft()
+            except IndexError:
+                fresh = pages(CHUNK_BYTES)
+            self._all.append(fresh)
+            self.free.append(fresh)
+        return self.free.popleft()[:CHUNK_BYTES] if self.free else None
+
+    def close(self) -> None:
+        _idle.extend(self._all[: max(0, BUFFERS - len(_idle))])
+
+
+class _Writing:
+    """One file on its way to the disk: pieces come in, chunks go out."""
+
+    def __init__(self, descriptor: int, hasher: Callable[..., Hash], before_each: Callable[[], None]) -> None:
+        self.digests: list[str] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._direct = False
+        self._descriptor, self._hasher, self._before_each = descriptor, hasher, before_each
+        self._end = 0  # of what was handed out
+        self._chunk, self._filled = memoryview(b""), 0
+        self._buffers = _Buffers()
+        self._pending: dict[Future[None], memoryview] = {}
+
+    def go_direct(self, threads: int) -> None:
+        """Whole pages past the page cache from here on; without threads, one request after the other."""
+        self._direct = True
+        _set_direct(self._descriptor, wanted=True)
+        self._pool = ThreadPoolExecutor(threads) if threads else None
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._buffers.close()
+
+    def add(self, run: Run) -> None:
+        """The next pieces, from where they lie if that is at a page's start, else by way of a chunk of our own."""
+        at_page = self._direct and not self._filled and self._end % PAGE == 0
+        whole = run.data.nbytes // CHUNK_BYTES * CHUNK_BYTES
+        if not (at_page and whole and address(run.data) % PAGE == 0):
+            whole = 0
+        start = sent = 0
+        for end in accumulate(run.sizes):
+            while sent < min(end, whole):
+                self._hand_out(run.data[sent : sent + CHUNK_BYTES])
+                sent += CHUNK_BYTES
+            if end <= whole:
+                self.digests.append(self._hasher(run.data[start:end]).hexdigest())
+            else:
+                self._gather(run.data[start:end], max(0, whole - start))
+            start = end
+
+    def _gather(self, piece: memoryview, sent: int) -> None:
+        """Copy a piece, but for what was sent of it, into our chunk, and hand that out whenever it is full."""
+        room = len(self._chunk) - self._filled
+        if not sent and piece.nbytes <= room:
+            self.digests.append(self._hasher(self._copied(piece)).hexdigest())
+            return
+        digest = self._hasher(piece[:sent])
+        while sent < piece.nbytes:
+            if self._filled == len(self._chunk):
+                self._next_chunk()
+            part = self._copied(piece[sent : sent + len(self._chunk) - self._filled])
+            digest.update(part)
+            sent += part.nbytes
+        self.digests.append(digest.hexdigest())
+
+    def _copied(self, part: memoryview) -> memoryview:
+        place = self._chunk[self._filled : self._filled + part.nbytes]
+        copy(place, part)
+        self._filled += part.nbytes
+        return place
+
+    def _next_chunk(self) -> None:
+        if self._filled:
+            self._hand_out(self._chunk, ours=True)
+        while (chunk := self._buffers.take()) is None:
+            self._settle(FIRST_COMPLETED)
+        self._chunk, self._filled = chunk, 0
+
+    def _hand_out(self, data: memoryview, *, ours: bool = False) -> None:
+        self._before_each()
+        offset, self._end = self._end, self._end + data.nbytes
+        if self._pool is None:
+            self._write(data, offset)
+            self._buffers.free.extend([data] if ours else [])
+            return
+        while len(self._pending) >= 2 * THREADS:
+            self._settle(FIRST_COMPLETED)
+        task = self._pool.submit(copy_context().run, self._write, data, offset)
+        self._pending[task] = data if ours else memoryview(b"")
+
+    def _settle(self, until: str) -> None:
+        for task in wait(self._pending, return_when=until).done:
+            chunk = self._pending.pop(task)
+            task.result()
+            self._buffers.free.extend([chunk] if chunk else [])
+
+    def _write(self, data: memoryview, offset: int) -> None:
+        refused = False
+        while data:
+            try:
+                done = os.pwrite(self._descriptor, data, offset)
+            except OSError as error:
+                if refused or error.errno != errno.EINVAL:
+                    raise
+                refused = True  # O_DIRECT, by the file system after all, or after a short write: then with the cache
+                _set_direct(self._descriptor, wanted=False)
+                continue
+            data, offset = data[done:], offset + done
+
+    def finish(self) -> None:
+        """The last chunk. Its end, which fills no page, goes through the page cache."""
+        aligned = self._filled // PAGE * PAGE if self._direct else 0
+        tail = self._chunk[aligned : self._filled]
+        if aligned:
+            self._hand_out(self._chunk[:aligned])
+        if self._pending:
+            self._settle(ALL_COMPLETED)
+        _set_direct(self._descriptor, wanted=False)
+        if tail:
+            self._hand_out_last(tail)
+
+    def _hand_out_last(self, tail: memoryview) -> None:
+        self._before_each()
+        self._write(tail, self._end)
+
+
+def _preallocate(descriptor: int, size: int, path: Path) -> None:
+    """Reserve the file's bytes: a full disk shows now, and requests need not wait for each other at its end."""
+    if _fallocate is not None and _fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
+        code = ctypes.get_errno()
+        if code not in _REFUSED:
+            raise OSError(code, os.strerror(code), str(path))
+
+
+def _set_direct(descriptor: int, *, wanted: bool) -> bool:
+    """Turn O_DIRECT on or off; whether that changed anything."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    if bool(flags & os.O_DIRECT) == wanted:
+        return False
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags ^ os.O_DIRECT)
+    except OSError as error:
+        if not wanted or error.errno not in _REFUSED:
+            raise
+        return False
+    return True

@@ -1,0 +1,40 @@
+"""Pages: page-aligned memory for bulk data, and copies into it that let other threads run."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+PAGE = 4096  # what O_DIRECT wants of addresses, lengths and offsets; more on no disk that we have seen
+_HUGE = 2 << 20  # below this there is no huge page to have
+_FREEING_BYTES = 256 << 10  # a smaller copy is over before another thread could use the time
+
+
+def pages(size: int) -> memoryview:
+    """`size` bytes of zeros, rounded up to whole pages; the first write to each page costs a fault.
+
+    Forked children do not get them: a save in flight would pay for every page that it writes meanwhile.
+    """
+    whole = mmap.mmap(-1, max(PAGE, rounded(size)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for advice in ("MADV_DONTFORK", *(["MADV_HUGEPAGE"] if size >= _HUGE else [])):
+        if hasattr(mmap, advice):
+            whole.madvise(getattr(mmap, advice))
+    return memoryview(whole)
+
+
+def rounded(size: int) -> int:
+    """`size` rounded up to whole pages."""
+    return -(-size // PAGE) * PAGE
+
+
+def address(view: memoryview) -> int:
+    """Where writable, non-empty memory begins."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+def copy(target: memoryview, source: memoryview) -> None:
+    """Copy `source` over `target`, which is as long; other threads run meanwhile when that is worth it."""
+    if source.nbytes < _FREEING_BYTES or source.readonly:
+        target[:] = source
+    else:
+        ctypes.memmove(address(target), address(source), source.nbytes)

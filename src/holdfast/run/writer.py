@@ -1,0 +1,71 @@
+"""Writer: one save in flight, on a thread of its own. It knows threads, and nothing of checkpoints."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+from ..store.store import Abandoned
+
+BeforeEach = Callable[[], None]
+
+
+class Writer:
+    """Runs one piece of work at a time beside the loop; its outcome is fetched by whoever gave it."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._unwanted = threading.Event()
+        self._outcome: Any = None
+        self._error: BaseException | None = None
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether work was submitted whose outcome nobody has fetched."""
+        return self._thread is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether fetching the outcome would not wait."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def submit(self, work: Callable[[BeforeEach], Any]) -> None:
+        """Begin `work`, which is to call its argument now and then: that ends it once `abandon` was called."""
+        if self._thread is not None:
+            raise RuntimeError("a save is in flight: wait for it first")
+        self._unwanted.clear()
+        self._outcome = self._error = None
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run, work), name="holdfast", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> Any:
+        """The outcome, when it is there: what the work returned, None when there was none.
+
+        Raises:
+            BaseException: what the work raised; Abandoned when it has given way.
+        """
+        thread = self._thread
+        if thread is None:
+            return None
+        thread.join()
+        self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self._outcome
+
+    def abandon(self) -> None:
+        """Let the work end at its next request to the disk; what has made its last one comes to its own end."""
+        self._unwanted.set()
+
+    def _run(self, work: Callable[[BeforeEach], Any]) -> None:
+        try:
+            self._outcome = work(self._before_each)
+        except BaseException as error:
+            self._error = error
+
+    def _before_each(self) -> None:
+        if self._unwanted.is_set():
+            raise Abandoned

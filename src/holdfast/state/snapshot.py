@@ -1,0 +1,170 @@
+"""Snapshot: a state in host memory that nothing else touches. The memory is kept from save to save.
+
+First touch of memory costs more than the copy itself, so the arena is touched once, reused, and released on request.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..pages import address, copy, pages, rounded
+from .codec import Block
+
+SPARE_BYTES = 256 << 20  # left to everybody else when an arena is made
+COPY_THREADS = 2
+_THREADS_PAY_BYTES = 32 << 20
+_TOUCH_BYTES = 64 << 20  # between two looks at whether touching is still wanted
+
+
+class Image(NamedTuple):
+    """A file as it is to be: its first bytes, then the leaves under `keys` one after another."""
+
+    lead: bytes
+    keys: Sequence[str]
+
+    def size(self, blocks: Mapping[str, Block]) -> int:
+        return len(self.lead) + sum(blocks[key].data.nbytes for key in self.keys)
+
+
+class Arena:
+    """The memory of one snapshot at a time."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(b"")
+        self._touched = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Host memory that it holds."""
+        return self._memory.nbytes
+
+    def room(self, size: int) -> memoryview:
+        """At least `size` bytes from a page's start; what an earlier snapshot left there is gone.
+
+        Raises:
+            MemoryError: the machine has less to spare.
+        """
+        if size > self._memory.nbytes:
+            self.release()
+            if size + SPARE_BYTES > available_bytes():
+                raise MemoryError(f"a snapshot needs {size:,} bytes, and {available_bytes():,} are free")
+            self._memory = pages(size + size // 64)  # a state grows a little: a new key, a longer list
+        return self._memory
+
+    def touch(self, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Write to every page that was not written yet, so that the next copy finds warm memory."""
+        while self._touched < self._memory.nbytes and wanted():
+            part = self._memory[self._touched : self._touched + _TOUCH_BYTES]
+            ctypes.memset(address(part), 0, part.nbytes)
+            self._touched += part.nbytes
+
+    def release(self) -> None:
+        """Give the memory back; the next snapshot pays for touching it."""
+        self._memory, self._touched = memoryview(b""), 0
+
+
+class _Copy(NamedTuple):
+    target: memoryview
+    source: memoryview
+
+
+class Snapshot:
+    """Images of files in an arena, and the leaves' blocks as they lie there.
+
+    Leaves that `later` allows are copied by `finish`; until it has returned, nobody may change them.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        images: Sequence[Image],
+        blocks: Mapping[str, Block],
+        later: Callable[[Block], bool] = lambda _: False,
+    ) -> None:
+        self.blocks: dict[str, Block] = dict(blocks)
+        self.images: list[memoryview] = []
+        self.copied = threading.Event()
+        now: list[_Copy] = []
+        self._later: list[_Copy] = []
+        memory = arena.room(sum(rounded(image.size(blocks)) for image in images))
+        start = 0
+        for image in images:
+            end = start + image.size(blocks)
+            self.images.append(memory[start:end])
+            at = start + len(image.lead)
+            memory[start:at] = image.lead
+            for key in image.keys:
+                block = blocks[key]
+                place = memory[at : at + block.data.nbytes]
+                (self._later if later(block) else now).append(_Copy(place, block.data))
+                self.blocks[key] = block._replace(data=place)
+                at += block.data.nbytes
+            start = rounded(end)
+        _copy_all(now)
+        if not self._later:
+            self.copied.set()
+
+    def finish(self) -> None:
+        """Copy what was left for later."""
+        try:
+            _copy_all(self._later)
+        finally:
+            self._later = []
+            self.copied.set()
+
+
+def _copy_all(copies: Sequence[_Copy]) -> None:
+    total = sum(each.source.nbytes for each in copies)
+    if total < _THREADS_PAY_BYTES:
+        _copy_each(copies)
+        return
+    shares: list[list[_Copy]] = [[] for _ in range(COPY_THREADS)]
+    for each in copies:
+        _deal(each, shares)
+    threads = [threading.Thread(target=_copy_each, args=(share,)) for share in shares[1:]]
+    for thread in threads:
+        thread.start()
+    _copy_each(shares[0])
+    for thread in threads:
+        thread.join()
+
+
+def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
+    """Give every thread its part of a big copy; a small one to the first."""
+    size = each.source.nbytes
+    if size < _THREADS_PAY_BYTES // 16:
+        shares[0].append(each)
+        return
+    part = rounded(-(-size // len(shares)))
+    for share, start in zip(shares, range(0, size, part), strict=False):
+        share.append(_Copy(each.target[start : start + part], each.source[start : start + part]))
+
+
+def _copy_each(copies: Sequence[_Copy]) -> None:
+    for each in copies:
+        copy(each.target, each.source)
+
+
+def available_bytes() -> int:
+    """Memory that this process may still take: what the kernel calls available, within its control group's limit.
+
+    Source: proc(5), /proc/meminfo; Linux's cgroup-v2.rst, memory.max.
+    """
+    found = [int(text) << 10 for text in re.findall(r"MemAvailable:\s+(\d+)", _read("/proc/meminfo"))]
+    limit, used = (_read(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    cache = re.findall(r"^file (\d+)", _read("/sys/fs/cgroup/memory.stat"), re.MULTILINE)
+    if limit.isdecimal() and used.isdecimal():
+        found.append(int(limit) - int(used) + sum(map(int, cache)))
+    return min(found, default=1 << 62)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
