@@ -12,7 +12,7 @@ What a training script writes:
 
 from .data import Seeded
 from .errors import HoldfastError, Stopped
-from .rules import Best, Every, Last, Within
+from .rules import Best, Every, Last, Whole, Within
 from .run.run import Run
 from .run.weights import StartFrom, load_into
 from .state.codec import register
@@ -30,6 +30,7 @@ __all__ = [
     "StartFrom",
     "Stopped",
     "Store",
+    "Whole",
     "Within",
     "load_into",
     "register",

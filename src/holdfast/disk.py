@@ -26,14 +26,17 @@ class NotPlain(OSError):
     """Something has the name, and it is no plain file: a directory, a link, a pipe, a device."""
 
 
-def open_plain(path: Path, *, follow: bool = False) -> int:
+def open_plain(path: Path, *, follow: bool = False, direct: bool = False) -> int:
     """A descriptor that reads `path`, a plain file. Nothing else is read, nor waited for, as a pipe would be.
+
+    With `direct` it reads whole pages into whole pages, past the page cache; not every file system can.
 
     Raises:
         NotPlain: it is something else; a link, too, unless `follow`.
     """
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+        flags |= getattr(os, "O_DIRECT", 0) if direct else 0
         descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
@@ -110,6 +113,11 @@ def replace(source: Path, target: Path) -> None:
 
 def symlink(text: str, path: Path) -> None:
     path.symlink_to(text)
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, which nothing has. Its bytes are as durable as they were."""
+    os.link(source, target, follow_symlinks=False)
 
 
 def make_dir(path: Path) -> None:

@@ -88,6 +88,18 @@ class AnyOf(_Joins):
 Rule = Last | Best | Every | Within | AnyOf
 
 
+@dataclass(frozen=True)
+class Whole:
+    """How often bytes that do not change are written anew, so that no damage is shared by more checkpoints than this."""
+
+    checkpoints: int = 20
+    hours: float = 24
+
+    def __post_init__(self) -> None:
+        _whole("Whole(checkpoints=...)", self.checkpoints)
+        _positive("Whole(hours=...)", self.hours)
+
+
 def parts(rule: Any) -> tuple[Rule, ...]:
     """The single rules that `rule` joins."""
     return rule.rules if isinstance(rule, AnyOf) else (rule,)

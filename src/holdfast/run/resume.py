@@ -43,9 +43,10 @@ def restore_newest(
     """
     logs = [log for log in journal.logs(store.root) if log.attempt < store.claim().number]
     found = store.checkpoints()
+    sharing: dict[str, str] = {}
     for checkpoint in reversed(found):
-        oldest = checkpoint is found[0]
-        why = None if oldest else poison(checkpoint.path.name, logs)
+        name, oldest = checkpoint.path.name, checkpoint is found[0]
+        why = sharing.get(name) or (None if oldest else poison(name, logs))
         try:
             if why is None:
                 resumed.checkpoint = checkpoint  # a failure from here on may speak against it
@@ -55,11 +56,12 @@ def restore_newest(
                 return
         except Damaged as error:
             why = str(error)
+            sharing |= store.sharing_damage(checkpoint)
         except NotFound:  # removed by hand meanwhile
             continue
         resumed.checkpoint = None
         set_aside(store, checkpoint, "poison" if why.startswith("failed") else "damaged", why)
-        resumed.rejected.append((checkpoint.path.name, why))
+        resumed.rejected.append((name, why))
     resumed.checkpoint = None
     if not allow_fresh and (resumed.rejected or _quarantined(store)):
         raise StoreError(

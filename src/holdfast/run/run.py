@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from .. import journal
 from ..errors import HoldfastError, StoreError, Superseded, UsageError
-from ..rules import Every, Last, Rule
+from ..rules import Every, Last, Rule, Whole
 from ..store import format
 from ..terminal import warn
 from . import loops, opening, resume, saving, settings
@@ -53,6 +53,7 @@ class Run(AbstractContextManager["Run"]):
         take_over: the caller knows that no other attempt of this run lives.
         background: periodic saves stall the loop only while the state is copied to memory; an error of one surfaces at
             a later safe point, with its own type. False: each save has returned before the loop goes on.
+        whole: how often leaves that do not change are written anew instead of linked.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Run(AbstractContextManager["Run"]):
         seed: int | None = None,
         take_over: bool = False,
         background: bool = True,
+        whole: Whole = Whole(),  # noqa: B008
     ) -> None:
         if start_from is not None and branch_from is not None:
             raise UsageError("start_from takes weights, branch_from goes on exactly: give one of them")
@@ -104,6 +106,7 @@ class Run(AbstractContextManager["Run"]):
             seed=seed,
             take_over=take_over,
             background=background,
+            whole=whole,
         )
         require_overridable(self._options.overrides, self._tracked)
         self._session: Session | None = None
@@ -208,7 +211,9 @@ class Run(AbstractContextManager["Run"]):
         Raises:
             StoreError: the save that was in flight failed.
         """
-        saving.land(self._inside("wait"))
+        session = self._inside("wait")
+        session.require_alive()
+        saving.land(session, last_chance=True)
 
     def log(self, **metrics: Any) -> None:
         """Note numbers about the step in progress, or about the epoch after its last step.

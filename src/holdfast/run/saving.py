@@ -13,8 +13,9 @@ from ..errors import NoSpace, Stopped
 from ..interval import Mark
 from ..rules import Best, Every, parts
 from ..store import format
-from ..store.shards import Staged
-from ..store.store import Abandoned, Facts
+from ..store.checkpoint import Checkpoint
+from ..store.shards import Abandoned, Staged
+from ..store.store import Facts
 from ..terminal import say, warn
 from .session import Flight, Session
 from .tracked import RESERVED, digests
@@ -51,7 +52,8 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         _warn_of_the_unmeasured(session, metrics)
     if session.drilled.digests:
         _journal_digests(session)
-    wanted = drill_limit(session) or session.stop.wanted(save_s=session.save_s, step_s=session.step_s)
+    saves = 1 if session.flight is None else 2  # a stop waits for the one in flight, and then for its own
+    wanted = drill_limit(session) or session.stop.wanted(save_s=saves * session.save_s, step_s=session.step_s)
     reason = wanted or _reason_to_save(session, now, metrics, final=final)
     session.progress.update(step=session.position.step, metrics=metrics)
     if reason is not None and session.saved != session.here:
@@ -95,10 +97,10 @@ def save(
     if staged.snapshot is not None:
         session.writer.submit(commit)
     else:
-        _settle(session, flight, partial(commit, lambda: None))
+        _settle(session, flight, partial(commit, lambda: None), last_chance=last_chance)
 
 
-def _commit(session: Session, staged: Staged, flight: Flight, before_each: BeforeEach) -> None:
+def _commit(session: Session, staged: Staged, flight: Flight, before_each: BeforeEach) -> Checkpoint:
     """The part of a save that need not stall the loop."""
     if staged.snapshot is not None:
         staged.snapshot.finish()
@@ -118,30 +120,33 @@ def _commit(session: Session, staged: Staged, flight: Flight, before_each: Befor
         reason=flight.reason,
     )
     session.attempt.flush()
+    return checkpoint
 
 
-def land(session: Session) -> None:
+def land(session: Session, *, last_chance: bool = False) -> None:
     """Wait for the save in flight, and take its outcome.
 
     Raises:
-        StoreError: it failed; NoSpace only when it was the last chance.
+        StoreError: it failed; NoSpace only when it was the last chance, or this is.
     """
     if session.flight is not None:
-        _settle(session, session.flight, session.writer.wait)
+        _settle(session, session.flight, session.writer.wait, last_chance=last_chance or session.flight.last_chance)
 
 
-def _settle(session: Session, flight: Flight, outcome: Callable[[], None]) -> None:
+def _settle(session: Session, flight: Flight, outcome: Callable[[], object], *, last_chance: bool) -> None:
     """Take the outcome of a save; what does not come is not saved."""
     try:
-        outcome()
+        if outcome() is None:  # Ctrl-C came before it was under way
+            session.saved = flight.before
     except BaseException as error:
         if session.writer.in_flight:  # only the waiting has ended: a second Ctrl-C
             raise
         session.saved = flight.before
-        spared = isinstance(error, NoSpace) and not flight.last_chance and session.stop.reason is None
+        spared = isinstance(error, NoSpace) and not last_chance
         if not spared and not isinstance(error, Abandoned):
             raise
-        if spared:
+        if str(error):  # else it has only given way to a newer one
+            session.asked = session.asked or not spared  # the next safe point has what was missing
             warn(f"step {flight.name.step} is not saved, and training goes on: {error}")
             session.attempt.record("save_failed", step=flight.name.step, error=str(error))
     finally:
@@ -156,7 +161,7 @@ def stop_now(session: Session, reason: str) -> None:
         Stopped: always.
         StoreError: the save in flight failed, which was of this very step.
     """
-    land(session)
+    land(session, last_chance=True)
     position = session.position
     session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
     session.progress.close()

@@ -14,7 +14,7 @@ from ..data.feed import MOVES, Feed
 from ..errors import Stopped, UsageError
 from ..interval import Mark
 from ..provenance import document
-from ..rules import Every, Rule
+from ..rules import Every, Rule, Whole
 from ..state import rng
 from ..state.snapshot import Arena
 from ..state.tree import types_in
@@ -55,6 +55,7 @@ class Options:
     seed: int | None
     take_over: bool
     background: bool
+    whole: Whole
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, Rule):
@@ -108,7 +109,7 @@ class Session:
         self.drilled = settings.drilled()
         self.stop, self.progress = Stop(options.deadline), Progress()
         self.around = ExitStack()  # what holds while the attempt lives
-        self.store = Store(options.path, keep=options.keep, take_over=options.take_over)
+        self.store = Store(options.path, keep=options.keep, take_over=options.take_over, whole=options.whole)
         self.attempt = self.store.claim()
         self.left = False  # its block has ended
         self.over: Stopped | None = None  # it has stopped, and does nothing any more

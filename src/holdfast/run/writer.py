@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
-from ..store.store import Abandoned
+from ..store.shards import Abandoned
 
 BeforeEach = Callable[[], None]
 
@@ -17,7 +17,7 @@ class Writer:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._unwanted = threading.Event()
+        self._ended, self._unwanted = threading.Event(), threading.Event()
         self._outcome: Any = None
         self._error: BaseException | None = None
 
@@ -29,16 +29,20 @@ class Writer:
     @property
     def done(self) -> bool:
         """Whether fetching the outcome would not wait."""
-        return self._thread is None or not self._thread.is_alive()
+        return self._thread is None or self._ended.is_set()
 
     def submit(self, work: Callable[[BeforeEach], Any]) -> None:
         """Begin `work`, which is to call its argument now and then: that ends it once `abandon` was called."""
         if self._thread is not None:
             raise RuntimeError("a save is in flight: wait for it first")
-        self._unwanted.clear()
+        self._ended.clear(), self._unwanted.clear()
         self._outcome = self._error = None
         self._thread = threading.Thread(target=copy_context().run, args=(self._run, work), name="holdfast", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self._thread = None
+            raise
 
     def wait(self) -> Any:
         """The outcome, when it is there: what the work returned, None when there was none.
@@ -49,6 +53,7 @@ class Writer:
         thread = self._thread
         if thread is None:
             return None
+        self._ended.wait()  # a join that Ctrl-C interrupts takes a living thread for dead (bpo-45274)
         thread.join()
         self._thread = None
         error, self._error = self._error, None
@@ -65,6 +70,8 @@ class Writer:
             self._outcome = work(self._before_each)
         except BaseException as error:
             self._error = error
+        finally:
+            self._ended.set()
 
     def _before_each(self) -> None:
         if self._unwanted.is_set():

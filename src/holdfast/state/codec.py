@@ -2,12 +2,13 @@
 
 A leaf (a tensor, an array, long bytes) becomes a `Block`. Everything else becomes a `Node`: a tag and plainer values.
 The frameworks' own leaves are encoded by the modules in `LEAVES`, found when such an object turns up. Each of them has
-the same four functions:
+the same functions:
 
     node(value) -> Node | None           None: it is a leaf. UsageError: it cannot be saved, and why
     value(tag, content) -> value         the inverse of `node`
     shares(leaves) -> list[Share]        blocks, and which leaves lie in which of them
-    decode(stored) -> leaf               in fresh memory
+    blank(stored) -> Blank               a leaf in the making, in fresh memory
+    mapped(stored, data) -> leaf | None  over its bytes as they are; None: they would have to be moved
 """
 
 from __future__ import annotations
@@ -144,6 +145,13 @@ class Share(NamedTuple):
     places: Mapping[int, Mapping[str, Any] | None]
 
 
+class Blank(NamedTuple):
+    """A leaf in the making: where its bytes go, and what makes the leaf of them once they are there."""
+
+    data: memoryview  # writable, of the leaf's size
+    value: Callable[[], Any]
+
+
 class Registered(NamedTuple):
     kind: type
     encode: Callable[[Any], Any]
@@ -186,11 +194,50 @@ def decode_leaf(stored: StoredLeaf) -> Any:
         Damaged: its description contradicts itself, or its bytes have changed.
         UsageError: its framework is not installed.
     """
+    return decode_leaves([stored])[0]
+
+
+def decode_leaves(stored: Sequence[StoredLeaf]) -> list[Any]:
+    """As `decode_leaf`, all read in one go."""
+    blanks = [blank(each) for each in stored]
+    read_all([(leaf, made.data) for leaf, made in zip(stored, blanks, strict=True) if made.data.nbytes])
+    blanks.reverse()  # so that each is gone once its leaf is there: some are a copy of it
+    return [blanks.pop().value() for _ in stored]
+
+
+def blank(stored: StoredLeaf) -> Blank:
+    """Fresh memory for what `stored` holds.
+
+    Raises:
+        Damaged: its description contradicts itself.
+        UsageError: its framework is not installed.
+    """
     if stored.kind == "bytes":
-        return bytes(stored.read())
+        data = bytearray(stored.size_bytes)
+        return Blank(memoryview(data), lambda: bytes(data))
+    made: Blank = _adapter_of(stored).blank(stored)
+    return made
+
+
+def mapped_leaf(stored: StoredLeaf, data: memoryview) -> Any:
+    """The leaf over `data`, the bytes of its file; None when it cannot be made of them as they lie."""
+    return None if stored.kind == "bytes" else _adapter_of(stored).mapped(stored, data)
+
+
+def read_all(wanted: Sequence[tuple[StoredLeaf, memoryview]]) -> None:
+    """Read each leaf into its memory: all in one go where their home can do that, else one after another."""
+    together = getattr(wanted[0][0], "read_all", None) if wanted else None
+    if together is not None:
+        together(wanted)
+    else:
+        for leaf, data in wanted:
+            leaf.read_into(data)
+
+
+def _adapter_of(stored: StoredLeaf) -> Any:
     if stored.kind not in LEAVES:
         raise Damaged(f"leaf {stored.key!r} is of the unknown kind {stored.kind!r}")
-    return adapter(stored.kind).decode(stored)
+    return adapter(stored.kind)
 
 
 def checked_size(stored: StoredLeaf, itemsize: int) -> None:
@@ -208,12 +255,20 @@ def is_stored(value: Any) -> TypeGuard[StoredLeaf]:
 
 def loaded(tree: Any) -> Any:
     """`tree` of plain containers with every stored leaf in it decoded."""
+    stored: list[StoredLeaf] = []
+    _replaced(tree, stored.append)
+    leaves = iter(decode_leaves(stored))
+    return _replaced(tree, lambda _: next(leaves))
+
+
+def _replaced(tree: Any, leaf: Callable[[StoredLeaf], Any]) -> Any:
+    """`tree` with what `leaf` makes of each stored leaf, in order."""
     if is_stored(tree):
-        return decode_leaf(tree)
+        return leaf(tree)
     if type(tree) is dict:
-        return {key: loaded(value) for key, value in tree.items()}
+        return {key: _replaced(value, leaf) for key, value in tree.items()}
     if type(tree) in (list, tuple):
-        return type(tree)(loaded(value) for value in tree)
+        return type(tree)(_replaced(value, leaf) for value in tree)
     return tree
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Damaged, UsageError
-from .codec import ITEMSIZE, UNSOUND, Block, Node, Share, StoredLeaf, checked_size
+from .codec import ITEMSIZE, UNSOUND, Blank, Block, Node, Share, StoredLeaf, checked_size
 
 PLAIN = frozenset(name for name in ITEMSIZE if name in np.sctypeDict)  # by name; others by NumPy's own spelling
 BIT_GENERATORS: Mapping[str, Any] = {
@@ -55,16 +55,28 @@ def _encode(array: Any) -> Block:
     return Block("numpy", dtype, array.shape, _memory(np.ascontiguousarray(array)), attrs)
 
 
-def decode(stored: StoredLeaf) -> Any:
+def blank(stored: StoredLeaf) -> Blank:
     try:
-        dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
-        checked_size(stored, dtype.itemsize)
-        array = np.empty(stored.shape, dtype)
+        array = np.empty(stored.shape, _checked_dtype(stored))
     except UNSOUND as error:
         raise Damaged(f"leaf {stored.key!r}: {error}") from error
-    if array.nbytes:
-        stored.read_into(_memory(array))
-    return np.asfortranarray(array) if stored.attrs.get("order") == "F" else array
+    return Blank(_memory(array), lambda: np.asfortranarray(array) if stored.attrs.get("order") == "F" else array)
+
+
+def mapped(stored: StoredLeaf, data: memoryview) -> Any:
+    if stored.attrs.get("order") == "F" or not data:
+        return None
+    try:
+        array = np.ndarray(stored.shape, _checked_dtype(stored), data)
+    except UNSOUND as error:
+        raise Damaged(f"leaf {stored.key!r}: {error}") from error
+    return array if array.flags.aligned else None
+
+
+def _checked_dtype(stored: StoredLeaf) -> Any:
+    dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
+    checked_size(stored, dtype.itemsize)
+    return dtype
 
 
 def _memory(array: Any) -> memoryview:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+import gc
 import json
 import math
+import re
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -42,9 +45,21 @@ def flatten(state: Any) -> Flat:
         UsageError: something in it cannot be saved; the message names its place.
     """
     flattener = _Flattener()
-    with enough_stack():
+    with enough_stack(), _collector_off():
         tree = flattener.walk(state)
-    return Flat(tree, flattener.blocks())
+        return Flat(tree, flattener.blocks())
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """A large state makes a million objects and no garbage; Python's collector would look through them again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def types_in(state: Any) -> set[type]:
@@ -55,26 +70,37 @@ def types_in(state: Any) -> set[type]:
     return flattener.types
 
 
-class _Step(NamedTuple):
-    """From a container to a member: as Python spells it, and as leaf keys do."""
+class _Attribute(NamedTuple):
+    """A step from a container to a member that has a name; any other step is the key or the index in it."""
 
-    spelled: str
-    part: str
+    name: str
 
 
-def _item(key: Any) -> _Step:
-    if isinstance(key, str):
-        return _Step(f"[{json.dumps(key, ensure_ascii=False)}]", quoted(key))
-    return _Step(f"[{key!r}]", quoted(str(key)))
+_NO_STEP = object()  # to what stands for a value itself
 
 
 def quoted(text: str) -> str:
+    if _SAFE.fullmatch(text):
+        return text
     # quote() leaves these alone besides letters, digits and "_.-"
     return quote(text, safe="", errors="surrogatepass").replace("~", "%7E") or "%"
 
 
-def _attribute(name: str) -> _Step:
-    return _Step(f".{name}", quoted(name))
+_SAFE = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def _part(step: Any) -> str:
+    """A step as leaf keys have it."""
+    return quoted(step if type(step) is str else step.name if type(step) is _Attribute else str(step))
+
+
+def _spelled(step: Any) -> str:
+    """A step as Python spells it."""
+    if step is _NO_STEP:
+        return ""
+    if type(step) is _Attribute:
+        return f".{step.name}"
+    return f"[{json.dumps(step, ensure_ascii=False) if isinstance(step, str) else repr(step)}]"
 
 
 class _Found(NamedTuple):
@@ -88,74 +114,55 @@ class _Found(NamedTuple):
 class _Flattener:
     def __init__(self) -> None:
         self.types: set[type] = set()
-        self._steps: list[_Step] = []
-        self._active: set[int] = set()
-        self._depth = 0
+        self._walkers: dict[type, _Walker] = {}
+        self._within: dict[int, Any] = {}  # ids of what is being taken apart, outermost first, and the steps to them
+        self._key = ""  # what these steps come to in a leaf's key
         self.hashing = 0  # inside so many keys and sets, which hold no leaves
         self._nodes: dict[int, dict[str, Any]] = {}
         self._found: dict[str, list[_Found]] = {}
 
-    def walk(self, value: Any, step: _Step | None = None) -> Any:
+    def walk(self, value: Any, step: Any = _NO_STEP) -> Any:
         kind = type(value)
-        if _stands_for_itself(value, kind):
+        plain = _PLAIN.get(kind)
+        if plain is not None and plain(value):
             return value
-        if id(value) in self._active:
+        if id(value) in self._within:
             raise UsageError(f"cannot save {self._place(step)}: it contains itself")
-        if self._depth >= MAX_DEPTH:
+        if len(self._within) >= MAX_DEPTH:
             raise UsageError(f"cannot save {self._place(step)}: it lies more than {MAX_DEPTH} containers deep")
-        self._active.add(id(value))
-        self._depth += 1
-        if step:
-            self._steps.append(step)
-        try:
-            return self._node(value, kind)
-        finally:
-            if step:
-                self._steps.pop()
-            self._depth -= 1
-            self._active.remove(id(value))
+        self._within[id(value)] = step
+        outer = self._key
+        if step is not _NO_STEP:
+            self._key = f"{outer}/{_part(step)}" if outer else _part(step)
+        node = (self._walkers.get(kind) or self._walker(kind))(self, value)
+        self._key = outer
+        del self._within[id(value)]
+        return node
 
-    def _node(self, value: Any, kind: type) -> Any:
-        name = codec.type_name(kind)
-        registered = codec.REGISTERED.get(name)
-        if registered is not None and registered.kind is kind:
-            return {"custom": [name, self.walk(registered.encode(value))]}
-        if kind in _WALKERS:
-            return _WALKERS[kind](self, value)
+    def _walker(self, kind: type) -> _Walker:
+        """How values of `kind` are taken apart: asked once for each kind in a state."""
+        walker = self._walkers[kind] = _registered(kind) or _WALKERS.get(kind) or self._uncommon(kind)
+        return walker
+
+    def _uncommon(self, kind: type) -> _Walker:
         if kind in NODES:
-            return self._tagged(self._asked(NODES[kind], value))
+            return _asking(NODES[kind])
         for test, walker in _USERS:
-            if test(value):
+            if test(kind):
                 self.types.add(kind)
-                return walker(self, value)
-        return self._foreign(value, kind)
-
-    def _tagged(self, node: Node) -> dict[str, Any]:
-        return {node.tag: self.walk(node.content)}
-
-    def _asked(self, ask: Callable[[Any], Any], value: Any) -> Any:
-        """What `ask` says; its complaint gets the place."""
-        try:
-            return ask(value)
-        except UsageError as error:
-            raise self._refusal(value, str(error)) from error
-
-    def _foreign(self, value: Any, kind: type) -> Any:
+                return walker
         framework = codec.framework(kind)
-        if framework is None:
-            raise self._refusal(value)
-        node = self._asked(codec.adapter(framework).node, value)
-        return self.leaf(value, framework) if node is None else self._tagged(node)
+        return _Flattener.refuse if framework is None else _asking(codec.adapter(framework).node, framework)
 
     def leaf(self, value: Any, kind: str) -> dict[str, Any]:
         """The node for a leaf, filled in when it is known which leaves share their memory."""
         if self.hashing:
-            raise self._refusal(value, "it stands in a set or in a mapping's key")
-        if id(value) not in self._nodes:
+            raise self.refusal(value, "it stands in a set or in a mapping's key")
+        node = self._nodes.get(id(value))
+        if node is None:
             node = self._nodes[id(value)] = {"leaf": ""}
-            key = "/".join(step.part for step in self._steps) or "value"
-            self._found.setdefault(kind, []).append(_Found(key, value, node))
-        return self._nodes[id(value)]
+            self._found.setdefault(kind, []).append(_Found(self._key or "value", value, node))
+        return node
 
     def blocks(self) -> dict[str, Block]:
         """The leaves under their keys; their nodes are filled in."""
@@ -165,30 +172,29 @@ class _Flattener:
                 _settle(share, found, blocks)
         return blocks
 
-    def hashed(self, value: Any, step: _Step) -> Any:
+    def hashed(self, value: Any, step: Any) -> Any:
         self.hashing += 1
-        try:
-            return self.walk(value, step)
-        finally:
-            self.hashing -= 1
+        node = self.walk(value, step)
+        self.hashing -= 1
+        return node
 
     def pairs(self, mapping: Any) -> list[Any]:
-        return [[self.hashed(key, _item(key)), self.walk(value, _item(key))] for key, value in mapping.items()]
+        return [[self.hashed(key, key), self.walk(value, key)] for key, value in mapping.items()]
 
     def items(self, values: Iterable[Any]) -> list[Any]:
-        return [self.walk(value, _item(index)) for index, value in enumerate(values)]
+        return [self.walk(value, index) for index, value in enumerate(values)]
 
     def members(self, values: Iterable[Any]) -> list[Any]:
-        nodes = [self.hashed(value, _item(index)) for index, value in enumerate(values)]
+        nodes = [self.hashed(value, index) for index, value in enumerate(values)]
         return sorted(nodes, key=msgspec.json.encode)
 
     def fields(self, values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: self.walk(value, _attribute(name)) for name, value in values}
+        return {name: self.walk(value, _Attribute(name)) for name, value in values}
 
-    def _place(self, step: _Step | None = None) -> str:
-        return "state" + "".join(each.spelled for each in [*self._steps, *([step] if step else [])])
+    def _place(self, step: Any = _NO_STEP) -> str:
+        return "state" + "".join(map(_spelled, [*self._within.values(), step]))
 
-    def _refusal(self, value: Any, why: str = "") -> UsageError:
+    def refusal(self, value: Any, why: str = "") -> UsageError:
         kind = type(value)
         name = kind.__qualname__ if kind.__module__ == "builtins" else codec.type_name(kind)
         article = "an" if name[0] in "aeiouAEIOU" else "a"
@@ -198,18 +204,22 @@ class _Flattener:
         return UsageError(f"cannot save {self._place()} ({article} {name}): {advice}")
 
     def refuse(self, value: Any, why: str = "") -> Any:
-        raise self._refusal(value, why)
+        raise self.refusal(value, why)
 
 
 def _settle(share: codec.Share, found: list[_Found], blocks: dict[str, Block]) -> None:
     """Give a block its key, and tell the nodes of the leaves in it."""
-    first = found[min(share.places)].key
-    key = _unused(first if None in share.places.values() else f"{first}@storage", blocks)
+    places = share.places
+    first = found[min(places)].key
+    key = _unused(first if None in places.values() else f"{first}@storage", blocks)
     blocks[key] = share.block
-    for index, view in share.places.items():
+    for index, view in places.items():
         node = found[index].node
-        node.clear()
-        node.update({"leaf": key} if view is None else {"view": {"leaf": key, **view}})
+        if view is None:
+            node["leaf"] = key
+        else:
+            node.clear()
+            node["view"] = {"leaf": key, **view}
 
 
 def _unused(key: str, blocks: dict[str, Block]) -> str:
@@ -221,24 +231,48 @@ def _unused(key: str, blocks: dict[str, Block]) -> str:
     return chosen
 
 
-def _stands_for_itself(value: Any, kind: type) -> bool:
-    if kind is str:
-        return _is_text(value)
-    if kind is int:
-        return bool(-(2**53) <= value <= 2**53)
-    if kind is float:
-        return math.isfinite(value) and (value != 0 or math.copysign(1, value) == 1)
-    return value is None or kind is bool
-
-
 def _is_text(text: str) -> bool:
     """JSON has no lone surrogates, which os.fsdecode makes."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
+_Walker = Callable[[_Flattener, Any], Any]
+
+# kinds of values that stand for themselves, and when
+_PLAIN: dict[type, Callable[[Any], bool]] = {
+    str: _is_text,
+    int: lambda value: -(2**53) <= value <= 2**53,
+    float: lambda value: math.isfinite(value) and (value != 0 or math.copysign(1, value) == 1),
+    bool: lambda _: True,
+    type(None): lambda _: True,
+}
+
+
+def _registered(kind: type) -> _Walker | None:
+    name = codec.type_name(kind)
+    registered = codec.REGISTERED.get(name)
+    if registered is None or registered.kind is not kind:
+        return None
+    encode = registered.encode
+    return lambda flattener, value: {"custom": [name, flattener.walk(encode(value))]}
+
+
+def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
+    """By what `ask` says: a node, or that it is a leaf of `framework`. Its complaint gets the place."""
+
+    def walk(flattener: _Flattener, value: Any) -> Any:
+        try:
+            node = ask(value)
+        except UsageError as error:
+            raise flattener.refusal(value, str(error)) from error
+        return flattener.leaf(value, framework) if node is None else {node.tag: flattener.walk(node.content)}
+
+    return walk
+
+
 def _walk_dict(flattener: _Flattener, value: dict[Any, Any]) -> Any:
     if all(type(key) is str and _is_text(key) for key in value):
-        return {"dict": {key: flattener.walk(each, _item(key)) for key, each in value.items()}}
+        return {"dict": {key: flattener.walk(each, key) for key, each in value.items()}}
     return {"items": flattener.pairs(value)}
 
 
@@ -263,7 +297,7 @@ def _walk_bytes(flattener: _Flattener, value: bytes) -> Any:
     return {"bytes": base64.b64encode(value).decode()}
 
 
-_WALKERS: dict[type, Callable[[_Flattener, Any], Any]] = {
+_WALKERS: dict[type, _Walker] = {
     int: lambda _, value: {"int": hex(value)},
     float: lambda _, value: {"float": struct.pack(">d", value).hex()},
     str: lambda _, value: {"str": value.encode("utf-8", "surrogatepass").hex()},
@@ -280,12 +314,8 @@ _WALKERS: dict[type, Callable[[_Flattener, Any], Any]] = {
 }
 
 
-def _is_named_tuple(value: Any) -> bool:
-    return isinstance(value, tuple) and isinstance(getattr(type(value), "_fields", None), tuple)
-
-
-def _is_dataclass(value: Any) -> bool:
-    return bool(dataclasses.is_dataclass(value)) and not isinstance(value, type)
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
 
 
 def _walk_enum(_: _Flattener, value: enum.Enum) -> Any:
@@ -308,12 +338,12 @@ def _walk_named_tuple(flattener: _Flattener, value: Any) -> Any:
     kind = type(value)
     if len(kind._fields) != len(value) or getattr(value, "__dict__", None):
         return flattener.refuse(value)
-    nodes = [flattener.walk(each, _attribute(name)) for name, each in zip(kind._fields, value, strict=True)]
+    nodes = [flattener.walk(each, _Attribute(name)) for name, each in zip(kind._fields, value, strict=True)]
     return {"namedtuple": [codec.type_name(kind), nodes]}
 
 
-_USERS: list[tuple[Callable[[Any], bool], Callable[[_Flattener, Any], Any]]] = [
-    (lambda value: isinstance(value, enum.Enum), _walk_enum),
+_USERS: list[tuple[Callable[[type], bool], _Walker]] = [
+    (lambda kind: issubclass(kind, enum.Enum), _walk_enum),
     (_is_named_tuple, _walk_named_tuple),
-    (_is_dataclass, _walk_dataclass),
+    (dataclasses.is_dataclass, _walk_dataclass),
 ]

@@ -114,10 +114,32 @@ def _named(tree: Any) -> Iterator[tuple[str, str]]:
         for tag, content in node.items():
             if tag in NAMED and type(content) is list and content and type(content[0]) is str:
                 yield tag, content[0]
-            # a mapping's own keys are no tags
-            inner = content[1:] if tag in ("dataclass", "ordered_with") and type(content) is list else [content]
-            for each in inner:
-                rest += each.values() if tag in KEYED and type(each) is dict else [each]
+            rest += _inner(tag, content)
+
+
+def leaf_keys(tree: Any) -> set[str]:
+    """The leaves that `tree` refers to."""
+    keys = set()
+    rest = [tree]
+    while rest:
+        node = rest.pop()
+        if type(node) is list:
+            rest += node
+        elif type(node) is dict:
+            for tag, content in node.items():
+                if tag == "leaf" and type(content) is str:
+                    keys.add(content)
+                elif tag == "view" and type(content) is dict:
+                    rest.append({"leaf": content.get("leaf")})
+                else:
+                    rest += _inner(tag, content)
+    return keys
+
+
+def _inner(tag: str, content: Any) -> list[Any]:
+    """The nodes in a node: a mapping's own keys are no tags."""
+    inner = content[1:] if tag in ("dataclass", "ordered_with") and type(content) is list else [content]
+    return [node for each in inner for node in (each.values() if tag in KEYED and type(each) is dict else [each])]
 
 
 class _Unflattener:

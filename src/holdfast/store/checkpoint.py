@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import disk
 from ..errors import Damaged, NotFound, StoreError
 from ..retention import Facts
 from ..state import codec, tree
-from . import format
+from ..state.untree import leaf_keys
+from . import format, reading
 from .format import MANIFEST, Leaf, Manifest
-
-READ_BYTES = 16 << 20
 
 
 class Checkpoint:
@@ -24,6 +22,7 @@ class Checkpoint:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self._manifest: Manifest | None = None
+        self._paths: dict[str, Path] = {}  # of shards: many leaves share one
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r})"
@@ -38,7 +37,7 @@ class Checkpoint:
         """
         manifest, path = self._manifest, self.path / MANIFEST
         if manifest is None:
-            manifest = self._manifest = _twice(path, lambda: format.decode(_whole(path), path))
+            manifest = self._manifest = reading.twice(path, lambda: format.decode(_whole(path), path))
         return manifest
 
     @property
@@ -70,9 +69,13 @@ class Checkpoint:
     def leaf(self, key: str) -> StoredLeaf:
         """A handle on one leaf; its bytes are read, and checked, when asked for."""
         try:
-            return StoredLeaf(self.path, key, self.manifest.leaves[key])
+            entry = self.manifest.leaves[key]
         except KeyError:
             raise Damaged(f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is not there") from None
+        path = self._paths.get(entry.shard)
+        if path is None:
+            path = self._paths[entry.shard] = self.path / entry.shard
+        return StoredLeaf(path, key, entry)
 
     def parts(self) -> list[str]:
         """The state's top-level keys, when it is a mapping with string keys."""
@@ -87,8 +90,18 @@ class Checkpoint:
         """
         return tree.unflatten(self._node(part), self.leaf, types=types, placeholders=placeholders)
 
-    def load(self, part: str | None = None, *, types: Iterable[type] = (), placeholders: bool = False) -> Any:
+    def load(
+        self,
+        part: str | None = None,
+        *,
+        types: Iterable[type] = (),
+        placeholders: bool = False,
+        mmap: bool = False,
+    ) -> Any:
         """The state, or what lies under its top-level key `part`, in fresh memory, every byte checked on the way.
+
+        With `mmap`, leaves lie over private maps of the files: nothing is read before it is looked at, and what is
+        written to them changes no file. Only the layout and the headers are checked then; the bytes, `verify` checks.
 
         Raises:
             NotFound: it was removed, perhaps while it was read.
@@ -96,11 +109,23 @@ class Checkpoint:
             UsageError: the state holds the user's own types and they are not among `types` or registered ones.
         """
         self.check_layout()
+        node = self._node(part)
+        leaves: dict[str, Any] = {}
 
-        def read(key: str) -> Any:
-            return codec.decode_leaf(self.leaf(key))
+        def leaf(key: str) -> Any:
+            if not leaves:  # now, when the tree's types are known to be at hand
+                keys = self.manifest.leaves.keys() if part is None else leaf_keys(node) & self.manifest.leaves.keys()
+                leaves.update(self._leaves(keys, mmap=mmap))
+            return leaves[key] if key in leaves else self.leaf(key)
 
-        return tree.unflatten(self._node(part), read, types=types, placeholders=placeholders)
+        return tree.unflatten(node, leaf, types=types, placeholders=placeholders)
+
+    def _leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
+        """The leaves under `keys`, read all in one go, or mapped as far as that is possible."""
+        stored = {key: self.leaf(key) for key in keys}
+        found = _mapped(stored.values()) if mmap else {}
+        rest = [leaf for key, leaf in stored.items() if key not in found]
+        return found | dict(zip((leaf.key for leaf in rest), codec.decode_leaves(rest), strict=True))
 
     def _node(self, part: str | None) -> Any:
         if part is None:
@@ -119,47 +144,50 @@ class Checkpoint:
 
         Together with the leaves' own digests this covers every byte.
         """
-        for problem in self._layout_problems():
+        for problem in self._layout_problems(self.manifest.files):
             raise Damaged(str(problem))
 
-    def problems(self, *, cold: bool = False) -> Iterator[Problem]:
+    def problems(self, *, cold: bool = False, only: Collection[str] | None = None) -> Iterator[Problem]:
         """Read every byte; tell which differ from what was committed. With `cold`, from the medium and not the cache.
+
+        `only`: of the files with these names.
 
         Raises:
             StoreError: this user may not read it, so that nothing can be told.
         """
         try:
-            yield from self._problems(cold=cold)
+            yield from self._problems(only, cold=cold)
         except PermissionError as error:
             raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
-    def _problems(self, *, cold: bool) -> Iterator[Problem]:
+    def _problems(self, only: Collection[str] | None, *, cold: bool) -> Iterator[Problem]:
         try:
             if cold:
-                _forget(self.path / MANIFEST)
+                reading.forget(self.path / MANIFEST)
                 self._manifest = None
-            for name in self.manifest.files:
-                if cold:
-                    _forget(self.path / name)
+            names = [name for name in self.manifest.files if only is None or name in only]
+            for name in names if cold else ():
+                reading.forget(self.path / name)
         except Damaged as error:
             size = os.lstat(self.path / MANIFEST).st_size
             yield Problem(self.path / MANIFEST, 0, size, str(error).partition(": ")[2])
             return
-        yield from self._layout_problems()
-        for key, leaf in sorted(self.manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset)):
-            handle = self.leaf(key)
-            if self._size(leaf.shard) == self.manifest.files[leaf.shard].size_bytes and not handle.sound():
-                end = leaf.offset + leaf.size_bytes
-                yield Problem(self.path / leaf.shard, leaf.offset, end, f"leaf {key!r} changed since commit")
+        yield from self._layout_problems(names)
+        whole = {name for name in names if self._size(name) == self.manifest.files[name].size_bytes}
+        entries = sorted(self.manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset))
+        leaves = [self.leaf(key) for key, entry in entries if entry.shard in whole]
+        for leaf in reading.damaged(leaves, cold=cold):
+            end = leaf.offset + leaf.size_bytes
+            yield Problem(leaf.path, leaf.offset, end, f"leaf {leaf.key!r} changed since commit")
 
-    def _layout_problems(self) -> Iterator[Problem]:
+    def _layout_problems(self, names: Iterable[str]) -> Iterator[Problem]:
         if format.parse_name(self.path.name) not in (None, self.manifest.name):
             yield Problem(self.path, 0, 0, f"the directory's name is not its checkpoint's, which is {self.name}")
         leaves: dict[str, list[Leaf]] = {name: [] for name in self.manifest.files}
         for leaf in self.manifest.leaves.values():
             leaves[leaf.shard].append(leaf)
-        for name, file in self.manifest.files.items():
-            path, size = self.path / name, self._size(name)
+        for name in names:
+            path, size, file = self.path / name, self._size(name), self.manifest.files[name]
             if size is None and not (self.path / MANIFEST).exists():
                 raise NotFound(f"{self.path}: no checkpoint is there any more")
             if size != file.size_bytes:
@@ -180,10 +208,10 @@ class Checkpoint:
             return
 
         def sound() -> bool:
-            head = format.digest(_part(path, 0, leaves[0].offset))
+            head = format.digest(_start(path, leaves[0].offset))
             return format.joined_digest([head, *(leaf.digest for leaf in leaves)]) == file.digest
 
-        if not _twice(path, sound, bool):
+        if not reading.twice(path, sound, bool):
             yield Problem(path, 0, leaves[0].offset, "the header changed since commit")
 
     def _size(self, name: str) -> int | None:
@@ -195,10 +223,6 @@ class Checkpoint:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return facts.st_size if stat.S_ISREG(facts.st_mode) else None
-
-
-def _is_file(path: Path, file: format.File) -> bool:
-    return bool(_twice(path, lambda: _digest_blocks(path) == file.digest, bool))
 
 
 class Problem(NamedTuple):
@@ -216,9 +240,10 @@ class Problem(NamedTuple):
 class StoredLeaf:
     """One leaf on the disk. Every read is checked against its digest, and once more cold before it counts as damage."""
 
-    def __init__(self, directory: Path, key: str, entry: Leaf) -> None:
-        self.key, self._entry = key, entry
-        self._path = directory / entry.shard
+    __slots__ = ("attrs", "digest", "dtype", "key", "kind", "offset", "path", "shape", "size_bytes")
+
+    def __init__(self, path: Path, key: str, entry: Leaf) -> None:
+        self.path, self.key, self.offset = path, key, entry.offset
         self.kind, self.dtype, self.shape, self.attrs = entry.kind, entry.dtype, entry.shape, entry.attrs
         self.size_bytes, self.digest = entry.size_bytes, entry.digest
 
@@ -234,85 +259,49 @@ class StoredLeaf:
 
     def read_into(self, target: memoryview) -> None:
         """Fill `target`, writable memory of `size_bytes` bytes, straight from the file."""
+        reading.fill([reading.Wanted(self, target)])
 
-        def fill() -> bool:
-            _fill(self._path, self._entry.offset, target)
-            return format.digest(target) == self.digest
-
-        if not _twice(self._path, fill, bool):
-            end = self._entry.offset + self.size_bytes
-            raise Damaged(f"{self._path}: bytes {self._entry.offset}..{end}: leaf {self.key!r} changed since commit")
+    @staticmethod
+    def read_all(wanted: Sequence[tuple[StoredLeaf, memoryview]]) -> None:
+        """As `read_into`, many at once."""
+        reading.fill([reading.Wanted(*each) for each in wanted])
 
     def sound(self) -> bool:
         """Whether its bytes are what was committed."""
-        try:
-            self.read()
-        except Damaged:
-            return False
-        return True
+        return not any(True for _ in reading.damaged([self], cold=False))
 
 
-def _twice(path: Path, look: Callable[[], Any], accept: Callable[[Any], bool] = lambda _: True) -> Any:
-    """What `look` finds; if that is damage, what it finds on the medium instead of in the page cache."""
-    try:
-        found = look()
-        if accept(found):
-            return found
-    except Damaged:
-        pass
-    except FileNotFoundError as error:
-        raise _absent(path) from error
-    _forget(path)
-    return look()
-
-
-def _absent(path: Path) -> Exception:
-    if path.name == MANIFEST or not (path.parent / MANIFEST).exists():
-        return NotFound(f"{path.parent}: no checkpoint is there (any more)")
-    return Damaged(f"{path}: the file is missing")
-
-
-def _forget(path: Path) -> None:
-    try:
-        disk.forget_cached(path)
-    except (FileNotFoundError, disk.NotPlain):
-        return
-
-
-def _open(path: Path) -> int:
-    try:
-        return disk.open_plain(path)
-    except disk.NotPlain as error:
-        raise Damaged(f"{path}: not a plain file, as was committed") from error
+def _mapped(stored: Iterable[StoredLeaf]) -> dict[str, Any]:
+    """Those that can lie over their file's bytes as these are."""
+    maps: dict[Path, memoryview | None] = {}
+    found = {}
+    for leaf in stored:
+        if leaf.path not in maps:
+            maps[leaf.path] = reading.mapped(leaf.path)
+        data = maps[leaf.path]
+        value = None if data is None else codec.mapped_leaf(leaf, data[leaf.offset : leaf.offset + leaf.size_bytes])
+        if value is not None:
+            found[leaf.key] = value
+    return found
 
 
 def _whole(path: Path) -> bytes:
-    with open(_open(path), "rb") as file:
+    with open(reading.open_plain(path), "rb") as file:
         return file.read()
 
 
-def _part(path: Path, offset: int, size: int) -> bytearray:
-    data = bytearray(size)
-    _fill(path, offset, memoryview(data))
-    return data
+def _start(path: Path, size: int) -> bytes:
+    with open(reading.open_plain(path), "rb") as file:
+        return file.read(size)
 
 
-def _fill(path: Path, offset: int, target: memoryview) -> None:
-    descriptor = _open(path)
-    try:
-        done = 0
-        while done < len(target):
-            got = os.preadv(descriptor, [target[done : done + READ_BYTES]], offset + done)
-            if got == 0:
-                raise Damaged(f"{path}: ends at byte {offset + done}, {len(target) - done} before its time")
-            done += got
-    finally:
-        os.close(descriptor)
+def _is_file(path: Path, file: format.File) -> bool:
+    return bool(reading.twice(path, lambda: _digest_blocks(path) == file.digest, bool))
 
 
 def blocks(path: Path) -> Iterator[bytes]:
     """The pieces of a file that is no shard."""
-    with open(_open(path), "rb") as file:
+    with open(reading.open_plain(path), "rb") as file:
         while block := file.read(format.BLOCK_BYTES):
             yield block
 

@@ -14,7 +14,8 @@ import xxhash
 
 from ..errors import Damaged, StoreError, UsageError
 
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
 MANIFEST = "manifest.json"
 PHASES = ("step", "end")
 BLOCK_BYTES = 16 << 20  # a piece of a file that is not a shard
@@ -60,9 +61,14 @@ class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attrs: dict[str, Any] = {}
 
 
-class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One data file. Of a shared one: for which checkpoint it was written, when, and how many have taken it over since."""
+
     size_bytes: int
     digest: str
+    origin: str = ""
+    written: str = ""
+    links: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -141,8 +147,8 @@ def decode(data: bytes, where: object) -> Manifest:
     start, end = head.span(2)
     if digest(data[:start] + _ZEROS + data[end:]).encode() != head[2]:
         raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
-    if int(head[1]) != VERSION:
-        raise StoreError(f"{where}: format version {int(head[1])}; this Holdfast reads {VERSION}: use a newer one")
+    if int(head[1]) not in READABLE:
+        raise StoreError(f"{where}: format version {int(head[1])}; this Holdfast reads 1 to {VERSION}: use a newer one")
     try:
         manifest = msgspec.json.decode(b"{" + data[head.end() :], type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -160,6 +166,8 @@ def _check(manifest: Manifest, where: object) -> None:
     for name, file in manifest.files.items():
         if not is_inside(name) or file.size_bytes < 0 or not _HEX.fullmatch(file.digest):
             raise Damaged(f"{where}: file {name!r} is not one that a checkpoint can hold")
+        if file.links < 0 or (file.origin and parse_name(file.origin) is None):
+            raise Damaged(f"{where}: file {name!r} was taken over from {file.origin!r}, which is no checkpoint")
     for key, leaf in manifest.leaves.items():
         shard = manifest.files.get(leaf.shard)
         inside = shard is not None and leaf.offset >= 0 and leaf.offset + leaf.size_bytes <= shard.size_bytes

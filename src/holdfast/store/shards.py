@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import mmap
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from .. import bulk
+from .. import bulk, disk
 from ..bulk import Run
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Snapshot
 from .format import File, Leaf, hasher, joined_digest, shard_stem
+from .lineage import LINK_BYTES, Link
 
 SHARD_BYTES = 1 << 30
 MOST_GROUPS = 32  # a state with more top-level keys than this goes into one group of shards
@@ -26,22 +29,39 @@ class Shard(NamedTuple):
     header: bytes
 
 
-def layout(leaves: Mapping[str, Block]) -> list[Shard]:
-    """Which leaf goes into which file: `model/fc.weight` is the tensor `fc.weight` of model.safetensors."""
+def layout(leaves: Mapping[str, Block], steady: Collection[str] = (), taken: Collection[str] = ()) -> list[Shard]:
+    """Which leaf goes into which file: `model/fc.weight` is the tensor `fc.weight` of model.safetensors.
+
+    Leaves that are `steady` lie in files of their own; no file gets a name that is `taken`.
+    """
     groups: dict[str, list[tuple[str, str]]] = {}
     for key in leaves:
-        top, slash, rest = key.partition("/")
-        groups.setdefault(shard_stem(top) if slash else "state", []).append((key, rest or top))
+        top, slash, name = key.partition("/")
+        groups.setdefault(shard_stem(top) if slash else "state", []).append((key, name or top))
     if len(groups) > MOST_GROUPS:
         groups = {"state": [(key, key) for key in leaves]}
-    shards = []
+    names = {*taken}
+    shards: list[Shard] = []
     for stem, members in groups.items():
-        packs = list(_packed(members, leaves))
-        for index, pack in enumerate(packs, 1):
-            part = "" if len(packs) == 1 else f"-{index:05d}-of-{len(packs):05d}"
-            keys = [key for key, _ in pack]
-            shards.append(Shard(f"{stem}{part}.safetensors", keys, header(keys, _unique(pack), leaves)))
+        apart = [member for member in members if member[0] in steady]
+        if sum(leaves[key].data.nbytes for key, _ in apart) < LINK_BYTES:
+            apart = []
+        rest = [member for member in members if not apart or member[0] not in steady]
+        shards += _named(stem, list(_packed(rest, leaves)), names, leaves)
+        shards += _named(f"{stem}-steady", list(_packed(apart, leaves)), names, leaves)
     return shards
+
+
+def _named(
+    stem: str, packs: list[list[tuple[str, str]]], names: set[str], leaves: Mapping[str, Block]
+) -> Iterator[Shard]:
+    while any(name == f"{stem}.safetensors" or name.startswith(f"{stem}-0") for name in names):
+        stem += "~"
+    for index, pack in enumerate(packs, 1):
+        keys = [key for key, _ in pack]
+        name = f"{stem}.safetensors" if len(packs) == 1 else f"{stem}-{index:05d}-of-{len(packs):05d}.safetensors"
+        names.add(name)
+        yield Shard(name, keys, header(keys, _unique(pack), leaves))
 
 
 def _packed(members: list[tuple[str, str]], leaves: Mapping[str, Block]) -> Iterator[list[tuple[str, str]]]:
@@ -54,7 +74,8 @@ def _packed(members: list[tuple[str, str]], leaves: Mapping[str, Block]) -> Iter
             pack, size = [], 0
         pack.append((key, name))
         size += leaves[key].data.nbytes
-    yield pack
+    if pack:
+        yield pack
 
 
 def _unique(pack: list[tuple[str, str]]) -> list[str]:
@@ -101,11 +122,17 @@ class Staged(NamedTuple):
     tree: Any
     leaves: Mapping[str, Block]
     shards: Sequence[Shard]
+    links: Sequence[Link] = ()
     snapshot: Snapshot | None = None
 
     @property
     def size_bytes(self) -> int:
-        return sum(block.data.nbytes for block in self.leaves.values())
+        """Of what is to be written."""
+        return sum(self.leaves[key].data.nbytes for shard in self.shards for key in shard.keys)
+
+
+class Abandoned(Exception):
+    """A save has given way to another one; the store is as it was."""
 
 
 class Written(NamedTuple):
@@ -139,3 +166,19 @@ def _runs(shard: Shard, leaves: Mapping[str, Block]) -> Iterator[Run]:
     for key in shard.keys:
         data = leaves[key].data
         yield Run(data, [data.nbytes])
+
+
+def copy(source: Path, target: Path, link: Link) -> None:
+    """Write a file's bytes anew where it cannot be linked.
+
+    Raises:
+        Abandoned: they are not what was committed.
+    """
+    leaves = sorted(link.leaves.values(), key=lambda leaf: leaf.offset)
+    sizes = [leaves[0].offset, *(leaf.size_bytes for leaf in leaves)]
+    with open(disk.open_plain(source), "rb") as file:
+        whole = sum(sizes) == os.fstat(file.fileno()).st_size
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)) if whole else memoryview(b"")
+        digests = bulk.write(target, [Run(data, sizes)], sum(sizes), hasher) if whole else []
+    if joined_digest(digests) != link.file.digest:
+        raise Abandoned(f"{source} is damaged: its leaves, unchanged since, are written anew")

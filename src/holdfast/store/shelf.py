@@ -64,16 +64,33 @@ class Shelf:
                 return Best(card.best["metric"], max if card.best["direction"] == "max" else min)
         return None
 
-    def load_newest(self, *, types: Iterable[type], placeholders: bool) -> Any:
+    def sharing_damage(self, checkpoint: Checkpoint) -> dict[str, str]:
+        """Names of the other checkpoints that hold one of the damaged files of `checkpoint`, and which."""
+        inodes = {}
+        with suppress(Damaged, NotFound):
+            for name in checkpoint.manifest.files:
+                facts = _facts(checkpoint.path / name)
+                if facts is not None and facts.st_nlink > 1 and any(checkpoint.problems(cold=True, only={name})):
+                    inodes[facts.st_ino] = f"shares {name} with {checkpoint.path.name}, where it is damaged"
+        found: dict[str, str] = {}
+        for other in map(self.checkpoint, self.names() if inodes else ()):
+            with suppress(Damaged, NotFound):
+                for facts in map(_facts, (other.path / name for name in other.manifest.files)):
+                    if facts is not None and facts.st_ino in inodes and other.path != checkpoint.path:
+                        found[other.path.name] = inodes[facts.st_ino]
+        return found
+
+    def load_newest(self, *, types: Iterable[type], placeholders: bool, mmap: bool = False) -> Any:
         """The state of the newest valid one."""
         damage: list[Damaged] = []
         tried: set[Name] = set()
         while fresh := [name for name in self.names() if name not in tried]:  # its owner may save and prune
             tried.add(fresh[-1])
             try:
-                return self.checkpoint(fresh[-1]).load(types=types, placeholders=placeholders)
+                return self.checkpoint(fresh[-1]).load(types=types, placeholders=placeholders, mmap=mmap)
             except Damaged as error:
                 damage.append(error)
+                tried.update(filter(None, map(format.parse_name, self.sharing_damage(self.checkpoint(fresh[-1])))))
             except NotFound:
                 continue
         if damage:
@@ -103,3 +120,10 @@ def _listed(places: Path) -> list[Name]:
         if places.is_dir() and not names:
             names = [name for name in map(format.parse_name, os.listdir(places)) if name]
     return sorted(names, key=lambda name: name.order)
+
+
+def _facts(path: Path) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from typing import Any
 from .. import disk, retention
 from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from ..provenance import document
-from ..rules import Best, Rule, parts
+from ..rules import Best, Rule, Whole, parts
 from ..state import tree
 from ..state.codec import Block
 from ..state.snapshot import Arena, Image, Snapshot
@@ -25,14 +27,11 @@ from . import format, shards
 from .attempt import Attempt
 from .checkpoint import Checkpoint, digest_file
 from .format import MANIFEST, Manifest, Name
-from .shards import Staged
+from .lineage import Lineage, Link, worth_linking
+from .shards import Abandoned, Staged
 from .shelf import Shelf
 
-
-class Abandoned(Exception):
-    """A save has given way to a newer one; the store is as it was."""
-
-
+_NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
 
@@ -58,11 +57,20 @@ class Store:
     second writer is refused by name while the first may live. Threads may share a store: they write in turn.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, keep: Rule | None = None, take_over: bool = False) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        keep: Rule | None = None,
+        take_over: bool = False,
+        whole: Whole = Whole(),  # noqa: B008  a frozen value
+    ) -> None:
         self.root = Path(root).absolute()  # the caller may change its directory
-        self.keep = keep
+        self.keep, self.whole = keep, whole
         self.attempt: Attempt | None = None
         self.parent: str | None = None
+        self._lineage: Lineage | None = None
+        self._barren: str | None = None  # the checkpoint from which nothing is taken over: a file of it is damaged
         self._shelf = Shelf(self.root)
         self._turn = threading.RLock()  # of this process's threads, to claim and to write
         self._take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
@@ -110,8 +118,19 @@ class Store:
             raise NotFound(f"{self.root}: no checkpoint has the metric {rule.metric!r}")
         return self._shelf.checkpoint(ranked[0].name)
 
-    def load(self, step: int | str | None = None, *, types: Iterable[type] = (), placeholders: bool = False) -> Any:
+    def load(
+        self,
+        step: int | str | None = None,
+        *,
+        types: Iterable[type] = (),
+        placeholders: bool = False,
+        mmap: bool = False,
+    ) -> Any:
         """The state of the newest valid checkpoint, of a step's, or of "best"; every byte is checked.
+
+        With `mmap`, for those who look rather than train: tensors and arrays lie over private maps of the files.
+        Nothing is read before it is looked at, what is written to them changes no file, and of the bytes nothing is
+        checked but layout and headers: `holdfast verify` checks the rest.
 
         A damaged newest one is passed over (told on the terminal by whoever asked, and by `verify`); a step that was
         asked for by number is not.
@@ -122,8 +141,8 @@ class Store:
         """
         if step is not None:
             chosen = self.best() if step == "best" else self[step]
-            return chosen.load(types=types, placeholders=placeholders)
-        return self._shelf.load_newest(types=types, placeholders=placeholders)
+            return chosen.load(types=types, placeholders=placeholders, mmap=mmap)
+        return self._shelf.load_newest(types=types, placeholders=placeholders, mmap=mmap)
 
     def pins(self) -> set[str]:
         """Names that no rule removes."""
@@ -132,6 +151,10 @@ class Store:
     def facts(self) -> list[retention.Facts]:
         """What retention goes by, of every checkpoint whose manifest is whole; oldest first."""
         return self._shelf.facts()
+
+    def sharing_damage(self, checkpoint: Checkpoint) -> dict[str, str]:
+        """Names of the other checkpoints that hold one of the damaged files of `checkpoint`, and which."""
+        return self._shelf.sharing_damage(checkpoint)
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -182,29 +205,53 @@ class Store:
         Without one nothing is copied: until `commit` has returned, nobody may change the state.
         """
         flat = tree.flatten(state)
-        plan = shards.layout(flat.leaves)
+        lineage = self._lineage_of_parent()
+        unchanged = lineage.unchanged(flat.leaves) if lineage else set()
+        links = lineage.links(unchanged, self.whole, time.time()) if lineage else []
+        linked = {key for link in links for key in link.leaves}
+        fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
+        plan = shards.layout(fresh, unchanged - linked, {link.name for link in links})
         if arena is None:
-            return Staged(flat.tree, flat.leaves, plan)
-        snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in plan], flat.leaves, later)
-        return Staged(flat.tree, snapshot.blocks, plan, snapshot)
+            return Staged(flat.tree, flat.leaves, plan, links)
+        snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in plan], fresh, later)
+        return Staged(flat.tree, {**flat.leaves, **snapshot.blocks}, plan, links, snapshot)
 
     def commit(
         self, staged: Staged, *, step: int, facts: Facts | None = None, before_each: Callable[[], None] = lambda: None
     ) -> Checkpoint:
-        """The second half of `save`. What `before_each` request to the disk raises ends it: nothing was saved."""
+        """The second half of `save`. What `before_each` request to the disk raises ends it: nothing was saved.
+
+        Raises:
+            Abandoned: a file that did not change cannot be taken over from the last checkpoint, and `staged`, being a
+                snapshot, lacks its bytes; staged again it will have them.
+        """
         facts = facts or Facts()
         name = _name(step, facts.phase)
         attempt = self.claim()
 
         def fill(partial: Path) -> Manifest:
-            written = [shards.write(partial, staged, index, before_each) for index in range(len(staged.shards))]
-            files = {shard.name: each.file for shard, each in zip(staged.shards, written, strict=True)}
-            leaves = {key: leaf for each in written for key, leaf in each.leaves.items()}
+            files: dict[str, format.File] = {}
+            leaves: dict[str, format.Leaf] = {}
+            for link in staged.links:
+                self._take_over_file(link, partial)
+                files[link.name] = link.file
+                leaves.update(link.leaves)
+            for index, shard in enumerate(staged.shards):
+                written = shards.write(partial, staged, index, before_each)
+                files[shard.name] = written.file
+                leaves.update(written.leaves)
             return self._manifest(name, facts, files, {key: leaves[key] for key in staged.leaves}, staged.tree)
 
         with self._acting(attempt, "save"):
             self._require_space(staged.size_bytes + 512 * len(staged.leaves))
-            return self._finish(attempt, name, self._begin(attempt, name), fill)
+            try:
+                return self._finish(attempt, name, self._begin(attempt, name), fill)
+            except Abandoned:
+                self._lineage, self._barren = None, self.parent
+                if staged.snapshot is not None or not staged.links:
+                    raise
+                alone = Staged(staged.tree, staged.leaves, shards.layout(staged.leaves))
+                return self.commit(alone, step=step, facts=facts, before_each=before_each)
 
     @contextmanager
     def directory(
@@ -228,13 +275,34 @@ class Store:
         self._finish(attempt, name, partial, lambda path: self._manifest(name, facts, _sync_files(path), {}, None))
 
     def pin(self, step: int | str) -> None:
-        """Keep that checkpoint for ever, whatever the rules say."""
-        name = self[step].path.name
+        """Keep that checkpoint for ever, whatever the rules say; files that it shares with others become its own.
+
+        Raises:
+            Damaged: one of these is not what was committed; it is pinned all the same.
+        """
+        checkpoint = self[step]
         with _writing(self.root):
             disk.make_dirs(self.root / "pins")
-            if name not in self.pins():
-                disk.write(self.root / "pins" / name, [])
+            if checkpoint.path.name not in self.pins():
+                disk.write(self.root / "pins" / checkpoint.path.name, [])
                 disk.sync_dir(self.root / "pins")
+            self._own_files(checkpoint)
+
+    def _own_files(self, checkpoint: Checkpoint) -> None:
+        manifest = checkpoint.manifest
+        for name, file in manifest.files.items():
+            path, part = checkpoint.path / name, self.root / "pins" / f".{uuid.uuid4().hex}.part"
+            leaves = {key: leaf for key, leaf in manifest.leaves.items() if leaf.shard == name}
+            if not leaves or os.lstat(path).st_nlink == 1:
+                continue
+            try:
+                shards.copy(path, part, Link(name, path, file, leaves))
+                disk.replace(part, path)
+            except Abandoned as error:
+                raise Damaged(f"{path}: changed since commit") from error
+            finally:
+                disk.remove_tree(part)
+            disk.sync_dir(checkpoint.path)
 
     def unpin(self, step: int | str) -> None:
         name = self[step].path.name
@@ -261,6 +329,7 @@ class Store:
         """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name."""
         attempt = self.claim()
         with self._acting(attempt, "move a checkpoint to quarantine"):
+            self._lineage = None
             path = attempts.set_aside(attempt, checkpoint.path, why)
             self._point()
         return path
@@ -290,16 +359,16 @@ class Store:
     def _finish(self, attempt: Attempt, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Checkpoint:
         with self._acting(attempt, "save"):
             try:
-                data = format.encode(fill(partial))
-                disk.write(partial / MANIFEST, [data])
+                manifest = fill(partial)
+                disk.write(partial / MANIFEST, [format.encode(manifest)])
                 path = attempts.publish(attempt, partial, str(name))
             except (OSError, UsageError, Abandoned):
                 attempts.clean_up(partial)
                 raise
             self.parent = str(name)
             self._point()
-            if self.keep is not None:
-                self._prune(self.keep, spared=(str(name),))
+            pruned = self._prune(self.keep, spared=(str(name),)) if self.keep is not None else []
+            self._remember(path, manifest, manifest.files if pruned else ())  # before pruning it was read back
         return Checkpoint(path)
 
     def _manifest(
@@ -323,6 +392,50 @@ class Store:
             leaves=leaves,
             tree=body,
         )
+
+    # -- files that did not change -------------------------------------------------------------------------------------
+
+    def _lineage_of_parent(self) -> Lineage | None:
+        """What the next checkpoint may take over files from: the last one, if it is in its place, whole and not pinned."""
+        if self.parent in (None, self._barren) or self.whole.checkpoints == 1:
+            return None
+        parent = self._shelf.checkpoint(str(self.parent))
+        if self._lineage is None or self._lineage.path != parent.path:
+            with suppress(Damaged, NotFound, StoreError):
+                self._lineage = Lineage(parent.path, parent.manifest, None)
+        gone = self._lineage is None or not attempts.is_checkpoint(self._lineage.path) or self.parent in self.pins()
+        return None if gone else self._lineage
+
+    def _take_over_file(self, link: Link, partial: Path) -> None:
+        """Let `partial` hold a file of the last checkpoint, after it was read back from the medium.
+
+        Raises:
+            Abandoned: it is not there, or not what was committed.
+        """
+        lineage = self._lineage
+        if lineage is None or link.source.parent != lineage.path:
+            raise Abandoned(f"{link.source}: no longer the last checkpoint's")
+        if link.name not in lineage.sound and list(Checkpoint(lineage.path).problems(cold=True, only={link.name})):
+            raise Abandoned(f"{link.source} is damaged: its leaves, unchanged since, are written anew")
+        try:
+            disk.link(link.source, partial / link.name)
+        except FileNotFoundError as error:
+            self.claim().require()
+            raise Abandoned(f"{link.source} is gone: its leaves, unchanged since, are written anew") from error
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            shards.copy(link.source, partial / link.name, link)
+
+    def _remember(self, path: Path, manifest: Manifest, sound: Collection[str]) -> None:
+        """Make `path` the checkpoint to take over files from; read back those that may be, if nobody has."""
+        before = self._lineage
+        self._lineage = before.after(path, manifest, sound) if before else Lineage(path, manifest, None)
+        due = worth_linking(manifest, self._lineage.steady) - {*sound}
+        if due:
+            checkpoint = Checkpoint(path)
+            wrong = {problem.path.name for problem in checkpoint.problems(cold=True, only=due)}
+            self._lineage = self._lineage._replace(sound=frozenset({*sound, *due} - wrong))
 
     def _require_space(self, need: int) -> None:
         free = disk.free_bytes(self.root)

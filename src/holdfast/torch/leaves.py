@@ -5,33 +5,22 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from operator import attrgetter, itemgetter
+from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from ..errors import Damaged, UsageError
-from ..state.codec import ITEMSIZE, UNSOUND, Block, Node, Share, StoredLeaf, checked_size
+from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, Node, Share, StoredLeaf, checked_size
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE if hasattr(torch, name)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_REQUIRES_GRAD = attrgetter("requires_grad")
+_START = itemgetter(0)
+_PLAIN = (torch.Tensor, Parameter)
+_STRIDED = torch.strided
 _CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # torch can copy these in any layout
-
-
-class Span(NamedTuple):
-    """Where a tensor lies: bytes `start` up to `stop` of the memory `where`."""
-
-    where: tuple[str, int]
-    start: int
-    stop: int
-
-
-class Layout(NamedTuple):
-    """Two tensors with one span and one layout are the same numbers: tied."""
-
-    span: Span
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
 
 
 def node(value: Any) -> Node | None:
@@ -53,20 +42,20 @@ def node(value: Any) -> Node | None:
 
 def _refusal(tensor: torch.Tensor) -> str:
     """Why `tensor` cannot be saved; empty when it can."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+    if type(tensor) not in _PLAIN:
         return "only plain tensors and parameters are saved"
     if tensor.is_quantized:
         return "it is quantized: save tensor.int_repr() and its scales"
     if tensor.is_nested:
         return "it is nested: save tensor.unbind()"
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not _STRIDED:
         return f"its layout is {tensor.layout}: save tensor.to_dense(), or its indices and values"
     if tensor.is_meta:
         return "it is on the meta device and has no data"
     if tensor.dtype not in NAMES:
         return f"its dtype {tensor.dtype} has no bytes of its own"
-    end = tensor.storage_offset() + _reach(tensor.shape, tensor.stride())
-    freed = tensor.numel() and end * tensor.element_size() > tensor.untyped_storage().nbytes()
+    end = tensor.storage_offset() * tensor.element_size() + _reach(tensor)
+    freed = end > tensor.untyped_storage().nbytes() and tensor.numel()
     return "its storage has been freed: gather it first" if freed else ""  # sharded models resize storages to 0
 
 
@@ -76,79 +65,96 @@ def value(tag: str, content: Any) -> Any:
 
 def shares(tensors: Sequence[torch.Tensor]) -> list[Share]:
     """One block for each tensor; one for all that are tied; one flat one for views that overlap."""
-    result = []
-    layouts = [_layout(tensor) for tensor in tensors]
-    for group in _overlapping(layouts):
-        members = [tensors[index] for index in group]
-        if len({layouts[index] for index in group}) == 1:
-            result.append(Share(_encode(members), dict.fromkeys(group)))
-        else:
-            result.append(_flat(group, members, [layouts[index] for index in group]))
-    return sorted(result, key=lambda share: min(share.places))
+    found: list[Share | None] = [None] * len(tensors)
+    for group in _overlapping(tensors):
+        found[group[0]] = _share(group, [tensors[index] for index in group])
+    return [share for share in found if share is not None]
 
 
-def _layout(tensor: torch.Tensor) -> Layout | None:
-    """None: it has no memory to share, or its numbers differ from what lies there."""
-    if tensor.numel() == 0 or tensor.is_conj() or tensor.is_neg():
-        return None
-    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-    start = tensor.data_ptr()
-    # two storages may share host memory (torch.from_numpy), so there the address alone decides
-    storage = 0 if tensor.device.type == "cpu" else tensor.untyped_storage().data_ptr()
-    span = Span((str(tensor.device), storage), start, start + _reach(shape, stride) * tensor.element_size())
-    stride = tuple(step if extent > 1 else 1 for extent, step in zip(shape, stride, strict=True))
-    return Layout(span, tensor.dtype, shape, stride)
+def _share(group: Sequence[int], members: Sequence[torch.Tensor]) -> Share:
+    if len(members) == 1 or len({_layout(tensor) for tensor in members}) == 1:
+        return Share(_encode(members), dict.fromkeys(group))
+    return _flat(group, members)
 
 
-def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
-    return 1 + sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True))
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Of those that overlap, two with one layout are the same numbers: tied."""
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    strides = tuple(step if extent > 1 else 1 for extent, step in zip(shape, stride, strict=True))
+    return tensor.data_ptr(), tensor.dtype, shape, strides
 
 
-def _overlapping(layouts: Sequence[Layout | None]) -> Iterator[list[int]]:
-    """Indices in groups that share bytes."""
-    yield from ([index] for index, layout in enumerate(layouts) if layout is None)
-    placed = sorted((layout.span, index) for index, layout in enumerate(layouts) if layout is not None)
+def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
+    """Indices in groups that share bytes, each in order."""
+    memories: dict[tuple[str, int] | None, list[tuple[int, int, int]]] = {}
+    for index, tensor in enumerate(tensors):
+        if tensor.numel() == 0 or tensor.is_conj() or tensor.is_neg():  # the numbers differ from what lies there
+            yield [index]
+            continue
+        # two storages may share host memory (torch.from_numpy), so there the address alone decides
+        where = None if tensor.is_cpu else (str(tensor.device), tensor.untyped_storage().data_ptr())
+        start = tensor.data_ptr()
+        memories.setdefault(where, []).append((start, start + _reach(tensor), index))
+    for placed in memories.values():
+        yield from _touching(sorted(placed, key=_START))
+
+
+def _touching(placed: Sequence[tuple[int, int, int]]) -> Iterator[list[int]]:
     group: list[int] = []
-    where, stop = ("", 0), 0
-    for span, index in placed:
-        if group and (span.where != where or span.start >= stop):
+    reached = 0
+    for start, stop, index in placed:
+        if start >= reached and group:
             yield sorted(group)
-            group, stop = [], 0
+            group = []
         group.append(index)
-        where, stop = span.where, max(stop, span.stop)
-    if group:
-        yield sorted(group)
+        reached = max(reached, stop)
+    yield sorted(group)
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """Bytes from its first item to the end of its last."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
+    return _items(tensor.shape, tensor.stride()) * tensor.element_size()
+
+
+def _items(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """From the first in memory to the last, with what lies between them."""
+    return 1 + sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True))
 
 
 def _encode(tied: Sequence[torch.Tensor]) -> Block:
     tensor = tied[0]
-    attrs = _attrs(tied)
-    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+    attrs, shape = _attrs(tied), tuple(tensor.shape)
+    contiguous = tensor.is_contiguous()
     # also where only dimensions of one item differ: channels_last shows there, and kernels are chosen by it
-    if tensor.numel() and stride != _c_stride(shape) and _is_dense(shape, stride):
-        attrs["stride"] = list(stride)
-    return Block("torch", NAMES[tensor.dtype], shape, memory(_host(tensor)), attrs)
+    if (1 in shape or not contiguous) and tensor.numel():
+        stride = tensor.stride()
+        if stride != _c_stride(shape) and _is_dense(shape, stride):
+            attrs["stride"] = list(stride)
+    as_it_lies = contiguous and tensor.is_cpu and not (tensor.is_conj() or tensor.is_neg())
+    return Block("torch", NAMES[tensor.dtype], shape, memory(tensor if as_it_lies else _host(tensor)), attrs)
 
 
 def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
-    if any(isinstance(tensor, torch.nn.Parameter) for tensor in tied):
+    if Parameter in map(type, tied):
         attrs["parameter"] = True
-    if any(tensor.requires_grad for tensor in tied):
+    if any(map(_REQUIRES_GRAD, tied)):
         attrs["requires_grad"] = True
-    if tied[0].device.type != "cpu":
+    if not tied[0].is_cpu:
         attrs["device"] = str(tied[0].device)
     return attrs
 
 
-def _flat(group: Sequence[int], members: Sequence[torch.Tensor], layouts: Sequence[Layout | None]) -> Share:
+def _flat(group: Sequence[int], members: Sequence[torch.Tensor]) -> Share:
     """The bytes from the first to the last that any member uses, and each member as a view of them."""
-    spans = [layout.span for layout in layouts if layout is not None]
-    start, stop = min(span.start for span in spans), max(span.stop for span in spans)
+    start = min(tensor.data_ptr() for tensor in members)
+    stop = max(tensor.data_ptr() + _reach(tensor) for tensor in members)
     pad = start % max(tensor.element_size() for tensor in members)  # so that every offset is whole items
     views: dict[int, Mapping[str, Any] | None] = {}
-    for index, tensor, span in zip(group, members, spans, strict=True):
-        offset = span.start - start + pad
+    for index, tensor in zip(group, members, strict=True):
+        offset = tensor.data_ptr() - start + pad
         if offset % tensor.element_size():
             raise UsageError("tensors of a shared storage do not lie at multiples of their item size: clone one")
         views[index] = {
@@ -168,7 +174,7 @@ def _flat(group: Sequence[int], members: Sequence[torch.Tensor], layouts: Sequen
 def _raw(members: Sequence[torch.Tensor], start: int, stop: int) -> memoryview:
     first = members[0]
     if first.device.type == "cpu":
-        return _window(start, stop - start, members)
+        return _window(start, stop - start, [member.untyped_storage() for member in members])
     storage = first.untyped_storage()
     flat = torch.empty(0, dtype=torch.uint8, device=first.device)
     flat.set_(storage, start - storage.data_ptr(), (stop - start,), (1,))
@@ -176,7 +182,7 @@ def _raw(members: Sequence[torch.Tensor], start: int, stop: int) -> memoryview:
 
 
 def _host(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's numbers on the CPU in C order; itself where it is so already."""
+    """The tensor's numbers on the CPU in C order."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_contiguous():
         return tensor.cpu()
@@ -186,14 +192,22 @@ def _host(tensor: torch.Tensor) -> torch.Tensor:
 
 def memory(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor: its own memory, writable, kept alive by the view."""
-    size = tensor.numel() * tensor.element_size()
-    return _window(tensor.data_ptr(), size, tensor) if size else memoryview(bytearray())
+    size = tensor.nbytes
+    return _window(tensor.data_ptr(), size, tensor.untyped_storage()) if size else memoryview(bytearray())
+
+
+class _Memory(ctypes.Array[ctypes.c_ubyte]):
+    """From an address on; one type for every size, since ctypes would keep one for each."""
+
+    __slots__ = ("owner",)
+    _type_, _length_ = ctypes.c_ubyte, 1 << 46
+    owner: object
 
 
 def _window(address: int, size: int, owner: object) -> memoryview:
-    array = (ctypes.c_ubyte * size).from_address(address)
-    array.owner = owner  # type: ignore[attr-defined]
-    return memoryview(array).cast("B")
+    whole = _Memory.from_address(address)
+    whole.owner = owner
+    return memoryview(whole).cast("B")[:size]
 
 
 def _c_stride(shape: Sequence[int]) -> tuple[int, ...]:
@@ -210,22 +224,46 @@ def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
-def decode(stored: StoredLeaf) -> torch.Tensor:
+def blank(stored: StoredLeaf) -> Blank:
+    stride = _checked(stored)
+    tensor = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])  # where memory is short this fails: no damage
+
+    def value() -> torch.Tensor:
+        return _dressed(tensor if stride is None else _strided(tensor, stride), stored)
+
+    return Blank(memory(tensor), value)
+
+
+def mapped(stored: StoredLeaf, data: memoryview) -> torch.Tensor | None:
+    dtype, stride = DTYPES.get(stored.dtype), _checked(stored)
+    if stride is not None or dtype is None or not data:
+        return None
+    raw = torch.frombuffer(data, dtype=torch.uint8)
+    return None if raw.data_ptr() % dtype.itemsize else _dressed(raw.view(dtype).view(stored.shape), stored)
+
+
+def empty(stored: StoredLeaf, device: torch.device) -> torch.Tensor:
+    """A tensor of the stored dtype and layout, and no numbers yet."""
+    stride, dtype = _checked(stored), DTYPES[stored.dtype]
+    if stride is None:
+        return torch.empty(stored.shape, dtype=dtype, device=device)
+    return torch.empty_strided(stored.shape, stride, dtype=dtype, device=device)
+
+
+def _checked(stored: StoredLeaf) -> list[int] | None:
+    """The stored stride, None for C order.
+
+    Raises:
+        Damaged: it is no tensor's description.
+    """
     dtype = DTYPES.get(stored.dtype)
     if dtype is None:
         raise Damaged(f"leaf {stored.key!r}: torch has no dtype {stored.dtype!r}")
     checked_size(stored, dtype.itemsize)
-    stride = stored.attrs.get("stride")
+    stride: list[int] | None = stored.attrs.get("stride")
     if stride is not None and not _fits(stride, stored.shape):
         raise Damaged(f"leaf {stored.key!r}: stride {stride!r} does not fit the shape {list(stored.shape)}")
-    tensor = torch.empty(stored.shape, dtype=dtype)  # where memory is short this fails, and that is no damage
-    if tensor.numel():
-        stored.read_into(memory(tensor))
-    tensor = tensor if stride is None else _strided(tensor, stride)
-    try:
-        return _dressed(tensor, stored.attrs)
-    except UNSOUND as error:
-        raise Damaged(f"leaf {stored.key!r}: {error}") from error
+    return stride
 
 
 def _fits(stride: Any, shape: Sequence[int]) -> bool:
@@ -240,7 +278,14 @@ def _strided(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     return target
 
 
-def _dressed(tensor: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tensor:
+def _dressed(tensor: torch.Tensor, stored: StoredLeaf) -> torch.Tensor:
+    try:
+        return _as_described(tensor, stored.attrs)
+    except UNSOUND as error:
+        raise Damaged(f"leaf {stored.key!r}: {error}") from error
+
+
+def _as_described(tensor: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tensor:
     requires_grad = attrs.get("requires_grad") is True
     if attrs.get("parameter") is True:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
@@ -258,12 +303,12 @@ def _view(content: Any) -> torch.Tensor:
         raise ValueError("the leaf under it is not flat bytes")
     if not (_are_sizes([offset]) and _are_sizes(shape) and _are_sizes(stride) and len(shape) == len(stride)):
         raise ValueError("it has no sizes")
-    reach = _reach(shape, stride) * dtype.itemsize if math.prod(shape) else 0
+    reach = _items(shape, stride) * dtype.itemsize if math.prod(shape) else 0
     if offset % dtype.itemsize or offset + reach > base.numel():
         raise ValueError("it lies outside its leaf")
     view = torch.empty(0, dtype=dtype)
     view.set_(base.untyped_storage(), offset // dtype.itemsize, shape, stride)
-    return _dressed(view, content)
+    return _as_described(view, content)
 
 
 def _dtype(name: Any) -> torch.dtype:

@@ -18,7 +18,7 @@ from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from ..errors import UsageError
 from ..state.codec import is_stored
-from .stored import decoded, detached, differing, facts, fill, load
+from .stored import Filling, decoded, detached, differing, facts, load
 
 METADATA = ".metadata"  # no state_dict name begins with a dot: modules and tensors cannot have an empty name
 _HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
@@ -84,10 +84,11 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
     state = root.state_dict()
     plain = _plain_name(state)
     customised = customised_prefixes(root)
-    filled: set[tuple[str, int]] = set()
+    filling, filled = Filling(), set[tuple[str, int]]()
     for name, live in state.items():
         if not _is_under(name, customised):
-            _fill_once(live, stored[plain(name)], filled)
+            _fill_once(filling, live, stored[plain(name)], filled)
+    filling.run()
     if customised:
         load(root, _own_state(state, plain, customised, stored))
 
@@ -158,6 +159,8 @@ def _compiled_out(name: str) -> str:
 
 
 def _is_under(name: str, prefixes: set[str]) -> bool:
+    if not prefixes:
+        return False
     parts = name.split(".")
     return any(".".join(parts[:length]) in prefixes for length in range(len(parts) + 1))
 
@@ -179,13 +182,13 @@ def _is_torchs_own(kind: type, method: str) -> bool:
     return definer.__module__.startswith("torch.nn.")
 
 
-def _fill_once(live: torch.Tensor, stored: Any, filled: set[tuple[str, int]]) -> None:
+def _fill_once(filling: Filling, live: torch.Tensor, stored: Any, filled: set[tuple[str, int]]) -> None:
     if is_stored(stored):
         pair = (stored.key, live.data_ptr())
         if live.numel() and pair in filled:
             return
         filled.add(pair)
-    fill(live, stored)
+    filling.into(live, stored)
 
 
 def _own_state(

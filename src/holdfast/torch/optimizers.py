@@ -15,7 +15,7 @@ import torch
 from torch.optim import LBFGS, Optimizer
 
 from ..state.codec import StoredLeaf
-from .stored import decoded, detached, facts, fill, fresh, is_stored_tensor, load
+from .stored import Filling, decoded, detached, facts, is_stored_tensor, load
 
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
@@ -88,6 +88,7 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
             optimizer.state[key] = decoded(entry)
         else:
             optimizer.state[parameter] = place.entry(entry, before.get(parameter), parameter, groups[id(parameter)])
+    place.filling.run()
     optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
     if optimizer.state:
         vars(optimizer)["_opt_called"] = True  # it has stepped: a scheduler that steps first has no cause to warn
@@ -102,6 +103,7 @@ class _Placement:
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self.taken = {_storage(parameter) for parameter in parameters}
         self.placed: dict[str, torch.Tensor] = {}
+        self.filling = Filling()  # after which the tensors have their numbers
 
     def entry(
         self, stored: Mapping[str, Any], live: Any, parameter: torch.Tensor, group: Mapping[str, Any]
@@ -137,9 +139,9 @@ class _Placement:
     def _tensor(self, stored: StoredLeaf, live: Any, device: torch.device) -> torch.Tensor:
         if stored.key not in self.placed:
             if self._fits(stored, live, device):
-                fill(live.detach(), stored)
+                self.filling.into(live.detach(), stored)
             else:
-                live = fresh(stored, device)
+                live = self.filling.fresh(stored, device)
             self.taken.add(_storage(live))
             self.placed[stored.key] = live
         return self.placed[stored.key]

@@ -1,4 +1,4 @@
-"""Stored leaves and live tensors: compare them, and fill the one from the other, one leaf at a time."""
+"""Stored leaves and live tensors: compare them, and fill the one from the other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 
 from ..errors import Mismatch
-from ..state.codec import StoredLeaf, decode_leaf, is_stored
-from .leaves import memory
+from ..state.codec import StoredLeaf, decode_leaves, is_stored, read_all
+from .leaves import empty, memory
+
+AROUND_BYTES = 16 << 20  # that exist twice while they come into memory that no file can be read into
 
 
 class Facts(NamedTuple):
@@ -57,36 +59,68 @@ def detached(tree: Any) -> Any:
 
 def decoded(tree: Any) -> Any:
     """`tree` with a fresh object for every stored leaf; a leaf that stands in two places stays one object."""
-    known: dict[str, object] = {}
+    stored: dict[str, StoredLeaf] = {}
 
-    def leaf(value: Any) -> Any:
-        if not is_stored(value):
-            return value
-        if value.key not in known:
-            known[value.key] = decode_leaf(value)
-        return known[value.key]
+    def note(value: Any) -> Any:
+        if is_stored(value):
+            stored.setdefault(value.key, value)
+        return value
 
-    return mapped(tree, leaf)
-
-
-def fresh(stored: StoredLeaf, device: torch.device) -> torch.Tensor:
-    """A new tensor on `device` with the stored dtype, shape, stride and bytes."""
-    tensor: torch.Tensor = decode_leaf(stored)
-    return tensor.detach().to(device)
+    mapped(tree, note)
+    leaves = dict(zip(stored, decode_leaves(list(stored.values())), strict=True))
+    return mapped(tree, lambda value: leaves[value.key] if is_stored(value) else value) if leaves else tree
 
 
-def fill(live: torch.Tensor, stored: StoredLeaf | torch.Tensor) -> None:
-    """Puts the stored bytes into the memory of `live`; at most this one leaf exists twice, and mostly none does."""
-    with torch.no_grad():
+class Filling:
+    """Stored leaves on their way into live tensors. `into` and `fresh` only take notes; `run` reads all in one go."""
+
+    def __init__(self) -> None:
+        self._straight: list[tuple[torch.Tensor, StoredLeaf]] = []
+        self._around: list[tuple[torch.Tensor, StoredLeaf]] = []  # other layouts and devices: by way of a copy
+
+    def into(self, live: torch.Tensor, stored: StoredLeaf | torch.Tensor) -> None:
+        """Let `live` have the stored numbers."""
         if isinstance(stored, torch.Tensor):
-            live.copy_(stored)
-        elif _is_plain_memory(live):
-            stored.read_into(memory(live))
-            torch.autograd.graph.increment_version(live)  # a graph made before must not go backward over new bytes
+            with torch.no_grad():
+                live.copy_(stored)
         else:
-            contiguous = torch.empty(stored.shape, dtype=live.dtype)
-            stored.read_into(memory(contiguous))
-            live.copy_(contiguous)
+            (self._straight if _is_plain_memory(live) else self._around).append((live, stored))
+
+    def fresh(self, stored: StoredLeaf, device: torch.device) -> torch.Tensor:
+        """A new tensor on `device` with the stored dtype, shape and stride; its numbers come with `run`."""
+        tensor = empty(stored, device)
+        self.into(tensor, stored)
+        return tensor
+
+    def run(self) -> None:
+        """Read them all, plain memory straight from the files; of the others, few exist twice at a time."""
+        straight, around = self._straight, self._around
+        self._straight, self._around = [], []
+        read_all([(stored, memory(live)) for live, stored in straight if live.numel()])
+        for live, _ in straight:
+            torch.autograd.graph.increment_version(live)  # a graph made before must not go backward over new bytes
+        while around:
+            few = _few(around)
+            around = around[len(few) :]
+            _fill_around(few)
+
+
+def _few(pairs: list[tuple[torch.Tensor, StoredLeaf]]) -> list[tuple[torch.Tensor, StoredLeaf]]:
+    """The first ones, of at most `AROUND_BYTES` together, or the first alone."""
+    total = 0
+    for count, (_, stored) in enumerate(pairs):
+        total += stored.size_bytes
+        if count and total > AROUND_BYTES:
+            return pairs[:count]
+    return pairs
+
+
+def _fill_around(pairs: list[tuple[torch.Tensor, StoredLeaf]]) -> None:
+    copies = [torch.empty(stored.shape, dtype=live.dtype) for live, stored in pairs]
+    read_all([(stored, memory(whole)) for whole, (_, stored) in zip(copies, pairs, strict=True) if whole.numel()])
+    with torch.no_grad():
+        for whole, (live, _) in zip(copies, pairs, strict=True):
+            live.copy_(whole)
 
 
 def differing(path: str, stored: object, live: torch.Tensor) -> list[str]:

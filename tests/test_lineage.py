@@ -1,0 +1,284 @@
+"""Unchanged leaves: their files are linked, not written; and nothing is lost by it."""
+
+import errno
+import itertools
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faults import scratched
+from holdfast import disk
+from holdfast.errors import Damaged, UsageError
+from holdfast.rules import Last, Whole
+from holdfast.store import lineage, shards
+from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.store import Store
+from toy import events, new_run
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """A file of 4 KiB is worth a link, so that states may be small."""
+    for module in (lineage, shards):
+        monkeypatch.setattr(module, "LINK_BYTES", 4096)
+
+
+def lora(layers=40, frozen=25_000):
+    """Frozen layers with a trained adapter after each: 99% of the bytes never change."""
+    rng = np.random.default_rng(1)
+    sizes = {"weight": frozen, "adapter": frozen // 100}
+    return {f"{layer}.{name}": rng.standard_normal(size) for layer in range(layers) for name, size in sizes.items()}
+
+
+def train(state):
+    for name in state:
+        if "adapter" in name:
+            state[name] += 1
+
+
+def same(found, wanted):
+    return list(found) == list(wanted) and all(found[key].tobytes() == wanted[key].tobytes() for key in wanted)
+
+
+def shared(path):
+    """Names of the files that have other names elsewhere."""
+    return sorted(file.name for file in path.iterdir() if file.stat().st_nlink > 1)
+
+
+def own_bytes(path):
+    return sum(file.stat().st_size for file in path.iterdir() if file.stat().st_nlink == 1)
+
+
+def saved(store, count, state=None):
+    """Saves so many steps of a training with a frozen backbone; copies of the states by step."""
+    state = state or lora(4, 2_000)
+    states = {}
+    for step in range(1, count + 1):
+        train(state)
+        store.save({"model": state}, step=step)
+        states[step] = {key: array.copy() for key, array in state.items()}
+    return states
+
+
+def test_from_the_third_save_on_only_what_changes_is_written(tmp_path):
+    """99% frozen, interleaved layer by layer with what is trained: at most 1.5% of the bytes."""
+    store = Store(tmp_path)
+    states = saved(store, 4, lora())
+    total = sum(array.nbytes for array in states[1].values())
+    assert own_bytes(store[1].path) > total
+    for step in (3, 4):
+        assert own_bytes(store[step].path) <= 0.015 * total
+        assert store[step].size_bytes >= total
+    for step, state in states.items():
+        assert same(store.load(step)["model"], state)
+        assert [] == list(store[step].problems(cold=True))
+
+
+@settings(deadline=None, max_examples=40)
+@given(changes=st.lists(st.sets(st.integers(0, 7)), min_size=2, max_size=9), whole=st.integers(1, 4))
+def test_whatever_changes_when_each_checkpoint_holds_its_own_state(changes, whole):
+    """Leaves that freeze, thaw and freeze again: every checkpoint loads as it was saved, also after a restart."""
+    with scratched("lineage") as base:
+        arrays = {f"{index}": np.full(1_000 + index, index, "int64") for index in range(8)}
+        states = []
+        for step, changing in enumerate(changes):
+            for index in changing:
+                arrays[str(index)] += 1
+            if step % 3 == 0:
+                store = Store(base, whole=Whole(checkpoints=whole), take_over=True)
+                store.parent = f"step-{step - 1:09d}" if step else None
+            store.save({"a": {**arrays}, "b": arrays["0"]}, step=step)
+            states.append({key: array.copy() for key, array in arrays.items()})
+        for step, state in enumerate(states):
+            assert same(store.load(step)["a"], state)
+            assert [] == list(store[step].problems())
+            held = store[step].manifest.files.values()
+            assert all(file.links < whole for file in held)
+
+
+@pytest.mark.parametrize("command", ["cp -r run/. copy", "rsync -r run/ copy", "tar c -C run . | tar x -C copy"])
+def test_a_copied_store_is_whole(tmp_path, command):
+    """cp -r, rsync and tar: every checkpoint of the copy is complete, also when the original is gone."""
+    states = saved(Store(tmp_path / "run"), 4)
+    (tmp_path / "copy").mkdir()
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
+    shutil.rmtree(tmp_path / "run")
+    copy = Store(tmp_path / "copy")
+    for step, state in states.items():
+        assert [] == list(copy[step].problems())
+        assert same(copy.load(step)["model"], state)
+
+
+@pytest.mark.parametrize("code", [errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP])
+def test_where_links_are_impossible_bytes_are_written(tmp_path, monkeypatch, code):
+    """A file system without hard links costs space, and nothing else."""
+
+    def refuse(source, target):
+        raise OSError(code, os.strerror(code), str(target))
+
+    monkeypatch.setattr(disk, "link", refuse)
+    store = Store(tmp_path)
+    states = saved(store, 4)
+    assert [] == list(itertools.chain.from_iterable(shared(store[step].path) for step in states))
+    assert all(same(store.load(step)["model"], state) for step, state in states.items())
+    assert [] == list(store[4].problems(cold=True))
+
+
+def test_a_file_is_written_anew_every_so_many_checkpoints(tmp_path):
+    """No damage is shared by more than `Whole` says."""
+    store = Store(tmp_path, whole=Whole(checkpoints=3))
+    saved(store, 9)
+    inodes = [(store[step].path / "model-steady.safetensors").stat().st_ino for step in range(2, 9)]
+    assert [3, 3, 1] == [len(list(group)) for _, group in itertools.groupby(inodes)]
+
+
+def test_a_file_is_written_anew_when_it_is_old(tmp_path):
+    """A day, unless the user says otherwise; here, none at all."""
+    store = Store(tmp_path, whole=Whole(hours=1e-9))
+    saved(store, 4)
+    assert [] == shared(store[4].path)
+
+
+def test_links_can_be_switched_off(tmp_path):
+    """Whole(checkpoints=1): each checkpoint has its own bytes. Less than that is no number of checkpoints."""
+    store = Store(tmp_path, whole=Whole(checkpoints=1))
+    saved(store, 4)
+    assert ["manifest.json", "model.safetensors"] == sorted(os.listdir(store[4].path))
+    with pytest.raises(UsageError):
+        Whole(checkpoints=0)
+    with pytest.raises(UsageError):
+        Whole(hours=0)
+
+
+def test_a_pinned_checkpoint_has_its_own_bytes(tmp_path):
+    """Those that it shared are copied when it is pinned; later ones take nothing from it."""
+    store = Store(tmp_path)
+    states = saved(store, 4)
+    store.pin(4)
+    assert [] == shared(store[4].path)
+    assert ["model-steady.safetensors"] == shared(store[3].path)
+    state = {key: array.copy() for key, array in states[4].items()}
+    store.save({"model": state}, step=5)
+    store.save({"model": state}, step=6)
+    assert [] == shared(store[4].path)
+    assert same(store.load(4)["model"], states[4])
+    assert [] == list(store[4].problems(cold=True))
+    assert {"step-000000004"} == store.pins()
+    assert [] == [name for name in os.listdir(tmp_path / "pins") if name.startswith(".")]
+
+
+def test_pinning_what_is_damaged_says_so_and_pins(tmp_path):
+    """Nobody else may remove it before somebody has looked at it."""
+    store = Store(tmp_path)
+    saved(store, 4)
+    spoil(store[4].path / "model-steady.safetensors")
+    with pytest.raises(Damaged):
+        store.pin(3)
+    assert {"step-000000003"} == store.pins()
+
+
+def spoil(path):
+    with path.open("r+b") as file:
+        file.seek(-9, os.SEEK_END)
+        file.write(b"X")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def test_a_damaged_file_is_not_passed_on(tmp_path):
+    """It is read back before it is linked: the next checkpoint has bytes of its own, which are right."""
+    store = Store(tmp_path)
+    states = saved(store, 3)
+    again = Store(tmp_path, take_over=True)
+    again.parent = "step-000000003"
+    staged = again.stage({"model": states[3]})
+    assert staged.links
+    spoil(store[3].path / "model-steady.safetensors")
+    again.commit(staged, step=4)
+    assert [] == shared(again[4].path)
+    assert [] == list(again[4].problems(cold=True))
+    assert same(again.load(4)["model"], states[3])
+
+
+class Frozen:
+    """A tracked object with a big array that stays and a small one that changes."""
+
+    def __init__(self):
+        self.big, self.small = np.arange(10_000.0), np.zeros(3)
+
+    def state_dict(self):
+        return {"big": self.big, "small": self.small}
+
+    def load_state_dict(self, state):
+        self.big, self.small = state["big"], state["small"]
+
+
+def test_in_the_background_it_is_saved_again_at_the_next_safe_point(tmp_path, capsys):
+    """A snapshot lacks the bytes that were to be linked: one line says so, and the next step has them."""
+    frozen = Frozen()
+    with new_run(tmp_path, frozen) as run:
+        for step in run.steps(8):
+            frozen.small += 1
+            run.wait()
+            if step == 5:
+                run._now().store._lineage = run._now().store._lineage._replace(sound=frozenset())
+                spoil(run._now().store[5].path / "toy-steady.safetensors")
+    err = capsys.readouterr().err
+    assert "step 6 is not saved, and training goes on" in err
+    assert "written anew" in err
+    assert [6] == [event["step"] for event in events(tmp_path, "save_failed")]
+    store = Store(tmp_path)
+    assert [] == list(store[8].problems(cold=True))
+    assert same(store.load(8)["toy"], {"big": np.arange(10_000.0), "small": np.full(3, 8.0)})
+
+
+def test_who_shares_a_damaged_file_is_known_without_reading_it(tmp_path):
+    """The fallback goes straight to the newest checkpoint that does not hold the damaged file."""
+    frozen = Frozen()
+    with new_run(tmp_path, frozen, keep=Last(9), whole=Whole(checkpoints=3)) as run:
+        for _ in run.steps(6):
+            frozen.small += 1
+    store = Store(tmp_path)
+    inode = (store[6].path / "toy-steady.safetensors").stat().st_ino
+    sharing = [c.step for c in store.checkpoints() if holds(c, inode)]
+    assert len(sharing) == 2
+    spoil(store[6].path / "toy-steady.safetensors")
+    assert {f"step-{step:09d}" for step in sharing[:-1]} == store.sharing_damage(store[6]).keys()
+    assert same(store.load()["toy"], {"big": np.arange(10_000.0), "small": np.full(3, float(sharing[0] - 1))})
+    resumed = Frozen()
+    with new_run(tmp_path, resumed, keep=Last(9)) as run:
+        assert sharing[0] - 1 == run.step
+        rejected = dict(run._now().resumed.rejected)
+    assert "shares toy-steady.safetensors with step-000000006" in rejected[f"step-{sharing[0]:09d}"]
+    assert resumed.small.tolist() == [run.step] * 3
+
+
+def holds(checkpoint: Checkpoint, inode):
+    return any(file.stat().st_ino == inode for file in checkpoint.path.iterdir())
+
+
+def test_only_what_is_the_same_in_every_respect_is_linked(tmp_path):
+    """Equal bytes of another dtype, shape or order are another leaf."""
+    store = Store(tmp_path)
+    zeros = np.zeros((64, 64), "float32")
+    for step, array in enumerate([zeros, zeros, zeros, zeros.view("int32"), zeros.reshape(32, 128), zeros.copy("F")]):
+        store.save({"a": array}, step=step)
+    found = [store.load(step)["a"] for step in range(6)]
+    assert ["float32"] * 3 + ["int32"] + ["float32"] * 2 == [str(array.dtype) for array in found]
+    assert (32, 128) == found[4].shape
+    assert ["state.safetensors"] == shared(store[2].path)
+    assert [] == shared(store[4].path)
+
+
+def test_pruning_leaves_those_that_share_whole(tmp_path):
+    """The checkpoint for which the bytes were written may go; the bytes stay as long as anybody has them."""
+    store = Store(tmp_path, keep=Last(2))
+    states = saved(store, 7)
+    assert [6, 7] == [c.step for c in store.checkpoints()]
+    assert "step-000000002" == store[7].manifest.files["model-steady.safetensors"].origin
+    assert all(same(store.load(step)["model"], states[step]) for step in (6, 7))
