@@ -176,26 +176,28 @@ def test_no_number_of_kills_adds_or_loses_a_line(tmp_path, every):
 
 INSIDE = """
     from holdfast import Store
-    save = Store.save
+    commit = Store.commit
 
-    def save_and_die(*words, step, **facts):
-        checkpoint = save(*words, step=step, **facts)
+    def commit_and_die(*words, step, **facts):
+        checkpoint = commit(*words, step=step, **facts)
         if step == int(sys.argv[1]):
             send("KILL")
         return checkpoint
 
-    Store.save = save_and_die
-    with new_run(RUN, toy) as run:
+    Store.commit = commit_and_die
+    with new_run(RUN, toy, background=sys.argv[2] == "in the background") as run:
         for step in run.steps(4):
             run.log(step=step)
 """
 
 
-def test_a_checkpoint_never_comes_before_its_line(tmp_path):
+@pytest.mark.parametrize("how", ["in the background", "before the loop goes on"])
+def test_a_checkpoint_never_comes_before_its_line(tmp_path, how):
     """Killed right after the commit: the next attempt goes on from there, and the line is on the disk."""
     train = script(tmp_path, INSIDE)
-    assert [-9, 0] == [launch(train, step).code for step in (2, -1)]
+    assert [-9, 0] == [launch(train, step, how).code for step in (2, -1)]
     assert [1, 2, 3, 4] == [step for step, _, _ in lines(tmp_path / "run")]
+    assert [0, 2] == [event["step"] for event in events(tmp_path / "run", "restored")]
 
 
 TENSORBOARD = """

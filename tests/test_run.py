@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import Best, Every, Run, Stopped, Store, disk
 from holdfast.errors import NoSpace, Superseded, UsageError
+from holdfast.run import saving
 from toy import Cut, Toy, events, new_run
 
 
@@ -446,10 +447,12 @@ def full(monkeypatch, when):
     monkeypatch.setattr(disk, "free_bytes", lambda path: 10 if when() else real(path))
 
 
-def test_a_full_disk_lets_training_go_on_until_the_end(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("background", [True, False])
+def test_a_full_disk_lets_training_go_on_until_the_end(tmp_path, monkeypatch, capsys, background):
     """A periodic save is skipped, loudly, and made up for at the next one; the last one must succeed."""
-    run = new_run(tmp_path, Toy(), every=Every(steps=2))
-    full(monkeypatch, lambda: run.step == 2)
+    run = new_run(tmp_path, Toy(), every=Every(steps=2), background=background)
+    answers = iter([True])  # to the first save
+    full(monkeypatch, lambda: next(answers, False))
     with run:
         list(run.steps(6))
     assert ["step-000000004", "step-000000006"] == names(tmp_path)
@@ -467,9 +470,11 @@ def test_a_disk_too_full_for_the_journal_is_a_full_disk_too(tmp_path, monkeypatc
     """Metrics wait in memory and are written once, when there is room."""
     run = new_run(tmp_path, Toy(), every=Every(steps=2))
     real = disk.append
+    answers = iter([True])  # to the first save
+    monkeypatch.setattr(saving, "FLUSH_S", 1e9)  # no line is shown before its save
 
     def append(path, data, *, sync):
-        if run.step == 2:
+        if next(answers, False):
             raise OSError(28, "No space left on device")
         real(path, data, sync=sync)
 
@@ -533,6 +538,7 @@ def test_a_stop_that_is_swallowed_is_raised_again(tmp_path):
             with contextlib.suppress(BaseException):
                 for batch in run.batches(range(4)):
                     if batch == 1:
+                        run.wait()
                         run._now().stop.reason = "SIGTERM"
     assert 75 == stopped.value.code
     assert ["step-000000001", "step-000000002"] == names(tmp_path)

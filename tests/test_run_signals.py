@@ -196,26 +196,28 @@ def test_the_same_directory_in_two_living_processes_is_refused_by_name(tmp_path)
     assert 0 == launch(train, "break").code
 
 
-def test_a_run_that_was_taken_over_ends_with_superseded(tmp_path):
-    """The slower of two processes notices at its next write."""
+@pytest.mark.parametrize("background", [True, False])
+def test_a_run_that_was_taken_over_ends_with_superseded(tmp_path, background):
+    """The slower of two processes notices at its next write; of a save in the background it hears a step later."""
     train = script(
         tmp_path,
         """
         from holdfast.errors import Superseded
         try:
-            with new_run(RUN, toy) as run:
+            with new_run(RUN, toy, background=sys.argv[1] == "True") as run:
                 for step in run.steps(3):
+                    run.wait()
                     print(step, flush=True)
-                    if step == 1 and len(sys.argv) < 2:
+                    if step == 1 and len(sys.argv) < 3:
                         sys.stdin.readline()
         except Superseded as error:
             print("superseded", flush=True)
             sys.exit(error.exit_code)
         """,
     )
-    ghost = subprocess.Popen([sys.executable, str(train)], stdin=-1, stdout=-1, stderr=-1, text=True)
+    ghost = subprocess.Popen([sys.executable, str(train), str(background)], stdin=-1, stdout=-1, stderr=-1, text=True)
     assert ["0\n", "1\n"] == [ghost.stdout.readline() for _ in range(2)]
-    assert 0 == launch(train, "quick", HOLDFAST_TAKE_OVER="1").code
+    assert 0 == launch(train, background, "quick", HOLDFAST_TAKE_OVER="1").code
     out, _ = ghost.communicate("go on\n", timeout=20)
     assert (9, "superseded\n") == (ghost.returncode, out)
     assert ["step-000000001", "step-000000002", "step-000000003"] == names(tmp_path / "run")

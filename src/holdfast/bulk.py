@@ -129,7 +129,7 @@ class _Writing:
         """The next pieces, from where they lie if that is at a page's start, else by way of a chunk of our own."""
         at_page = self._direct and not self._filled and self._end % PAGE == 0
         whole = run.data.nbytes // CHUNK_BYTES * CHUNK_BYTES
-        if not (at_page and whole and address(run.data) % PAGE == 0):
+        if not (at_page and whole and not run.data.readonly and address(run.data) % PAGE == 0):
             whole = 0
         start = sent = 0
         for end in accumulate(run.sizes):
@@ -220,9 +220,11 @@ class _Writing:
 
 def _preallocate(descriptor: int, size: int, path: Path) -> None:
     """Reserve the file's bytes: a full disk shows now, and requests need not wait for each other at its end."""
-    if _fallocate is not None and _fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
+    while _fallocate is not None and _fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
         code = ctypes.get_errno()
-        if code not in _REFUSED:
+        if code in _REFUSED:
+            return
+        if code != errno.EINTR:
             raise OSError(code, os.strerror(code), str(path))
 
 

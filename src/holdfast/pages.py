@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from contextlib import suppress
 
 PAGE = 4096  # what O_DIRECT wants of addresses, lengths and offsets; more on no disk that we have seen
 _HUGE = 2 << 20  # below this there is no huge page to have
+_WIPE_ON_FORK = 18  # madvise(2); mmap has no name for it
 _FREEING_BYTES = 256 << 10  # a smaller copy is over before another thread could use the time
 
 
 def pages(size: int) -> memoryview:
     """`size` bytes of zeros, rounded up to whole pages; the first write to each page costs a fault.
 
-    Forked children do not get them: a save in flight would pay for every page that it writes meanwhile.
+    Forked children get zeros in their place: a save in flight would pay for every page that it writes meanwhile. (Kept
+    from them altogether, the place would go to something else of theirs, which the end of `whole` would take away.)
     """
     whole = mmap.mmap(-1, max(PAGE, rounded(size)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for advice in ("MADV_DONTFORK", *(["MADV_HUGEPAGE"] if size >= _HUGE else [])):
-        if hasattr(mmap, advice):
-            whole.madvise(getattr(mmap, advice))
+    for advice in (_WIPE_ON_FORK, *([mmap.MADV_HUGEPAGE] if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE") else [])):
+        with suppress(OSError):  # a kernel without it
+            whole.madvise(advice)
     return memoryview(whole)
 
 
@@ -38,3 +41,12 @@ def copy(target: memoryview, source: memoryview) -> None:
         target[:] = source
     else:
         ctypes.memmove(address(target), address(source), source.nbytes)
+
+
+def same(one: memoryview, other: memoryview) -> bool:
+    """Whether two writable pieces of memory of one length hold the same bytes; other threads run meanwhile."""
+    return not one.nbytes or _memcmp(address(one), address(other), one.nbytes) == 0
+
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]

@@ -43,7 +43,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     """
     session.position.phase = phase
     session.steps_here += 1
-    if session.flight is not None and session.writer.done:
+    if session.flight is not None and (session.writer.done or session.overlap.refuted):
         land(session)
     metrics = flush_metrics(session, phase, epoch)
     now = session.mark(epoch, at_end=phase == "end")
@@ -79,7 +79,7 @@ def save(
         session.writer.abandon()  # what is newer will be durable sooner
     land(session)
     session.asked = False
-    staged = session.stage(background=session.options.background and reason in BACKGROUND)
+    staged = session.stage(background=session.options.background and reason in BACKGROUND, due=reason == "due")
     at = session.position.epoch if epoch is None else epoch
     flight = Flight(
         session.here,
@@ -102,11 +102,23 @@ def save(
 
 def _commit(session: Session, staged: Staged, flight: Flight, before_each: BeforeEach) -> Checkpoint:
     """The part of a save that need not stall the loop."""
-    if staged.snapshot is not None:
-        staged.snapshot.finish()
+    overlap, snapshot = session.overlap, staged.snapshot
+    if snapshot is not None:
+        overlap.finish(snapshot)
+
+    def still_wanted() -> None:
+        before_each()
+        overlap.require(snapshot)
+
     session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
     facts = replace(flight.facts, document=session.document())
-    checkpoint = session.store.commit(staged, step=flight.name.step, facts=facts, before_each=before_each)
+    checkpoint = session.store.commit(
+        staged,
+        step=flight.name.step,
+        facts=facts,
+        before_each=still_wanted,
+        before_last=partial(overlap.confirm, snapshot),
+    )
     save_s = time.monotonic() - flight.began_s
     session.save_s = max(session.save_s, save_s)
     session.attempt.record(
@@ -130,6 +142,7 @@ def land(session: Session, *, last_chance: bool = False) -> None:
         StoreError: it failed; NoSpace only when it was the last chance, or this is.
     """
     if session.flight is not None:
+        session.overlap.settle()
         _settle(session, session.flight, session.writer.wait, last_chance=last_chance or session.flight.last_chance)
 
 

@@ -23,6 +23,7 @@ from ..store.shards import Staged
 from ..store.store import Facts, Store
 from ..terminal import Progress, say, warn
 from . import fingerprint, settings
+from .overlap import Overlap
 from .position import Position
 from .resume import Resumed
 from .stop import Deadline, Stop
@@ -55,6 +56,7 @@ class Options:
     seed: int | None
     take_over: bool
     background: bool
+    overlap: bool
     whole: Whole
 
     def __post_init__(self) -> None:
@@ -143,6 +145,7 @@ class Session:
         self.saved: format.Name | None = None  # or about to be: the one in flight
         self.flight: Flight | None = None
         self.writer, self.arena = Writer(), Arena()
+        self.overlap = Overlap(self._tell_no_overlap)
         self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
         self.asked = False  # run.save() inside a loop
         self.cramped = False  # there was no memory for a snapshot, and it was told
@@ -154,6 +157,9 @@ class Session:
         self.around.enter_context(self.stop)
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
+            if self.options.background and self.options.overlap:
+                steps = module.Steps(self.tracked.objects.values(), self.overlap.before_step)
+                self.overlap.steps.append(self.around.enter_context(steps))
 
     @property
     def path(self) -> Path:
@@ -216,12 +222,15 @@ class Session:
         """All that a checkpoint holds."""
         return {**self.tracked.capture(), RESERVED: self.memory()}
 
-    def stage(self, *, background: bool) -> Staged:
-        """The state ready to be written: for a save in the background, a copy of it, if memory allows."""
+    def stage(self, *, background: bool, due: bool) -> Staged:
+        """The state ready to be written: for a save in the background, a copy of it, if memory allows.
+
+        What of a save that is `due` is copied beside the loop is left to `overlap.finish`.
+        """
         state = self.state()
         if background:
             try:
-                return self.store.stage(state, self.arena)
+                return self.overlap.stage(self.store, state, self.arena, due=due)
             except MemoryError as error:
                 if not self.cramped:
                     warn(f"{error}: saves stall the loop until they are durable")
@@ -250,6 +259,11 @@ class Session:
             made = document(self.options.hyperparameters, self.options.dataset)
             self._document = {**made, "model": models}
         return self._document
+
+    def _tell_no_overlap(self, leaf: str, line: str) -> None:
+        self.attempt.record("overlap_off", leaf=leaf)
+        if not self.overlap.refuted:  # else the save in flight ends with this line
+            warn(line)
 
     def tell(self, line: str) -> None:
         """Say and record that something is not as it was when the checkpoint was saved."""

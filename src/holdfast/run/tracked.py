@@ -16,7 +16,7 @@ from ..store.checkpoint import Checkpoint
 
 RESERVED = "holdfast"  # the top-level key of what the run itself remembers
 _ADAPTERS = {"torch": "holdfast.torch.live"}  # capture, differences, restore of a framework's objects
-_PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed and stillness of the framework as a whole
+_PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed, stillness and steps of the framework as a whole
 _WEIGHTS = {"torch": "holdfast.torch.weights"}  # a model's weights alone
 
 
@@ -116,7 +116,7 @@ def _frameworks(target: Any) -> list[str]:
 
 
 def framework_modules() -> list[Any]:
-    """Of the frameworks that this program uses: facts(), initial_seed(), still(targets)."""
+    """Of the frameworks that this program uses: facts(), initial_seed(), still(targets), Steps(targets, before)."""
     return [import_module(home) for name, home in _PROGRAMS.items() if name in sys.modules]
 
 

@@ -35,7 +35,8 @@ class Writer:
         """Begin `work`, which is to call its argument now and then: that ends it once `abandon` was called."""
         if self._thread is not None:
             raise RuntimeError("a save is in flight: wait for it first")
-        self._ended.clear(), self._unwanted.clear()
+        self._ended.clear()
+        self._unwanted.clear()
         self._outcome = self._error = None
         self._thread = threading.Thread(target=copy_context().run, args=(self._run, work), name="holdfast", daemon=True)
         try:

@@ -17,6 +17,7 @@ from .codec import Block
 
 SPARE_BYTES = 256 << 20  # left to everybody else when an arena is made
 COPY_THREADS = 2
+LENT_BYTES = 1 << 20
 _THREADS_PAY_BYTES = 32 << 20
 _TOUCH_BYTES = 64 << 20  # between two looks at whether touching is still wanted
 
@@ -28,7 +29,8 @@ class Image(NamedTuple):
     keys: Sequence[str]
 
     def size(self, blocks: Mapping[str, Block]) -> int:
-        return len(self.lead) + sum(blocks[key].data.nbytes for key in self.keys)
+        """Bytes that are copied of it."""
+        return len(self.lead) + sum(blocks[key].data.nbytes for key in self.keys if not _is_lent(blocks[key]))
 
 
 class Arena:
@@ -76,7 +78,7 @@ class _Copy(NamedTuple):
 class Snapshot:
     """Images of files in an arena, and the leaves' blocks as they lie there.
 
-    Leaves that `later` allows are copied by `finish`; until it has returned, nobody may change them.
+    Leaves that `later` allows are copied by `finish`; until it has returned, nobody may change them. They are `left`.
     """
 
     def __init__(
@@ -87,43 +89,52 @@ class Snapshot:
         later: Callable[[Block], bool] = lambda _: False,
     ) -> None:
         self.blocks: dict[str, Block] = dict(blocks)
-        self.images: list[memoryview] = []
+        self.images: list[memoryview | None] = []  # None: some of its leaves are referred to, and lie elsewhere
         self.copied = threading.Event()
+        self.left: dict[str, Block] = {}
         now: list[_Copy] = []
-        self._later: list[_Copy] = []
-        memory = arena.room(sum(rounded(image.size(blocks)) for image in images))
-        start = 0
-        for image in images:
-            end = start + image.size(blocks)
-            self.images.append(memory[start:end])
-            at = start + len(image.lead)
-            memory[start:at] = image.lead
+        sizes = [image.size(blocks) for image in images]
+        memory = arena.room(sum(map(rounded, sizes)))
+        for image, size in zip(images, sizes, strict=True):
+            whole, memory = memory[:size], memory[rounded(size) :]
+            self.images.append(None if any(_is_lent(blocks[key]) for key in image.keys) else whole)
+            whole[: len(image.lead)] = image.lead
+            at = len(image.lead)
             for key in image.keys:
                 block = blocks[key]
-                place = memory[at : at + block.data.nbytes]
-                (self._later if later(block) else now).append(_Copy(place, block.data))
+                if _is_lent(block):
+                    continue
+                place = whole[at : at + block.data.nbytes]
+                if later(block):
+                    self.left[key] = block
+                else:
+                    now.append(_Copy(place, block.data))
                 self.blocks[key] = block._replace(data=place)
                 at += block.data.nbytes
-            start = rounded(end)
         _copy_all(now)
-        if not self._later:
+        if not self.left:
             self.copied.set()
 
-    def finish(self) -> None:
-        """Copy what was left for later."""
+    def finish(self, threads: int = 1) -> None:
+        """Copy what was left for later; in one thread, the others are the loop's."""
         try:
-            _copy_all(self._later)
+            _copy_all([_Copy(self.blocks[key].data, block.data) for key, block in self.left.items()], threads)
         finally:
-            self._later = []
+            self.left = {}
             self.copied.set()
 
 
-def _copy_all(copies: Sequence[_Copy]) -> None:
+def _is_lent(block: Block) -> bool:
+    """Whether a snapshot refers to its memory: nobody can change it, and copying it would cost more than a request."""
+    return block.fixed and block.data.nbytes >= LENT_BYTES
+
+
+def _copy_all(copies: Sequence[_Copy], count: int = COPY_THREADS) -> None:
     total = sum(each.source.nbytes for each in copies)
-    if total < _THREADS_PAY_BYTES:
+    if count == 1 or total < _THREADS_PAY_BYTES:
         _copy_each(copies)
         return
-    shares: list[list[_Copy]] = [[] for _ in range(COPY_THREADS)]
+    shares: list[list[_Copy]] = [[] for _ in range(count)]
     for each in copies:
         _deal(each, shares)
     threads = [threading.Thread(target=_copy_each, args=(share,)) for share in shares[1:]]

@@ -13,7 +13,7 @@ from ..retention import Facts
 from ..state import codec, tree
 from ..state.untree import leaf_keys
 from . import format, reading
-from .format import MANIFEST, Leaf, Manifest
+from .format import MANIFEST, Head, Leaf, Manifest
 
 
 class Checkpoint:
@@ -22,6 +22,7 @@ class Checkpoint:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self._manifest: Manifest | None = None
+        self._head: Head | None = None
         self._paths: dict[str, Path] = {}  # of shards: many leaves share one
 
     def __repr__(self) -> str:
@@ -35,10 +36,23 @@ class Checkpoint:
             NotFound: there is no checkpoint any more.
             Damaged: twice, the second time cold, the manifest was not what was written.
         """
-        manifest, path = self._manifest, self.path / MANIFEST
+        manifest = self._manifest
         if manifest is None:
+            path = self.path / MANIFEST
             manifest = self._manifest = reading.twice(path, lambda: format.decode(_whole(path), path))
         return manifest
+
+    @property
+    def head(self) -> Head:
+        """The manifest without its leaves, quickly; they are read, and looked at, when `manifest` is asked for.
+
+        Raises:
+            NotFound, Damaged: as `manifest`.
+        """
+        if self._head is None:
+            path = self.path / MANIFEST
+            self._head = self._manifest or reading.twice(path, lambda: format.decode_head(_whole(path), path))
+        return self._head
 
     @property
     def name(self) -> str:
@@ -83,6 +97,7 @@ class Checkpoint:
         body = node.get("dict") if isinstance(node, dict) else None
         return list(body) if isinstance(body, dict) else []
 
+    @codec.uncollected()
     def handles(self, part: str | None = None, *, types: Iterable[type] = (), placeholders: bool = False) -> Any:
         """The state, or what lies under its top-level key `part`, with a `StoredLeaf` in every leaf's place.
 
@@ -90,6 +105,7 @@ class Checkpoint:
         """
         return tree.unflatten(self._node(part), self.leaf, types=types, placeholders=placeholders)
 
+    @codec.uncollected()
     def load(
         self,
         part: str | None = None,
@@ -136,8 +152,9 @@ class Checkpoint:
 
     def facts(self, *, pinned: bool = False) -> Facts:
         """What retention goes by."""
-        m = self.manifest
-        return Facts(self.name, m.step, m.phase, m.epoch, format.seconds(m.created), self.metrics, m.size_bytes, pinned)
+        head, metrics = self.head, format.unpack_metrics(self.head.metrics)
+        name, at_s = str(head.name), format.seconds(head.created)
+        return Facts(name, head.step, head.phase, head.epoch, at_s, metrics, head.size_bytes, pinned)
 
     def check_layout(self) -> None:
         """Compare what the directory holds with the manifest: names and sizes, and every shard's header.
@@ -164,7 +181,7 @@ class Checkpoint:
         try:
             if cold:
                 reading.forget(self.path / MANIFEST)
-                self._manifest = None
+                self._manifest = self._head = None
             names = [name for name in self.manifest.files if only is None or name in only]
             for name in names if cold else ():
                 reading.forget(self.path / name)
@@ -259,12 +276,12 @@ class StoredLeaf:
 
     def read_into(self, target: memoryview) -> None:
         """Fill `target`, writable memory of `size_bytes` bytes, straight from the file."""
-        reading.fill([reading.Wanted(self, target)])
+        reading.fill([(self, target)])
 
     @staticmethod
     def read_all(wanted: Sequence[tuple[StoredLeaf, memoryview]]) -> None:
         """As `read_into`, many at once."""
-        reading.fill([reading.Wanted(*each) for each in wanted])
+        reading.fill(wanted)
 
     def sound(self) -> bool:
         """Whether its bytes are what was committed."""
@@ -286,8 +303,8 @@ def _mapped(stored: Iterable[StoredLeaf]) -> dict[str, Any]:
 
 
 def _whole(path: Path) -> bytes:
-    with open(reading.open_plain(path), "rb") as file:
-        return file.read()
+    with open(reading.open_plain(path), "rb", buffering=0) as file:
+        return file.readall()
 
 
 def _start(path: Path, size: int) -> bytes:

@@ -24,6 +24,7 @@ _NAME = re.compile(r"step-(\d{9,18})(-end)?")
 _HEAD = re.compile(rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",\n')
 _HEX = re.compile(r"[0-9a-f]{32}")
 _ZEROS = b"0" * 32
+_LEAVES = b',\n"leaves": {\n'  # no name of a file or of a field can hold these bytes: JSON's strings have no newlines
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
@@ -48,7 +49,8 @@ def parse_name(text: str) -> Name | None:
     return name if name is not None and str(name) == text else None
 
 
-class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+# gc=False: what is read from JSON, or written to it, holds no cycles, and Python's collector need not look at each leaf
+class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Where one leaf lies. `offset` counts from the start of the shard's file, in bytes."""
 
     kind: str
@@ -71,8 +73,8 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     links: int = 0
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a checkpoint holds."""
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a checkpoint says of itself: its manifest without the leaves."""
 
     step: int
     phase: str
@@ -86,8 +88,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     note: str | None
     document: dict[str, Any]
     files: dict[str, File]
-    leaves: dict[str, Leaf]
-    tree: Any
 
     @property
     def name(self) -> Name:
@@ -96,6 +96,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files.values())
+
+
+class Manifest(Head, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a checkpoint holds."""
+
+    leaves: dict[str, Leaf]
+    tree: Any
 
 
 hasher = xxhash.xxh3_128  # of pieces that come in parts
@@ -141,43 +148,62 @@ def decode(data: bytes, where: object) -> Manifest:
         Damaged: its own digest does not hold, or it contradicts itself.
         StoreError: it is whole, but of a format that this version does not know.
     """
-    head = _HEAD.match(data)
-    if head is None:
-        raise Damaged(f"{where}: the first line is not a Holdfast manifest's")
-    start, end = head.span(2)
-    if digest(data[:start] + _ZEROS + data[end:]).encode() != head[2]:
-        raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
-    if int(head[1]) not in READABLE:
-        raise StoreError(f"{where}: format version {int(head[1])}; this Holdfast reads 1 to {VERSION}: use a newer one")
     try:
-        manifest = msgspec.json.decode(b"{" + data[head.end() :], type=Manifest)
+        manifest = msgspec.json.decode(_sound(data, where), type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
     _check(manifest, where)
+    _check_leaves(manifest, where)
     return manifest
 
 
-def _check(manifest: Manifest, where: object) -> None:
-    if manifest.phase not in PHASES or not 0 <= manifest.step < 10**18:
-        raise Damaged(f"{where}: step {manifest.step}, phase {manifest.phase!r} is no name")
-    for name, value in manifest.metrics.items():
+def decode_head(data: bytes, where: object) -> Head:
+    """The same, quickly: of what follows the files only the digest is checked."""
+    text = _sound(data, where)
+    cut = data.find(_LEAVES, len(data) - len(text))
+    if cut < 0:
+        return decode(data, where)
+    try:
+        head = msgspec.json.decode(bytes(text[: cut - len(data)]) + b"}", type=Head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return decode(data, where)  # whole, and not laid out as we do; or it says what is wrong
+    _check(head, where)
+    return head
+
+
+def _sound(data: bytes, where: object) -> memoryview:
+    """The fields as JSON, once the digest holds."""
+    head = _HEAD.match(data)
+    if head is None:
+        raise Damaged(f"{where}: the first line is not a Holdfast manifest's")
+    text = bytearray(data)
+    text[slice(*head.span(2))] = _ZEROS
+    if digest(text).encode() != head[2]:
+        raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
+    if int(head[1]) not in READABLE:
+        raise StoreError(f"{where}: format version {int(head[1])}; this Holdfast reads 1 to {VERSION}: use a newer one")
+    text[head.end() - 1] = ord("{")
+    return memoryview(text)[head.end() - 1 :]
+
+
+def _check(head: Head, where: object) -> None:
+    if head.phase not in PHASES or not 0 <= head.step < 10**18:
+        raise Damaged(f"{where}: step {head.step}, phase {head.phase!r} is no name")
+    for name, value in head.metrics.items():
         if isinstance(value, str) and value not in _NOT_FINITE:
             raise Damaged(f"{where}: metric {name!r} is {value!r}, which is no number")
-    for name, file in manifest.files.items():
+    for name, file in head.files.items():
         if not is_inside(name) or file.size_bytes < 0 or not _HEX.fullmatch(file.digest):
             raise Damaged(f"{where}: file {name!r} is not one that a checkpoint can hold")
         if file.links < 0 or (file.origin and parse_name(file.origin) is None):
             raise Damaged(f"{where}: file {name!r} was taken over from {file.origin!r}, which is no checkpoint")
+
+
+def _check_leaves(manifest: Manifest, where: object) -> None:
+    sizes = {name: file.size_bytes for name, file in manifest.files.items() if "/" not in name}
     for key, leaf in manifest.leaves.items():
-        shard = manifest.files.get(leaf.shard)
-        inside = shard is not None and leaf.offset >= 0 and leaf.offset + leaf.size_bytes <= shard.size_bytes
-        sound = (
-            "/" not in leaf.shard
-            and leaf.size_bytes >= 0
-            and all(extent >= 0 for extent in leaf.shape)
-            and _HEX.fullmatch(leaf.digest)
-        )
-        if not inside or not sound:
+        inside = 0 <= leaf.offset <= leaf.offset + leaf.size_bytes <= sizes.get(leaf.shard, -1)
+        if not inside or min(leaf.shape, default=0) < 0 or not _HEX.fullmatch(leaf.digest):
             raise Damaged(f"{where}: leaf {key!r} does not lie inside {leaf.shard!r}")
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from ..errors import Damaged, NotFound, StoreError, UsageError
 from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
-from .format import MANIFEST, parse_name
+from .format import MANIFEST, parse_name, unpack_metrics
+from .shelf import is_committed
 
 Step = int | str | None  # a number, "best", "latest", a checkpoint's name; None: the newest
 T = TypeVar("T")
@@ -32,9 +34,9 @@ class Place(NamedTuple):
         if self.single:
             return [Checkpoint(self.path)]
         folder = self.path if self.root is None else self.root / "checkpoints"
-        names = ((parse_name(path.name), path) for path in map(folder.joinpath, _entries(folder)))
-        found = [(name.order, path) for name, path in names if name is not None and is_checkpoint(path)]
-        return [Checkpoint(path) for _, path in sorted(found)]
+        names = filter(None, map(parse_name, _entries(folder)))
+        found = [name for name in names if is_committed(folder, name)]
+        return [Checkpoint(folder / str(name)) for name in sorted(found, key=lambda name: name.order)]
 
     def readable(self) -> list[Checkpoint]:
         """Those whose manifest is whole; the others are `verify`'s and `ls`'s to tell."""
@@ -61,16 +63,10 @@ class Place(NamedTuple):
         Raises:
             NotFound: no rule, or nothing measured.
         """
-        checkpoints = self.readable()
-        rule = next((c.manifest.best for c in reversed(checkpoints) if c.manifest.best), None) or {}
-        metric, direction = rule.get("metric", ""), _DIRECTIONS.get(rule.get("direction", ""))
-        values = [
-            (c.metrics[metric], c) for c in checkpoints if c.metrics.get(metric, float("nan")) == c.metrics.get(metric)
-        ]
-        if direction is None or not values:
+        found = best_of(self.readable())
+        if found is None:
             raise NotFound(f'{self.path}: nothing says which checkpoint is best; save with keep=Best("metric", max)')
-        top = direction(number for number, _ in values)
-        return next(checkpoint for number, checkpoint in values if number == top)
+        return found
 
     def _choose(self, step: Step) -> Checkpoint:
         if step == "best":
@@ -82,6 +78,18 @@ class Place(NamedTuple):
             what = "no committed checkpoint" if not found else f"no checkpoint of step {step}; the newest are: {have}"
             raise NotFound(f"{self.path}: {what}")
         return wanted[-1]
+
+
+def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+    """Of readable ones, oldest first."""
+    rule = next((c.head.best for c in reversed(checkpoints) if c.head.best), None) or {}
+    metric, direction = rule.get("metric", ""), _DIRECTIONS.get(rule.get("direction", ""))
+    numbers = [(unpack_metrics(c.head.metrics).get(metric, math.nan), c) for c in checkpoints]
+    values = [(number, c) for number, c in numbers if not math.isnan(number)]
+    if direction is None or not values:
+        return None
+    top = direction(number for number, _ in values)
+    return next(checkpoint for number, checkpoint in values if number == top)
 
 
 def locate(path: str | os.PathLike[str]) -> Place:
@@ -142,7 +150,7 @@ def run_of(place: Place) -> Path:
 def fault(checkpoint: Checkpoint) -> str | None:
     """Why its manifest cannot be read; None when it can, "gone" when the checkpoint went meanwhile."""
     try:
-        _ = checkpoint.manifest
+        _ = checkpoint.head
     except NotFound:
         return "gone"
     except Damaged as error:

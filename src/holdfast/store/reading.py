@@ -52,15 +52,11 @@ class Located(Protocol):
     def key(self) -> str: ...
 
 
-class Wanted(NamedTuple):
-    """Where a leaf's bytes belong: writable memory of its size. None: they are only checked."""
-
-    stored: Located
-    data: memoryview | None
+Wanted = tuple[Located, memoryview | None]  # a leaf, and writable memory of its size; None: it is only checked
 
 
 def fill(wanted: Sequence[Wanted]) -> None:
-    """Read all of them. A leaf without its digest is read once more, from the medium, before it counts as damage.
+    """Read all of them into their memory. A leaf without its digest is read once more, from the medium, before it counts as damage.
 
     Raises:
         NotFound: the checkpoint is there no more.
@@ -73,14 +69,14 @@ def fill(wanted: Sequence[Wanted]) -> None:
 
 def damaged(stored: Sequence[Located], *, cold: bool) -> Iterator[Located]:
     """Those whose bytes are not what was committed, in the order given; with `cold`, on the medium."""
-    for index in _failures([Wanted(each, None) for each in stored], cold=cold):
-        if _failures([Wanted(stored[index], None)], cold=True):
+    for index in _failures([(each, None) for each in stored], cold=cold):
+        if _failures([(stored[index], None)], cold=True):
             yield stored[index]
 
 
 def _failures(wanted: Sequence[Wanted], *, cold: bool) -> dict[int, str]:
     """Read them once; what is wrong with which. With `cold`, from the medium and not the cache, as far as that goes."""
-    leaves = [_Leaf(each) for each in wanted]
+    leaves = [_Leaf(stored, data) for stored, data in wanted]
     todo = list(_pieces(leaves))
     few = sum(piece.size for piece in todo) <= ALONE_BYTES
     _Reading(todo, cold=cold).run(1 if few else min(THREADS, len(todo)))
@@ -92,8 +88,8 @@ class _Leaf:
 
     __slots__ = ("data", "digested", "hasher", "offset", "path", "size", "stored", "wrong")
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.stored, self.data = stored, data = wanted
+    def __init__(self, stored: Located, data: memoryview | None) -> None:
+        self.stored, self.data = stored, data
         if data is not None and data.nbytes != stored.size_bytes:
             raise ValueError(f"leaf {stored.key!r} is {stored.size_bytes} bytes long, not {data.nbytes}")
         self.path, self.offset, self.size = stored.path, stored.offset, stored.size_bytes

@@ -34,10 +34,13 @@ def layout(leaves: Mapping[str, Block], steady: Collection[str] = (), taken: Col
 
     Leaves that are `steady` lie in files of their own; no file gets a name that is `taken`.
     """
-    groups: dict[str, list[tuple[str, str]]] = {}
+    tops: dict[str, list[tuple[str, str]]] = {}
     for key in leaves:
         top, slash, name = key.partition("/")
-        groups.setdefault(shard_stem(top) if slash else "state", []).append((key, name or top))
+        tops.setdefault(top if slash else "", []).append((key, name or top))
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for top, members in tops.items():
+        groups.setdefault(shard_stem(top) if top else "state", []).extend(members)
     if len(groups) > MOST_GROUPS:
         groups = {"state": [(key, key) for key in leaves]}
     names = {*taken}
@@ -146,8 +149,8 @@ def write(path: Path, staged: Staged, index: int, before_each: Callable[[], None
     """Write one shard into the directory `path`; the manifest's entries for it, digests taken on the way."""
     shard = staged.shards[index]
     sizes = [len(shard.header), *(staged.leaves[key].data.nbytes for key in shard.keys)]
-    snapshot = staged.snapshot
-    runs = [Run(snapshot.images[index], sizes)] if snapshot is not None else _runs(shard, staged.leaves)
+    image = staged.snapshot.images[index] if staged.snapshot is not None else None
+    runs = _runs(shard, staged.leaves) if image is None else [Run(image, sizes)]
     digests = bulk.write(path / shard.name, runs, sum(sizes), hasher, before_each)
     offset = sizes[0]
     leaves = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -12,7 +13,6 @@ from ..errors import Damaged, NotFound
 from ..retention import Facts
 from ..rules import Best
 from . import format
-from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
 from .format import MANIFEST, Name
 
@@ -43,10 +43,23 @@ class Shelf:
         places = self.root / "checkpoints"
         for _ in range(_MOST_LOOKS):
             listed = _listed(places)
-            found = [name for name in listed if is_checkpoint(places / str(name))]
+            found = [name for name in listed if is_committed(places, name)]
             if found == listed or all(name in found or (places / str(name)).exists() for name in listed):
                 break
         return found
+
+    def newest(self) -> Name | None:
+        """The last of `names`; older ones are not looked at."""
+        places = self.root / "checkpoints"
+        for _ in range(_MOST_LOOKS):
+            for name in reversed(_listed(places)):
+                if is_committed(places, name):
+                    return name
+                if not (places / str(name)).exists():
+                    break  # it went meanwhile: its successor may be there now
+            else:
+                return None
+        return None
 
     def pins(self) -> set[str]:
         """Names that no rule removes."""
@@ -111,7 +124,20 @@ class Shelf:
         known = self._cards.get(name)
         if known and (known.inode, known.mtime_ns) == (now.st_ino, now.st_mtime_ns):
             return known
-        return _Card(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.manifest.best)
+        return _Card(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.head.best)
+
+
+def is_committed(places: Path, name: Name) -> bool:
+    """Whether the checkpoint `name` exists in `places`; quicker than `is_checkpoint`, and asked of thousands."""
+    try:
+        os.stat(f"{places}/{name}/{MANIFEST}")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
+    return True
 
 
 def _listed(places: Path) -> list[Name]:

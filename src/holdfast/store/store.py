@@ -90,10 +90,10 @@ class Store:
         Raises:
             NotFound: there is none.
         """
-        found = self.checkpoints()
-        if not found:
+        name = self._shelf.newest()
+        if name is None:
             raise NotFound(f"{self.root}: no committed checkpoint")
-        return found[-1]
+        return self._shelf.checkpoint(name)
 
     def __getitem__(self, step: int | str) -> Checkpoint:
         """The checkpoint of `step` (the end of its epoch, if both are there), or the one with that name."""
@@ -217,9 +217,16 @@ class Store:
         return Staged(flat.tree, {**flat.leaves, **snapshot.blocks}, plan, links, snapshot)
 
     def commit(
-        self, staged: Staged, *, step: int, facts: Facts | None = None, before_each: Callable[[], None] = lambda: None
+        self,
+        staged: Staged,
+        *,
+        step: int,
+        facts: Facts | None = None,
+        before_each: Callable[[], None] = lambda: None,
+        before_last: Callable[[], None] = lambda: None,
     ) -> Checkpoint:
-        """The second half of `save`. What `before_each` request to the disk raises ends it: nothing was saved.
+        """The second half of `save`. What `before_each` request to the disk raises ends it: nothing was saved. So does
+        what `before_last` raises, when the leaves are on the disk and nobody can see them yet.
 
         Raises:
             Abandoned: a file that did not change cannot be taken over from the last checkpoint, and `staged`, being a
@@ -240,6 +247,7 @@ class Store:
                 written = shards.write(partial, staged, index, before_each)
                 files[shard.name] = written.file
                 leaves.update(written.leaves)
+            before_last()
             return self._manifest(name, facts, files, {key: leaves[key] for key in staged.leaves}, staged.tree)
 
         with self._acting(attempt, "save"):

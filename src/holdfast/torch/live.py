@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UsageError
+from ..state.codec import uncollected
 from . import modules, optimizers, schedulers
 from .modules import class_name, parameter_count, still
 from .overrides import override
@@ -53,6 +54,7 @@ def differences(target: Any, stored: Any) -> list[str]:
     return _kind(target).differences(target, stored)
 
 
+@uncollected()
 def restore(target: Any, stored: Any) -> None:
     """Puts the stored state into the live object.
 

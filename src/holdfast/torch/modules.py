@@ -106,7 +106,9 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def customised_prefixes(root: nn.Module) -> set[str]:
     """Names of the submodules whose state a plain copy would bypass."""
-    return {name for name, module in root.named_modules(remove_duplicate=False) if _is_customised(module)}
+    modules = list(root.named_modules(remove_duplicate=False))
+    kinds = {kind for kind in {type(module) for _, module in modules} if _is_customised_kind(kind)}
+    return {name for name, module in modules if type(module) in kinds or _is_customised(module)}
 
 
 @contextmanager
@@ -155,7 +157,7 @@ def _plain_name(names: Iterable[str]) -> Callable[[str], str]:
 
 
 def _compiled_out(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+    return name if "_orig_mod" not in name else ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def _is_under(name: str, prefixes: set[str]) -> bool:
@@ -166,11 +168,13 @@ def _is_under(name: str, prefixes: set[str]) -> bool:
 
 
 def _is_customised(module: nn.Module) -> bool:
-    """Lazy modules are: they hold a hook until their first batch."""
-    kind = type(module)
+    """In itself, whatever its kind. Lazy modules are: they hold a hook until their first batch."""
+    return any(getattr(module, hooks, None) for hooks in _HOOKS) or any(name in vars(module) for name in _METHODS)
+
+
+def _is_customised_kind(kind: type[nn.Module]) -> bool:
     return (
-        any(getattr(module, hooks, None) for hooks in _HOOKS)
-        or any(name in vars(module) or not _is_torchs_own(kind, name) for name in _METHODS)
+        not all(_is_torchs_own(kind, name) for name in _METHODS)
         or kind.get_extra_state is not nn.Module.get_extra_state
         or kind.set_extra_state is not nn.Module.set_extra_state
     )

@@ -1,4 +1,4 @@
-"""What torch adds to a program: facts for the fingerprint, the seed, stillness for a probe."""
+"""What torch adds to a program: facts for the fingerprint, the seed, stillness for a probe, its optimizers' steps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from . import modules
+from .overlap import Steps
 from .workers import sheltered
 
-__all__ = ["facts", "initial_seed", "sheltered", "still"]
+__all__ = ["Steps", "facts", "initial_seed", "sheltered", "still"]
 
 
 def facts() -> dict[str, Any]:

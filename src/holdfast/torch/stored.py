@@ -37,8 +37,10 @@ def facts(value: object) -> Facts | None:
 
 def mapped(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     """`tree` with its containers copied and `leaf` applied to everything in them."""
-    if is_stored(tree) or isinstance(tree, torch.Tensor):
+    if isinstance(tree, torch.Tensor) or is_stored(tree):
         return leaf(tree)
+    if type(tree) is dict:
+        return {key: mapped(value, leaf) for key, value in tree.items()}
     if isinstance(tree, dict):
         return _with_items(tree, {key: mapped(value, leaf) for key, value in tree.items()})
     if type(tree) in (list, tuple):
