@@ -282,6 +282,7 @@ class Run(AbstractContextManager["Run"]):
             session.left = True
             session.around.close()
             session.progress.close()
+            session.arena.release()
 
 
 def _land_quietly(session: Session) -> None:

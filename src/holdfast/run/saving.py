@@ -43,6 +43,8 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     """
     session.position.phase = phase
     session.steps_here += 1
+    if session.steps_here == 1:
+        session.warm_arena()
     if session.flight is not None and (session.writer.done or session.overlap.refuted):
         land(session)
     metrics = flush_metrics(session, phase, epoch)

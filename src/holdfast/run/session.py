@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ..provenance import document
 from ..rules import Every, Rule, Whole
 from ..state import rng
 from ..state.snapshot import Arena
-from ..state.tree import types_in
+from ..state.tree import flatten, types_in
 from ..store import format
 from ..store.shards import Staged
 from ..store.store import Facts, Store
@@ -31,6 +31,8 @@ from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework
 from .vars import Vars
 from .weights import StartFrom
 from .writer import Writer
+
+WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,18 @@ class Session:
                     warn(f"{error}: saves stall the loop until they are durable")
                 self.cramped = True
         return self.store.stage(state)
+
+    def warm_arena(self) -> None:
+        """Touch the memory of later snapshots beside the next steps: a first copy into it would stall the loop for long.
+
+        After the first step, when optimizers have their state.
+        """
+        if not self.options.background or self.options.every is None:
+            return
+        size = sum(block.data.nbytes for block in flatten(self.tracked.capture()).leaves.values())
+        if size >= WARM_BYTES:
+            with suppress(MemoryError):  # the first save will say so
+                self.arena.warm(size + size // 64)
 
     def ask_probe(self) -> Any:
         """The probe's result; random numbers and training flags are afterwards as they were."""

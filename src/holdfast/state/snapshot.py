@@ -19,7 +19,7 @@ SPARE_BYTES = 256 << 20  # left to everybody else when an arena is made
 COPY_THREADS = 2
 LENT_BYTES = 1 << 20
 _THREADS_PAY_BYTES = 32 << 20
-_TOUCH_BYTES = 64 << 20  # between two looks at whether touching is still wanted
+_TOUCH_BYTES = 16 << 20  # between two looks at whether somebody waits for the memory
 
 
 class Image(NamedTuple):
@@ -38,7 +38,8 @@ class Arena:
 
     def __init__(self) -> None:
         self._memory = memoryview(b"")
-        self._touched = 0
+        self._warming: threading.Thread | None = None
+        self._needed = threading.Event()
 
     @property
     def size_bytes(self) -> int:
@@ -51,23 +52,49 @@ class Arena:
         Raises:
             MemoryError: the machine has less to spare.
         """
-        if size > self._memory.nbytes:
-            self.release()
-            if size + SPARE_BYTES > available_bytes():
-                raise MemoryError(f"a snapshot needs {size:,} bytes, and {available_bytes():,} are free")
-            self._memory = pages(size + size // 64)  # a state grows a little: a new key, a longer list
+        self._end_warming()
+        self._make(size)
         return self._memory
 
-    def touch(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Write to every page that was not written yet, so that the next copy finds warm memory."""
-        while self._touched < self._memory.nbytes and wanted():
-            part = self._memory[self._touched : self._touched + _TOUCH_BYTES]
-            ctypes.memset(address(part), 0, part.nbytes)
-            self._touched += part.nbytes
+    def warm(self, size: int) -> None:
+        """Make room for `size` bytes and touch it, on a thread of its own, until somebody needs it.
+
+        Raises:
+            MemoryError: the machine has less to spare.
+        """
+        if size > self._memory.nbytes:
+            self._make(size)
+            self._warming = threading.Thread(
+                target=self._touch, args=(self._memory,), name="holdfast-warm", daemon=True
+            )
+            self._warming.start()
 
     def release(self) -> None:
         """Give the memory back; the next snapshot pays for touching it."""
-        self._memory, self._touched = memoryview(b""), 0
+        self._end_warming()
+        self._memory = memoryview(b"")
+
+    def _make(self, size: int) -> None:
+        if size <= self._memory.nbytes:
+            return
+        self.release()
+        if size + SPARE_BYTES > available_bytes():
+            raise MemoryError(f"a snapshot needs {size:,} bytes, and {available_bytes():,} are free")
+        self._memory = pages(size + size // 64)  # a state grows a little: a new key, a longer list
+
+    def _touch(self, memory: memoryview) -> None:
+        for start in range(0, memory.nbytes, _TOUCH_BYTES):
+            if self._needed.is_set():
+                return
+            part = memory[start : start + _TOUCH_BYTES]
+            ctypes.memset(address(part), 0, part.nbytes)
+
+    def _end_warming(self) -> None:
+        thread, self._warming = self._warming, None
+        if thread is not None:
+            self._needed.set()
+            thread.join()
+            self._needed.clear()
 
 
 class _Copy(NamedTuple):
