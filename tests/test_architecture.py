@@ -489,7 +489,11 @@ INNOCENT = [
         "store/a.py",
         "open(path, 'rb')\nfeed.open(epoch, position)\nopen(path)\npath.open()\nimport os\nos.open(path, os.O_RDONLY)",
     ),
-    (changes_files_only_at_the_door, "store/a.py", "import shutil, os\nshutil.disk_usage(p)\nos.scandir(p)\nos.stat(p)"),
+    (
+        changes_files_only_at_the_door,
+        "store/a.py",
+        "import shutil, os\nshutil.disk_usage(p)\nos.scandir(p)\nos.stat(p)",
+    ),
     (signals_only_in_stop_and_drill, "run/stop.py", "import signal\nsignal.signal(15, f)"),
     (signals_only_in_stop_and_drill, "run/a.py", "import signal\nsignal.Signals(15).name"),
     (executes_nothing_it_reads, "state/a.py", "import importlib\nimportlib.import_module('holdfast.torch')"),

@@ -158,7 +158,7 @@ def test_the_flips_would_show_a_weaker_check(monkeypatch):
             Checkpoint, "_header_problems", lambda *_: iter(())
         ),
         "manifest: values": lambda patch: patch.setattr(format, "digest", lambda data: "0" * 32),
-        "plain files": lambda patch: patch.setattr(Checkpoint, "_layout_problems", lambda *_: iter(())),
+        "plain files": lambda patch: patch.setattr(Checkpoint, "_layout_problems", lambda *_, **__: iter(())),
     }
     for kind, weaken in weaker.items():
         with scratched("weaker") as base, monkeypatch.context() as patch:

@@ -427,7 +427,7 @@ def test_facts_for_the_fingerprint():
         "workers": 2,
         "sampler": "RandomSampler",
         "shuffle": True,
-        "order": "feistel-1",
+        "order": "shuffle-1",
     }
     assert feed_for(loader("holdfast"), 1).describe()["seed"] == 8
     assert feed_for(loader("buckets"), 1).describe()["sampler"] == "Buckets"

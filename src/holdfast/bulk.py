@@ -12,13 +12,15 @@ import fcntl
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .pages import PAGE, address, copy, pages
+
+if TYPE_CHECKING:  # it brings logging along, a tenth of `import holdfast`: imported when a file is written
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 CHUNK_BYTES = 8 << 20  # of one request
 THREADS = min(4, 2 * (os.cpu_count() or 1))  # requests on their way
@@ -116,6 +118,8 @@ class _Writing:
 
     def go_direct(self, threads: int) -> None:
         """Whole pages past the page cache from here on; without threads, one request after the other."""
+        from concurrent.futures import ThreadPoolExecutor
+
         self._direct = True
         _set_direct(self._descriptor, wanted=True)
         self._pool = ThreadPoolExecutor(threads) if threads else None
@@ -167,7 +171,7 @@ class _Writing:
         if self._filled:
             self._hand_out(self._chunk, ours=True)
         while (chunk := self._buffers.take()) is None:
-            self._settle(FIRST_COMPLETED)
+            self._settle()
         self._chunk, self._filled = chunk, 0
 
     def _hand_out(self, data: memoryview, *, ours: bool = False) -> None:
@@ -178,11 +182,14 @@ class _Writing:
             self._buffers.free.extend([data] if ours else [])
             return
         while len(self._pending) >= 2 * THREADS:
-            self._settle(FIRST_COMPLETED)
+            self._settle()
         task = self._pool.submit(copy_context().run, self._write, data, offset)
         self._pending[task] = data if ours else memoryview(b"")
 
-    def _settle(self, until: str) -> None:
+    def _settle(self, *, everything: bool = False) -> None:
+        from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, wait
+
+        until = ALL_COMPLETED if everything else FIRST_COMPLETED
         for task in wait(self._pending, return_when=until).done:
             chunk = self._pending.pop(task)
             task.result()
@@ -208,7 +215,7 @@ class _Writing:
         if aligned:
             self._hand_out(self._chunk[:aligned])
         if self._pending:
-            self._settle(ALL_COMPLETED)
+            self._settle(everything=True)
         _set_direct(self._descriptor, wanted=False)
         if tail:
             self._hand_out_last(tail)

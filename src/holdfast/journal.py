@@ -108,9 +108,8 @@ def read(path: Path) -> list[Event]:
 def _event(line: bytes) -> Event | None:
     try:
         event = msgspec.json.decode(line)
-        known = msgspec.convert(event, _Any)
-        msgspec.convert(event, _KINDS.get(known.event, _Any))
-    except (ValueError, OverflowError, RecursionError):  # torn, or somebody else's
+        msgspec.convert(event, _KINDS.get(event["event"], _Any))
+    except (ValueError, OverflowError, RecursionError, TypeError, LookupError):  # torn, or somebody else's
         return None
     found: Event = event
     return found

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import os
 import platform
 import re
-import socket
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -51,7 +48,7 @@ def document(hyperparameters: Mapping[str, Any] | None = None, dataset: object =
         "git": git_state(_script_directory()),
         "libraries": libraries(),
         "python": platform.python_version(),
-        "host": socket.gethostname(),
+        "host": platform.node(),
         "command": redact(sys.argv),
     }
 
@@ -62,6 +59,8 @@ def git_state(directory: str) -> dict[str, Any] | None:
 
     Asked once a process: the code that runs is the code that was read at its start.
     """
+    import subprocess
+
     # A repository may ask for a file-watching daemon, which would outlive us.
     command = ["git", "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     # Set inside a hook, where they name another repository than the script's.
@@ -109,9 +108,11 @@ def redact_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _version(name: str) -> str | None:
+    from importlib import metadata  # reads mail headers, and takes as long to import as all of ours
+
     try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:  # tensorflow-cpu gives the module tensorflow
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:  # tensorflow-cpu gives the module tensorflow
         version = getattr(sys.modules[name], "__version__", None)
         return None if version is None else str(version)
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
-from .. import journal
 from ..journal import Event, Log
 from ..store import owner
 
 
-def attempts(root: Path) -> list[dict[str, Any]]:
+def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
     """One summary for each attempt, oldest first. Journals are files: what is not of its type is passed over."""
-    return [_summary(log) for log in journal.logs(root)]
+    return [_summary(log) for log in logs]
 
 
 def _summary(log: Log) -> dict[str, Any]:

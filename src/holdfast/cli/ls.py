@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from .. import journal
-from ..errors import StoreError
+from ..journal import Log
 from ..store.checkpoint import Checkpoint
-from ..store.locate import Place, fault, locate
-from ..store.store import Store
+from ..store.locate import Place, best_of, fault, locate
+from ..store.shelf import Shelf
 from . import options
 from .attempts import attempts
 from .shown import age_s, duration, echo, echo_json, moment, numbers, size, table
@@ -28,11 +28,13 @@ _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
 def command(run: str, as_json: bool) -> None:
     """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how each attempt ended."""
     place = locate(run)
+    root = None if place.single else place.root
+    logs = journal.logs(root) if root else []
     facts = {
         "run": str(place.path),
         "checkpoints": checkpoints(place),
-        "quarantine": quarantine(place.root) if place.root and not place.single else [],
-        "attempts": attempts(place.root) if place.root and not place.single else [],
+        "quarantine": quarantine(root, logs) if root else [],
+        "attempts": attempts(logs),
     }
     if as_json:
         echo_json(facts)
@@ -42,58 +44,44 @@ def command(run: str, as_json: bool) -> None:
 
 def checkpoints(place: Place) -> list[dict[str, Any]]:
     """Facts of each checkpoint; of one whose manifest is damaged, its name and what is wrong."""
-    found = place.checkpoints()
-    faults = {str(c.path): fault(c) for c in found}
-    whole = [c for c in found if faults[str(c.path)] is None]
-    pins = Store(place.root).pins() if place.root else set()
-    newest = None if place.single or not whole else whole[-1].path
-    best = None if place.single else _best(place)
+    found = [(checkpoint, fault(checkpoint)) for checkpoint in place.checkpoints()]
+    whole = [checkpoint for checkpoint, why in found if why is None]
+    pins = Shelf(place.root).pins() if place.root else set()
+    newest = None if place.single or not whole else whole[-1]
+    best = None if place.single else best_of(whole)
     rows = []
-    for checkpoint in found:
-        why = faults[str(checkpoint.path)]
+    for checkpoint, why in found:
+        name = checkpoint.path.name
         if why is not None and why != "gone":
-            rows.append({"name": checkpoint.path.name, "damaged": why})
+            rows.append({"name": name, "damaged": why})
         elif why is None:
-            marks = {
-                "pinned": checkpoint.path.name in pins,
-                "best": checkpoint.path == best,
-                "latest": checkpoint.path == newest,
-            }
+            marks = {"pinned": name in pins, "best": checkpoint is best, "latest": checkpoint is newest}
             rows.append(_facts(checkpoint) | marks)
     return rows
 
 
-def _best(place: Place) -> Path | None:
-    try:
-        return place.best().path
-    except StoreError:
-        return None
-
-
 def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
-    manifest = checkpoint.manifest
+    head = checkpoint.head
     return {
-        "name": checkpoint.name,
+        "name": str(head.name),
         "directory": checkpoint.path.name,
-        "step": manifest.step,
-        "phase": manifest.phase,
-        "epoch": manifest.epoch,
-        "created": manifest.created,
-        "age_s": age_s(manifest.created),
-        "size_bytes": manifest.size_bytes,
-        "metrics": manifest.metrics,
-        "parent": manifest.parent,
-        "attempt": manifest.attempt,
-        "note": manifest.note,
+        "step": head.step,
+        "phase": head.phase,
+        "epoch": head.epoch,
+        "created": head.created,
+        "age_s": age_s(head.created),
+        "size_bytes": head.size_bytes,
+        "metrics": head.metrics,
+        "parent": head.parent,
+        "attempt": head.attempt,
+        "note": head.note,
         "damaged": None,
     }
 
 
-def quarantine(root: Path) -> list[dict[str, str]]:
+def quarantine(root: Path, logs: Iterable[Log]) -> list[dict[str, str]]:
     """What was moved aside, and why: in full as the journal has it, else the word that its name carries."""
-    told = {
-        e.get("name"): e.get("why") for log in journal.logs(root) for e in log.events if e["event"] == "quarantined"
-    }
+    told = {e.get("name"): e.get("why") for log in logs for e in log.events if e["event"] == "quarantined"}
     found = []
     for path in sorted(root.glob("quarantine/*")):
         named = _QUARANTINED.fullmatch(path.name)

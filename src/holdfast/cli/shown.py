@@ -13,12 +13,16 @@ import click
 from ..errors import Damaged
 from ..store.format import seconds
 
+_DRAWN_ROWS = 500  # rich takes about a millisecond for each
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def safe(text: object) -> str:
     """`text` on one line, with control, formatting and unpaired characters spelled as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
 
 
 def echo(text: object = "") -> None:
@@ -43,18 +47,18 @@ def _finite(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Rows under their columns: drawn on a terminal, plain aligned text elsewhere. Columns without any text are left out."""
+    """Rows under their columns: drawn on a terminal if they are few, else plain aligned text. Columns without text are left out."""
     cells = [[safe(cell) for cell in row] for row in rows]
     shown = [index for index, _ in enumerate(columns) if any(row[index] for row in cells)]
     columns, cells = [columns[index] for index in shown], [[row[index] for index in shown] for row in cells]
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and len(cells) <= _DRAWN_ROWS:
         _drawn(columns, cells, right)
         return
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    for row in [list(columns), *cells]:
-        texts = zip(row, widths, columns, strict=True)
-        line = "  ".join(text.rjust(width) if name in right else text.ljust(width) for text, width, name in texts)
-        click.echo(line.rstrip())
+    form = "  ".join(
+        f"{{:{'>' if name in right else '<'}{width}}}" for name, width in zip(columns, widths, strict=True)
+    )
+    click.echo("\n".join(form.format(*row).rstrip() for row in [list(columns), *cells]))
 
 
 def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[str]) -> None:

@@ -2,9 +2,11 @@
 
 * Seeded(dataset, seed): what `__getitem__` draws depends on (seed, epoch, index) and on nothing else
 * Sampler(dataset, seed): a shuffling sampler that resumes anywhere at once
+* Shuffle(length, seed, epoch): the order itself, a permutation that can be entered at any place
 """
 
+from .order import Shuffle
 from .sampler import Sampler
 from .seeded import Seeded
 
-__all__ = ["Sampler", "Seeded"]
+__all__ = ["Sampler", "Seeded", "Shuffle"]

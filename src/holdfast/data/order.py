@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Iterator
-from math import isqrt
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import xxhash
 
-VERSION = "feistel-1"  # names the function below for ever: another order needs another name
-ROUNDS = 12
-ROUNDS_SMALL = 24  # up to SMALL places a round moves so few bits that chi-square over all orders still sees 12
-SMALL = 256
-_MASK = (1 << 64) - 1
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+VERSION = "shuffle-1"  # names the function below for ever: another order needs another name
+ROUNDS = 12  # 6 are enough: over two million keys 5 still show, 6 no longer do (tests/test_shuffle.py)
+SMALL = 256  # up to here the order is drawn from all that there are, and kept
+LONGEST = 2**63  # places and values fit 64 bits with a sign
+
+CHUNK = 32_768  # places that NumPy mixes at once: in the processor's cache, and many for one call
+FIRST = 1_024  # a walk begins with so few: its first index is there at once
+AHEAD = 16_384  # and never computes more than so many ahead: 0.7 MB of Python's integers
 
 
 def key(*parts: object) -> int:
@@ -19,51 +29,152 @@ def key(*parts: object) -> int:
     return xxhash.xxh3_64_intdigest("|".join(map(str, parts)).encode())
 
 
-class Order:
-    """A pseudo-random permutation of range(length) that (seed, epoch) decides; `order[place]` costs a few microseconds.
+class Shuffle:
+    """A pseudo-random permutation of range(length) that (length, seed, epoch) decides; every place costs the same.
 
-    A Feistel network over the pairs (left, right) of two nearly equal ranges that cover the length; a value outside
-    is sent through again until it falls inside (cycle walking).
-    Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002, section 4.
+        shuffle[10**9]          the value at a place
+        shuffle[5:10]           a list of them
+        shuffle.walk(10**9)     an iterator from a place to the end
+        shuffle.block(0, 4096)  a NumPy array of them: tens of millions a second
+
+    The order is the same without NumPy, only slower: where the program has not imported it, each value is computed by
+    itself, in one to three microseconds.
     """
 
-    def __init__(self, length: int, seed: int, epoch: int) -> None:
-        if length < 0:
-            raise ValueError(f"an order has a length of 0 or more, not {length}")
-        self.length, self.seed, self.epoch = length, seed, epoch
-        self._left = max(isqrt(max(length - 1, 0)) + 1, 1)
-        self._right = max(-(-length // self._left), 1)
-        keys = [key(VERSION, seed, epoch, turn) for turn in range(ROUNDS if length > SMALL else ROUNDS_SMALL)]
-        self._keys = tuple(zip(keys[::2], keys[1::2], strict=True))
+    def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
+        self.length = operator.index(length)
+        if not 0 <= self.length <= LONGEST:
+            raise ValueError(f"an order has a length from 0 to 2**63, not {length}")
+        self.seed, self.epoch = seed, epoch
+        small = self.length <= SMALL
+        words = [key(VERSION, self.length, seed, epoch, turn) for turn in range(self.length if small else 2 * ROUNDS)]
+        self._table = _drawn(words) if small else None
+        self._mixing = _mixing((self.length - 1).bit_length(), words)
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, place: int) -> int:
+    @overload
+    def __getitem__(self, where: int) -> int: ...
+    @overload
+    def __getitem__(self, where: slice) -> list[int]: ...
+    def __getitem__(self, where: int | slice) -> int | list[int]:
+        if isinstance(where, slice):
+            places = range(*where.indices(self.length))
+            if places.step == 1 and _numpy_is_there():
+                values: list[int] = self.block(places.start, max(places.start, places.stop)).tolist()
+                return values
+            return list(map(self._at, places))
+        place = operator.index(where)
         if not -self.length <= place < self.length:
             raise IndexError(f"place {place} of an order of {self.length}")
-        value = self._through(place % self.length)
-        while value >= self.length:
-            value = self._through(value)
-        return value
+        return self._at(place % self.length)
 
     def __iter__(self) -> Iterator[int]:
         return self.walk()
 
     def walk(self, start: int = 0) -> Iterator[int]:
-        """The order from place `start` to its end."""
-        return map(self.__getitem__, range(start, self.length))
+        """The order from place `start` to its end; computed in blocks, if the program has imported NumPy."""
+        if start < 0:
+            raise IndexError(f"a walk from place {start}")
+        if self._table is not None or not _numpy_is_there():
+            return map(self._at, range(start, self.length))
+        return chain.from_iterable(self._blocks(start))
 
-    def _through(self, value: int) -> int:
-        left, right = divmod(value, self._right)
-        for even, odd in self._keys:
-            left = (left + _mixed(right ^ even)) % self._left
-            right = (right + _mixed(left ^ odd)) % self._right
-        return left * self._right + right
+    def block(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The values at places `start` up to `stop`."""
+        import numpy as np
+
+        if not 0 <= start <= stop <= self.length:
+            raise IndexError(f"places {start} to {stop} of an order of {self.length}")
+        if self._table is not None:
+            return np.array(self._table[start:stop], np.int64)
+        values = np.arange(start, stop, dtype=np.uint64)
+        for first in range(0, len(values), CHUNK):
+            self._fill(values[first : first + CHUNK])
+        return values.view(np.int64)
+
+    def _blocks(self, start: int) -> Iterator[list[int]]:
+        size = FIRST
+        while start < self.length:
+            stop = min(start + size, self.length)
+            yield self.block(start, stop).tolist()
+            start, size = stop, min(2 * size, AHEAD)
+
+    def _at(self, place: int) -> int:
+        if self._table is not None:
+            return self._table[place]
+        value = _mixed(place, self._mixing)
+        while value >= self.length:
+            value = _mixed(value, self._mixing)
+        return value
+
+    def _fill(self, places: NDArray[np.uint64]) -> None:
+        """Put the values there, where the places are."""
+        import numpy as np
+
+        length = np.uint64(self.length)
+        _mix(places, self._mixing)
+        outside = np.flatnonzero(places >= length)
+        while outside.size:
+            again = places[outside]
+            _mix(again, self._mixing)
+            places[outside] = again
+            outside = outside[again >= length]
 
 
-def _mixed(bits: int) -> int:
-    """`bits` with each of the 64 depending on all. Source: the finalizer of SplitMix64 (Steele, Lea, Flood, 2014)."""
-    bits = ((bits ^ bits >> 30) * 0xBF58476D1CE4E5B9) & _MASK
-    bits = ((bits ^ bits >> 27) * 0x94D049BB133111EB) & _MASK
-    return bits ^ bits >> 31
+def _numpy_is_there() -> bool:
+    """Importing it would take longer than most walks: whoever has it, has imported it, as torch does."""
+    return sys.modules.get("numpy") is not None
+
+
+def _drawn(words: list[int]) -> list[int]:
+    """One of all orders of so many. Source: Fisher and Yates; Durstenfeld, Algorithm 235, 1964."""
+    order = list(range(len(words)))
+    for place in range(len(order) - 1, 0, -1):
+        other = words[place] * (place + 1) >> 64
+        order[place], order[other] = order[other], order[place]
+    return order
+
+
+class _Mixing(NamedTuple):
+    """A permutation of the numbers of so many bits: each step of each round can be undone.
+
+    A value that falls outside of the order's length is sent through again until it falls inside (cycle walking): less
+    than once more on average, as the length fills more than half of the numbers.
+    Sources: Kensler, Correlated Multi-Jittered Sampling, 2013 (`permute`), with keys of its own for every round; Black
+    and Rogaway, Ciphers with Arbitrary Finite Domains, 2002, section 4.
+    """
+
+    mask: int
+    shift: int  # folds the upper half of the bits onto the lower one
+    rounds: tuple[tuple[int, int], ...]  # an odd factor, which carries low bits up, and a summand
+
+
+def _mixing(bits: int, words: list[int]) -> _Mixing:
+    mask = (1 << bits) - 1
+    rounds = zip(words[::2], words[1::2], strict=False)
+    return _Mixing(mask, (bits + 1) // 2, tuple(((factor | 1) & mask, summand & mask) for factor, summand in rounds))
+
+
+def _mixed(value: int, by: _Mixing) -> int:
+    mask, shift, rounds = by
+    for factor, summand in rounds:
+        value = value * factor + summand & mask
+        value ^= value >> shift
+    return value
+
+
+def _mix(values: NDArray[np.uint64], by: _Mixing) -> None:
+    """What `_mixed` does, to all of them in place."""
+    import numpy as np
+
+    mask, shift = np.array(by.mask, np.uint64), np.array(by.shift, np.uint64)  # scalars would cost twice as much a call
+    upper = np.empty_like(values)
+    for keys in by.rounds:
+        factor, summand = np.array(keys[0], np.uint64), np.array(keys[1], np.uint64)
+        np.multiply(values, factor, out=values)
+        np.add(values, summand, out=values)
+        np.bitwise_and(values, mask, out=values)
+        np.right_shift(values, shift, out=upper)
+        np.bitwise_xor(values, upper, out=values)

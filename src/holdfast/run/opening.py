@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import journal
 from ..errors import Mismatch
+from ..provenance import document
 from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -38,6 +39,7 @@ def begin(session: Session) -> None:
         if session.resumed.checkpoint.path.parent.parent != session.store.root:
             session.saved = None  # a branch: this run has no checkpoint of its own yet
     _track(session)
+    document()  # asks git, which is cached: at the first save it would cost the loop a process
     session.attempt.flush(sync=True)
     session.save_s = _cost_of_saving(session)
     session.last_point_s = time.monotonic()

@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -69,6 +68,8 @@ class _Live(NamedTuple):
 
         def differs(key: str) -> bool:
             return self.lent[key].gone() or not same(self.blocks[key].data, self.snapshot.blocks[key].data)
+
+        from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(COPY_THREADS) as pool:
             return next(

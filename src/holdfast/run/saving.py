@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 from .. import interval, retention
@@ -86,7 +85,7 @@ def save(
     flight = Flight(
         session.here,
         reason,
-        Facts(session.position.phase, at, metrics, session.options.note),
+        Facts(session.position.phase, at, metrics, session.options.note, session.document()),
         last_chance=last_chance,
         before=session.saved,
         began_s=began,
@@ -113,24 +112,25 @@ def _commit(session: Session, staged: Staged, flight: Flight, before_each: Befor
         overlap.require(snapshot)
 
     session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
-    facts = replace(flight.facts, document=session.document())
     checkpoint = session.store.commit(
         staged,
         step=flight.name.step,
-        facts=facts,
+        facts=flight.facts,
         before_each=still_wanted,
         before_last=partial(overlap.confirm, snapshot),
     )
     save_s = time.monotonic() - flight.began_s
     session.save_s = max(session.save_s, save_s)
+    with session.attempt.acting("save"):  # a successor may have pruned it already
+        size_bytes = checkpoint.size_bytes
     session.attempt.record(
         "saved",
         step=flight.name.step,
         phase=flight.name.phase,
-        checkpoint=checkpoint.name,
+        checkpoint=str(flight.name),
         stall_s=round(flight.stall_s if staged.snapshot is not None else save_s, 6),
         save_s=round(save_s, 6),
-        size_bytes=checkpoint.size_bytes,
+        size_bytes=size_bytes,
         reason=flight.reason,
     )
     session.attempt.flush()
@@ -210,10 +210,15 @@ def _reason_to_save(session: Session, now: Mark, metrics: Mapping[str, float], *
 
 
 def _is_best(session: Session, metrics: Mapping[str, float]) -> bool:
-    rules = [rule for rule in parts(session.options.keep) if isinstance(rule, Best) and rule.metric in metrics]
+    if not metrics:
+        return False
+    rules = [rule for rule in parts(session.options.keep) if isinstance(rule, Best)]
     if rules and session.ranked is None:
-        session.ranked = [*session.store.facts(), *([session.flight.ranks()] if session.flight else [])]
-    return any(retention.beats(metrics[rule.metric], rule, session.ranked or ()) for rule in rules)
+        facts = [*session.store.facts(), *([session.flight.ranks()] if session.flight else [])]
+        best = {each.name: each for rule in rules for each in retention.ranked(rule, facts)[: rule.n]}
+        session.ranked = list(best.values())  # the others could not make a difference, and are asked at every step
+    measured = [rule for rule in rules if rule.metric in metrics]
+    return any(retention.beats(metrics[rule.metric], rule, session.ranked or ()) for rule in measured)
 
 
 def _warn_of_the_unmeasured(session: Session, metrics: Mapping[str, float]) -> None:

@@ -21,7 +21,6 @@ import pathlib
 import random
 import struct
 import sys
-import zoneinfo
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -343,10 +342,12 @@ def _typed(kind: type[T], value: Any) -> T:
 def _zone(zone: dt.tzinfo | None) -> Any:
     if type(zone) is dt.timezone:
         return ["offset", *zone.__getinitargs__()]  # type: ignore[attr-defined]
-    if type(zone) is zoneinfo.ZoneInfo and zone.key is not None:
-        return ["zone", zone.key]
     if zone is None:
         return None
+    import zoneinfo
+
+    if type(zone) is zoneinfo.ZoneInfo and zone.key is not None:
+        return ["zone", zone.key]
     raise UsageError(f"its time zone {zone!r} is neither a dt.timezone nor a zoneinfo.ZoneInfo with a key")
 
 
@@ -358,6 +359,8 @@ def _made_zone(content: Any) -> dt.tzinfo | None:
         return dt.timezone(*arguments)
     if sort != "zone":
         raise ValueError(f"no such time zone: {content!r}")
+    import zoneinfo
+
     try:
         return zoneinfo.ZoneInfo(_typed(str, *arguments))
     except zoneinfo.ZoneInfoNotFoundError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,20 @@ def shares(arrays: Sequence[Any]) -> list[Share]:
 
 
 def _encode(array: Any) -> Block:
-    described = dtype_json(array.dtype)
-    plain = array.dtype.name in PLAIN and array.dtype.isnative
-    attrs: dict[str, Any] = {} if isinstance(described, str) else {"dtype": described}
-    if array.flags.f_contiguous and not array.flags.c_contiguous:
+    name, described = _named(array.dtype)
+    attrs: dict[str, Any] = {} if described is None else {"dtype": described}
+    flags = array.flags
+    if flags.f_contiguous and not flags.c_contiguous:
         attrs["order"] = "F"
-    dtype = array.dtype.name if plain else array.dtype.str
-    return Block("numpy", dtype, array.shape, _memory(np.ascontiguousarray(array)), attrs)
+    return Block("numpy", name, array.shape, _memory(np.ascontiguousarray(array)), attrs)
+
+
+@lru_cache
+def _named(dtype: Any) -> tuple[str, Any]:
+    """A dtype's name, and its description where that does not say all."""
+    described = dtype_json(dtype)
+    plain = dtype.name in PLAIN and dtype.isnative
+    return dtype.name if plain else dtype.str, None if isinstance(described, str) else described
 
 
 def blank(stored: StoredLeaf) -> Blank:

@@ -10,14 +10,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
-import gc
-import json
 import math
 import re
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -45,21 +42,9 @@ def flatten(state: Any) -> Flat:
         UsageError: something in it cannot be saved; the message names its place.
     """
     flattener = _Flattener()
-    with enough_stack(), _collector_off():
+    with enough_stack(), codec.uncollected():
         tree = flattener.walk(state)
         return Flat(tree, flattener.blocks())
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """A large state makes a million objects and no garbage; Python's collector would look through them again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def types_in(state: Any) -> set[type]:
@@ -100,7 +85,11 @@ def _spelled(step: Any) -> str:
         return ""
     if type(step) is _Attribute:
         return f".{step.name}"
-    return f"[{json.dumps(step, ensure_ascii=False) if isinstance(step, str) else repr(step)}]"
+    if not isinstance(step, str):
+        return f"[{step!r}]"
+    import json
+
+    return f"[{json.dumps(step, ensure_ascii=False)}]"
 
 
 class _Found(NamedTuple):

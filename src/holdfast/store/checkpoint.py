@@ -56,29 +56,29 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        return str(self.manifest.name)
+        return str(self.head.name)
 
     @property
     def step(self) -> int:
-        return self.manifest.step
+        return self.head.step
 
     @property
     def phase(self) -> str:
-        return self.manifest.phase
+        return self.head.phase
 
     @property
     def metrics(self) -> dict[str, float]:
         """What was measured on exactly this state."""
-        return format.unpack_metrics(self.manifest.metrics)
+        return format.unpack_metrics(self.head.metrics)
 
     @property
     def document(self) -> dict[str, Any]:
         """Who made it, with what: host, command, git commit, library versions, hyperparameters, model."""
-        return self.manifest.document
+        return self.head.document
 
     @property
     def size_bytes(self) -> int:
-        return self.manifest.size_bytes
+        return self.head.size_bytes
 
     def leaf(self, key: str) -> StoredLeaf:
         """A handle on one leaf; its bytes are read, and checked, when asked for."""
@@ -152,9 +152,8 @@ class Checkpoint:
 
     def facts(self, *, pinned: bool = False) -> Facts:
         """What retention goes by."""
-        head, metrics = self.head, format.unpack_metrics(self.head.metrics)
-        name, at_s = str(head.name), format.seconds(head.created)
-        return Facts(name, head.step, head.phase, head.epoch, at_s, metrics, head.size_bytes, pinned)
+        head, at_s = self.head, format.seconds(self.head.created)
+        return Facts(self.name, head.step, head.phase, head.epoch, at_s, self.metrics, head.size_bytes, pinned)
 
     def check_layout(self) -> None:
         """Compare what the directory holds with the manifest: names and sizes, and every shard's header.
@@ -189,7 +188,7 @@ class Checkpoint:
             size = os.lstat(self.path / MANIFEST).st_size
             yield Problem(self.path / MANIFEST, 0, size, str(error).partition(": ")[2])
             return
-        yield from self._layout_problems(names)
+        yield from self._layout_problems(names, cold=cold)
         whole = {name for name in names if self._size(name) == self.manifest.files[name].size_bytes}
         entries = sorted(self.manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset))
         leaves = [self.leaf(key) for key, entry in entries if entry.shard in whole]
@@ -197,7 +196,7 @@ class Checkpoint:
             end = leaf.offset + leaf.size_bytes
             yield Problem(leaf.path, leaf.offset, end, f"leaf {leaf.key!r} changed since commit")
 
-    def _layout_problems(self, names: Iterable[str]) -> Iterator[Problem]:
+    def _layout_problems(self, names: Iterable[str], *, cold: bool = False) -> Iterator[Problem]:
         if format.parse_name(self.path.name) not in (None, self.manifest.name):
             yield Problem(self.path, 0, 0, f"the directory's name is not its checkpoint's, which is {self.name}")
         leaves: dict[str, list[Leaf]] = {name: [] for name in self.manifest.files}
@@ -213,7 +212,7 @@ class Checkpoint:
                 yield Problem(path, start, max(size or 0, file.size_bytes), f"{had}, was {file.size_bytes}")
             elif leaves[name]:
                 yield from self._header_problems(path, file, sorted(leaves[name], key=lambda leaf: leaf.offset))
-            elif not _is_file(path, file):
+            elif not _is_file(path, file, cold=cold):
                 yield Problem(path, 0, size, "changed since commit")
 
     def _header_problems(self, path: Path, file: format.File, leaves: list[Leaf]) -> Iterator[Problem]:
@@ -312,19 +311,13 @@ def _start(path: Path, size: int) -> bytes:
         return file.read(size)
 
 
-def _is_file(path: Path, file: format.File) -> bool:
-    return bool(reading.twice(path, lambda: _digest_blocks(path) == file.digest, bool))
+def _is_file(path: Path, file: format.File, *, cold: bool) -> bool:
+    return bool(reading.twice(path, lambda: _digest_blocks(path, cold=cold) == file.digest, bool))
 
 
-def blocks(path: Path) -> Iterator[bytes]:
-    """The pieces of a file that is no shard."""
-    with open(reading.open_plain(path), "rb") as file:
-        while block := file.read(format.BLOCK_BYTES):
-            yield block
-
-
-def _digest_blocks(path: Path) -> str:
-    return format.joined_digest(format.digest(block) for block in blocks(path))
+def _digest_blocks(path: Path, *, cold: bool = False) -> str:
+    """The digest of a file that is no shard."""
+    return format.joined_digest(map(format.digest, reading.blocks(path, format.BLOCK_BYTES, cold=cold)))
 
 
 def digest_file(path: Path) -> format.File:

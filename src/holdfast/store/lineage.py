@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -112,5 +111,7 @@ def _digests(views: Sequence[memoryview]) -> list[str]:
         if sent >= total * len(ends) / THREADS or index == len(views):
             ends.append(index)
     shares = [views[start:end] for start, end in pairwise(ends)]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(THREADS) as pool:
         return list(chain.from_iterable(pool.map(lambda share: [digest(view) for view in share], shares)))

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from ..errors import Damaged, NotFound, StoreError, UsageError
 from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
-from .format import MANIFEST, parse_name, unpack_metrics
+from .format import MANIFEST, parse_name
 from .shelf import is_committed
 
 Step = int | str | None  # a number, "best", "latest", a checkpoint's name; None: the newest
@@ -84,7 +84,7 @@ def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
     """Of readable ones, oldest first."""
     rule = next((c.head.best for c in reversed(checkpoints) if c.head.best), None) or {}
     metric, direction = rule.get("metric", ""), _DIRECTIONS.get(rule.get("direction", ""))
-    numbers = [(unpack_metrics(c.head.metrics).get(metric, math.nan), c) for c in checkpoints]
+    numbers = [(c.metrics.get(metric, math.nan), c) for c in checkpoints]
     values = [(number, c) for number, c in numbers if not math.isnan(number)]
     if direction is None or not values:
         return None

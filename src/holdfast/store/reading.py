@@ -56,7 +56,7 @@ Wanted = tuple[Located, memoryview | None]  # a leaf, and writable memory of its
 
 
 def fill(wanted: Sequence[Wanted]) -> None:
-    """Read all of them into their memory. A leaf without its digest is read once more, from the medium, before it counts as damage.
+    """Read all of them into their memory. What lacks its digest is read once more, cold, before it counts as damage.
 
     Raises:
         NotFound: the checkpoint is there no more.
@@ -181,20 +181,24 @@ class _Reading:
         """Read all pieces, in so many threads, of which this is one."""
         others = [threading.Thread(target=self._work, daemon=True) for _ in range(threads - 1)]
         try:
-            for thread in others:
-                thread.start()
+            with suppress(RuntimeError):  # there are no more threads to be had: those that there are will do
+                for thread in others:
+                    thread.start()
             self._work()
-            for thread in others:
-                thread.join()
+            self._join(others)
         finally:
             self._stopped = True
-            for thread in others:
-                if thread.ident is not None:
-                    thread.join()  # it writes into memory that is the caller's
+            self._join(others)  # they write into memory that is the caller's
             for file in self._files.values():
                 file.close()
         if self._error is not None:
             raise self._error
+
+    @staticmethod
+    def _join(threads: Sequence[threading.Thread]) -> None:
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
 
     def _work(self) -> None:
         memory = _Memory(self._room)
@@ -228,7 +232,7 @@ class _Reading:
 
     def _read(self, file: _File, piece: _Piece, memory: _Memory) -> _Read:
         """Bring a piece's bytes to where they belong."""
-        past = file.direct is not None and (self._cold or not file.is_cached(piece.offset, piece.size))
+        past = file.direct is not None and (self._cold or file.is_far(piece.offset, piece.size))
         views = [leaf.data[start:stop] for leaf, start, stop in piece.parts if leaf.data is not None]
         if len(views) == len(piece.parts) and not past:
             return _Read(views, file.read(views, piece.offset))
@@ -296,19 +300,18 @@ class _File:
         for descriptor in self._opened:
             os.close(descriptor)
 
-    def is_cached(self, offset: int, size: int) -> bool:
-        """Whether more than half of it lies in the page cache, or nobody knows.
+    def is_far(self, offset: int, size: int) -> bool:
+        """Whether this is much, and most of it is not in the page cache.
 
         A read with RWF_NOWAIT would tell, too, and make the kernel read ahead what we are about to read past it.
         """
+        if size < DIRECT_BYTES or self._map is None or _mincore is None or offset + size > self._map.nbytes:
+            return False
         begin = offset // PAGE * PAGE
-        count = rounded(offset + size - begin) // PAGE
-        if self._map is None or _mincore is None or offset + size > self._map.nbytes:
-            return True
-        resident = (ctypes.c_ubyte * count)()
+        resident = (ctypes.c_ubyte * (rounded(offset + size - begin) // PAGE))()
         place = ctypes.c_void_p(address(self._map[begin:]))
-        failed = _mincore(place, ctypes.c_size_t(offset + size - begin), resident)
-        return bool(failed) or 2 * bytes(resident).count(1) > count
+        unknown = _mincore(place, ctypes.c_size_t(offset + size - begin), resident)
+        return not unknown and 2 * bytes(resident).count(1) < len(resident)
 
     def read(self, views: Sequence[memoryview], offset: int) -> int:
         """Fill `views` one after another; where the file ended, or the reading."""
@@ -340,6 +343,18 @@ def _after(views: list[memoryview], count: int) -> list[memoryview]:
             return [view[count:], *views[index + 1 :]]
         count -= view.nbytes
     return []
+
+
+def blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
+    """The pieces of a file, `size` bytes long but for the last; each is good until the next is asked for."""
+    file = _File(path, cold=cold, large=cold)
+    try:
+        block, offset = pages(min(size, os.fstat(file.descriptor).st_size)), 0
+        while (end := file.read_past(block, offset) if cold else file.read([block], offset)) > offset:
+            yield block[: end - offset]
+            offset = end
+    finally:
+        file.close()
 
 
 def mapped(path: Path) -> memoryview | None:

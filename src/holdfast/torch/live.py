@@ -49,6 +49,7 @@ def capture(target: Any) -> Any:
     return _kind(target).capture(target)
 
 
+@uncollected()
 def differences(target: Any, stored: Any) -> list[str]:
     """One line for each thing in which the checkpoint and the object disagree; nothing is touched, nothing is read."""
     return _kind(target).differences(target, stored)

@@ -12,8 +12,9 @@ import torch
 
 from ..errors import Mismatch
 from ..state.codec import StoredLeaf, decode_leaves, is_stored, read_all
-from .leaves import empty, memory
+from .leaves import NAMES, empty, memory
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 AROUND_BYTES = 16 << 20  # that exist twice while they come into memory that no file can be read into
 
 
@@ -31,7 +32,8 @@ def is_stored_tensor(value: object) -> TypeGuard[StoredLeaf]:
 def facts(value: object) -> Facts | None:
     """Dtype and shape of a live tensor or of a stored one; None for anything else."""
     if isinstance(value, torch.Tensor):
-        return Facts(str(value.dtype).removeprefix("torch."), tuple(value.shape))
+        dtype = value.dtype
+        return Facts(NAMES.get(dtype) or str(dtype).removeprefix("torch."), tuple(value.shape))
     return Facts(value.dtype, tuple(value.shape)) if is_stored_tensor(value) else None
 
 
@@ -178,7 +180,7 @@ def _with_fields(record: Any, fields: dict[str, Any]) -> Any:
 
 def _is_plain_memory(tensor: torch.Tensor) -> bool:
     return (
-        type(tensor.detach()) is torch.Tensor
+        (type(tensor) in _PLAIN or type(tensor.detach()) is torch.Tensor)
         and tensor.device.type == "cpu"
         and tensor.layout == torch.strided
         and tensor.is_contiguous()

@@ -1,0 +1,587 @@
+"""Many leaves are read at once: right from every file system, whole or Damaged, in little memory; and maps of them."""
+
+import errno
+import gc
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import disk
+from holdfast.errors import Damaged, NotFound
+from holdfast.state import codec
+from holdfast.store import format, reading
+from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.store import Store
+
+SMALL_PIECE = 8192
+SIZES = {
+    "none": [],
+    "one": [5],
+    "empty": [0, 3, 0],
+    "small": [7] * 3000,  # more than the kernel takes at once
+    "pages": [4096, 8192, 4096],
+    "giant": [1_000_003],
+    "mixed": [1, 0, 50_000, 4095, 4097, 12, 300_000, 0, 16, 8191],
+}
+
+
+class At(NamedTuple):
+    """A leaf's place."""
+
+    path: Path
+    offset: int
+    size_bytes: int
+    digest: str
+    key: str
+
+
+def write(path: Path, sizes: list[int], lead: int = 136, seed: int = 0) -> tuple[list[At], list[bytes]]:
+    """A file of such leaves, after `lead` other bytes."""
+    draw = random.Random(seed)
+    contents = [draw.randbytes(size) for size in sizes]
+    path.write_bytes(bytes(lead) + b"".join(contents))
+    offsets = [lead + sum(sizes[:index]) for index in range(len(sizes))] if len(sizes) < 100 else []
+    offsets = offsets or [lead + index * sizes[0] for index in range(len(sizes))]
+    places = [
+        At(path, offset, len(data), format.digest(data), f"{path.name}/{index}")
+        for index, (offset, data) in enumerate(zip(offsets, contents, strict=True))
+    ]
+    return places, contents
+
+
+def memories(places: list[At]) -> list[memoryview]:
+    return [memoryview(bytearray(place.size_bytes)) for place in places]
+
+
+def filled(places: list[At]) -> list[bytes]:
+    targets = memories(places)
+    reading.fill(list(zip(places, targets, strict=True)))
+    return [bytes(target) for target in targets]
+
+
+def flip(place: At, at: int = -1) -> None:
+    with open(place.path, "r+b") as file:
+        file.seek(place.offset + at % place.size_bytes)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 4]))
+
+
+def cool(path: Path) -> bool:
+    """Drop its cached pages; whether that is possible here."""
+    disk.sync_file(path)
+    disk.forget_cached(path)
+    with open(path, "rb") as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], path.stat().st_size // 2, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+@pytest.fixture(params=["disk", "memory"])
+def place(request, tmp_path) -> Iterator[Path]:
+    """A directory on a disk, and one on a file system without any."""
+    if request.param == "disk":
+        yield tmp_path
+        return
+    path = Path("/dev/shm") / f"holdfast-{os.getpid()}-{random.randrange(10**9)}"
+    path.mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def _in_small_pieces(monkeypatch):
+    """So that small files go the ways of large ones."""
+    monkeypatch.setattr(reading, "PIECE_BYTES", SMALL_PIECE)
+    monkeypatch.setattr(reading, "DIRECT_BYTES", 1)
+    monkeypatch.setattr(reading, "ALONE_BYTES", 0)
+
+
+def refused_at_open(monkeypatch):
+    real = disk.open_plain
+
+    def open_plain(path, *, direct=False, **named):
+        if direct:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+        return real(path, **named)
+
+    monkeypatch.setattr(disk, "open_plain", open_plain)
+
+
+def refused_at_read(monkeypatch):
+    monkeypatch.setattr(reading, "pages", lambda size: memoryview(bytearray(size + 1))[1:])  # at an odd address
+
+
+WAYS = {"as it comes": lambda _: None, "no O_DIRECT": refused_at_open, "no O_DIRECT after all": refused_at_read}
+
+
+# Every way ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+@pytest.mark.parametrize("lead", [136, 8192])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("threads", [1, 5])
+@pytest.mark.parametrize("kind", SIZES)
+def test_every_leaf_comes_into_its_memory(kind, threads, way, lead, place, monkeypatch):
+    """Of any size, from several files, in any order, cached or not, with O_DIRECT and where that is refused."""
+    monkeypatch.setattr(reading, "THREADS", threads)
+    WAYS[way](monkeypatch)
+    files = [write(place / name, SIZES[kind], lead, seed) for seed, name in enumerate("ab")]
+    pairs = [(at, data) for places, contents in files for at, data in zip(places, contents, strict=True)]
+    random.Random(3).shuffle(pairs)
+    for prepare in (lambda path: path.read_bytes(), cool):
+        for name in "ab":
+            prepare(place / name)
+        assert [data for _, data in pairs] == filled([at for at, _ in pairs])
+        for cold in (False, True):
+            assert [] == list(reading.damaged([at for at, _ in pairs], cold=cold))
+
+
+@pytest.mark.parametrize("size", [1 << 20, (3 << 20) + 5, 40 << 20])
+def test_files_of_real_size_come_back_cold_and_warm(size, tmp_path):
+    """With the sizes that are used in earnest: one leaf in many pieces, and many leaves in one."""
+    places, contents = write(tmp_path / "a", [size, 1000, size // 3])
+    for _ in range(2):
+        cool(tmp_path / "a")
+        assert contents == filled(places)
+    (tmp_path / "a").read_bytes()
+    assert contents == filled(places)
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+def test_only_some_leaves_of_a_file_are_read(tmp_path):
+    """What lies between them stays where it is; a leaf that is wanted in two places comes into both."""
+    places, contents = write(tmp_path / "a", SIZES["mixed"] * 3)
+    some = [*range(0, len(places), 2), 2, 2, 6]
+    assert [contents[index] for index in some] == filled([places[index] for index in some])
+
+
+def test_what_is_cached_is_told_from_what_is_not(tmp_path):
+    """By looking, not by reading."""
+    places, _ = write(tmp_path / "a", [6 << 20])
+    file = reading._File(tmp_path / "a", cold=False, large=True)
+    assert not file.is_far(136, 6 << 20)
+    if not cool(tmp_path / "a"):
+        pytest.skip("nothing is forgotten on this file system")
+    assert file.is_far(136, 6 << 20)
+    assert not file.is_far(136, 100)  # not worth it
+    filled(places)
+    assert file.is_far(136, 6 << 20)  # it came past the cache
+    file.close()
+
+
+def test_memory_of_another_size_is_refused(tmp_path):
+    """Before anything is read."""
+    places, _ = write(tmp_path / "a", [10])
+    with pytest.raises(ValueError, match="10 bytes long, not 9"):
+        reading.fill([(places[0], memoryview(bytearray(9)))])
+
+
+def test_a_little_is_read_without_a_thread(tmp_path, monkeypatch):
+    """A thread costs more than a few pages."""
+    started = []
+    monkeypatch.setattr(threading.Thread, "start", started.append)
+    places, contents = write(tmp_path / "a", [1000] * 500)
+    assert contents == filled(places)
+    assert [] == started
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+def test_where_no_thread_is_to_be_had_one_does_all(tmp_path, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    places, contents = write(tmp_path / "a", SIZES["mixed"])
+    assert contents == filled(places)
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+def test_nothing_stays_open(tmp_path):
+    """No descriptor and no thread, also after damage."""
+    places, _ = write(tmp_path / "a", SIZES["mixed"])
+    filled(places)
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    filled(places)
+    list(reading.damaged(places, cold=True))
+    flip(places[2])
+    with pytest.raises(Damaged):
+        filled(places)
+    gc.collect()
+    assert before == (len(os.listdir("/proc/self/fd")), threading.active_count())
+
+
+def test_more_files_than_may_be_open_are_read(tmp_path):
+    """Each is closed when its last piece is there."""
+    files = [write(tmp_path / str(number), [100], seed=number) for number in range(300)]
+    code = (
+        "import pathlib, resource, sys; from types import SimpleNamespace as At; from holdfast.store import reading;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64));"
+        "places = [At(path=pathlib.Path(p), offset=int(o), size_bytes=int(s), digest=d, key=k)"
+        " for p, o, s, d, k in map(str.split, sys.stdin)];"
+        "reading.fill([(each, memoryview(bytearray(100))) for each in places]);"
+        "assert not list(reading.damaged(places, cold=True))"
+    )
+    text = "\n".join(" ".join(map(str, places[0])) for places, _ in files)
+    subprocess.run([sys.executable, "-c", code], input=text, text=True, check=True)
+
+
+# Damage ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("victim", [0, 2, 3, 4, 6, 9])
+@pytest.mark.parametrize("at", [0, 9000, -1])
+def test_a_flipped_bit_is_damage_of_its_leaf_alone(at, victim, way, place, monkeypatch):
+    """Small, large or giant; the message names file, bytes and leaf; the others come whole."""
+    WAYS[way](monkeypatch)
+    places, contents = write(place / "a", SIZES["mixed"])
+    flip(places[victim], at)
+    hurt = places[victim]
+    end = hurt.offset + hurt.size_bytes
+    with pytest.raises(Damaged) as raised:
+        filled(places)
+    assert str(raised.value) == f"{hurt.path}: bytes {hurt.offset}..{end}: leaf {hurt.key!r} changed since commit"
+    for cold in (False, True):
+        assert [hurt] == list(reading.damaged(places, cold=cold))
+    rest = [index for index in range(len(places)) if index != victim]
+    assert [contents[index] for index in rest] == filled([places[index] for index in rest])
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+def test_damage_is_told_in_the_order_of_the_question(tmp_path):
+    """Whatever order the threads finish in."""
+    places, _ = write(tmp_path / "a", SIZES["mixed"] * 4)
+    hurt = [places[index] for index in (32, 2, 16, 39, 6)]
+    for each in hurt:
+        flip(each)
+    order = [*reversed(places)]
+    expected = [each for each in order if each in hurt]
+    for cold in (False, True):
+        assert expected == list(reading.damaged(order, cold=cold))
+    with pytest.raises(Damaged, match=f"leaf '{expected[0].key}'"):
+        filled(order)
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+@pytest.mark.parametrize("index", [0, 2, 6])
+def test_what_the_medium_holds_is_no_damage(index, tmp_path, monkeypatch):
+    """A mismatch is read again: only what differs twice has changed."""
+    places, contents = write(tmp_path / "a", SIZES["mixed"])
+    real, wrong = reading._Leaf.check, [places[index].key]
+
+    def once_wrong(self, digest):
+        real(self, "0" * 32 if self.stored.key in wrong and not wrong.clear() else digest)
+
+    monkeypatch.setattr(reading._Leaf, "check", once_wrong)
+    assert contents == filled(places)
+    wrong.append(places[index].key)
+    assert [] == list(reading.damaged(places, cold=False))
+    assert wrong == []
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("left", [0, 100, 136, 60_000, 200_000, -1])
+def test_a_file_that_was_cut_is_damage(left, way, place, monkeypatch):
+    """Also where a leaf in many pieces ends early; the leaves before the cut are read."""
+    WAYS[way](monkeypatch)
+    places, contents = write(place / "a", SIZES["mixed"])
+    size = (place / "a").stat().st_size
+    left %= size
+    os.truncate(place / "a", left)
+    whole = [index for index, at in enumerate(places) if not at.size_bytes or at.offset + at.size_bytes <= left]
+    with pytest.raises(Damaged, match=r"a: ends at byte \d+, \d+ before its time"):
+        filled(places)
+    assert [at for index, at in enumerate(places) if index not in whole] == list(reading.damaged(places, cold=False))
+    assert [contents[index] for index in whole] == filled([places[index] for index in whole])
+
+
+def test_an_empty_leaf_has_a_digest_too(tmp_path):
+    (at,), _ = write(tmp_path / "a", [0])
+    assert [b""] == filled([at])
+    with pytest.raises(Damaged):
+        filled([at._replace(digest="0" * 32)])
+
+
+def test_a_missing_file_is_damage_and_a_missing_checkpoint_is_none(tmp_path):
+    """As for one leaf, so for many."""
+    places, _ = write(tmp_path / "a", [10, 20])
+    (tmp_path / "a").unlink()
+    with pytest.raises(NotFound, match="no checkpoint is there"):
+        filled(places)
+    (tmp_path / format.MANIFEST).touch()
+    with pytest.raises(Damaged, match="the file is missing"):
+        filled(places)
+    os.mkfifo(tmp_path / "a")
+    with pytest.raises(Damaged, match="not a plain file"):
+        filled(places)
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+def test_an_interrupt_ends_the_reading_and_its_threads(tmp_path, monkeypatch):
+    """Nobody writes into the memory any more when it is told."""
+    places, _ = write(tmp_path / "a", SIZES["mixed"] * 5)
+    real, before, interrupted = reading._File.read, threading.active_count(), threading.Event()
+
+    def read(self, views, offset):
+        if threading.current_thread() is threading.main_thread():
+            interrupted.set()
+            raise KeyboardInterrupt
+        assert interrupted.wait(20)
+        return real(self, views, offset)
+
+    monkeypatch.setattr(reading._File, "read", read)
+    with pytest.raises(KeyboardInterrupt):
+        filled(places)
+    assert before == threading.active_count()
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+def test_an_error_of_the_disk_is_itself(tmp_path, monkeypatch):
+    """Not damage: whoever reads again may be luckier."""
+
+    def read(self, views, offset):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(reading._File, "read", read)
+    monkeypatch.setattr(reading._File, "read_past", read)
+    with pytest.raises(OSError, match="Input/output"):
+        filled(write(tmp_path / "a", SIZES["mixed"])[0])
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+PEAK = """
+import re, sys
+from holdfast.store.checkpoint import Checkpoint
+def peak_mib():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
+checkpoint = Checkpoint(sys.argv[1])
+handles = checkpoint.handles()
+target = memoryview(bytearray(b"1") * handles["giant"].size_bytes)
+small = [memoryview(bytearray(b"1") * leaf.size_bytes) for leaf in handles["small"]]
+before = peak_mib()
+handles["giant"].read_all([(handles["giant"], target), *zip(handles["small"], small)])
+filled = peak_mib()
+assert handles["giant"].sound() and not list(checkpoint.problems(cold=True)) and not list(checkpoint.problems())
+print(filled - before, peak_mib() - filled)
+"""
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_reading_takes_little_memory_besides_the_target(cold, tmp_path):
+    """At most 64 MiB for 192 MiB, from the disk or from the cache; and so does checking."""
+    store = Store(tmp_path / "run")
+    store.save(
+        {"giant": np.zeros(160 << 20, np.uint8), "small": [np.full(1 << 20, n, np.uint8) for n in range(32)]}, step=1
+    )
+    for name in store.latest().manifest.files:
+        if cold:
+            cool(store.latest().path / name)
+        else:
+            (store.latest().path / name).read_bytes()
+    command = [sys.executable, "-c", PEAK, str(store.latest().path)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert all(int(rise) <= 64 for rise in told), told
+
+
+# Whole checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def state():
+    draw = np.random.default_rng(1)
+    base = torch.arange(24.0)
+    return {
+        "torch": {
+            "plain": torch.randn(300, 40),
+            "parameter": torch.nn.Parameter(torch.randn(5)),
+            "strided": torch.randn(4, 5).t(),
+            "channels": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+            "half": torch.randn(7).to(torch.bfloat16),
+            "flags": torch.tensor([True, False, True]),
+            "empty": torch.empty(0, 3),
+            "scalar": torch.tensor(3.5),
+            "views": [base[:16], base[8:]],
+            "odd": torch.tensor([1, 2, 3], dtype=torch.uint8),
+        },
+        "numpy": {
+            "plain": draw.random((30, 40)),
+            "fortran": np.asfortranarray(draw.random((3, 4))),
+            "swapped": np.arange(3, dtype=">i4"),
+            "fields": np.array([(1, 2.0)], dtype=[("a", "i1"), ("b", "<f8")]),
+            "empty": np.empty((0, 2)),
+            "odd": np.arange(5, dtype=np.int8),
+        },
+        "bytes": draw.bytes(5000),
+        "number": 3,
+    }
+
+
+def same(expected, actual):
+    if isinstance(expected, dict):
+        assert expected.keys() == actual.keys()
+        for key in expected:
+            same(expected[key], actual[key])
+    elif isinstance(expected, list):
+        for one, two in zip(expected, actual, strict=True):
+            same(one, two)
+    elif isinstance(expected, torch.Tensor):
+        assert (type(expected), expected.dtype, expected.stride()) == (type(actual), actual.dtype, actual.stride())
+        assert expected.requires_grad == actual.requires_grad
+        assert torch.equal(expected, actual)
+    elif isinstance(expected, np.ndarray):
+        assert (expected.dtype, expected.shape, expected.flags.f_contiguous) == (
+            actual.dtype,
+            actual.shape,
+            actual.flags.f_contiguous,
+        )
+        assert expected.tobytes() == actual.tobytes()
+    else:
+        assert expected == actual
+
+
+@pytest.fixture
+def saved(tmp_path):
+    store = Store(tmp_path / "run")
+    expected = state()
+    return store, expected, store.save(expected, step=1)
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+@pytest.mark.parametrize("mmap", [False, True])
+def test_a_state_comes_back_read_or_mapped(saved, mmap):
+    """Value, dtype, layout, ties; also one part of it alone."""
+    store, expected, checkpoint = saved
+    same(expected, store.load(mmap=mmap))
+    same(expected, store.load(1, mmap=mmap))
+    same(expected["numpy"], checkpoint.load("numpy", mmap=mmap))
+    views = store.load(mmap=mmap)["torch"]["views"]
+    views[0][8] = -1
+    assert -1 == views[1][0]
+
+
+def test_a_part_reads_nothing_of_the_others(saved):
+    """Damage elsewhere does not matter to it."""
+    _, expected, checkpoint = saved
+    flip(checkpoint.leaf("torch/plain"))
+    same(expected["numpy"], Checkpoint(checkpoint.path).load("numpy"))
+    with pytest.raises(Damaged, match="torch/plain"):
+        Checkpoint(checkpoint.path).load("torch")
+
+
+def test_writing_to_a_mapped_leaf_changes_no_file(saved):
+    """It is a copy that costs memory only where it is written to."""
+    store, _, checkpoint = saved
+    before = {name: (checkpoint.path / name).read_bytes() for name in checkpoint.manifest.files}
+    mapped = store.load(mmap=True)
+    mapped["torch"]["plain"].zero_()
+    mapped["numpy"]["plain"][:] = 0
+    mapped["torch"]["parameter"].data += 1
+    assert before == {name: (checkpoint.path / name).read_bytes() for name in checkpoint.manifest.files}
+    assert not list(checkpoint.problems(cold=True))
+
+
+def test_a_mapped_leaf_outlives_its_checkpoint(saved):
+    """The map is there as long as any leaf of it."""
+    store, expected, checkpoint = saved
+    mapped = store.load(mmap=True)
+    leaf, array = mapped["torch"]["plain"], mapped["numpy"]["plain"]
+    shutil.rmtree(checkpoint.path)
+    del mapped, store, checkpoint
+    gc.collect()
+    same(expected["torch"]["plain"], leaf)
+    same(expected["numpy"]["plain"], array)
+
+
+def test_a_map_reads_nothing_and_so_verifies_nothing(saved):
+    """A flipped bit shows in the numbers; a file of another length or with another header is refused all the same."""
+    store, expected, checkpoint = saved
+    place = checkpoint.leaf("torch/plain")
+    flip(place)
+    assert not torch.equal(expected["torch"]["plain"], store.load(1, mmap=True)["torch"]["plain"])
+    with pytest.raises(Damaged):
+        store.load(1)
+    with open(place.path, "r+b") as file:
+        file.seek(20)
+        file.write(b"#")
+    with pytest.raises(Damaged, match="header"):
+        store.load(1, mmap=True)
+    os.truncate(place.path, place.offset)
+    with pytest.raises(Damaged, match="bytes long"):
+        store.load(1, mmap=True)
+
+
+def test_what_lies_askew_is_read_instead(tmp_path):
+    """A map needs each number at a multiple of its size."""
+    data = memoryview(bytearray(range(25)))
+    block = codec.encode_leaf(torch.zeros(3))
+
+    class Stored:
+        key, kind, dtype, shape, attrs, size_bytes = "x", block.kind, block.dtype, block.shape, {}, 12
+
+    assert codec.mapped_leaf(Stored(), data[4:16]) is not None
+    assert codec.mapped_leaf(Stored(), data[5:17]) is None
+    Stored.kind = "numpy"
+    assert codec.mapped_leaf(Stored(), data[4:16]) is not None
+    assert codec.mapped_leaf(Stored(), data[5:17]) is None
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+def test_problems_are_the_same_cold_and_warm(saved):
+    """In the order of the files and of the bytes in them."""
+    checkpoint = saved[2]
+    for key in ("torch/plain", "numpy/plain", "numpy/odd", "torch/half", "bytes"):
+        flip(checkpoint.leaf(key))
+    warm = list(Checkpoint(checkpoint.path).problems())
+    assert warm == list(Checkpoint(checkpoint.path).problems(cold=True))
+    assert 5 == len(warm)
+    assert all((one.path.name, one.start) < (two.path.name, two.start) for one, two in pairwise(warm))
+
+
+def test_plain_files_are_checked_cold_too(tmp_path, monkeypatch):
+    """Piece by piece, of any length."""
+    monkeypatch.setattr(format, "BLOCK_BYTES", 8192)
+    store = Store(tmp_path / "run")
+    with store.directory(step=1) as path:
+        for size in (0, 1, 8191, 8192, 8193, 50_000):
+            (path / f"{size}.bin").write_bytes(random.Random(size).randbytes(size))
+    assert [] == list(store[1].problems(cold=True))
+    victim = store[1].path / "50000.bin"
+    flip(At(victim, 0, 50_000, "", ""), 30_000)
+    for cold in (False, True):
+        assert [victim] == [problem.path for problem in store[1].problems(cold=cold)]
+
+
+def test_collecting_goes_on_after_a_load(saved):
+    """Also after one that failed; what was off stays off."""
+    _, _, checkpoint = saved
+    checkpoint.load()
+    assert gc.isenabled()
+    flip(checkpoint.leaf("torch/plain"))
+    with pytest.raises(Damaged):
+        checkpoint.load()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        checkpoint.handles()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
