@@ -30,7 +30,6 @@ DIRECT_BYTES = 4 << 20  # a smaller file goes through the page cache, and needs 
 _REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
 _idle: deque[memoryview] = deque()
-os.register_at_fork(after_in_child=_idle.clear)  # a forked child does not get these pages
 
 
 class Hash(Protocol):

@@ -136,7 +136,7 @@ class Snapshot:
                     self.left[key] = block
                 else:
                     now.append(_Copy(place, block.data))
-                self.blocks[key] = block._replace(data=place)
+                self.blocks[key] = Block(block.kind, block.dtype, block.shape, place, block.attrs)
                 at += block.data.nbytes
         _copy_all(now)
         if not self.left:

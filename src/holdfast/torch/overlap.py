@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -48,7 +49,8 @@ class Steps:
     def __enter__(self) -> Self:
         for optimizer in self._optimizers:
             call = torch.compiler.disable(self._on_step)  # type: ignore[no-untyped-call]
-            self._hooks.append(optimizer.register_step_pre_hook(call))
+            with suppress(AttributeError):  # a wrapper that is an Optimizer by name, and was never made one
+                self._hooks.append(optimizer.register_step_pre_hook(call))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,15 +72,16 @@ def _tensors(optimizer: Optimizer) -> Iterator[Any]:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             yield parameter
-            yield from optimizer.state.get(parameter, {}).values()
+            entry = optimizer.state.get(parameter)
+            yield from entry.values() if isinstance(entry, dict) else ()
 
 
 def _may_lend(value: Any) -> bool:
     return (
         type(value) in (torch.Tensor, Parameter)
-        and value.nbytes >= LEAST_BYTES
         and value.is_cpu
         and value.layout is torch.strided
+        and value.nbytes >= LEAST_BYTES
         and not value.is_inference()
     )
 
