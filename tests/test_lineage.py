@@ -2,17 +2,20 @@
 
 import errno
 import itertools
+import json
 import os
 import shutil
 import subprocess
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults import scratched
 from holdfast import disk
+from holdfast.cli import commands
 from holdfast.errors import Damaged, UsageError
 from holdfast.rules import Last, Whole
 from holdfast.store import lineage, shards
@@ -282,3 +285,21 @@ def test_pruning_leaves_those_that_share_whole(tmp_path):
     assert [6, 7] == [c.step for c in store.checkpoints()]
     assert "step-000000002" == store[7].manifest.files["model-steady.safetensors"].origin
     assert all(same(store.load(step)["model"], states[step]) for step in (6, 7))
+
+
+def test_ls_shows_what_a_checkpoint_takes_on_the_disk_and_who_shares(tmp_path):
+    """Logical and physical bytes; a copy that knows no links is shown as it is."""
+    saved(Store(tmp_path / "run"), 4)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    rows, copied = (listed(tmp_path / name) for name in ("run", "copy"))
+    assert [[], [], ["step-000000002"], ["step-000000002"]] == [row["shares_with"] for row in rows]
+    assert [row["size_bytes"] for row in rows[:2]] == [row["disk_bytes"] for row in rows[:2]]
+    assert rows[3]["disk_bytes"] < 0.05 * rows[3]["size_bytes"]
+    assert [row["size_bytes"] for row in copied] == [row["disk_bytes"] for row in copied]
+    shown = CliRunner().invoke(commands, ["ls", str(tmp_path / "run")]).output
+    assert "ON DISK" in shown
+    assert "shares files of step-000000002" in shown
+
+
+def listed(path):
+    return json.loads(CliRunner().invoke(commands, ["ls", str(path), "--json"]).output)["checkpoints"]

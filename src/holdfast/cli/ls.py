@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from . import options
 from .attempts import attempts
 from .shown import age_s, duration, echo, echo_json, moment, numbers, size, table
 
-COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "METRICS", "MARKS", "PARENT", "NOTE")
+COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "ON DISK", "METRICS", "MARKS", "PARENT", "NOTE")
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
 
 
@@ -50,14 +52,30 @@ def checkpoints(place: Place) -> list[dict[str, Any]]:
     newest = None if place.single or not whole else whole[-1]
     best = None if place.single else best_of(whole)
     rows = []
+    held: dict[tuple[int, int], str] = {}
     for checkpoint, why in found:
         name = checkpoint.path.name
         if why is not None and why != "gone":
             rows.append({"name": name, "damaged": why})
         elif why is None:
             marks = {"pinned": name in pins, "best": checkpoint is best, "latest": checkpoint is newest}
-            rows.append(_facts(checkpoint) | marks)
+            rows.append(_facts(checkpoint) | _on_disk(checkpoint, held) | marks)
     return rows
+
+
+def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[str, Any]:
+    """Bytes that no older checkpoint holds, and whose files it shares; `held` remembers who was first with a file."""
+    own, shared = 0, set()
+    for name, file in checkpoint.head.files.items():
+        first = checkpoint.path.name
+        with suppress(OSError):
+            facts = os.lstat(checkpoint.path / name)
+            first = held.setdefault((facts.st_dev, facts.st_ino), first)
+        if first == checkpoint.path.name:
+            own += file.size_bytes
+        else:
+            shared.add(first)
+    return {"disk_bytes": own, "shares_with": sorted(shared)}
 
 
 def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -94,19 +112,27 @@ def _print(facts: dict[str, Any]) -> None:
     if not facts["checkpoints"]:
         echo("no committed checkpoint")
     else:
-        table(COLUMNS, [_row(row) for row in facts["checkpoints"]], right=("STEP", "EPOCH", "SIZE"))
+        table(COLUMNS, [_row(row) for row in facts["checkpoints"]], right=("STEP", "EPOCH", "SIZE", "ON DISK"))
     _section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
     _section(f"attempts: {len(facts['attempts'])}", map(_attempt, facts["attempts"]))
 
 
 def _row(row: dict[str, Any]) -> list[object]:
     if row["damaged"] is not None:
-        return [row["name"], "", "", "", "", "", row["damaged"], "", "", ""]
+        return [row["name"], "", "", "", "", "", "", row["damaged"], "", "", ""]
     marks = " ".join(mark for mark in ("pinned", "best", "latest") if row[mark])
+    marks += "".join(f" shares files of {name}" for name in row["shares_with"])
     name = row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})"
     epoch = "" if row["epoch"] is None else row["epoch"]
     times = [moment(row["created"]), duration(row["age_s"])]
-    more = [size(row["size_bytes"]), numbers(row["metrics"]), marks, row["parent"] or "", row["note"] or ""]
+    more = [
+        size(row["size_bytes"]),
+        size(row["disk_bytes"]),
+        numbers(row["metrics"]),
+        marks.strip(),
+        row["parent"] or "",
+        row["note"] or "",
+    ]
     return [name, row["step"], epoch, *times, *more]
 
 
