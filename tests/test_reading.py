@@ -19,10 +19,12 @@ import torch
 
 from holdfast import disk
 from holdfast.errors import Damaged, NotFound
+from holdfast.pages import address
 from holdfast.state import codec
 from holdfast.store import format, reading
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
+from holdfast.torch import stored
 
 SMALL_PIECE = 8192
 SIZES = {
@@ -308,7 +310,9 @@ def test_a_file_that_was_cut_is_damage(left, way, place, monkeypatch):
     left %= size
     os.truncate(place / "a", left)
     whole = [index for index, at in enumerate(places) if not at.size_bytes or at.offset + at.size_bytes <= left]
-    with pytest.raises(Damaged, match=r"a: ends at byte \d+, \d+ before its time"):
+    first = next(at for index, at in enumerate(places) if index not in whole)
+    end, reached = first.offset + first.size_bytes, max(left, first.offset)
+    with pytest.raises(Damaged, match=f"a: ends at byte {reached}, {end - reached} before its time"):
         filled(places)
     assert [at for index, at in enumerate(places) if index not in whole] == list(reading.damaged(places, cold=False))
     assert [contents[index] for index in whole] == filled([places[index] for index in whole])
@@ -476,6 +480,30 @@ def test_a_state_comes_back_read_or_mapped(saved, mmap):
     views = store.load(mmap=mmap)["torch"]["views"]
     views[0][8] = -1
     assert -1 == views[1][0]
+
+
+def test_live_tensors_of_any_layout_are_filled_and_few_exist_twice(tmp_path, monkeypatch):
+    """Plain memory is read into as it is, all at once; of the others, a few at a time are read aside."""
+    store = Store(tmp_path / "run")
+    expected = {str(number): torch.randn(10, 10) for number in range(9)}
+    store.save(expected, step=1)
+    live = {name: torch.zeros(10, 10).t() if int(name) % 3 else torch.zeros(10, 10) for name in expected}
+    real, batches = stored.read_all, []
+
+    def read_all(wanted):
+        places = {tensor.data_ptr() for tensor in live.values()}
+        batches.append([address(data) in places for _, data in wanted])
+        real(wanted)
+
+    monkeypatch.setattr(stored, "read_all", read_all)
+    monkeypatch.setattr(stored, "AROUND_BYTES", 1000)
+    filling, versions = stored.Filling(), {name: tensor._version for name, tensor in live.items()}
+    for name, handle in store.latest().handles().items():
+        filling.into(live[name], handle)
+    filling.run()
+    assert all(torch.equal(expected[name], tensor) for name, tensor in live.items())
+    assert all(tensor._version > versions[name] for name, tensor in live.items())
+    assert [[True] * 3, [False] * 2, [False] * 2, [False] * 2] == batches
 
 
 def test_a_part_reads_nothing_of_the_others(saved):
