@@ -8,7 +8,16 @@ PIP := $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check
 READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 
-.PHONY: setup demo test check lint types clean lock
+# The peers of `make bench` live in an environment of their own, so that no test depends on them.
+BENCH := .venv-bench
+BENCH_PIP := $(PYTHON) -m pip --python $(BENCH)/bin/python --disable-pip-version-check
+MEASURE := $(BENCH)/bin/python benchmarks
+ROUNDS := 3
+SIZES :=
+RESULTS := benchmarks/results$(if $(SIZES),-$(SIZES))
+PICTURE := $(if $(SIZES),$(RESULTS)/speed.svg,docs/speed.svg)
+
+.PHONY: setup demo test check lint types bench bench-gpu bench-lock clean lock
 
 setup: $(READY)
 
@@ -34,6 +43,32 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+bench: $(BENCH)/.ready  ## every table into benchmarks/results, and the picture; SIZES=64 for a look aside
+	for table in save restore steps frozen leaves; do \
+	    $(MEASURE)/$$table.py $(if $(SIZES),--sizes $(SIZES)) --rounds $(ROUNDS) --out $(RESULTS) || exit 1; \
+	done
+	$(MEASURE)/figures.py --out $(RESULTS) shuffle scale
+	$(MEASURE)/targets.py --out $(RESULTS)
+	$(MEASURE)/picture.py --out $(RESULTS) --picture $(PICTURE)
+
+bench-gpu: $(BENCH)/.ready  ## saves from a GPU; says so when there is none
+	$(MEASURE)/gpu.py $(if $(SIZES),--sizes $(SIZES)) --rounds $(ROUNDS) --out $(RESULTS)
+
+$(BENCH)/.ready: benchmarks/requirements.lock pyproject.toml
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH) || $(PYTHON) -m venv --clear --without-pip $(BENCH)
+	$(BENCH_PIP) install --quiet --requirement benchmarks/requirements.lock
+	$(BENCH_PIP) install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+bench-lock:  ## resolves the peers anew, beside the torch of requirements.lock, and pins what it finds
+	rm -rf .lock
+	$(PYTHON) -m venv .lock
+	.lock/bin/pip install --quiet '$(TORCH)' hatchling torchsnapshot orbax-checkpoint 'jax[cpu]' --editable '.[torch]' safetensors
+	grep '^#' benchmarks/requirements.lock > .lock/pinned
+	.lock/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' >> .lock/pinned
+	mv .lock/pinned benchmarks/requirements.lock
+	rm -rf .lock
+
 lock:  ## resolves the extra `dev` anew and pins what it finds
 	rm -rf .lock
 	$(PYTHON) -m venv .lock
@@ -44,5 +79,5 @@ lock:  ## resolves the extra `dev` anew and pins what it finds
 	rm -rf .lock
 
 clean:
-	rm -rf $(VENV) .lock build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) $(BENCH) .lock build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis runs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

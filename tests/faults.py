@@ -1,9 +1,10 @@
-"""A disk that dies by script: each change that a thread makes to files can be stopped, refused, cut short or forgotten.
+"""A disk that dies by script: each change that the code makes to files can be stopped, refused, cut short or forgotten.
 
 `door` sends every such system call through a function of the test's. `Memory` is such a function: it knows what would
 be left after a power loss. Its law of file systems: data survives after fsync of the file, a name after fsync of its
-directory, in any order before that. A rename between two directories happens or not, as one, until either of them is
-synced: the target's sync makes the new name last, and only the source's sync makes sure that the old one is gone.
+directory, in any order before that; O_DIRECT changes none of it. A rename between two directories happens or not, as one, until either of them is
+synced: the target's sync makes the new name last, and only the source's sync makes sure that the old one is gone. A
+hard link is one more name for the same file.
 """
 
 import ctypes
@@ -13,14 +14,17 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
-from holdfast import disk
+from holdfast import bulk, disk
+from holdfast.store import lineage, shards
 from holdfast.store.format import MANIFEST
 
-CHANGES = ("create", "write", "fsync", "rename", "symlink", "mkdir", "unlink", "rmdir")
+CHANGES = ("create", "allocate", "write", "fsync", "rename", "link", "symlink", "mkdir", "unlink", "rmdir")
 
 
 class Crash(BaseException):
@@ -31,28 +35,29 @@ class Call(NamedTuple):
     """One change, about to be made."""
 
     name: str  # one of CHANGES, or "look"
-    path: str = ""  # what it makes, removes or renames
-    target: str = ""  # of a rename
-    descriptor: int = -1  # of a write or an fsync
+    path: str = ""  # what it makes, removes, renames or links
+    target: str = ""  # of a rename or a link
+    descriptor: int = -1  # of a write, an fsync or an allocation
     data: Any = b""
+    offset: int | None = None  # of a write that says where
 
 
 Act = Callable[[Call, Callable[[], Any]], Any]
-_here = threading.local()
+_here: ContextVar[Act | None] = ContextVar("here", default=None)  # threads that work for others run in their context
 _lock = threading.Lock()
 _doors = 0
 _real: dict[str, Any] = {}
 
 
 def _sent(call: Call, perform: Callable[[], Any]) -> Any:
-    act = getattr(_here, "act", None)
+    act = _here.get()
     if act is None:
         return perform()
-    _here.act = None  # what the script itself does to files is not told to it
+    token = _here.set(None)  # what the script itself does to files is not told to it
     try:
         return act(call, perform)
     finally:
-        _here.act = act
+        _here.reset(token)
 
 
 def _two(name: str, call: Callable[..., Call]) -> Any:
@@ -71,7 +76,7 @@ def _open(path, flags, *args, **named):
 
 def _looked(path, perform):
     """Reads are told only to a script that asks for them."""
-    looks = getattr(getattr(_here, "act", None), "looks", False)
+    looks = getattr(_here.get(), "looks", False)
     return _sent(Call("look", str(path)), perform) if looks else perform()
 
 
@@ -84,24 +89,39 @@ def _renameat2(_, source, __, target, flag):
     return _sent(Call("rename", os.fsdecode(source), os.fsdecode(target)), perform)
 
 
+def _fallocate(descriptor, mode, offset, size):
+    def perform():
+        if _real["fallocate"](descriptor, mode, offset, size) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return 0
+
+    try:
+        return _sent(Call("allocate", descriptor=descriptor), perform)
+    except OSError as error:
+        ctypes.set_errno(error.errno)
+        return -1
+
+
 _STANDINS = {
     "listdir": lambda path=".": _looked(path, lambda: _real["listdir"](path)),
     "stat": lambda path, **named: _looked(path, lambda: _real["stat"](path, **named)),
     "open": _open,
     "write": _two("write", lambda fd, data: Call("write", descriptor=fd, data=data)),
+    "pwrite": _two("pwrite", lambda fd, data, offset: Call("write", descriptor=fd, data=data, offset=offset)),
     "fsync": _two("fsync", lambda fd: Call("fsync", descriptor=fd)),
     "mkdir": _two("mkdir", lambda path, *_: Call("mkdir", os.fspath(path))),
     "rmdir": _two("rmdir", lambda path: Call("rmdir", os.fspath(path))),
     "unlink": _two("unlink", lambda path: Call("unlink", os.fspath(path))),
     "rename": _two("rename", lambda old, new: Call("rename", os.fspath(old), os.fspath(new))),
     "replace": _two("replace", lambda old, new: Call("rename", os.fspath(old), os.fspath(new))),
+    "link": _two("link", lambda old, new: Call("link", os.fspath(old), os.fspath(new))),
     "symlink": _two("symlink", lambda text, path, *_: Call("symlink", os.fspath(path))),
 }
 
 
 @contextmanager
 def door(act: Act) -> Iterator[None]:
-    """Send every change that this thread makes to files through `act(call, perform)`."""
+    """Send every change that this thread, and those that work for it, make to files through `act(call, perform)`."""
     global _doors  # noqa: PLW0603 -- os is one for all threads
     with _lock:
         _doors += 1
@@ -112,15 +132,18 @@ def door(act: Act) -> Iterator[None]:
             _real["renameat2"] = disk._renameat2
             if disk._renameat2 is not None:
                 disk._renameat2 = _renameat2
-    _here.act = act
+            _real["fallocate"] = bulk._fallocate
+            if bulk._fallocate is not None:
+                bulk._fallocate = _fallocate
+    token = _here.set(act)
     try:
         yield
     finally:
-        _here.act = None
+        _here.reset(token)
         with _lock:
             _doors -= 1
             if _doors == 0:
-                disk._renameat2 = _real["renameat2"]
+                disk._renameat2, bulk._fallocate = _real["renameat2"], _real["fallocate"]
                 for name in _STANDINS:
                     setattr(os, name, _real[name])
 
@@ -133,6 +156,19 @@ def counting(calls: list[Call]) -> Act:
     return act
 
 
+def half_of(write: Call, *, second: bool = False) -> int:
+    """Do one half of a write, also of one that takes whole pages only; how many bytes."""
+    half = len(write.data) // 2
+    start, end = (half, len(write.data)) if second else (0, half)
+    if write.offset is None:
+        return os.write(write.descriptor, memoryview(write.data)[start:end])
+    plain = os.open(f"/proc/self/fd/{write.descriptor}", os.O_WRONLY)
+    try:
+        return os.pwrite(plain, memoryview(write.data)[start:end], write.offset + start)
+    finally:
+        os.close(plain)
+
+
 def failing(nth: int, code: int) -> Act:
     """Refuse the nth change with `code`; of a write, half was done already."""
     seen = itertools.count()
@@ -141,7 +177,7 @@ def failing(nth: int, code: int) -> Act:
         if next(seen) != nth:
             return perform()
         if call.name == "write":
-            os.write(call.descriptor, memoryview(call.data)[: len(call.data) // 2])
+            half_of(call)
         raise OSError(code, os.strerror(code), call.path or None)
 
     return act
@@ -158,25 +194,30 @@ class Picture(NamedTuple):
     files: dict[int, bytes]
     links: dict[int, str]
 
-    def mark(self, at: int | None = None) -> Any:
-        """Equal for pictures that look alike from the root."""
-        at = self.root if at is None else at
+    def mark(self, at: int | None = None, met: dict[int, int] | None = None) -> Any:
+        """Equal for pictures that look alike from the root, also in which names are one file's."""
+        at, met = self.root if at is None else at, {} if met is None else met
         if at in self.dirs:
-            return tuple((name, self.mark(child)) for name, child in sorted(self.dirs[at].items()))
-        return self.links.get(at) or hash(self.files.get(at, b""))
+            return tuple((name, self.mark(child, met)) for name, child in sorted(self.dirs[at].items()))
+        return self.links.get(at) or (met.setdefault(at, len(met)), hash(self.files.get(at, b"")))
 
-    def build(self, path: Path, at: int | None = None) -> Iterator[tuple[Path, int]]:
+    def build(
+        self, path: Path, at: int | None = None, made: dict[int, Path] | None = None
+    ) -> Iterator[tuple[Path, int]]:
         """Make it real at `path`; what each path is."""
-        at = self.root if at is None else at
+        at, made = self.root if at is None else at, {} if made is None else made
         if at in self.dirs:
             path.mkdir()
         elif at in self.links:
             path.symlink_to(self.links[at])
+        elif at in made:
+            path.hardlink_to(made[at])
         else:
             path.write_bytes(self.files.get(at, b""))
+            made[at] = path
         yield path, at
         for name, child in self.dirs.get(at, {}).items():
-            yield from self.build(path / name, child)
+            yield from self.build(path / name, child, made)
 
     def put(self, place: int, name: str, what: int | None) -> "Picture":
         dirs = {**self.dirs, place: {key: child for key, child in self.dirs.get(place, {}).items() if key != name}}
@@ -280,6 +321,8 @@ class Memory:
                 self.links[self._id(path)] = os.readlink(path)
         elif call.name in ("unlink", "rmdir"):
             self._changed(path, was, None, pair)
+        elif call.name == "link":
+            self._changed(target, over, was, pair)
         elif call.name == "rename":
             self._changed(target, over, was, pair)
             self._changed(path, was, None, pair)
@@ -356,6 +399,34 @@ class Memory:
         return live._replace(
             dirs={**dirs, **live.dirs}, files={**files, **live.files}, links={**self.links, **live.links}
         )
+
+
+@contextmanager
+def requests(size: int = 4096, threads: int = 0, *, linked: int = lineage.LINK_BYTES) -> Iterator[None]:
+    """Send every file of a save through the engine for big ones, in requests of `size` bytes, one after the other.
+
+    `linked`: from how many bytes on leaves that did not change are linked.
+    """
+    engine = {"CHUNK_BYTES": size, "DIRECT_BYTES": 0, "THREADS": threads, "BUFFERS": threads + 2}
+    places = [(bulk, name, value) for name, value in engine.items()]
+    places += [(module, "LINK_BYTES", linked) for module in (lineage, shards)]
+    before = [(module, name, getattr(module, name)) for module, name, _ in places]
+    try:
+        _set(places)
+        yield
+    finally:
+        _set(before)
+
+
+def links() -> AbstractContextManager[None]:
+    """Leaves of a few thousand bytes are linked when they did not change."""
+    return requests(linked=4000)
+
+
+def _set(constants: list[tuple[ModuleType, str, int]]) -> None:
+    bulk.release()  # buffers of another size
+    for module, name, value in constants:
+        setattr(module, name, value)
 
 
 def scratch(name: str) -> Path:

@@ -17,14 +17,15 @@ from typing import Any
 
 import pytest
 
-from faults import Call, Memory, door, scratched
+from faults import Call, Memory, door, requests, scratched
 from holdfast import disk, journal
 from holdfast.errors import HoldfastError, StoreError, Superseded
 from holdfast.rules import Best, Last
+from holdfast.run.run import Run
 from holdfast.store import owner
 from holdfast.store.attempt import Attempt, read_run
 from holdfast.store.store import Store
-from test_crash import put, state_of, step_of, whole
+from test_crash import Model, put, state_of, step_of, through, whole
 
 WAIT_S = 5
 
@@ -34,7 +35,7 @@ class Held:
 
     def __init__(self, work: Callable[[], Any], nth: int, *, looks: bool = True) -> None:
         self.looks = looks  # hold it before it reads, too
-        self._nth, self._seen = nth, 0
+        self._nth, self._seen = nth, itertools.count()
         self._arrived, self._go = threading.Event(), threading.Event()
         self.error: BaseException | None = None
         self.after: list[Call] = []  # changes that succeeded once it was awake
@@ -62,8 +63,7 @@ class Held:
             self._arrived.set()
 
     def __call__(self, call: Call, perform: Callable[[], Any]) -> Any:
-        self._seen += 1
-        if self._seen == self._nth + 1:
+        if self._counts() and next(self._seen) == self._nth:
             self.held = call
             self._arrived.set()
             assert self._go.wait(WAIT_S)
@@ -71,6 +71,16 @@ class Held:
         if self._go.is_set() and call.name != "look":
             self.after.append(call)
         return result
+
+    def _counts(self) -> bool:
+        return True
+
+
+class HeldWriter(Held):
+    """Holds the threads that save for `work`, and not the one that it runs in."""
+
+    def _counts(self) -> bool:
+        return threading.current_thread() is not self._thread
 
 
 def ghost_work(store: Store) -> Callable[[], None]:
@@ -161,15 +171,69 @@ def wake_after(nth: int, phase: int) -> Held | None:
 
 
 @pytest.mark.slow
+@through
 @pytest.mark.parametrize("phase", range(len(PHASES)), ids=PHASES)
-def test_a_ghost_does_nothing_wherever_it_was_stopped(phase, record_property):
+def test_a_ghost_does_nothing_wherever_it_was_stopped(phase, engine, record_property):
     """Stopped at any change of a save, prune, quarantine and journal line, and woken: nothing changes, Superseded."""
-    ghosts = 0
-    while wake_after(ghosts, phase) is not None:
-        ghosts += 1
+    with engine():
+        ghosts = next(nth for nth in itertools.count() if wake_after(nth, phase) is None)
     record_property("ghosts", ghosts)
     print(PHASES[phase], ghosts, "ghosts")
     assert ghosts > 60
+
+
+# -- a ghost whose save is in flight -------------------------------------------------------------------------------
+
+
+def train(root: Path, steps: int) -> None:
+    """A run of so many steps that saves each; a step begins with the save of the one before in flight, and awaits its end."""
+    model = Model()
+    with Run(root, {"model": model}, every=None, keep=Last(1), take_over=True) as run:
+        for step in run.steps(steps):
+            model.learn(step + 1)
+            run.log(loss=step)
+            if run._session.flight is not None:
+                run._session.writer._ended.wait()
+            run.save()
+
+
+def wake_writer(nth: int, phase: int) -> HeldWriter | None:
+    """As `wake_after`, with a ghost that trains, and is held where its save in flight makes its nth call."""
+    with scratched("flight") as place:
+        root = place / "run"
+        train(root, 2)
+        ghost = HeldWriter(lambda: train(root, 4), nth)
+        if not ghost.stop():
+            assert ghost.error is None
+            return None
+        successor = succeed(root, phase)
+        seen = looks(root)
+        ghost.wake()
+        now = looks(root)
+        assert not set(now["metrics"]) - set(seen["metrics"]) or phase == 0
+        assert {**now, "metrics": 0} == {**seen, "metrics": 0}
+        assert isinstance(ghost.error, Superseded)
+        put(successor, step_of(successor) + 1)
+        assert all(not list(checkpoint.problems()) for checkpoint in successor.checkpoints())
+        return ghost
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", range(len(PHASES)), ids=PHASES)
+def test_a_ghost_with_a_save_in_flight_does_nothing_wherever_it_was_stopped(phase):
+    """Each request to the disk, look and rename of the writer's thread, woken while the loop goes on: Superseded."""
+    with requests():
+        ghosts = next(nth for nth in itertools.count() if wake_writer(nth, phase) is None)
+    print(PHASES[phase], ghosts, "ghosts")
+    assert ghosts > 60
+
+
+@pytest.mark.slow
+def test_a_ghost_with_requests_of_several_threads_does_nothing():
+    """One of them held, the others go on: the file stays incomplete, and nothing names it."""
+    with requests(threads=3):
+        for nth in range(0, 60, 2):
+            assert wake_writer(nth, 2) is not None
 
 
 def spared(path: Path) -> None:

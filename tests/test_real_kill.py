@@ -1,7 +1,8 @@
 """The real thing: a process is killed by the kernel at each system call with which a save changes the file system.
 
 strace delivers SIGKILL at the Nth call of a class. A dry run first counts the calls, so that only those after the
-marker, which the script writes when the interpreter has started, are aimed at.
+marker, which the script writes when the interpreter has started, are aimed at. It counts each thread apart: the engine's
+threads, new ones for each file, begin at one, so the script is told in which of its saves they are used.
 """
 
 import re
@@ -12,6 +13,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -27,6 +29,7 @@ pytestmark = [
 
 CLASSES = {
     "write": ("write", "pwrite64", "writev"),
+    "allocate": ("fallocate",),
     "fsync": ("fsync", "fdatasync"),
     "rename": ("rename", "renameat", "renameat2"),
     "link": ("link", "linkat", "symlink", "symlinkat"),
@@ -37,11 +40,18 @@ MOST_OF_A_CLASS = 40
 
 SCRIPT = """
 import os, sys
+from holdfast import bulk
 from holdfast.rules import Last
+from holdfast.store import lineage, shards
 from holdfast.store.store import Facts, Store
 
+bulk.CHUNK_BYTES, bulk.THREADS = 1 << 14, 1
+lineage.LINK_BYTES = shards.LINK_BYTES = 4000
+
 def save(store, step):
-    state = {"model": {"w": bytes([step]) * 70_000}, "text": bytes([step]) * 2000, "step": step}
+    bulk.DIRECT_BYTES = 0 if step >= int(sys.argv[2]) else 1 << 30
+    model = {"w": bytes([step]) * 70_000, "still": b"s" * 5000}
+    state = {"model": model, "text": bytes([step]) * 2000, "step": step}
     store.save(state, step=step, facts=Facts(document={"by": "a script"}))
     os.write(1, b"saved %d\\n" % step)
 
@@ -58,7 +68,8 @@ store.close()
 
 
 def state_of(step: int) -> dict:
-    return {"model": {"w": bytes([step]) * 70_000}, "text": bytes([step]) * 2000, "step": step}
+    model = {"w": bytes([step]) * 70_000, "still": b"s" * 5000}
+    return {"model": model, "text": bytes([step]) * 2000, "step": step}
 
 
 def prepare(root: Path) -> None:
@@ -69,9 +80,9 @@ def prepare(root: Path) -> None:
     store.close()
 
 
-def traced(root: Path, *options: str) -> subprocess.CompletedProcess:
+def traced(root: Path, engine_from: int, *options: str) -> subprocess.CompletedProcess:
     """The script under strace, with its own address layout and nothing left to compile."""
-    command = ["strace", "-f", "-qq", *options, sys.executable, "-B", "-c", SCRIPT, str(root)]
+    command = ["strace", "-f", "-qq", *options, sys.executable, "-B", "-c", SCRIPT, str(root), str(engine_from)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -79,24 +90,38 @@ def among(names: tuple[str, ...]) -> str:
     return ",".join(f"?{name}" for name in names)
 
 
-def count(base: Path) -> dict[str, range]:
-    """For each class, which of its calls come after the marker; strace counts each name apart."""
+class Aim(NamedTuple):
+    """The call at which the script dies."""
+
+    name: str
+    number: int
+    engine_from: int = 3  # the first save whose files the engine's threads write
+
+
+def aims(base: Path) -> list[Aim]:
+    """Calls after the marker: of the main thread, of which a few of each name are chosen, and all of the engine's."""
     prepare(base / "dry")
     log = base / "dry.log"
     every = tuple(name for names in CLASSES.values() for name in names)
-    finished = traced(base / "dry", "-o", str(log), "-e", f"trace={among(every)}")
+    finished = traced(base / "dry", 3, "-o", str(log), "-e", f"trace={among(every)}")
     assert finished.returncode == 0, finished.stderr
-    before, seen, marked = Counter(), Counter(), False
-    for line in log.read_text().splitlines():
-        match = re.match(r"\d+\s+(\w+)\(", line)
-        if match is None:
-            continue
-        seen[match[1]] += 1
-        if not marked:
-            before[match[1]] += 1
-        marked = marked or "MARKER" in line
+    before, seen, others, marked = Counter(), Counter(), Counter(), False
+    lines = log.read_text().splitlines()
+    main = lines[0].split()[0]
+    for line in lines:
+        thread, name = re.match(r"(\d+)\s+(\w*)", line).groups()
+        if thread == main:
+            seen[name] += 1
+            before[name] += not marked
+            marked = marked or "MARKER" in line
+        elif name:
+            others[thread, name] += 1
     assert marked
-    return {name: range(before[name] + 1, seen[name] + 1) for name in every if seen[name] > before[name]}
+    found = [Aim(name, number) for name in every for number in sampled(range(before[name] + 1, seen[name] + 1))]
+    for name in every:
+        most = max([number for (_, other), number in others.items() if other == name], default=0)
+        found += [Aim(name, number, step) for number in range(before[name] + 1, most + 1) for step in (3, 4, 5)]
+    return found
 
 
 def sampled(numbers: range) -> list[int]:
@@ -105,12 +130,13 @@ def sampled(numbers: range) -> list[int]:
     return [*numbers][::stride]
 
 
-def kill(root: Path, name: str, number: int) -> None:
+def kill(root: Path, aim: Aim) -> None:
     """Kill the script at that call, then ask the law of what is left."""
     prepare(root)
-    killed = traced(root, "-o", "/dev/null", "-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={number}")
-    assert killed.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), (name, number, killed)
-    assert "MARKER" in killed.stdout or (name, "MARKER") == ("write", "MARKER")
+    inject = f"inject={aim.name}:signal=KILL:when={aim.number}"
+    killed = traced(root, aim.engine_from, "-o", "/dev/null", "-e", f"trace={aim.name}", "-e", inject)
+    assert killed.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), (aim, killed)
+    assert "MARKER" in killed.stdout
     done = [line.split() for line in killed.stdout.splitlines() if line.startswith(("saved", "aside"))]
     floor = max([int(step) for what, step in done if what == "saved"], default=2)
     if ["aside", "5"] in done or floor == 5:  # step 5 was on its way to quarantine, or is there
@@ -133,11 +159,12 @@ def kill(root: Path, name: str, number: int) -> None:
 def test_sigkill_at_any_call_leaves_a_whole_store(record_property):
     """Write, fsync, rename, link, unlink, mkdir: the newest acknowledged checkpoint is there, and the run goes on."""
     with scratched("kill") as base:
-        aims = [(name, number) for name, numbers in count(base).items() for number in sampled(numbers)]
+        found = aims(base)
         with ThreadPoolExecutor(2) as pool:
-            for _ in pool.map(lambda aim: kill(base / f"{aim[0]}-{aim[1]}", *aim), aims):
+            for _ in pool.map(lambda each: kill(base / f"{each[0]}-{each[1].name}", each[1]), enumerate(found)):
                 pass
-    hit = Counter(kind for name, _ in aims for kind, names in CLASSES.items() if name in names)
+    hit = Counter(kind for aim in found for kind, names in CLASSES.items() if aim.name in names)
     record_property("kills", dict(hit))
-    print(dict(hit), Counter(name for name, _ in aims))
+    print(dict(hit), Counter(aim.name for aim in found))
     assert all(hit[kind] for kind in CLASSES)
+    assert {3, 4, 5} == {aim.engine_from for aim in found if aim.name == "pwrite64"}

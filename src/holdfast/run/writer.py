@@ -16,6 +16,8 @@ class Writer:
     """Runs one piece of work at a time beside the loop; its outcome is fetched by whoever gave it."""
 
     def __init__(self) -> None:
+        import concurrent.futures.thread  # noqa: F401 -- not by the thread: a process forked meanwhile would have half of it
+
         self._thread: threading.Thread | None = None
         self._ended, self._unwanted = threading.Event(), threading.Event()
         self._outcome: Any = None
