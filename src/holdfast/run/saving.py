@@ -42,7 +42,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     """
     session.position.phase = phase
     session.steps_here += 1
-    if session.steps_here == 1:
+    if session.steps_here == 1 and session.options.every is not None:
         session.warm_arena()
     if session.flight is not None and (session.writer.done or session.overlap.refuted):
         land(session)

@@ -227,10 +227,13 @@ class Session:
     def stage(self, *, background: bool, due: bool) -> Staged:
         """The state ready to be written: for a save in the background, a copy of it, if memory allows.
 
-        What of a save that is `due` is copied beside the loop is left to `overlap.finish`.
+        What of a save that is `due` is copied beside the loop is left to `overlap.finish`. While the memory for the copy
+        is being touched there is none: to write the state takes no longer than to copy it into fresh memory.
         """
+        if background and self.arena.size_bytes == 0:
+            self.warm_arena()
         state = self.state()
-        if background:
+        if background and not self.arena.warming:
             try:
                 return self.overlap.stage(self.store, state, self.arena, due=due)
             except MemoryError as error:
@@ -244,7 +247,7 @@ class Session:
 
         After the first step, when optimizers have their state.
         """
-        if not self.options.background or self.options.every is None:
+        if not self.options.background:
             return
         size = sum(block.data.nbytes for block in flatten(self.tracked.capture()).leaves.values())
         if size >= WARM_BYTES:

@@ -46,6 +46,11 @@ class Arena:
         """Host memory that it holds."""
         return self._memory.nbytes
 
+    @property
+    def warming(self) -> bool:
+        """Whether its memory is being touched: a copy into it would still stall for long."""
+        return self._warming is not None and self._warming.is_alive()
+
     def room(self, size: int) -> memoryview:
         """At least `size` bytes from a page's start; what an earlier snapshot left there is gone.
 

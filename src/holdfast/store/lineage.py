@@ -8,7 +8,7 @@ medium before each link, and written anew every so often (`Whole`).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from .format import File, Leaf, Manifest, digest, seconds
 LINK_BYTES = 1 << 20  # of leaves that did not change; fewer are not worth a file
 THREADS = min(4, os.cpu_count() or 1)
 _HOUR_S = 3600.0
+_SAMPLED_BYTES = 64 << 10  # a smaller leaf is digested in the time that asking takes
 
 
 class Link(NamedTuple):
@@ -38,12 +39,19 @@ class Lineage(NamedTuple):
     manifest: Manifest
     steady: frozenset[str] | None  # leaves that were the same in the one before it; None: nobody knows
     sound: frozenset[str] = frozenset()  # shards of it that were read back from the medium since its commit
+    samples: Mapping[str, bytes] = {}  # a few bytes of big leaves: where these differ nothing need be digested
 
     def unchanged(self, leaves: Mapping[str, Block]) -> set[str]:
         """Keys of leaves whose bytes are the same as in this checkpoint, among those that are worth a look."""
         known = self.manifest.leaves
         likely = known.keys() if self.steady is None else self.steady
-        alike = [key for key, block in leaves.items() if key in likely and _alike(block, known[key])]
+        alike = [
+            key
+            for key, block in leaves.items()
+            if key in likely
+            and _alike(block, known[key])
+            and (key not in self.samples or self.samples[key] == _sample(block.data))
+        ]
         if sum(leaves[key].data.nbytes for key in alike) < LINK_BYTES:
             return set()
         found = _digests([leaves[key].data for key in alike])
@@ -68,6 +76,12 @@ class Lineage(NamedTuple):
         steady = (key for key, leaf in manifest.leaves.items() if key in old and _same(leaf, old[key]))
         return Lineage(path, manifest, frozenset(steady), frozenset(sound))
 
+    def sampled(self, before: Lineage | None, leaves: Mapping[str, Block], written: Iterable[str]) -> Lineage:
+        """With samples of the leaves that were `written`; of the others as `before`."""
+        old = before.samples if before is not None else {}
+        fresh = {key: _sample(leaves[key].data) for key in written if leaves[key].data.nbytes >= _SAMPLED_BYTES}
+        return self._replace(samples={key: old[key] for key in old if key in leaves} | fresh)
+
     def _shared(self, name: str) -> File:
         file = self.manifest.files[name]
         origin = file.origin or str(self.manifest.name)
@@ -84,6 +98,11 @@ def worth_linking(manifest: Manifest, steady: Collection[str] | None) -> set[str
     for key, leaf in manifest.leaves.items():
         shards[leaf.shard] = shards.get(leaf.shard, True) and steady is not None and key in steady
     return {name for name, same in shards.items() if same and manifest.files[name].size_bytes >= LINK_BYTES}
+
+
+def _sample(data: memoryview) -> bytes:
+    middle = data.nbytes // 2
+    return bytes(data[:32]) + bytes(data[middle : middle + 32]) + bytes(data[-32:])
 
 
 def _alike(block: Block, leaf: Leaf) -> bool:

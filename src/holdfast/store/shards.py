@@ -138,6 +138,10 @@ class Abandoned(Exception):
     """A save has given way to another one; the store is as it was."""
 
 
+class Stale(Abandoned):
+    """What was to be taken over from the last checkpoint is not there, or not what was committed."""
+
+
 class Written(NamedTuple):
     """What a shard's file turned out to hold."""
 
@@ -175,7 +179,7 @@ def copy(source: Path, target: Path, link: Link) -> None:
     """Write a file's bytes anew where it cannot be linked.
 
     Raises:
-        Abandoned: they are not what was committed.
+        Stale: they are not what was committed.
     """
     leaves = sorted(link.leaves.values(), key=lambda leaf: leaf.offset)
     sizes = [leaves[0].offset, *(leaf.size_bytes for leaf in leaves)]
@@ -184,4 +188,4 @@ def copy(source: Path, target: Path, link: Link) -> None:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)) if whole else memoryview(b"")
         digests = bulk.write(target, [Run(data, sizes)], sum(sizes), hasher) if whole else []
     if joined_digest(digests) != link.file.digest:
-        raise Abandoned(f"{source} is damaged: its leaves, unchanged since, are written anew")
+        raise Stale(f"{source} is damaged: its leaves, unchanged since, are written anew")

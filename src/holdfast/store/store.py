@@ -28,7 +28,7 @@ from .attempt import Attempt
 from .checkpoint import Checkpoint, digest_file
 from .format import MANIFEST, Manifest, Name
 from .lineage import Lineage, Link, worth_linking
-from .shards import Abandoned, Staged
+from .shards import Abandoned, Staged, Stale
 from .shelf import Shelf
 
 _NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -229,7 +229,7 @@ class Store:
         what `before_last` raises, when the leaves are on the disk and nobody can see them yet.
 
         Raises:
-            Abandoned: a file that did not change cannot be taken over from the last checkpoint, and `staged`, being a
+            Stale: a file that did not change cannot be taken over from the last checkpoint, and `staged`, being a
                 snapshot, lacks its bytes; staged again it will have them.
         """
         facts = facts or Facts()
@@ -252,14 +252,19 @@ class Store:
 
         with self._acting(attempt, "save"):
             self._require_space(staged.size_bytes + 512 * len(staged.leaves))
+            before = self._lineage
             try:
-                return self._finish(attempt, name, self._begin(attempt, name), fill)
-            except Abandoned:
+                checkpoint = self._finish(attempt, name, self._begin(attempt, name), fill)
+            except Stale:
                 self._lineage, self._barren = None, self.parent
-                if staged.snapshot is not None or not staged.links:
+                if staged.snapshot is not None:
                     raise
                 alone = Staged(staged.tree, staged.leaves, shards.layout(staged.leaves))
-                return self.commit(alone, step=step, facts=facts, before_each=before_each)
+                return self.commit(alone, step=step, facts=facts, before_each=before_each, before_last=before_last)
+            if self._lineage is not None:
+                written = (key for shard in staged.shards for key in shard.keys)
+                self._lineage = self._lineage.sampled(before, staged.leaves, written)
+            return checkpoint
 
     @contextmanager
     def directory(
@@ -306,7 +311,7 @@ class Store:
             try:
                 shards.copy(path, part, Link(name, path, file, leaves))
                 disk.replace(part, path)
-            except Abandoned as error:
+            except Stale as error:
                 raise Damaged(f"{path}: changed since commit") from error
             finally:
                 disk.remove_tree(part)
@@ -418,18 +423,18 @@ class Store:
         """Let `partial` hold a file of the last checkpoint, after it was read back from the medium.
 
         Raises:
-            Abandoned: it is not there, or not what was committed.
+            Stale: it is not there, or not what was committed.
         """
         lineage = self._lineage
         if lineage is None or link.source.parent != lineage.path:
-            raise Abandoned(f"{link.source}: no longer the last checkpoint's")
+            raise Stale(f"{link.source}: no longer the last checkpoint's")
         if link.name not in lineage.sound and list(Checkpoint(lineage.path).problems(cold=True, only={link.name})):
-            raise Abandoned(f"{link.source} is damaged: its leaves, unchanged since, are written anew")
+            raise Stale(f"{link.source} is damaged: its leaves, unchanged since, are written anew")
         try:
             disk.link(link.source, partial / link.name)
         except FileNotFoundError as error:
             self.claim().require()
-            raise Abandoned(f"{link.source} is gone: its leaves, unchanged since, are written anew") from error
+            raise Stale(f"{link.source} is gone: its leaves, unchanged since, are written anew") from error
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
@@ -437,6 +442,8 @@ class Store:
 
     def _remember(self, path: Path, manifest: Manifest, sound: Collection[str]) -> None:
         """Make `path` the checkpoint to take over files from; read back those that may be, if nobody has."""
+        if self.whole.checkpoints == 1:
+            return
         before = self._lineage
         self._lineage = before.after(path, manifest, sound) if before else Lineage(path, manifest, None)
         due = worth_linking(manifest, self._lineage.steady) - {*sound}
