@@ -375,7 +375,8 @@ class Model:
     def load_state_dict(self, state):
         self.parts = state
 
-SIZE, how, path = 512 << 20, *sys.argv[1:]
+how, path = sys.argv[1:]
+SIZE = 1 << 30 if how == "run" else 512 << 20
 model = Model()
 keep = Last(1) if "prunes" in how else Last(9)
 reset()
@@ -386,8 +387,10 @@ if "store" in how:
         store.save({"model": model.state_dict()}, step=step)
 else:
     with Run(path, {"model": model}, every=Every(steps=1), keep=keep) as run:
-        for step in run.steps(4):
-            if step == 3:
+        warm = 0
+        for step in run.steps(100):
+            warm += step > 0 and not run._now().arena.warming
+            if warm == 3:
                 run.wait()
                 print(peak() - before)
                 break
@@ -398,10 +401,10 @@ print(peak() - before)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "most"),
-    [("store", 64 << 20), ("store that prunes", 96 << 20), ("run", 1.05 * (512 << 20))],
+    [("store", 64 << 20), ("store that prunes", 64 << 20), ("run", 1.05 * (1 << 30))],
 )
 def test_a_save_takes_little_memory_besides_the_state(tmp_path, how, most):
-    """64 MiB, however large the state, and 32 to read back before older ones go; in the background, one copy besides."""
+    """64 MiB, however large the state, also when one is read back before older ones go; in the background, one copy."""
     command = [sys.executable, "-c", MEASURED, how, str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     shutil.rmtree(tmp_path / "run")

@@ -185,6 +185,19 @@ def test_pinning_what_is_damaged_says_so_and_pins(tmp_path):
     assert {"step-000000003"} == store.pins()
 
 
+def test_what_a_killed_pin_left_goes_with_the_next(tmp_path):
+    """Once it is so old that nobody can be at it."""
+    store = Store(tmp_path)
+    saved(store, 4)
+    store.pin(1)
+    old, young = tmp_path / "pins" / ".a.part", tmp_path / "pins" / ".b.part"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    store.pin(4)
+    assert [".b.part", "step-000000001", "step-000000004"] == sorted(os.listdir(tmp_path / "pins"))
+
+
 def spoil(path):
     with path.open("r+b") as file:
         file.seek(-9, os.SEEK_END)

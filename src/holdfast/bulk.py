@@ -22,9 +22,9 @@ from .pages import PAGE, address, copy, pages
 if TYPE_CHECKING:  # it brings logging along, a tenth of `import holdfast`: imported when a file is written
     from concurrent.futures import Future, ThreadPoolExecutor
 
-CHUNK_BYTES = 8 << 20  # of one request
+CHUNK_BYTES = 4 << 20  # of one request
 THREADS = min(4, 2 * (os.cpu_count() or 1))  # requests on their way
-BUFFERS = THREADS + 2  # besides the caller's memory: 48 MiB, kept for the next file
+BUFFERS = THREADS + 2  # besides the caller's memory: 24 MiB, kept for the next file
 DIRECT_BYTES = 4 << 20  # a smaller file goes through the page cache, and needs no threads
 
 _REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)

@@ -252,7 +252,7 @@ class Session:
         size = sum(block.data.nbytes for block in flatten(self.tracked.capture()).leaves.values())
         if size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will say so
-                self.arena.warm(size + size // 64)
+                self.arena.warm(size)
 
     def ask_probe(self) -> Any:
         """The probe's result; random numbers and training flags are afterwards as they were."""

@@ -85,7 +85,7 @@ class Arena:
         self.release()
         if size + SPARE_BYTES > available_bytes():
             raise MemoryError(f"a snapshot needs {size:,} bytes, and {available_bytes():,} are free")
-        self._memory = pages(size + size // 64)  # a state grows a little: a new key, a longer list
+        self._memory = pages(size + size // 128)  # a state grows a little: a new key, a longer list
 
     def _touch(self, memory: memoryview) -> None:
         for start in range(0, memory.nbytes, _TOUCH_BYTES):

@@ -20,7 +20,7 @@ from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from ..provenance import document
 from ..rules import Best, Rule, Whole, parts
 from ..state import tree
-from ..state.codec import Block
+from ..state.codec import Block, uncollected
 from ..state.snapshot import Arena, Image, Snapshot
 from . import attempt as attempts
 from . import format, shards
@@ -32,6 +32,7 @@ from .shards import Abandoned, Staged, Stale
 from .shelf import Shelf
 
 _NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_STALE_S = 3600.0  # a copy of a pinned file that is older was left by a process that died
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
 
@@ -204,13 +205,14 @@ class Store:
 
         Without one nothing is copied: until `commit` has returned, nobody may change the state.
         """
-        flat = tree.flatten(state)
-        lineage = self._lineage_of_parent()
-        unchanged = lineage.unchanged(flat.leaves) if lineage else set()
-        links = lineage.links(unchanged, self.whole, time.time()) if lineage else []
-        linked = {key for link in links for key in link.leaves}
-        fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
-        plan = shards.layout(fresh, unchanged - linked, {link.name for link in links})
+        with uncollected():
+            flat = tree.flatten(state)
+            lineage = self._lineage_of_parent()
+            unchanged = lineage.unchanged(flat.leaves) if lineage else set()
+            links = lineage.links(unchanged, self.whole, time.time()) if lineage else []
+            linked = {key for link in links for key in link.leaves}
+            fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
+            plan = shards.layout(fresh, unchanged - linked, {link.name for link in links})
         if arena is None:
             return Staged(flat.tree, flat.leaves, plan, links)
         snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in plan], fresh, later)
@@ -303,6 +305,9 @@ class Store:
 
     def _own_files(self, checkpoint: Checkpoint) -> None:
         manifest = checkpoint.manifest
+        for left in self.root.glob("pins/.*.part"):
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                disk.remove_tree(left)
         for name, file in manifest.files.items():
             path, part = checkpoint.path / name, self.root / "pins" / f".{uuid.uuid4().hex}.part"
             leaves = {key: leaf for key, leaf in manifest.leaves.items() if leaf.shard == name}
