@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from faults import scratched
 from holdfast import disk
 from holdfast.cli import commands
-from holdfast.errors import Damaged, UsageError
+from holdfast.errors import Damaged, StoreError, UsageError
 from holdfast.rules import Last, Whole
 from holdfast.store import lineage, shards
 from holdfast.store.checkpoint import Checkpoint
@@ -234,15 +234,59 @@ class Frozen:
         self.big, self.small = state["big"], state["small"]
 
 
+def test_damage_since_the_last_save_is_found_before_it_is_linked(tmp_path):
+    """However recently the file was read: the save that would share it writes its own."""
+    store = Store(tmp_path)
+    states = saved(store, 4)
+    spoil(store[4].path / "model-steady.safetensors")
+    state = {key: array.copy() for key, array in states[4].items()}
+    store.save({"model": state}, step=5)
+    assert [] == list(store[5].problems(cold=True))
+    assert same(store.load()["model"], state)
+
+
+def test_what_is_pinned_while_a_save_is_staged_is_not_linked(tmp_path):
+    """The pin came first: its checkpoint keeps its files to itself."""
+    store = Store(tmp_path)
+    states = saved(store, 4)
+    staged = store.stage({"model": states[4]})
+    assert staged.links
+    store.pin(4)
+    store.commit(staged, step=5)
+    assert [] == shared(store[4].path)
+    assert same(store.load()["model"], states[4])
+
+
+def test_a_checkpoint_that_went_while_a_save_was_staged_costs_only_bytes(tmp_path):
+    """Somebody has removed it by hand: everything is written."""
+    store = Store(tmp_path)
+    states = saved(store, 4)
+    staged = store.stage({"model": states[4]})
+    shutil.rmtree(store[4].path)
+    store.commit(staged, step=5)
+    assert same(store.load()["model"], states[4])
+
+
+def test_a_renamed_checkpoint_shares_no_damage(tmp_path):
+    """What is wrong with it is its name: the others are as good as they were."""
+    store = Store(tmp_path)
+    states = saved(store, 6)
+    store[6].path.rename(tmp_path / "checkpoints" / "step-000000016")
+    assert {} == store.sharing_damage(store[16])
+    assert same(store.load()["model"], states[5])
+
+
 def test_in_the_background_it_is_saved_again_at_the_next_safe_point(tmp_path, capsys):
     """A snapshot lacks the bytes that were to be linked: one line says so, and the next step has them."""
     frozen = Frozen()
     with new_run(tmp_path, frozen) as run:
         for step in run.steps(8):
             frozen.small += 1
+            if step == 6:
+                with pytest.raises(StoreError, match="step-000000006 was discarded"):
+                    run.wait()
             run.wait()
             if step == 5:
-                run._now().store._lineage = run._now().store._lineage._replace(sound=frozenset())
                 spoil(run._now().store[5].path / "toy-steady.safetensors")
     err = capsys.readouterr().err
     assert "step 6 is not saved, and training goes on" in err

@@ -122,6 +122,11 @@ class _Writing:
         self._direct = True
         _set_direct(self._descriptor, wanted=True)
         self._pool = ThreadPoolExecutor(threads) if threads else None
+        try:
+            if self._pool is not None:
+                self._pool.submit(int).result()
+        except RuntimeError:  # the system gives no more threads
+            self._pool = None
 
     def close(self) -> None:
         if self._pool is not None:
@@ -182,7 +187,10 @@ class _Writing:
             return
         while len(self._pending) >= 2 * THREADS:
             self._settle()
-        task = self._pool.submit(copy_context().run, self._write, data, offset)
+        try:
+            task = self._pool.submit(copy_context().run, self._write, data, offset)
+        except RuntimeError as error:  # none for this request; it may be under way all the same
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
         self._pending[task] = data if ours else memoryview(b"")
 
     def _settle(self, *, everything: bool = False) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 PAGE = 4096  # what O_DIRECT wants of addresses, lengths and offsets; more on no disk that we have seen
 _HUGE = 2 << 20  # below this there is no huge page to have
@@ -50,3 +55,12 @@ def same(one: memoryview, other: memoryview) -> bool:
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+def side_by_side(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
+    """What `function` makes of each, by several threads if the system gives them."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads) as pool, suppress(RuntimeError):  # can't start new thread
+        return list(pool.map(function, items))
+    return list(map(function, items))

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ..pages import address, same
+from ..pages import address, same, side_by_side
 from ..state.codec import Block
 from ..state.snapshot import COPY_THREADS, Arena, Snapshot
 from ..store.shards import Abandoned, Staged
@@ -69,12 +69,8 @@ class _Live(NamedTuple):
         def differs(key: str) -> bool:
             return self.lent[key].gone() or not same(self.blocks[key].data, self.snapshot.blocks[key].data)
 
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(COPY_THREADS) as pool:
-            return next(
-                (key for key, found in zip(self.blocks, pool.map(differs, self.blocks), strict=True) if found), ""
-            )
+        found = side_by_side(differs, list(self.blocks), COPY_THREADS)
+        return next((key for key, differing in zip(self.blocks, found, strict=True) if differing), "")
 
 
 @dataclass
@@ -131,7 +127,7 @@ class Overlap:
     def settle(self) -> None:
         """Wait for the copy, and say whether it is worth anything: from here on it does not matter what changes."""
         copying = self._copying
-        if copying is None:
+        if copying is None or os.getpid() != self._process:
             return
         copying.live.snapshot.copied.wait()
         if copying.verdict is None:
@@ -140,6 +136,10 @@ class Overlap:
             self._copying = None
         elif not self._off:
             self._turn_off(copying.verdict)
+
+    def forget(self) -> None:
+        """The save was not begun: nobody makes its copy."""
+        self._trial = self._copying = None
 
     def _lent(self) -> dict[int, Lent]:
         return {place: lent for steps in self.steps for place, lent in steps.lent().items()}

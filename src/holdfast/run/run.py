@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Self
 
 from .. import journal
-from ..errors import HoldfastError, StoreError, Superseded, UsageError
+from ..errors import StoreError, Superseded, UsageError
 from ..rules import Every, Last, Rule, Whole
 from ..store import format
 from ..terminal import warn
@@ -201,9 +201,8 @@ class Run(AbstractContextManager["Run"]):
             return
         session.require_alive()
         session.baseline = None
-        if session.saved != session.here:
-            saving.save(session, "asked", saving.flush_metrics(session, session.position.phase))
-            saving.land(session)
+        if session.saved != session.here or session.flight is not None:
+            saving.secure(session, "asked", saving.flush_metrics(session, session.position.phase))
         elif session.steps_here == 0 and session.saves_here:
             raise UsageError(
                 f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the steps; "
@@ -214,11 +213,14 @@ class Run(AbstractContextManager["Run"]):
         """Return when what was saved so far survives a power loss.
 
         Raises:
-            StoreError: the save that was in flight failed.
+            StoreError: the save that was in flight failed, or was discarded; the next safe point makes that good.
         """
         session = self._inside("wait")
         session.require_alive()
+        flight = session.flight
         saving.land(session, last_chance=True)
+        if flight is not None and session.saved != flight.name:
+            raise StoreError(f"{session.path}: {flight.name} was discarded; the state is saved at the next safe point")
 
     def log(self, **metrics: Any) -> None:
         """Note numbers about the step in progress, or about the epoch after its last step.
@@ -289,7 +291,7 @@ def _land_quietly(session: Session) -> None:
     """The save in flight is as good as any, whatever ended the block."""
     try:
         saving.land(session)
-    except HoldfastError as error:
+    except Exception as error:
         warn(f"the save in flight failed: {error}")
 
 

@@ -66,10 +66,16 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
 
 
 def save(
-    session: Session, reason: str, metrics: Mapping[str, float], epoch: int | None = None, *, last_chance: bool = True
+    session: Session,
+    reason: str,
+    metrics: Mapping[str, float],
+    epoch: int | None = None,
+    *,
+    last_chance: bool = True,
+    at_once: bool = False,
 ) -> None:
-    """Commit the state, in the background if that will do. A full disk lets the loop go on, loudly, unless this save is
-    the last chance.
+    """Commit the state, in the background if that will do, and not `at_once`. A full disk lets the loop go on, loudly,
+    unless this save is the last chance.
 
     Raises:
         NoSpace: it does not fit, and this is the last chance: a stop, the end, or the caller's wish.
@@ -80,7 +86,8 @@ def save(
         session.writer.abandon()  # what is newer will be durable sooner
     land(session)
     session.asked = False
-    staged = session.stage(background=session.options.background and reason in BACKGROUND, due=reason == "due")
+    background = session.options.background and reason in BACKGROUND and not at_once
+    staged = session.stage(background=background, due=reason == "due")
     at = session.position.epoch if epoch is None else epoch
     flight = Flight(
         session.here,
@@ -95,15 +102,42 @@ def save(
     session.saves_here += 1
     session.last_save = session.mark(epoch, at_end=session.position.phase == "end")
     commit = partial(_commit, session, staged, flight)
-    if staged.snapshot is not None:
-        session.writer.submit(commit)
-    else:
+    if staged.snapshot is None or not _took_off(session, commit):
         _settle(session, flight, partial(commit, lambda: None), last_chance=last_chance)
+
+
+def _took_off(session: Session, commit: Callable[[BeforeEach], object]) -> bool:
+    """Whether it runs beside the loop; else the system gives no more threads."""
+    try:
+        session.writer.submit(commit)
+    except RuntimeError:
+        return False
+    except BaseException:  # Ctrl-C, perhaps before it was under way
+        if not session.writer.in_flight:
+            session.overlap.forget()
+        raise
+    return True
+
+
+def secure(session: Session, reason: str, metrics: Mapping[str, float]) -> None:
+    """Return when the state of this very safe point is durable, whether it was in flight, discarded or not begun.
+
+    Raises:
+        StoreError: it cannot be saved.
+    """
+    flight = session.flight
+    land(session, last_chance=True)
+    if session.saved == session.here:
+        return
+    if flight is not None and flight.name == session.here:
+        save(session, reason, flight.facts.metrics, flight.facts.epoch, at_once=True)
+    else:
+        save(session, reason, metrics, at_once=True)
 
 
 def _commit(session: Session, staged: Staged, flight: Flight, before_each: BeforeEach) -> Checkpoint:
     """The part of a save that need not stall the loop."""
-    overlap, snapshot = session.overlap, staged.snapshot
+    overlap, snapshot, waited_s = session.overlap, staged.snapshot, 0.0
     if snapshot is not None:
         overlap.finish(snapshot)
 
@@ -111,15 +145,21 @@ def _commit(session: Session, staged: Staged, flight: Flight, before_each: Befor
         before_each()
         overlap.require(snapshot)
 
+    def confirm() -> None:
+        nonlocal waited_s
+        began = time.monotonic()
+        overlap.confirm(snapshot)
+        waited_s = time.monotonic() - began  # for the loop, not for the disk
+
     session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
     checkpoint = session.store.commit(
         staged,
         step=flight.name.step,
         facts=flight.facts,
         before_each=still_wanted,
-        before_last=partial(overlap.confirm, snapshot),
+        before_last=confirm,
     )
-    save_s = time.monotonic() - flight.began_s
+    save_s = time.monotonic() - flight.began_s - waited_s
     session.save_s = max(session.save_s, save_s)
     with session.attempt.acting("save"):  # a successor may have pruned it already
         size_bytes = checkpoint.size_bytes
@@ -144,7 +184,8 @@ def land(session: Session, *, last_chance: bool = False) -> None:
         StoreError: it failed; NoSpace only when it was the last chance, or this is.
     """
     if session.flight is not None:
-        session.overlap.settle()
+        if session.writer.in_flight:
+            session.overlap.settle()
         _settle(session, session.flight, session.writer.wait, last_chance=last_chance or session.flight.last_chance)
 
 
@@ -176,7 +217,7 @@ def stop_now(session: Session, reason: str) -> None:
         Stopped: always.
         StoreError: the save in flight failed, which was of this very step.
     """
-    land(session, last_chance=True)
+    secure(session, reason, {})
     position = session.position
     session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
     session.progress.close()

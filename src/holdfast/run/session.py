@@ -230,7 +230,7 @@ class Session:
         What of a save that is `due` is copied beside the loop is left to `overlap.finish`. While the memory for the copy
         is being touched there is none: to write the state takes no longer than to copy it into fresh memory.
         """
-        if background and self.arena.size_bytes == 0:
+        if background and self.arena.size_bytes == 0 and not self.cramped:
             self.warm_arena()
         state = self.state()
         if background and not self.arena.warming:

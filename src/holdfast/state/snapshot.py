@@ -8,11 +8,11 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..pages import address, copy, pages, rounded
+from ..pages import address, copy, pages, rounded, side_by_side
 from .codec import Block
 
 SPARE_BYTES = 256 << 20  # left to everybody else when an arena is made
@@ -85,7 +85,10 @@ class Arena:
         self.release()
         if size + SPARE_BYTES > available_bytes():
             raise MemoryError(f"a snapshot needs {size:,} bytes, and {available_bytes():,} are free")
-        self._memory = pages(size + size // 128)  # a state grows a little: a new key, a longer list
+        try:
+            self._memory = pages(size + size // 128)  # a state grows a little: a new key, a longer list
+        except OSError as error:  # a limit of the process's own
+            raise MemoryError(f"a snapshot needs {size:,} bytes: {error.strerror}") from error
 
     def _touch(self, memory: memoryview) -> None:
         for start in range(0, memory.nbytes, _TOUCH_BYTES):
@@ -169,12 +172,7 @@ def _copy_all(copies: Sequence[_Copy], count: int = COPY_THREADS) -> None:
     shares: list[list[_Copy]] = [[] for _ in range(count)]
     for each in copies:
         _deal(each, shares)
-    threads = [threading.Thread(target=_copy_each, args=(share,)) for share in shares[1:]]
-    for thread in threads:
-        thread.start()
-    _copy_each(shares[0])
-    for thread in threads:
-        thread.join()
+    side_by_side(_copy_each, shares, count)
 
 
 def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
@@ -194,19 +192,31 @@ def _copy_each(copies: Sequence[_Copy]) -> None:
 
 
 def available_bytes() -> int:
-    """Memory that this process may still take: what the kernel calls available, within its control group's limit.
+    """Memory that this process may still take: what the kernel calls available, within the limits of its control groups.
 
-    Source: proc(5), /proc/meminfo; Linux's cgroup-v2.rst, memory.max.
+    Source: proc(5), /proc/meminfo and /proc/self/cgroup; Linux's cgroup-v2.rst and cgroup-v1/memory.rst.
     """
     found = [int(text) << 10 for text in re.findall(r"MemAvailable:\s+(\d+)", _read("/proc/meminfo"))]
-    limit, used = (_read(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
-    cache = re.findall(r"^file (\d+)", _read("/sys/fs/cgroup/memory.stat"), re.MULTILINE)
-    if limit.isdecimal() and used.isdecimal():
-        found.append(int(limit) - int(used) + sum(map(int, cache)))
+    for controllers, path in re.findall(r"^\d+:([^:]*):(.*)$", _read("/proc/self/cgroup"), re.MULTILINE):
+        if controllers == "":
+            found += _within("/sys/fs/cgroup", path, "memory.max", "memory.current", "file")
+        elif "memory" in controllers.split(","):
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"
+            found += _within("/sys/fs/cgroup/memory", path, *names)
     return min(found, default=1 << 62)
 
 
-def _read(path: str) -> str:
+def _within(mount: str, path: str, limit: str, used: str, cache: str) -> Iterator[int]:
+    """What the control group at `path`, and each above it, still allows; page cache gives way."""
+    for place in (Path(path), *Path(path).parents):
+        group = Path(mount) / place.relative_to("/")
+        most, now = _read(group / limit).strip(), _read(group / used).strip()
+        if most.isdecimal() and now.isdecimal():
+            spare = re.findall(rf"^{cache} (\d+)", _read(group / "memory.stat"), re.MULTILINE)
+            yield int(most) - int(now) + sum(map(int, spare))
+
+
+def _read(path: str | Path) -> str:
     try:
         return Path(path).read_text()
     except OSError:

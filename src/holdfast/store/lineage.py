@@ -13,6 +13,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from ..pages import side_by_side
 from ..rules import Whole
 from ..state.codec import Block
 from .format import File, Leaf, Manifest, digest, seconds
@@ -38,7 +39,6 @@ class Lineage(NamedTuple):
     path: Path
     manifest: Manifest
     steady: frozenset[str] | None  # leaves that were the same in the one before it; None: nobody knows
-    sound: frozenset[str] = frozenset()  # shards of it that were read back from the medium since its commit
     samples: Mapping[str, bytes] = {}  # a few bytes of big leaves: where these differ nothing need be digested
 
     def unchanged(self, leaves: Mapping[str, Block]) -> set[str]:
@@ -70,11 +70,11 @@ class Lineage(NamedTuple):
             and not self._worn(self.manifest.files[name], whole, now_s)
         ]
 
-    def after(self, path: Path, manifest: Manifest, sound: Collection[str]) -> Lineage:
+    def after(self, path: Path, manifest: Manifest) -> Lineage:
         """The lineage when `manifest`, committed at `path`, has followed."""
         old = self.manifest.leaves
         steady = (key for key, leaf in manifest.leaves.items() if key in old and _same(leaf, old[key]))
-        return Lineage(path, manifest, frozenset(steady), frozenset(sound))
+        return Lineage(path, manifest, frozenset(steady))
 
     def sampled(self, before: Lineage | None, leaves: Mapping[str, Block], written: Iterable[str]) -> Lineage:
         """With samples of the leaves that were `written`; of the others as `before`."""
@@ -90,14 +90,6 @@ class Lineage(NamedTuple):
     def _worn(self, file: File, whole: Whole, now_s: float) -> bool:
         age_s = now_s - seconds(file.written or self.manifest.created)
         return file.links + 1 >= whole.checkpoints or age_s >= whole.hours * _HOUR_S
-
-
-def worth_linking(manifest: Manifest, steady: Collection[str] | None) -> set[str]:
-    """Names of the shards that the next save may link."""
-    shards: dict[str, bool] = {}
-    for key, leaf in manifest.leaves.items():
-        shards[leaf.shard] = shards.get(leaf.shard, True) and steady is not None and key in steady
-    return {name for name, same in shards.items() if same and manifest.files[name].size_bytes >= LINK_BYTES}
 
 
 def _sample(data: memoryview) -> bytes:
@@ -130,7 +122,4 @@ def _digests(views: Sequence[memoryview]) -> list[str]:
         if sent >= total * len(ends) / THREADS or index == len(views):
             ends.append(index)
     shares = [views[start:end] for start, end in pairwise(ends)]
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(chain.from_iterable(pool.map(lambda share: [digest(view) for view in share], shares)))
+    return list(chain.from_iterable(side_by_side(lambda share: [digest(view) for view in share], shares, THREADS)))

@@ -82,8 +82,11 @@ class Shelf:
         inodes = {}
         with suppress(Damaged, NotFound):
             for name in checkpoint.manifest.files:
-                facts = _facts(checkpoint.path / name)
-                if facts is not None and facts.st_nlink > 1 and any(checkpoint.problems(cold=True, only={name})):
+                path = checkpoint.path / name
+                facts = _facts(path)
+                if facts is None or facts.st_nlink == 1:
+                    continue
+                if any(problem.path == path for problem in checkpoint.problems(cold=True, only={name})):
                     inodes[facts.st_ino] = f"shares {name} with {checkpoint.path.name}, where it is damaged"
         found: dict[str, str] = {}
         for other in map(self.checkpoint, self.names() if inodes else ()):

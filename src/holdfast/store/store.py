@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .. import disk, retention
+from .. import bulk, disk, retention
 from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from ..provenance import document
 from ..rules import Best, Rule, Whole, parts
@@ -27,7 +27,7 @@ from . import format, shards
 from .attempt import Attempt
 from .checkpoint import Checkpoint, digest_file
 from .format import MANIFEST, Manifest, Name
-from .lineage import Lineage, Link, worth_linking
+from .lineage import Lineage, Link
 from .shards import Abandoned, Staged, Stale
 from .shelf import Shelf
 
@@ -71,6 +71,10 @@ class Store:
         self.attempt: Attempt | None = None
         self.parent: str | None = None
         self._lineage: Lineage | None = None
+        self._read_back: tuple[str, frozenset[str]] = (
+            "",
+            frozenset(),
+        )  # files of a checkpoint, read as they were linked
         self._barren: str | None = None  # the checkpoint from which nothing is taken over: a file of it is damaged
         self._shelf = Shelf(self.root)
         self._turn = threading.RLock()  # of this process's threads, to claim and to write
@@ -215,6 +219,7 @@ class Store:
             plan = shards.layout(fresh, unchanged - linked, {link.name for link in links})
         if arena is None:
             return Staged(flat.tree, flat.leaves, plan, links)
+        bulk.release()  # a snapshot is written from where it lies
         snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in plan], fresh, later)
         return Staged(flat.tree, {**flat.leaves, **snapshot.blocks}, plan, links, snapshot)
 
@@ -241,6 +246,7 @@ class Store:
         def fill(partial: Path) -> Manifest:
             files: dict[str, format.File] = {}
             leaves: dict[str, format.Leaf] = {}
+            self._read_back = str(name), frozenset(link.name for link in staged.links)
             for link in staged.links:
                 self._take_over_file(link, partial)
                 files[link.name] = link.file
@@ -256,7 +262,7 @@ class Store:
             self._require_space(staged.size_bytes + 512 * len(staged.leaves))
             before = self._lineage
             try:
-                checkpoint = self._finish(attempt, name, self._begin(attempt, name), fill)
+                checkpoint = self._finish(attempt, name, self._begin(attempt, name), fill, before_each)
             except Stale:
                 self._lineage, self._barren = None, self.parent
                 if staged.snapshot is not None:
@@ -374,19 +380,29 @@ class Store:
             disk.make_dir(partial)
         return partial
 
-    def _finish(self, attempt: Attempt, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Checkpoint:
+    def _finish(
+        self,
+        attempt: Attempt,
+        name: Name,
+        partial: Path,
+        fill: Callable[[Path], Manifest],
+        before_prune: Callable[[], None] = lambda: None,
+    ) -> Checkpoint:
         with self._acting(attempt, "save"):
             try:
                 manifest = fill(partial)
                 disk.write(partial / MANIFEST, [format.encode(manifest)])
                 path = attempts.publish(attempt, partial, str(name))
-            except (OSError, UsageError, Abandoned):
+            except Exception:
                 attempts.clean_up(partial)
                 raise
             self.parent = str(name)
             self._point()
-            pruned = self._prune(self.keep, spared=(str(name),)) if self.keep is not None else []
-            self._remember(path, manifest, manifest.files if pruned else ())  # before pruning it was read back
+            self._remember(path, manifest)
+            with suppress(Abandoned):  # it is committed; whoever waits for the writer will prune
+                before_prune()
+                if self.keep is not None:
+                    self._prune(self.keep, spared=(str(name),))
         return Checkpoint(path)
 
     def _manifest(
@@ -433,29 +449,37 @@ class Store:
         lineage = self._lineage
         if lineage is None or link.source.parent != lineage.path:
             raise Stale(f"{link.source}: no longer the last checkpoint's")
-        if link.name not in lineage.sound and list(Checkpoint(lineage.path).problems(cold=True, only={link.name})):
-            raise Stale(f"{link.source} is damaged: its leaves, unchanged since, are written anew")
+        parent = Checkpoint(lineage.path)
         try:
-            disk.link(link.source, partial / link.name)
-        except FileNotFoundError as error:
+            wrong = list(parent.problems(cold=True, only={link.name}))
+            if not wrong and not self._linked(link, partial / link.name):
+                shards.copy(link.source, partial / link.name, link)
+        except (NotFound, FileNotFoundError) as error:
             self.claim().require()
             raise Stale(f"{link.source} is gone: its leaves, unchanged since, are written anew") from error
+        if wrong:
+            raise Stale(f"{link.source} is damaged: its leaves, unchanged since, are written anew")
+
+    def _linked(self, link: Link, target: Path) -> bool:
+        """Link it if that can be done, and its checkpoint is not pinned, perhaps since a moment ago."""
+        name = link.source.parent.name
+        if name in self.pins():
+            return False
+        try:
+            disk.link(link.source, target)
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
-            shards.copy(link.source, partial / link.name, link)
+            return False
+        if name in self.pins():
+            disk.remove_file(target)
+            return False
+        return True
 
-    def _remember(self, path: Path, manifest: Manifest, sound: Collection[str]) -> None:
-        """Make `path` the checkpoint to take over files from; read back those that may be, if nobody has."""
-        if self.whole.checkpoints == 1:
-            return
+    def _remember(self, path: Path, manifest: Manifest) -> None:
+        """Make `path` the checkpoint to take over files from."""
         before = self._lineage
-        self._lineage = before.after(path, manifest, sound) if before else Lineage(path, manifest, None)
-        due = worth_linking(manifest, self._lineage.steady) - {*sound}
-        if due:
-            checkpoint = Checkpoint(path)
-            wrong = {problem.path.name for problem in checkpoint.problems(cold=True, only=due)}
-            self._lineage = self._lineage._replace(sound=frozenset({*sound, *due} - wrong))
+        self._lineage = before.after(path, manifest) if before else Lineage(path, manifest, None)
 
     def _require_space(self, need: int) -> None:
         free = disk.free_bytes(self.root)
@@ -503,7 +527,9 @@ class Store:
         with attempt.acting("verify a checkpoint"):
             for checkpoint in stay:
                 if checkpoint is stay[-1] or checkpoint.path.name in spared:
-                    for problem in checkpoint.problems(cold=True):
+                    name, read = self._read_back
+                    rest = checkpoint.manifest.files.keys() - (read if checkpoint.path.name == name else ())
+                    for problem in checkpoint.problems(cold=True, only=rest):
                         attempt.require()
                         raise Damaged(f"{problem}; no older checkpoint was removed")
 
