@@ -24,7 +24,7 @@ from ..pages import PAGE, address, copy, pages, rounded
 from . import format
 from .format import MANIFEST
 
-PIECE_BYTES = 8 << 20  # of a file, from a multiple of this on
+PIECE_BYTES = 4 << 20  # of a file, from a multiple of this on
 THREADS = (
     3  # each has the memory of one piece, once it needs it: together the most that a reading takes besides its target
 )
