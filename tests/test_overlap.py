@@ -23,6 +23,7 @@ from holdfast import Every, Last, Run, Store
 from holdfast.run import overlap
 from holdfast.run.overlap import Overlap
 from holdfast.state import snapshot
+from holdfast.state.tree import flatten
 from holdfast.store.shards import Abandoned
 from toy import Cut, events
 
@@ -419,6 +420,39 @@ def test_a_counted_write_under_the_copy_ends_the_save(left: list[set[str]], held
     assert "step 4 is not saved, and training goes on: overlap is off" in told
     assert [event["step"] for event in events(tmp_path, "save_failed")] == [4]
     assert not any(left[4:])
+
+
+def test_an_uncounted_write_now_and_then_ends_the_save(held: Held, tmp_path: Path, capsys: Any):
+    """`.data` changes weights in one round of the loop and not in the one that was tried: nothing wrong is committed."""
+    state, step = adam(net())
+
+    def between(run: Run, number: int) -> None:
+        if number == 3:
+            held.free.clear()
+        if number == 4:
+            state["model"][0].weight.data.mul_(1.01)
+            held.free.set()
+
+    steps = trained(tmp_path, (state, step), steps=9, between=between)
+    assert 4 not in steps
+    assert {3, 9} <= steps
+    assert "overlap is off: model/0.weight changed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("going_on", [False, True])
+def test_a_few_bytes_that_change_after_the_copy_are_found(going_on: bool):
+    """As long as the loop has not come to say that it goes on: from then on it may."""
+    tensor = torch.zeros(3_000_000)
+    blocks = flatten({"w": tensor}).leaves
+    taken = snapshot.Snapshot(snapshot.Arena(), [snapshot.Image(b"", ["w"])], blocks, lambda _: True)
+    lent = SimpleNamespace(written=lambda: False, gone=lambda: False)
+    copying = overlap._Copying(overlap._Live(dict(taken.left), {"w": lent}, taken), threading.get_ident())
+    taken.finish()
+    tensor.data[2_345_678] = 1
+    if going_on:
+        copying.going_on.set()
+    copying.compare()
+    assert (None if going_on else "w") == copying.verdict
 
 
 def test_a_parameter_that_moves_leaves_its_bytes_behind(left: list[set[str]], held: Held, tmp_path: Path):

@@ -3,11 +3,12 @@
 Which memory that is, a framework says, and it may be wrong: `module.weight.data.clamp_()` in a forward pass changes
 weights between two steps. So it is tried first: a save is copied at once, and before the next step what was lent still
 has to be, byte for byte, what was copied. From then on copies are made beside the loop, the step waits for them, and
-a write that the framework has counted meanwhile ends the save: a checkpoint appears only after that was asked.
+each is compared: samples taken at the safe point with the copy, and then, until the step comes, the copy with what is
+live. That and a write that the framework has counted end the save: a checkpoint appears only after both were asked.
 
-What is not covered: bytes that are changed without being counted (through `.data`, NumPy's views, C) between a safe
-point and the next step, in some rounds of the loop and not in the one that was tried; and storages that are resized
-there. `Run(overlap=False)` copies everything at once.
+What is not covered: a few bytes of a leaf that are changed without being counted (through `.data`, NumPy's views, C)
+between a safe point and the next step, before they were copied and in a round of the loop that was not tried; and
+storages that are resized there. `Run(overlap=False)` copies everything at once.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ..pages import address, same, side_by_side
+from ..pages import address, same, sample, side_by_side
 from ..state.codec import Block
 from ..state.snapshot import COPY_THREADS, Arena, Snapshot
 from ..store.shards import Abandoned, Staged
 from ..store.store import Store
 
+LOOK_BYTES = 4 << 20  # compared between two looks at whether the loop goes on
 LOOK_S = 0.02  # between two looks at where the loop is
 
 
@@ -73,14 +74,37 @@ class _Live(NamedTuple):
         return next((key for key, differing in zip(self.blocks, found, strict=True) if differing), "")
 
 
-@dataclass
 class _Copying:
     """One copy beside the loop. `verdict`: the leaf that was changed under it; empty: none was; None: not known yet."""
 
-    live: _Live
-    loop: int  # the loop's thread
-    place: object = None  # where that was when the copy had ended
-    verdict: str | None = None
+    def __init__(self, live: _Live, loop: int) -> None:
+        self.live, self.loop = live, loop  # the loop's thread
+        self.place: object = None  # where the loop was when the copy had ended
+        self.verdict: str | None = None
+        self.going_on, self.compared = threading.Event(), threading.Event()
+        self._samples = {key: sample(block.data) for key, block in live.blocks.items()}
+
+    def compare(self) -> None:
+        """Look for a leaf that is not what it was at the safe point, or not any more, until the loop goes on.
+
+        Whoever writes to whole leaves between two steps, counted or not, is found so: by the samples when he was quicker
+        than the copy, else by comparing.
+        """
+        for key in self.live.blocks:
+            copy = self.live.snapshot.blocks[key].data
+            if sample(copy) != self._samples[key]:
+                self.verdict = key
+                return
+        for key, block in self.live.blocks.items():
+            copy = self.live.snapshot.blocks[key].data
+            for start in range(0, copy.nbytes, LOOK_BYTES):
+                part = slice(start, start + LOOK_BYTES)
+                differs = self.live.lent[key].gone() or not same(block.data[part], copy[part])
+                if self.going_on.is_set():  # what it does from here on is none of this copy's business
+                    return
+                if differs:
+                    self.verdict = key
+                    return
 
 
 class Overlap:
@@ -130,6 +154,8 @@ class Overlap:
         if copying is None or os.getpid() != self._process:
             return
         copying.live.snapshot.copied.wait()
+        copying.going_on.set()
+        copying.compared.wait()
         if copying.verdict is None:
             copying.verdict = copying.live.written()
         if not copying.verdict:
@@ -162,9 +188,14 @@ class Overlap:
     def finish(self, snapshot: Snapshot) -> None:
         """Copy what was left."""
         copying = self._copying_to(snapshot)
-        snapshot.finish()
-        if copying is not None:
-            copying.place = _place(copying.loop)
+        try:
+            snapshot.finish()
+            if copying is not None:
+                copying.compare()
+                copying.place = _place(copying.loop)
+        finally:
+            if copying is not None:
+                copying.compared.set()
 
     def require(self, snapshot: Snapshot | None) -> None:
         """

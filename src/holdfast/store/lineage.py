@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from ..pages import side_by_side
+from ..pages import sample, side_by_side
 from ..rules import Whole
 from ..state.codec import Block
 from .format import File, Leaf, Manifest, digest, seconds
@@ -50,7 +50,7 @@ class Lineage(NamedTuple):
             for key, block in leaves.items()
             if key in likely
             and _alike(block, known[key])
-            and (key not in self.samples or self.samples[key] == _sample(block.data))
+            and (key not in self.samples or self.samples[key] == sample(block.data))
         ]
         if sum(leaves[key].data.nbytes for key in alike) < LINK_BYTES:
             return set()
@@ -79,7 +79,7 @@ class Lineage(NamedTuple):
     def sampled(self, before: Lineage | None, leaves: Mapping[str, Block], written: Iterable[str]) -> Lineage:
         """With samples of the leaves that were `written`; of the others as `before`."""
         old = before.samples if before is not None else {}
-        fresh = {key: _sample(leaves[key].data) for key in written if leaves[key].data.nbytes >= _SAMPLED_BYTES}
+        fresh = {key: sample(leaves[key].data) for key in written if leaves[key].data.nbytes >= _SAMPLED_BYTES}
         return self._replace(samples={key: old[key] for key in old if key in leaves} | fresh)
 
     def _shared(self, name: str) -> File:
@@ -90,11 +90,6 @@ class Lineage(NamedTuple):
     def _worn(self, file: File, whole: Whole, now_s: float) -> bool:
         age_s = now_s - seconds(file.written or self.manifest.created)
         return file.links + 1 >= whole.checkpoints or age_s >= whole.hours * _HOUR_S
-
-
-def _sample(data: memoryview) -> bytes:
-    middle = data.nbytes // 2
-    return bytes(data[:32]) + bytes(data[middle : middle + 32]) + bytes(data[-32:])
 
 
 def _alike(block: Block, leaf: Leaf) -> bool:
