@@ -358,5 +358,21 @@ def test_ls_shows_what_a_checkpoint_takes_on_the_disk_and_who_shares(tmp_path):
     assert "shares files of step-000000002" in shown
 
 
+def test_prune_says_what_it_really_frees(tmp_path):
+    """A file that somebody else still has takes as much as before."""
+    store = Store(tmp_path)
+    saved(store, 6)
+    store.close()
+    runner, held = CliRunner(), disk_use(tmp_path / "checkpoints")
+    told = json.loads(runner.invoke(commands, ["prune", str(tmp_path), "--keep", "Last(2)", "--json"]).output)
+    assert 4 == sum(row["goes"] for row in told["checkpoints"])
+    assert held - disk_use(tmp_path / "checkpoints") == told["freed_bytes"]
+
+
+def disk_use(path):
+    found = {file.stat().st_ino: file.stat().st_size for file in path.glob("step-*/*")}
+    return sum(found.values())
+
+
 def listed(path):
     return json.loads(CliRunner().invoke(commands, ["ls", str(path), "--json"]).output)["checkpoints"]

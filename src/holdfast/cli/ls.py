@@ -28,7 +28,10 @@ _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
 @options.run
 @options.as_json
 def command(run: str, as_json: bool) -> None:
-    """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how each attempt ended."""
+    """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how each attempt ended.
+
+    ON DISK is what no older checkpoint holds: files whose leaves did not change are shared.
+    """
     place = locate(run)
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -33,6 +37,7 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
     store = Store(run_of(place))
     _require_measured(rule, store)
     before = {c.path.name: _row(c) for c in store.checkpoints()}
+    files = {name: _files(store[name]) for name in before}
     if dry_run:
         doomed = store.prunable(rule)
     else:
@@ -46,7 +51,7 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
         "run": run,
         "dry_run": dry_run,
         "checkpoints": rows,
-        "freed_bytes": sum(r["size_bytes"] or 0 for r in rows if r["goes"]),
+        "freed_bytes": _freed([files[name] for name in gone]),
     }
     if as_json:
         echo_json(facts)
@@ -65,6 +70,21 @@ def _require_measured(rule: Rule, store: Store) -> None:
             raise UsageError(
                 f"no checkpoint of {store.root} has the metric {each.metric!r}; they have {', '.join(known)}"
             )
+
+
+def _files(checkpoint: Checkpoint) -> list[os.stat_result]:
+    found = []
+    for name in os.listdir(checkpoint.path):
+        with suppress(OSError):
+            found.append(os.lstat(checkpoint.path / name))
+    return found
+
+
+def _freed(gone: Sequence[Sequence[os.stat_result]]) -> int:
+    """Bytes of the files of which no name is left."""
+    files = {(facts.st_dev, facts.st_ino): facts for each in gone for facts in each}
+    names = Counter((facts.st_dev, facts.st_ino) for each in gone for facts in each)
+    return sum(facts.st_size for key, facts in files.items() if facts.st_nlink <= names[key])
 
 
 def _row(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,7 @@ def restore_newest(
                 if allow_fresh:
                     require_sound(checkpoint)  # perhaps nothing comes after it to mend what a restore leaves half-way
                 resumed.memory = restore(store, checkpoint, tracked, types, resumed)
+                _set_aside_sharers(store, resumed, sharing)
                 return
         except Damaged as error:
             why = str(error)
@@ -68,6 +69,16 @@ def restore_newest(
             f"{store.root}: checkpoints existed and none is valid: {_list(resumed.rejected, store)}. They are in "
             f"{store.root / 'quarantine'}. To start from scratch all the same, say allow_fresh=True"
         )
+
+
+def _set_aside_sharers(store: Store, resumed: Resumed, sharing: Mapping[str, str]) -> None:
+    """Older checkpoints may hold a damaged file as well: nothing is to count on them."""
+    rejected = {name for name, _ in resumed.rejected}
+    for checkpoint in store.checkpoints():
+        name = checkpoint.path.name
+        if name in sharing and name not in rejected:
+            set_aside(store, checkpoint, "damaged", sharing[name])
+            resumed.rejected.append((name, sharing[name]))
 
 
 def restore(

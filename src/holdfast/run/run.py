@@ -210,7 +210,7 @@ class Run(AbstractContextManager["Run"]):
             )
 
     def wait(self) -> None:
-        """Return when what was saved so far survives a power loss.
+        """Return when what was saved so far survives a power loss; what `save` asked for inside a loop's body is not yet.
 
         Raises:
             StoreError: the save that was in flight failed, or was discarded; the next safe point makes that good.

@@ -66,11 +66,11 @@ def load_into(
 ) -> Report:
     """Read the weights that were tracked as `name` into `model`, straight into its memory, checked on the way.
 
-    `path` is a run's directory (its newest valid checkpoint, or `step`, or "best") or a checkpoint's.
+    `path` is a run's directory (its newest checkpoint, or `step`, or "best") or a checkpoint's.
 
     Raises:
         Mismatch: something is missing, unexpected or of another shape, and `strict`; nothing was overwritten.
-        NotFound, Damaged: no such checkpoint, or none that is whole.
+        NotFound, Damaged: no such checkpoint, or it is not whole; then the model may hold a part of it.
     """
     adapter = weights_for(model)
     if adapter is None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import Damaged, NotFound
 from ..retention import Facts
 from ..rules import Best
+from ..terminal import warn
 from . import format
 from .checkpoint import Checkpoint
 from .format import MANIFEST, Name
@@ -105,6 +106,7 @@ class Shelf:
             try:
                 return self.checkpoint(fresh[-1]).load(types=types, placeholders=placeholders, mmap=mmap)
             except Damaged as error:
+                warn(f"{error}; an older checkpoint is looked at")
                 damage.append(error)
                 tried.update(filter(None, map(format.parse_name, self.sharing_damage(self.checkpoint(fresh[-1])))))
             except NotFound:

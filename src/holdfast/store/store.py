@@ -137,8 +137,7 @@ class Store:
         Nothing is read before it is looked at, what is written to them changes no file, and of the bytes nothing is
         checked but layout and headers: `holdfast verify` checks the rest.
 
-        A damaged newest one is passed over (told on the terminal by whoever asked, and by `verify`); a step that was
-        asked for by number is not.
+        A damaged newest one is passed over, and told; a step that was asked for by number is not passed over.
 
         Raises:
             NotFound: no such checkpoint.
