@@ -74,8 +74,13 @@ class Contender:
     # -- turns ---------------------------------------------------------------------------------------------------
 
     def save_turn(self) -> dict[str, Any]:
-        self.bump()
+        figures = self.saved()
         self.forget()
+        return figures
+
+    def saved(self) -> dict[str, Any]:
+        """Save once; what that cost."""
+        self.bump()
         self.memory.reset()
         self.turns += 1
         saved = self.save(self.home / str(self.turns))
@@ -142,8 +147,8 @@ class Raw(Contender):
         for array in self._arrays:
             array[:1] += 1
 
-    def save_turn(self) -> dict[str, Any]:
-        figures = super().save_turn()
+    def saved(self) -> dict[str, Any]:
+        figures = super().saved()
         del figures["extra_mib"]
         return figures
 

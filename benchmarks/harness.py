@@ -242,7 +242,17 @@ def options(table: str, *, sizes: Sequence[int], rounds: int = 3, doc: str | Non
     parser.add_argument("--only", default="", help="contenders whose names contain one of these, by comma")
     found = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes what is below --scratch
+    found.sizes = [size for size in found.sizes if fits(size, found.scratch)]
     return found
+
+
+def fits(size_mib: int, where: str) -> bool:
+    """Whether the copies of the state that all contenders together hold have room; says so if not."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    enough = 5.5 * size_mib * MIB < memory and 9 * size_mib * MIB < shutil.disk_usage(where).free
+    if not enough:
+        say(f"{size_mib} MiB are left out: this machine has too little memory or disk for all contenders")
+    return enough
 
 
 def chosen(contenders: Mapping[str, Callable[..., Any]], only: str) -> dict[str, Callable[..., Any]]:

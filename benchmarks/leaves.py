@@ -9,7 +9,6 @@ from contender import Contender, Saved
 from harness import Column, Results, options, turns
 from holdfast import Store
 from ours import ALL
-from peers import dcp_load, dcp_save
 from subject import Watch, contest, digest, sync_tree, warm
 
 LEAVES = 100_000
@@ -36,7 +35,7 @@ class Leaves(Contender):
         return digest([found[name].numpy() for name in self.state])
 
     def leaves_turn(self) -> dict[str, Any]:
-        figures = self.save_turn()
+        figures = self.saved()
         path, expected = self.home / str(self.turns), self.digest()
         warm(path)
         watch = Watch()
@@ -45,6 +44,7 @@ class Leaves(Contender):
         if self.digest() != expected:
             raise ValueError("what was restored is not what was saved")
         self.clear()
+        self.forget()
         return figures
 
 
@@ -95,24 +95,7 @@ class Safetensors(Leaves):
         self.found = load_file(path / "state.safetensors")
 
 
-class Dcp(Leaves):
-    """Restores in place, into tensors that are there."""
-
-    def save(self, path: Path) -> Saved:
-        watch = Watch()
-        dcp_save(self.state, path)
-        wait_s = watch()
-        sync_tree(path)
-        return Saved(wait_s, watch())
-
-    def restore(self, path: Path) -> None:
-        import torch
-
-        self.found = {name: torch.zeros_like(tensor) for name, tensor in self.state.items()}
-        dcp_load(self.found, path)
-
-
-CONTENDERS = {"Holdfast": Holdfast, "torch.save": TorchSave, "safetensors": Safetensors, "DCP": Dcp}
+CONTENDERS = {"Holdfast": Holdfast, "torch.save": TorchSave, "safetensors": Safetensors}
 COLUMNS = [
     Column("durable save, s", "durable_s", digits=2),
     Column("warm restore, s", "restore_s", digits=2),
@@ -120,7 +103,10 @@ COLUMNS = [
     Column("first save, s", "first durable_s", digits=2),
     Column("first restore, s", "first restore_s", digits=2),
 ]
-NOTES = "Medians (smallest to largest) of the rounds after the first; 100,000 leaves of 256 float32; every one compared afterwards."
+NOTES = """
+Medians (smallest to largest) of the rounds after the first; 100,000 leaves of 256 float32; every one compared afterwards.
+DCP is left out: it takes about 25 s to save such a state, and as long to restore it.
+"""
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 import restore
 import save
 from harness import HERE, Column, samples
-from targets import Lines, largest, read
+from targets import Lines, at_size, read
 
 WIDTH, LEFT, RIGHT, THICK = 800, 190, 90, 11
 STYLE = """
@@ -62,11 +62,11 @@ def main() -> None:
     parser.add_argument("--out", default=str(HERE / "results"))
     parser.add_argument("--picture", default=str(HERE.parent / "docs" / "speed.svg"))
     given = parser.parse_args()
-    saves, restores = (largest(read(Path(given.out) / f"{table}.jsonl")) for table in ("save", "restore"))
+    saves, restores = (at_size(read(Path(given.out) / f"{table}.jsonl")) for table in ("save", "restore"))
     panels = [
-        Panel("saved: the loop waits (dark), durable (light)", saves, save.RAW, [Bar("wait", "wait_s"), Bar("durable", "durable_s")],
+        Panel("saved: the loop waits (upper bar), durable (lower); logarithmic", saves, save.RAW, [Bar("wait", "wait_s"), Bar("durable", "durable_s")],
               {"wait_s": "one memcpy", "durable_s": "raw write"}),
-        Panel("restored, cold, into live memory", restores, restore.RAW, [Bar("wait", "cold_s")], {"cold_s": "raw read"}),
+        Panel("restored, cold, into live memory; logarithmic", restores, restore.RAW, [Bar("wait", "cold_s")], {"cold_s": "raw read"}),
     ]  # fmt: skip
     Path(given.picture).write_text(draw([panel for panel in panels if panel.lines]))
 

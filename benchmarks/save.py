@@ -44,7 +44,7 @@ fsync. Overlapped: what the loop waits for in the save and in the next step, whi
 
 
 def main() -> None:
-    given = options("save", sizes=[64, 512, 2048], doc=__doc__)
+    given = options("save", sizes=[64, 512, 2048, 4096], doc=__doc__)
     with Results("save", given) as results:
         for size in given.sizes:
             left_out = KEEPING if 9 * size * MIB > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") else ()

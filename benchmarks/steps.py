@@ -50,7 +50,6 @@ class Stepping(Contender):
 
     def steps_turn(self) -> dict[str, Any]:
         self.bump()
-        self.forget()
         self.turns += 1
         alone = [self.step() for _ in range(BEFORE)]
         watch = Watch()
@@ -61,6 +60,7 @@ class Stepping(Contender):
             flying.append(self.step())
         durable_s = watch()
         alone += [self.step() for _ in range(BEFORE)]
+        self.forget()
         alone_s = statistics.median(alone)
         slower = statistics.median(flying) / alone_s - 1 if flying else math.nan
         lost_s = wait_s + sum(flying) - alone_s * len(flying)

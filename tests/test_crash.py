@@ -532,7 +532,10 @@ def test_a_save_that_gives_way_at_any_request_leaves_the_store_as_it_was():
                 assert seen == listing(store.root)
         assert nth > 4
         assert whole(store.load(), 3)
-        assert [2, 3] == [checkpoint.step for checkpoint in store.checkpoints()]
+        steps = [1, 2, 3]  # asked once more after the commit: whoever waits is not kept waiting by a prune
+        assert steps == [checkpoint.step for checkpoint in store.checkpoints()]
+        put(store, 4)
+        assert [3, 4] == [checkpoint.step for checkpoint in store.checkpoints()]
 
 
 # -- a disk that refuses --------------------------------------------------------------------------------------------

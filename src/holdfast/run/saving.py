@@ -255,11 +255,17 @@ def _is_best(session: Session, metrics: Mapping[str, float]) -> bool:
         return False
     rules = [rule for rule in parts(session.options.keep) if isinstance(rule, Best)]
     if rules and session.ranked is None:
-        facts = [*session.store.facts(), *([session.flight.ranks()] if session.flight else [])]
+        facts = _committed(session)
         best = {each.name: each for rule in rules for each in retention.ranked(rule, facts)[: rule.n]}
         session.ranked = list(best.values())  # the others could not make a difference, and are asked at every step
     measured = [rule for rule in rules if rule.metric in metrics]
     return any(retention.beats(metrics[rule.metric], rule, session.ranked or ()) for rule in measured)
+
+
+def _committed(session: Session) -> list[retention.Facts]:
+    """What the checkpoints say of themselves, the one in flight included."""
+    in_flight = [session.flight.ranks()] if session.flight is not None else []
+    return [*session.store.facts(), *in_flight]
 
 
 def _warn_of_the_unmeasured(session: Session, metrics: Mapping[str, float]) -> None:
@@ -267,7 +273,7 @@ def _warn_of_the_unmeasured(session: Session, metrics: Mapping[str, float]) -> N
     for rule in parts(session.options.keep):
         if isinstance(rule, Best) and rule.metric not in metrics and rule.metric not in session.missed:
             session.missed.add(rule.metric)
-            if not any(rule.metric in facts.metrics for facts in session.store.facts()):
+            if not any(rule.metric in facts.metrics for facts in _committed(session)):
                 had = f"run.log gave {', '.join(metrics)}" if metrics else "run.log gave nothing"
                 warn(f"keep=Best({rule.metric!r}, ...): no such metric was logged in this epoch ({had})")
 

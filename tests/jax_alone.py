@@ -1,0 +1,94 @@
+"""JAX's arrays: saved by reference, restored to the bit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from holdfast import Store
+from holdfast.errors import UsageError
+from holdfast.pages import address
+from holdfast.state import snapshot, tree
+from holdfast.state.snapshot import Arena
+
+DTYPES = ["float32", "bfloat16", "float16", "int32", "uint8", "bool", "complex64", "float8_e4m3fn"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (4, 5, 6)])
+def test_arrays_come_back_bit_for_bit(tmp_path, dtype, shape):
+    """Of every dtype and shape, as jax.Arrays; what shares an object shares it again."""
+    array = jnp.asarray(np.random.default_rng(1).integers(0, 100, shape)).astype(dtype)
+    Store(tmp_path).save({"a": array, "twice": [array, array]}, step=1)
+    found = Store(tmp_path).load()
+    assert isinstance(found["a"], jax.Array)
+    assert (array.dtype, array.shape) == (found["a"].dtype, found["a"].shape)
+    assert np.asarray(array).tobytes() == np.asarray(found["a"]).tobytes()
+    assert found["twice"][0] is found["twice"][1]
+
+
+def test_scalars_keep_their_weak_type_and_keys_their_kind(tmp_path):
+    """Promotion goes on as it would have; random numbers go on where they were."""
+    state = {
+        "weak": jnp.asarray(2.0),
+        "strong": jnp.float32(2.0),
+        "key": jax.random.key(7),
+        "old": jax.random.PRNGKey(7),
+    }
+    Store(tmp_path).save(state, step=1)
+    found = Store(tmp_path).load()
+    assert [True, False] == [found["weak"].weak_type, found["strong"].weak_type]
+    for name in ("key", "old"):
+        assert np.array_equal(jax.random.normal(state[name], 5), jax.random.normal(found[name], 5))
+    assert state["key"].dtype == found["key"].dtype
+
+
+def test_a_snapshot_refers_to_arrays_and_copies_the_rest(tmp_path):
+    """They cannot change; only what can takes room in the arena, and what is committed is the state as it was."""
+    store, arena = Store(tmp_path), Arena()
+    params, moments = jnp.arange(1_000_000.0), np.arange(1_000_000.0)
+    staged = store.stage({"model": {"params": params, "moments": moments}}, arena)
+    assert arena.size_bytes < 1.1 * moments.nbytes
+    there = tree.flatten({"p": params}).leaves["p"].data
+    assert np.shares_memory(np.asarray(staged.leaves["model/params"].data), np.asarray(there))
+    moments += 1
+    store.commit(staged, step=1)
+    found = store.load()["model"]
+    assert np.array_equal(found["params"], params)
+    assert np.array_equal(found["moments"], np.arange(1_000_000.0))
+    assert snapshot.LENT_BYTES <= params.nbytes
+    assert address(store.stage({"a": moments}, arena).snapshot.images[0]) % 4096 == 0
+
+
+def test_a_donated_array_is_refused_and_one_that_is_saved_is_not_overwritten(tmp_path):
+    """What a compiled function has taken is gone; what a snapshot refers to stays as it was."""
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+    store = Store(tmp_path)
+    params = jnp.arange(1_000_000.0)
+    staged = store.stage({"p": params}, Arena())
+    step(params).block_until_ready()
+    store.commit(staged, step=1)
+    assert np.array_equal(store.load()["p"], np.arange(1_000_000.0, dtype="float32"))
+    gone = jnp.arange(1_000_000.0)
+    step(gone).block_until_ready()
+    with pytest.raises(UsageError, match="donated"):
+        store.save({"p": gone}, step=2)
+
+
+def test_what_this_jax_would_narrow_is_refused(tmp_path):
+    """A float64 is never silently a float32."""
+    with jax.enable_x64(True):
+        Store(tmp_path).save({"a": jnp.arange(3.0)}, step=1)
+    with pytest.raises(UsageError, match="jax_enable_x64"):
+        Store(tmp_path).load()
+
+
+def test_a_traced_array_is_refused_with_its_place(tmp_path):
+    """Inside a compiled function there are no numbers."""
+
+    def traced(x):
+        Store(tmp_path).save({"deep": [x]}, step=1)
+        return x
+
+    with pytest.raises(UsageError, match=r'state\["deep"\]\[0\].*traced'):
+        jax.jit(traced)(jnp.ones(3))
