@@ -1,4 +1,4 @@
-"""The table of saves with the model on a GPU: staged through pinned memory, overlapped on a stream of its own."""
+"""The table of saves with the model on a GPU. Peers stage through pinned memory; Holdfast does not yet."""
 
 from __future__ import annotations
 

@@ -522,6 +522,7 @@ class Store:
 
     def _verify_what_stays(self, attempt: Attempt, doomed: set[str], spared: Collection[str]) -> None:
         """Read the newest that stays, and the spared, back from the medium."""
+        bulk.release()  # what is read needs buffers of its own
         stay = [checkpoint for checkpoint in self.checkpoints() if checkpoint.path.name not in doomed]
         with attempt.acting("verify a checkpoint"):
             for checkpoint in stay:
