@@ -257,6 +257,24 @@ def test_what_is_pinned_while_a_save_is_staged_is_not_linked(tmp_path):
     assert same(store.load()["model"], states[4])
 
 
+def test_a_pin_at_the_moment_of_the_link_wins(tmp_path):
+    """Whoever pins finds a file that nobody shares yet; the link that comes after it is taken back."""
+    store = Store(tmp_path)
+    states = saved(store, 4)
+    staged, real = store.stage({"model": states[4]}), disk.link
+
+    def link(source, target):
+        Store(tmp_path).pin(4)
+        real(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "link", link)
+        store.pin(3)  # so that the file is the fourth's own, and the second's
+        store.commit(staged, step=5)
+    assert [] == shared(store[4].path)
+    assert same(store.load()["model"], states[4])
+
+
 def test_a_checkpoint_that_went_while_a_save_was_staged_costs_only_bytes(tmp_path):
     """Somebody has removed it by hand: everything is written."""
     store = Store(tmp_path)
