@@ -180,7 +180,6 @@ def check(file: str = "") -> None:
     import test_crash
     import test_every_byte
     import test_fence
-    import test_lineage
     import test_store
     from faults import BROKEN, FULL, links, scratched
 
@@ -193,9 +192,8 @@ def check(file: str = "") -> None:
         signal.alarm(0)
         test_store.test_what_an_own_failure_left_blocks_nothing(base / "own")
         test_store.test_a_directory_is_committed_whole_or_not_at_all(base / "directory")
-        with links():
-            test_lineage.test_what_a_killed_pin_left_goes_with_the_next(base / "killed-pin")
-            test_lineage.test_a_pin_at_the_moment_of_the_link_wins(base / "pin")
+        test_store.test_what_a_killed_pin_left_goes_with_the_next(base / "killed-pin")
+        test_store.test_a_pin_at_the_moment_of_the_link_wins(base / "pin")
         assert test_every_byte.flips(base, 110)[1] == []
     test_every_byte.test_what_is_left_of_a_checkpoint_does_not_block_its_step()
     test_fence.test_drafts_of_dead_claimers_are_swept_away()

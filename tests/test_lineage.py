@@ -185,19 +185,6 @@ def test_pinning_what_is_damaged_says_so_and_pins(tmp_path):
     assert {"step-000000003"} == store.pins()
 
 
-def test_what_a_killed_pin_left_goes_with_the_next(tmp_path):
-    """Once it is so old that nobody can be at it."""
-    store = Store(tmp_path)
-    saved(store, 4)
-    store.pin(1)
-    old, young = tmp_path / "pins" / ".a.part", tmp_path / "pins" / ".b.part"
-    for path in (old, young):
-        path.write_bytes(b"half")
-    os.utime(old, (0, 0))
-    store.pin(4)
-    assert [".b.part", "step-000000001", "step-000000004"] == sorted(os.listdir(tmp_path / "pins"))
-
-
 def spoil(path):
     with path.open("r+b") as file:
         file.seek(-9, os.SEEK_END)
@@ -253,24 +240,6 @@ def test_what_is_pinned_while_a_save_is_staged_is_not_linked(tmp_path):
     assert staged.links
     store.pin(4)
     store.commit(staged, step=5)
-    assert [] == shared(store[4].path)
-    assert same(store.load()["model"], states[4])
-
-
-def test_a_pin_at_the_moment_of_the_link_wins(tmp_path):
-    """Whoever pins finds a file that nobody shares yet; the link that comes after it is taken back."""
-    store = Store(tmp_path)
-    states = saved(store, 4)
-    staged, real = store.stage({"model": states[4]}), disk.link
-
-    def link(source, target):
-        Store(tmp_path).pin(4)
-        real(source, target)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk, "link", link)
-        store.pin(3)  # so that the file is the fourth's own, and the second's
-        store.commit(staged, step=5)
     assert [] == shared(store[4].path)
     assert same(store.load()["model"], states[4])
 

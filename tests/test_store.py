@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from faults import FULL, counting, door, failing, scratched
+from faults import FULL, counting, door, failing, links, scratched
 from holdfast import disk, retention
 from holdfast.errors import Damaged, HoldfastError, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
@@ -793,3 +793,45 @@ class StoreModel(RuleBasedStateMachine):
 
 StoreModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 test_the_store_is_what_a_model_says = pytest.mark.slow(StoreModel.TestCase)
+
+
+def steady(store, steps):
+    """Saves a state of which most does not change; the last three checkpoints share a file."""
+    for step in steps:
+        store.save({"model": {"frozen": np.arange(2_000), "trained": np.full(3, step)}}, step=step)
+
+
+def names_of(checkpoint):
+    return {file.stat().st_nlink for file in checkpoint.path.iterdir()}
+
+
+def test_what_a_killed_pin_left_goes_with_the_next(tmp_path):
+    """Once it is so old that nobody can be at it."""
+    store = Store(tmp_path)
+    with links():
+        steady(store, range(1, 5))
+        store.pin(1)
+        old, young = tmp_path / "pins" / ".a.part", tmp_path / "pins" / ".b.part"
+        for path in (old, young):
+            path.write_bytes(b"half")
+        os.utime(old, (0, 0))
+        store.pin(4)
+    assert sorted(os.listdir(tmp_path / "pins")) == [".b.part", "step-000000001", "step-000000004"]
+    assert names_of(store[4]) == {1}
+
+
+def test_a_pin_at_the_moment_of_the_link_wins(tmp_path):
+    """Whoever pins finds a file that nobody shares yet; the link that comes after it is taken back."""
+    store = Store(tmp_path)
+    with links(), pytest.MonkeyPatch.context() as patch:
+        steady(store, (1, 2))
+        real = disk.link
+
+        def link(source, target):
+            Store(tmp_path).pin(2)
+            real(source, target)
+
+        patch.setattr(disk, "link", link)
+        steady(store, (3,))
+    assert names_of(store[2]) == {1}
+    assert not list(store[3].problems())
