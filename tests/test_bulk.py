@@ -101,7 +101,7 @@ def test_the_file_is_the_concatenation_and_the_digests_are_of_its_pieces(tmp_pat
 
 @pytest.mark.slow
 def test_the_engine_as_shipped_writes_what_is_larger_than_its_buffers(tmp_path):
-    """In requests of 8 MiB, on four threads."""
+    """In requests and on threads as they are, not made small for a test."""
     size = 2 * bulk.BUFFERS * bulk.CHUNK_BYTES + 12345
     data = bytes_of(size)
     for number, kind in enumerate(["at a page", "inside a page"]):

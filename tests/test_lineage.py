@@ -156,6 +156,9 @@ def test_links_can_be_switched_off(tmp_path):
         Whole(checkpoints=0)
     with pytest.raises(UsageError):
         Whole(hours=0)
+    for make in (lambda: Store(tmp_path, whole=3), lambda: new_run(tmp_path, Frozen(), whole=3)):
+        with pytest.raises(UsageError, match="whole=3"):
+            make()
 
 
 def test_a_pinned_checkpoint_has_its_own_bytes(tmp_path):
@@ -303,6 +306,24 @@ def test_who_shares_a_damaged_file_is_known_without_reading_it(tmp_path):
         rejected = dict(run._now().resumed.rejected)
     assert "shares toy-steady.safetensors with step-000000006" in rejected[f"step-{sharing[0]:09d}"]
     assert resumed.small.tolist() == [run.step] * 3
+
+
+def test_older_ones_that_share_the_damage_are_set_aside_too(tmp_path):
+    """The run goes on from a pinned checkpoint in between; nothing is to count on what lies before it and is as damaged."""
+    frozen = Frozen()
+    with new_run(tmp_path, frozen, keep=Last(9)) as run:
+        for _ in run.steps(6):
+            frozen.small += 1
+    store = Store(tmp_path)
+    store.pin(4)
+    inode = (store[6].path / "toy-steady.safetensors").stat().st_ino
+    damaged = {checkpoint.step for checkpoint in store.checkpoints() if holds(checkpoint, inode)}
+    assert {3, 5, 6} <= damaged
+    assert 4 not in damaged
+    spoil(store[6].path / "toy-steady.safetensors")
+    with new_run(tmp_path, Frozen(), keep=Last(9)) as run:
+        assert 4 == run.step
+    assert damaged.isdisjoint(checkpoint.step for checkpoint in store.checkpoints())
 
 
 def holds(checkpoint: Checkpoint, inode):

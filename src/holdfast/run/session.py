@@ -68,6 +68,8 @@ class Options:
             raise UsageError(
                 f"every={self.every!r}: give Every(steps=1000), Every(minutes=10), Every(epochs=1) or None"
             )
+        if not isinstance(self.whole, Whole):
+            raise UsageError(f"whole={self.whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
         for change in self.accept:
             if change not in MOVES:
                 raise UsageError(f"accept={change!r}: what a loader can change is {', '.join(sorted(MOVES))}")

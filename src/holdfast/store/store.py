@@ -67,6 +67,8 @@ class Store:
         whole: Whole = Whole(),  # noqa: B008  a frozen value
     ) -> None:
         self.root = Path(root).absolute()  # the caller may change its directory
+        if not isinstance(whole, Whole):
+            raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
         self.keep, self.whole = keep, whole
         self.attempt: Attempt | None = None
         self.parent: str | None = None
