@@ -344,6 +344,17 @@ def test_buffers_are_made_once_and_can_be_given_back(tmp_path, monkeypatch):
         assert first < len(made)
 
 
+def test_a_system_that_gives_no_thread_gets_the_file_all_the_same(tmp_path, monkeypatch):
+    """One request after the other, when not even the first thread can be started."""
+
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with requests(CHUNK, 3):
+        written(tmp_path / "file", one_image())
+
+
 def test_a_small_file_needs_no_thread(tmp_path):
     """Below 4 MiB one thread and the page cache are faster."""
     seen = []
@@ -469,5 +480,6 @@ QUICK = (
     lambda place: test_a_request_that_was_done_in_part_goes_on_from_there(place, 3),
     lambda place: test_an_error_at_any_request_is_raised(place, FULL, 0),
     lambda place: test_an_error_at_any_request_is_raised(place, BROKEN, 3),
+    patched(test_a_system_that_gives_no_thread_gets_the_file_all_the_same),
     patched(test_buffers_are_made_once_and_can_be_given_back),
 )

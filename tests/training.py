@@ -45,6 +45,7 @@ DEFAULTS: dict[str, Any] = {
     "accumulate": 1,
     "epochs": 3,
     "save_every": 2,
+    "background": True,
     "seeded": True,
     "synced": False,
     "forget": [],  # what this attempt does not take over from the one before
@@ -285,7 +286,8 @@ def train(asked: dict[str, Any]) -> None:
     training = Training(asked)
     first = {"passes": 0, "total": 0.0, "best": 1e9}
     every = Every(steps=asked["save_every"])
-    with Run(asked["path"], training.state(), keep=Last(1000), every=every, vars=first) as run:
+    options = {"keep": Last(1000), "every": every, "background": asked["background"]}
+    with Run(asked["path"], training.state(), vars=first, **options) as run:
         if asked["loader"] == "steps":
             by_steps(training, run)
         else:
