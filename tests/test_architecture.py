@@ -21,11 +21,12 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"errors"},
     {"rules", "disk", "pages"},
     {"bulk"},
-    {"journal", "retention", "interval", "terminal", "provenance", "state"},
-    {"store", "data"},
+    {"journal", "retention", "interval", "terminal", "provenance", "job", "state"},
+    {"store", "data", "cluster"},
     {"run"},
     {"torch", "jax", "keras", "lightning", "transformers"},
-    {"drill"},
+    {"apps"},
+    {"drill", "supervise"},
     {"cli"},
     {"__main__"},
 ]
@@ -211,9 +212,9 @@ SIGNAL_CALLS = {
 }
 
 
-def signals_only_in_stop_and_drill(module: Module) -> Iterator[Problem]:
-    """The signal door: run/stop.py listens, a loader's workers are deaf, the drill kills."""
-    if module.path not in {"run/stop.py", "torch/workers.py"} and module.room != "drill":
+def signals_only_in_stop_drill_and_supervise(module: Module) -> Iterator[Problem]:
+    """The signal door: run/stop.py listens, a loader's workers are deaf, the drill kills, the supervisor hands on."""
+    if module.path not in {"run/stop.py", "torch/workers.py"} and module.room not in {"drill", "supervise"}:
         yield from (Problem(node.lineno, name) for node, name in names(module) if name in SIGNAL_CALLS)
 
 
@@ -222,9 +223,9 @@ CHILD_CALLS = re.compile(
 )
 
 
-def children_only_in_drill_and_provenance(module: Module) -> Iterator[Problem]:
-    """The process door: the drill runs the user's command, provenance.py asks git."""
-    if module.path != "provenance.py" and module.room != "drill":
+def children_only_where_they_belong(module: Module) -> Iterator[Problem]:
+    """The process door: drill and supervisor run the user's command, provenance.py asks git, cluster/ask.py a scheduler."""
+    if module.path not in {"provenance.py", "cluster/ask.py"} and module.room not in {"drill", "supervise"}:
         yield from (Problem(line, name) for line, name in imports(module) if CHILD_CALLS.fullmatch(name))
         yield from (Problem(node.lineno, name) for node, name in names(module) if CHILD_CALLS.fullmatch(name))
 
@@ -341,8 +342,8 @@ def protocols_are_small(module: Module) -> Iterator[Problem]:
 RULES = [
     points_down,
     changes_files_only_at_the_door,
-    signals_only_in_stop_and_drill,
-    children_only_in_drill_and_provenance,
+    signals_only_in_stop_drill_and_supervise,
+    children_only_where_they_belong,
     speaks_only_in_terminal_and_cli,
     executes_nothing_it_reads,
     the_core_knows_no_framework,
@@ -420,13 +421,13 @@ OFFENCES = [
     (changes_files_only_at_the_door, "store/bulk.py", "import os\nos.pwrite(a, b, 0)"),
     (changes_files_only_at_the_door, "torch/a.py", "import torch\ntorch.save(x, path)"),
     (changes_files_only_at_the_door, "cli/a.py", "import numpy as np\nnp.savez(path, x)"),
-    (signals_only_in_stop_and_drill, "run/run.py", "import signal\nsignal.signal(signal.SIGTERM, f)"),
-    (signals_only_in_stop_and_drill, "run/run.py", "from signal import signal as on\non(15, f)"),
-    (signals_only_in_stop_and_drill, "store/owner.py", "import os\nos.kill(pid, 0)"),
-    (children_only_in_drill_and_provenance, "run/a.py", "import subprocess"),
-    (children_only_in_drill_and_provenance, "run/a.py", "from subprocess import run"),
-    (children_only_in_drill_and_provenance, "run/a.py", "import os\nos.system('ls')"),
-    (children_only_in_drill_and_provenance, "run/a.py", "import os\nos.execvp('ls', ['ls'])"),
+    (signals_only_in_stop_drill_and_supervise, "run/run.py", "import signal\nsignal.signal(signal.SIGTERM, f)"),
+    (signals_only_in_stop_drill_and_supervise, "run/run.py", "from signal import signal as on\non(15, f)"),
+    (signals_only_in_stop_drill_and_supervise, "store/owner.py", "import os\nos.kill(pid, 0)"),
+    (children_only_where_they_belong, "run/a.py", "import subprocess"),
+    (children_only_where_they_belong, "run/a.py", "from subprocess import run"),
+    (children_only_where_they_belong, "run/a.py", "import os\nos.system('ls')"),
+    (children_only_where_they_belong, "run/a.py", "import os\nos.execvp('ls', ['ls'])"),
     (speaks_only_in_terminal_and_cli, "run/a.py", "print('x')"),
     (speaks_only_in_terminal_and_cli, "run/a.py", "import sys\nsys.stderr.write('x')"),
     (speaks_only_in_terminal_and_cli, "run/a.py", "from sys import stderr\nstderr.write('x')"),
@@ -494,8 +495,8 @@ INNOCENT = [
         "store/a.py",
         "import shutil, os\nshutil.disk_usage(p)\nos.scandir(p)\nos.stat(p)",
     ),
-    (signals_only_in_stop_and_drill, "run/stop.py", "import signal\nsignal.signal(15, f)"),
-    (signals_only_in_stop_and_drill, "run/a.py", "import signal\nsignal.Signals(15).name"),
+    (signals_only_in_stop_drill_and_supervise, "run/stop.py", "import signal\nsignal.signal(15, f)"),
+    (signals_only_in_stop_drill_and_supervise, "run/a.py", "import signal\nsignal.Signals(15).name"),
     (executes_nothing_it_reads, "state/a.py", "import importlib\nimportlib.import_module('holdfast.torch')"),
     (executes_nothing_it_reads, "state/a.py", "import importlib\nimportlib.import_module(LEAVES[name])"),
     (

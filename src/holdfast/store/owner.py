@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..job import job as job_here
+
 Facts = Mapping[str, Any]
 
 _DEAD_STATES = ("Z", "X", "x")  # proc(5): a zombie runs no more
@@ -74,15 +76,10 @@ def describe(owner: Facts) -> str:
 
 
 def _job() -> dict[str, Any] | None:
-    job = os.environ.get("SLURM_JOB_ID")
+    job = job_here()
     if job is None:
         return None
-    restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
-    return {
-        "id": os.environ.get("SLURM_ARRAY_JOB_ID", job),
-        "array_task": os.environ.get("SLURM_ARRAY_TASK_ID"),
-        "restart_count": int(restarts) if restarts.isdecimal() else 0,
-    }
+    return {"id": job.array or job.id, "array_task": job.task, "restart_count": job.restart_count}
 
 
 def _process(pid: object) -> tuple[str, str] | None:

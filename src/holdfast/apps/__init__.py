@@ -1,0 +1,1 @@
+"""Apps: programs that we did not write, one file each: how they are started, told to stop, and gone on with."""

@@ -1,0 +1,44 @@
+"""Program: what the supervisor has to know of a program that it cannot change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+Verdict = Literal["done", "stopped", "failed"]
+
+
+class Ended(NamedTuple):
+    """How one start of a program went."""
+
+    code: int  # as subprocess has it: -9 for SIGKILL
+    tail: str  # the end of what it printed
+    told: bool  # it had been told to stop
+
+
+class Checkpoint(NamedTuple):
+    """What a program has written to go on from."""
+
+    files: Sequence[Path]  # complete, and not being written any more
+    step: int | None = None  # its own count, where it can be known; else the supervisor counts
+
+
+class Program(Protocol):
+    """One program in one working directory."""
+
+    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
+        """The command line that starts it, or goes on from the files in `checkpoint`, which is a directory of our store.
+
+        Raises:
+            UsageError: the command is not one of this program's.
+        """
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Its newest complete checkpoint; None when it has none yet."""
+
+    def stop(self, signal: int, pid: int) -> int | Sequence[str]:
+        """What makes it write a checkpoint and end: a signal for its process group, or a command to run."""
+
+    def verdict(self, ended: Ended) -> Verdict:
+        """Whether it is done: exit codes lie."""

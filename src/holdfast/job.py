@@ -1,0 +1,98 @@
+"""Job: what the environment says of the scheduler's job that this process belongs to. Asks nobody."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Job(NamedTuple):
+    """One start of a job, or of one task of an array."""
+
+    scheduler: str  # a key of `SCHEDULERS`
+    id: str  # as the scheduler's commands take it: "120", of an array's task "120_3"
+    restart_count: int  # starts of this very job before this one
+    array: str | None = None  # the whole array's id
+    task: str | None = None  # of the array
+    process: int = 0  # number 0 speaks for the job
+    processes: int = 1
+    nodes: int = 1
+
+
+class _Names(NamedTuple):
+    """Environment variables; "" where a scheduler has none."""
+
+    id: str
+    restart_count: str = ""
+    array: str = ""
+    task: str = ""
+    process: str = ""
+    processes: str = ""
+    nodes: str = ""
+    cpus: tuple[str, ...] = ()
+    tmpdir: tuple[str, ...] = ()
+
+
+# Sources: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+SCHEDULERS: Mapping[str, _Names] = {
+    "slurm": _Names(
+        "SLURM_JOB_ID",
+        "SLURM_RESTART_COUNT",
+        "SLURM_ARRAY_JOB_ID",
+        "SLURM_ARRAY_TASK_ID",
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "SLURM_JOB_NUM_NODES",
+        ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"),
+        ("SLURM_TMPDIR",),
+    ),
+}
+
+
+def job(environment: Mapping[str, str] = os.environ) -> Job | None:
+    """The job that this process runs in; None outside of any."""
+    for scheduler, names in SCHEDULERS.items():
+        number = environment.get(names.id)
+        if number:
+            array, task = environment.get(names.array), environment.get(names.task)
+            leader = environment.get("SLURM_HET_JOB_ID") if scheduler == "slurm" else None
+            return Job(
+                scheduler,
+                f"{array}_{task}" if array and task else leader or number,
+                _count(environment, names.restart_count, 0),
+                array,
+                task,
+                _count(environment, names.process, 0),
+                _count(environment, names.processes, 1),
+                _count(environment, names.nodes, 1),
+            )
+    return None
+
+
+def cpus() -> int:
+    """CPUs that this process may use: the job's for one task, else those it may be scheduled on."""
+    allowed = len(os.sched_getaffinity(0))
+    here = job()
+    given = [_count(os.environ, name, 0) for name in SCHEDULERS[here.scheduler].cpus] if here else []
+    return min([allowed, *filter(None, given)])
+
+
+def tmpdir() -> Path:
+    """A folder on this node that goes with the job; the system's temporary one outside of a job."""
+    here = job()
+    given = [os.environ.get(name) for name in SCHEDULERS[here.scheduler].tmpdir] if here else []
+    return Path(next(filter(None, given), None) or tempfile.gettempdir())
+
+
+def restart_count() -> int:
+    """Starts of this job before this one; 0 outside of any."""
+    here = job()
+    return here.restart_count if here else 0
+
+
+def _count(environment: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else otherwise
