@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-Verdict = Literal["done", "stopped", "failed"]
+Verdict = Literal["done", "stopped", "failed", "damaged"]  # damaged: it could not go on from what `begin` gave it
 
 
 class Ended(NamedTuple):
@@ -20,7 +20,7 @@ class Ended(NamedTuple):
 class Checkpoint(NamedTuple):
     """What a program has written to go on from."""
 
-    files: Sequence[Path]  # complete, and not being written any more
+    files: Sequence[Path]  # complete, and not being written any more; each lies in the store under its own name
     step: int | None = None  # its own count, where it can be known; else the supervisor counts
 
 
@@ -35,7 +35,9 @@ class Program(Protocol):
         """
 
     def checkpoint(self) -> Checkpoint | None:
-        """Its newest complete checkpoint; None when it has none yet."""
+        """Its newest complete checkpoint since `begin`; None when it has none yet. Looked at while it runs, and once
+        more after `verdict`. Files may be overwritten in place later: who copies one looks before and after.
+        """
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
         """What makes it write a checkpoint and end: a signal for its process group, or a command to run."""

@@ -1,0 +1,34 @@
+"""Any command that keeps its own state: started as it is, done at 0, to be run again at 75."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import Stopped, UsageError
+from .program import Checkpoint, Ended, Verdict
+
+RUN_ME_AGAIN: int = Stopped("").code  # type: ignore[assignment]  # SystemExit's may be anything, ours is 75
+
+
+class Command:
+    """A script that uses `Run`, or one that exits with 75 itself when it wants to go on later."""
+
+    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
+        """The command itself: it finds its own state."""
+        del checkpoint, time_left_s
+        if not command:
+            raise UsageError("no command: write it after `--`, as in `holdfast run -- python train.py`")
+        return command
+
+    def checkpoint(self) -> Checkpoint | None:
+        """None: its checkpoints are its own."""
+        return None
+
+    def stop(self, signal: int, pid: int) -> int:
+        """The signal as it came."""
+        del pid
+        return signal
+
+    def verdict(self, ended: Ended) -> Verdict:
+        return {0: "done", RUN_ME_AGAIN: "stopped"}.get(ended.code, "failed")  # type: ignore[return-value]
