@@ -18,10 +18,11 @@ class Ended(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a program has written to go on from."""
+    """What a program has written to go on from. `take.take` copies it into the store."""
 
-    files: Sequence[Path]  # complete, and not being written any more; each lies in the store under its own name
+    files: Sequence[Path]  # complete, and not being written any more
     step: int | None = None  # its own count, where it can be known; else the supervisor counts
+    root: Path | None = None  # in the store, files bear their names relative to it; without it, their last names
 
 
 class Program(Protocol):
@@ -35,12 +36,16 @@ class Program(Protocol):
         """
 
     def checkpoint(self) -> Checkpoint | None:
-        """Its newest complete checkpoint since `begin`; None when it has none yet. Looked at while it runs, and once
-        more after `verdict`. Files may be overwritten in place later: who copies one looks before and after.
+        """Its newest complete checkpoint since `begin`; None when it has none yet.
+
+        Looked at while it runs, and once more after `verdict`. The same one is given again and again.
         """
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
-        """What makes it write a checkpoint and end: a signal for its process group, or a command to run."""
+        """What makes it write a checkpoint and end: a signal for its process group, or a command to run.
+
+        What that command's exit code says is not to be trusted; whether the program ends is.
+        """
 
     def verdict(self, ended: Ended) -> Verdict:
         """Whether it is done: exit codes lie."""
