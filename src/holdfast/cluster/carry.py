@@ -1,0 +1,218 @@
+"""Carry: what becomes of a job whose outermost process has stopped: carried on, or left alone. The last act of that process."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ..errors import ClusterError, StoreError, Superseded
+from ..job import Job
+from . import slurm
+from .ask import Silent
+from .cause import Cause, Heard, cause
+from .slurm import Seen
+
+HOLD = "hold"  # a file of this name in a run's directory forbids it
+MOST_REQUEUES = 1000
+PATIENCE_S = 600.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
+
+How = Literal["requeued", "submitted", "by slurm", "cancelled", "held", "limit", "unclear", "superseded", "failed"]
+
+
+class Carried(NamedTuple):
+    """What was done, and the line that says so."""
+
+    how: How
+    cause: Cause
+    line: str
+
+
+class Journal(NamedTuple):
+    """Where it is written down, before it is done."""
+
+    record: Callable[..., Any]  # (event, **facts); durable when it returns
+    requeues: int = 0  # lines `requeued` in it so far
+
+
+def carry_on(
+    job: Job,
+    heard: Heard,
+    journal: Journal,
+    *,
+    places: Sequence[Path] = (),
+    limit: int = MOST_REQUEUES,
+    successor: Path | None = None,
+    meanwhile: Callable[[str], Any] | None = None,
+    patience_s: float = PATIENCE_S,
+) -> Carried:
+    """Requeue the job if the scheduler's own evidence says that it was preempted or ran out of time, and not otherwise.
+
+    The evidence is asked for immediately before. Refused, it submits `successor`, or the job's own script, to begin after
+    this job. A file `hold` in one of the `places` forbids it, and so do `limit` requeues in the journal. While the
+    scheduler is away it tries again, for `patience_s`; `meanwhile` gets a line at the first failure. Never raises, never
+    speaks: the caller says the line.
+    """
+    turn = _Turn(job, heard, journal, tuple(places), limit, successor)
+    give_up_s, wait_s = time.monotonic() + patience_s, FIRST_WAIT_S
+    while True:
+        try:
+            return turn.take()
+        except Superseded as error:
+            return Carried("superseded", "requeued", str(error))
+        except Silent as error:
+            if time.monotonic() + wait_s > give_up_s:
+                return turn.failed(error)
+            if wait_s == FIRST_WAIT_S and meanwhile is not None:
+                meanwhile(f"{error}; trying again. {turn.to_go_on()}")
+        except ClusterError as error:
+            return turn.failed(error)
+        time.sleep(wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
+        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
+class _Turn:
+    """One job's end."""
+
+    def __init__(
+        self, job: Job, heard: Heard, journal: Journal, places: Sequence[Path], limit: int, successor: Path | None
+    ) -> None:
+        self.job, self.heard, self.journal, self.places = job, heard, journal, places
+        self.limit, self.successor = limit, successor
+        self.seen: Seen | None = None
+        self.why: Cause = "unclear"
+        self._recorded = False
+
+    def take(self) -> Carried:
+        """One try.
+
+        Raises:
+            Silent: the scheduler is away.
+            ClusterError: it is not, and says nothing that we understand.
+            Superseded: a later attempt owns the run: a requeue would end that one.
+        """
+        self.seen = slurm.seen(self.job)
+        self.why = cause(self._lead(), self.job.restart_count, self.seen)
+        name = f"job {self.job.id}"
+        if self.why == "requeued":
+            return self._left("by slurm", f"{name}: Slurm starts it again by itself")
+        if self.why == "cancelled":
+            return self._left("cancelled", f"{name} was cancelled, and is not requeued. {self.to_go_on()}")
+        if self.why == "unclear":
+            unclear = f"{name}: why {self.heard.what} came is unclear ({self._evidence()}), so it is not requeued"
+            return self._left("unclear", f"{unclear}. {self.to_go_on()}")
+        held = next((place for place in self.places if (place / HOLD).exists()), None)
+        if held is not None:
+            release = f"holdfast release {shlex.quote(str(held))} && "
+            return self._left("held", f"{name} is not requeued: {held} is on hold. {self.to_go_on(release)}")
+        if self.journal.requeues >= self.limit:
+            often = f"it was requeued {self.journal.requeues} times, and {self.limit} are the most"
+            return self._left("limit", f"{name} is not requeued: {often}. {self.to_go_on()}")
+        return self._carry(name)
+
+    def failed(self, error: ClusterError) -> Carried:
+        """Nothing works: exactly what the user must type."""
+        return self._left("failed", f"job {self.job.id} could not be requeued: {error}. {self.to_go_on()}")
+
+    def to_go_on(self, first: str = "") -> str:
+        """What the user must do: requeue it while Slurm remembers the job, submit its script later."""
+        seen = self.seen
+        if seen is not None and not seen.batch:
+            return "To go on, start it again as you did"
+        command = str(self.successor or (seen.command if seen else ""))
+        sbatch = f"sbatch {f'--array={self.job.task} ' if self.job.task else ''}{command}" if command else ""
+        again = f"scontrol requeue {self.job.id}" if seen is None or seen.requeue else ""
+        return f"To go on, type: {first}{' || '.join(filter(None, [again, sbatch])) or 'sbatch, with its script'}"
+
+    def _carry(self, name: str) -> Carried:
+        if not self._recorded:  # before the call: the room may be fenced right after it
+            self._record("requeued", restart_count=self.job.restart_count)
+            self._recorded = True
+        try:
+            slurm.requeue(self.job)
+            return Carried("requeued", self.why, f"{name}: {self.why}; requeued")
+        except Silent:
+            raise
+        except ClusterError as error:
+            refusal = error
+        if self._already():
+            return Carried("by slurm", "requeued", f"{name}: Slurm starts it again by itself")
+        try:
+            number = self._submit()
+        except ClusterError as error:  # also when nobody knows whether it was done: two would be worse than none
+            return self.failed(ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}"))
+        self._note("submitted", successor=number)
+        return Carried("submitted", self.why, f"{name}: {self.why}; {refusal}. Job {number} goes on after it")
+
+    def _already(self) -> bool:
+        """Whether the refusal means that somebody was faster."""
+        seen = slurm.seen(self.job)
+        return seen is not None and seen.restarts > self.job.restart_count
+
+    def _submit(self) -> str:
+        """The job that begins when this one has ended."""
+        if self.successor is not None:
+            return slurm.submit([*self._dependency(), str(self.successor)])
+        seen, script = self.seen, self._script()
+        if seen is None or not (script or seen.command):
+            raise ClusterError("there is no batch script")
+        if " " in seen.command:
+            raise ClusterError(f"the words of `sbatch {seen.command}` cannot be told apart")
+        options = [f"--{name}={value}" for name, value in seen.options.items() if not _says(script, name)]
+        return slurm.submit([*self._dependency(), *options, *([] if script else [seen.command])], script)
+
+    def _script(self) -> str:
+        """The script as it was submitted; its file may have changed since. Empty when Slurm does not give it."""
+        try:
+            return slurm.batch_script(self.job)
+        except Silent:
+            raise
+        except ClusterError:
+            return ""
+
+    def _dependency(self) -> list[str]:
+        array = [f"--array={self.job.task}"] if self.job.task else []
+        return [f"--dependency=afterany:{self.job.id}", *array]
+
+    def _lead(self) -> Heard:
+        """What we heard; of a notice without a known lead, what the job's script says of it."""
+        heard = self.heard
+        if heard.lead_s is not None or heard.what == "deadline" or self.seen is None or self.seen.state != "RUNNING":
+            return heard
+        return heard._replace(lead_s=slurm.lead_s(self._script()).get(heard.what))
+
+    def _evidence(self) -> str:
+        return f"state {self.seen.state}, reason {self.seen.reason}" if self.seen else "Slurm does not know the job"
+
+    def _left(self, how: How, line: str) -> Carried:
+        self._note("not_requeued", how=how)
+        return Carried(how, self.why, line)
+
+    def _record(self, event: str, **facts: Any) -> None:
+        """Journal it. A full disk is no reason to stop here.
+
+        Raises:
+            Superseded: a later attempt owns the run.
+        """
+        try:
+            self.journal.record(event, cause=self.why, job=self.job.id, heard=self.heard.what, **facts)
+        except Superseded:
+            raise
+        except (StoreError, OSError):
+            return
+
+    def _note(self, event: str, **facts: Any) -> None:
+        with suppress(Superseded):  # what is noted so calls for nothing any more
+            self._record(event, **facts)
+
+
+def _says(script: str, option: str) -> bool:
+    """Whether the script itself sets this option of sbatch."""
+    letter = {"job-name": "J", "partition": "p", "time": "t", "chdir": "D", "account": "A", "qos": "q"}[option]
+    return bool(re.search(rf"^#SBATCH\s(?:.*\s)?(?:--{option}[= ]|-{letter})", script, re.MULTILINE))

@@ -1,0 +1,98 @@
+"""Outermost: which process speaks for a job. A supervisor announces itself to what it starts, in two ways.
+
+The environment tells most children. A file in the submit directory tells those that were started with an environment of
+their own (`srun --export=NONE`, a container).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from .. import disk
+from ..job import Job, job
+
+SUPERVISOR = "HOLDFAST_SUPERVISOR"
+RUN_HERE = "run-here.json"  # in the supervisor's directory: where the run is that it looks after
+
+# Of one job, only the process with number 0 speaks; launchers inside a job count by themselves.
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+
+
+class _Announced(msgspec.Struct, frozen=True):
+    directory: str
+    restart_count: int
+    pid: int
+    host: str
+
+
+class _RunHere(msgspec.Struct, frozen=True):
+    run: str
+
+
+@contextmanager
+def announced(directory: Path) -> Iterator[dict[str, str]]:
+    """While it holds, children know that a supervisor with this directory speaks for the job.
+
+    What it yields belongs into the child's environment. Where the submit directory cannot be written, that is all.
+    """
+    directory = directory.absolute()
+    place = _place()
+    here = job()
+    if place is not None and here is not None:
+        facts = _Announced(str(directory), here.restart_count, os.getpid(), platform.node())
+        with suppress(OSError):
+            disk.make_dirs(place.parent)
+            disk.replace_with(place, [msgspec.json.encode(facts) + b"\n"])
+    try:
+        yield {SUPERVISOR: str(directory)}
+    finally:
+        if place is not None:
+            with suppress(OSError):
+                disk.remove_file(place)
+                disk.remove_dir(place.parent)  # if nothing else is in it
+
+
+def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The directory of the supervisor that speaks for this process; None when there is none."""
+    if environment.get(SUPERVISOR):
+        return Path(environment[SUPERVISOR])
+    here, place = job(environment), _place(environment)
+    if here is None or place is None:
+        return None
+    try:
+        facts = msgspec.json.decode(place.read_bytes(), type=_Announced)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return Path(facts.directory) if facts.restart_count == here.restart_count else None
+
+
+def speaks(here: Job, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the job's number 0, and may ask the scheduler."""
+    ranks = [environment[name] for name in _RANKS if environment.get(name)]
+    return here.process == 0 and all(rank == "0" for rank in ranks)
+
+
+def tell_run(directory: Path, run: Path) -> None:
+    """Tell the supervisor where the run lives. A directory that is gone or read-only is no reason to fail."""
+    with suppress(OSError):
+        disk.replace_with(directory / RUN_HERE, [msgspec.json.encode(_RunHere(str(run.absolute()))) + b"\n"])
+
+
+def run_of(directory: Path) -> Path | None:
+    """The run that was told to this supervisor; None before one was."""
+    try:
+        return Path(msgspec.json.decode((directory / RUN_HERE).read_bytes(), type=_RunHere).run)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _place(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Where the announcement for this job is."""
+    here, submitted = job(environment), environment.get("SLURM_SUBMIT_DIR")
+    return Path(submitted) / ".holdfast" / f"job-{here.id}.json" if here and submitted else None
