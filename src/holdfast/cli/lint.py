@@ -1,0 +1,63 @@
+"""`holdfast lint`: what batch scripts will do otherwise than their author thinks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..cluster import batch, lint
+from ..cluster.batch import Around
+from ..errors import NotFound
+from . import measured, options
+from .shown import echo, echo_json
+
+
+@click.command(short_help="Find what a Slurm batch script does wrong.")
+@click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.option("--run", metavar="RUN", shell_complete=options.directories, help="Judge by what RUN's saves took.")
+@options.as_json
+def command(scripts: tuple[str, ...], run: str | None, as_json: bool) -> int:
+    """Find, in Slurm batch scripts, signals that reach nobody, output that is lost, requeues that do not come.
+
+    Each finding has its reason and its fix; nothing is run. Folders are looked for where you are, as sbatch would. A
+    comment "# holdfast: allow RULE" in a script switches a rule off. Exit 0: nothing found, 1: findings.
+    """
+    if run is not None and not os.path.isdir(run):
+        raise NotFound(f"{run}: no such directory; expected a run's")
+    found = [{"file": script, **each} for script in scripts for each in findings(Path(script), run)]
+    if as_json:
+        echo_json({"findings": found})
+    else:
+        for each in found:
+            echo(line(each))
+    return 1 if found else 0
+
+
+def line(finding: dict[str, Any]) -> str:
+    """One finding, as compilers write them."""
+    return "{file}:{line}: {what}: {why}; {fix} [{rule}]".format(**finding)
+
+
+def findings(script: Path, run: str | None = None) -> list[dict[str, Any]]:
+    """What is wrong with the script in this file, if it is submitted from here."""
+    text = script.read_text(encoding="utf-8", errors="replace")
+    read = batch.read(text, Around())
+    place = Path(read.chdir or ".")
+    directory = run or read.directory
+    around = Around(
+        exists=lambda folder: (place / folder).is_dir(),
+        read=lambda name: _text(place / name) or _text(script.parent / name),
+        save_s=measured.save_s(place / directory) if directory else None,
+    )
+    return [each._asdict() for each in lint.lint(text, around)]
+
+
+def _text(path: Path) -> str:
+    """A file's text; empty when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    except OSError:
+        return ""

@@ -1,0 +1,21 @@
+"""Measured: what the saves of a run took, from its journals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .. import journal
+from ..cluster import outermost
+
+
+def save_s(directory: str | Path) -> float | None:
+    """The longest save of the last attempt that made any, in seconds; None when none was made.
+
+    `directory` is a run's, or that of a supervisor which knows where its run is.
+    """
+    place = Path(directory)
+    for log in reversed(journal.logs(outermost.run_of(place) or place)):
+        took = [float(event["save_s"]) for event in log.events if event.get("event") == "saved" and "save_s" in event]
+        if took:
+            return max(took)
+    return None

@@ -1,0 +1,175 @@
+"""Batch: a Slurm batch script as lint sees it: its options, its commands, its traps, and the program it is for. Pure."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from . import bash, sbatch
+from .bash import Command
+
+# Commands that prepare or tidy up; what else a script starts is its work.
+_QUICK = """
+. : [ [[ alias basename break builtin cat cd chmod complete conda continue cp curl cut date declare df dirname du
+echo env eval exit export false find free grep head hostname hash id kill let ln local ls mamba mkdir mktemp module
+ml mv nproc nvidia-smi pip popd printenv printf pushd pwd python3-config read readonly return rm rmdir rsync sacct
+sbatch scancel scontrol sed seq set shift shopt sinfo sleep sort source squeue sstat stage tail tar tee test touch
+trap true type ulimit umask unalias uname unset unzip wait wc wget which
+"""
+QUICK = frozenset(_QUICK.split())
+
+
+class Around(NamedTuple):
+    """What a rule may know besides the script."""
+
+    exists: Callable[[str], bool] = lambda _: True  # a folder, as the job would find it
+    read: Callable[[str], str | None] = lambda _: None  # the text of a file that the script starts
+    save_s: float | None = None  # what a save was measured to take
+
+
+class Trap(NamedTuple):
+    line: int
+    handler: str  # "" where the signal is ignored
+    signals: tuple[str, ...]
+
+
+class Script(NamedTuple):
+    """A batch script, read."""
+
+    options: Sequence[sbatch.Option]
+    late: Sequence[int]  # #SBATCH lines that sbatch does not look at
+    signal: sbatch.Signal | None
+    commands: Sequence[Command]
+    around: Around
+
+    def option(self, *names: str) -> sbatch.Option | None:
+        """The last of these options."""
+        return next((option for option in reversed(self.options) if option.name in names), None)
+
+    @property
+    def body(self) -> list[Command]:
+        """What runs, in order: functions in the place where they are called."""
+        return [inner for command in self.commands if command.function is None for inner in self._called(command, 3)]
+
+    def _called(self, command: Command, depth: int) -> list[Command]:
+        inner = [each for each in self.commands if each.function == command.words[0]] if depth else []
+        expanded = [nested for each in inner for nested in self._called(each, depth - 1)]
+        return [each._replace(background=each.background or command.background) for each in expanded] or [command]
+
+    @property
+    def work(self) -> Command | None:
+        """The last program that the script starts: what the job is for."""
+        return next((command for command in reversed(self.body) if is_work(command)), None)
+
+    @property
+    def traps(self) -> list[Trap]:
+        return [trap for command in self.body if (trap := _trap(command)) is not None]
+
+    def handler(self, trap: Trap) -> list[Command]:
+        """The commands of a trap, also of functions that it calls."""
+        return [inner for command in _handling(trap) for inner in self._called(command, 3)]
+
+    @property
+    def everything(self) -> list[Command]:
+        """All commands, also those of traps."""
+        return [*self.commands, *(each for trap in self.traps for each in _handling(trap))]
+
+    @property
+    def supervised(self) -> bool:
+        """Whether `holdfast run`, or a Python script that uses Holdfast, does the work."""
+        return any(is_holdfast(command) or self._uses_holdfast(command) for command in self.body)
+
+    def _uses_holdfast(self, command: Command) -> bool:
+        texts = (self.around.read(word) for word in program(command) if word.endswith(".py"))
+        return any(re.search(r"^\s*(from|import) holdfast\b", text or "", re.MULTILINE) for text in texts)
+
+    @property
+    def directory(self) -> str | None:
+        """What the script says to `holdfast run --run`."""
+        words = next((command.words for command in self.body if is_holdfast(command)), ())
+        own = [word.removeprefix("--run=") for word in words[: [*words, "--"].index("--")]]
+        if "--run" in own[:-1]:
+            return own[own.index("--run") + 1]
+        return next((word for word, written in zip(own, words, strict=False) if word != written), None)
+
+    @property
+    def chdir(self) -> str | None:
+        """Where the job runs, unless it is where it was submitted."""
+        option = self.option("chdir")
+        return option.value if option else None
+
+    @property
+    def requeues(self) -> list[Command]:
+        return [command for command in self.everything if command.words[:2] == ("scontrol", "requeue")]
+
+    @property
+    def chained(self) -> sbatch.Option | None:
+        """`--array=1-10%1`: one task after the other."""
+        array = self.option("array")
+        return array if array and (array.value or "").endswith("%1") else None
+
+    @property
+    def restartable(self) -> bool:
+        """Whether the same job may start again."""
+        said = self.option("requeue", "no-requeue")
+        return said is None or said.name == "requeue" or bool(self.requeues)
+
+    @property
+    def gpus(self) -> bool:
+        return any(option.name.startswith("gpu") or "gpu" in (option.value or "") for option in self.options)
+
+    @property
+    def several_tasks(self) -> bool:
+        counts = (option.value for option in self.options if option.name in ("ntasks", "ntasks-per-node", "nodes"))
+        return any((value or "1").split("-")[-1] != "1" for value in counts)
+
+
+def read(text: str, around: Around) -> Script:
+    """The script that `text` is."""
+    options, late = sbatch.directives(text)
+    return Script(options, late, sbatch.signal(options), bash.commands(text), around)
+
+
+def program(command: Command) -> tuple[str, ...]:
+    """The command's words, without assignments and without `exec` and its like before the program."""
+    words = list(command.words)
+    while words and (re.match(r"\w+(\[\w+\])?\+?=", words[0]) or words[0] in ("exec", "command", "nohup", "time")):
+        words.pop(0)
+    return tuple(words)
+
+
+def is_exec(command: Command) -> bool:
+    return "exec" in command.words[:1] and len(program(command)) > 0
+
+
+def is_work(command: Command) -> bool:
+    words = program(command)
+    return bool(words) and words[0] not in QUICK and not words[0].startswith("((")
+
+
+def is_holdfast(command: Command) -> bool:
+    words = program(command)
+    if words[1:4] == ("-m", "holdfast", "run"):
+        return True
+    return len(words) > 1 and os.path.basename(words[0]) == "holdfast" and words[1] == "run"
+
+
+def _handling(trap: Trap) -> list[Command]:
+    commands = bash.commands(trap.handler)
+    return [command._replace(line=trap.line + command.line - 1) for command in commands]
+
+
+def _trap(command: Command) -> Trap | None:
+    words = [word for word in command.words if word != "--"]
+    if words[0] != "trap" or len(words) < 3 or words[1] in ("-", "-l", "-p"):
+        return None
+    return Trap(command.line, words[1], tuple(sbatch.signal_name(word) for word in words[2:]))
+
+
+def starts(command: Command, name: str) -> bool:
+    """Whether a program of that name is started, also by another one."""
+    return any(os.path.basename(word) == name for word in program(command)) or (
+        name == "torchrun" and any("torch.distributed.run" in word for word in command.words)
+    )

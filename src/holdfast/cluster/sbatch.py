@@ -1,0 +1,153 @@
+"""sbatch's options: from the words of a command line or of `#SBATCH` lines, always under their long names. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..errors import UsageError
+
+# Source: sbatch(1), OPTIONS.
+_LETTERS = """
+A account   a array   B extra-node-info   b begin   C constraint   c cpus-per-task   d dependency   D chdir   e error
+F nodefile   G gpus   H hold   i input   J job-name   k no-kill   L licenses   M clusters   m distribution   N nodes
+n ntasks   O overcommit   o output   p partition   Q quiet   q qos   S core-spec   s oversubscribe   t time   v verbose
+W wait   w nodelist   x exclude
+"""
+LONG = dict(zip(_LETTERS.split()[::2], _LETTERS.split()[1::2], strict=True))
+ALONE = "HkOQsvW"  # letters that take no value
+DIRECTIVE = re.compile(r"#SBATCH(?=[ \t])")
+
+
+class Option(NamedTuple):
+    """One option: `--name=value`, or `--name`."""
+
+    name: str
+    value: str | None = None
+    line: int = 0  # of the script
+
+    def __str__(self) -> str:
+        return f"--{self.name}" + ("" if self.value is None else f"={_quoted(self.value)}")
+
+
+class Signal(NamedTuple):
+    """What `--signal` asks for."""
+
+    name: str  # "USR1"
+    batch: bool  # for the batch shell's own process alone
+    lead_s: int
+
+
+def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
+    """The options that `words` spell, in order; a word without a dash is the value of the option before it.
+
+    Raises:
+        UsageError: a word belongs to no option.
+    """
+    found: list[Option] = []
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            found.append(Option(name, value if equals else None, line))
+        elif word.startswith("-") and len(word) > 1:
+            found += _short(word[1:], line)
+        elif found and found[-1].value is None:
+            found[-1] = found[-1]._replace(value=word)
+        else:
+            raise UsageError(f"{word!r} is neither an option nor the value of one; the command comes after --")
+    return found
+
+
+def merged(*layers: Iterable[Option]) -> list[Option]:
+    """All options, a later one in the place of an earlier one of the same name."""
+    found: dict[str, Option] = {}
+    for option in (option for layer in layers for option in layer):
+        found[option.name] = option
+    return list(found.values())
+
+
+def directives(text: str) -> tuple[list[Option], list[int]]:
+    """The options in a script's `#SBATCH` lines, and the numbers of those lines that come too late: after a command.
+
+    Source: sbatch(1): lines after the first that is neither a comment nor empty are not looked at.
+    """
+    found: list[Option] = []
+    late: list[int] = []
+    begun = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := DIRECTIVE.match(line):
+            if begun:
+                late.append(number)
+            else:
+                found += parse(_words(line[match.end() :]), line=number)
+        elif line.strip() and not line.lstrip().startswith("#"):
+            begun = True
+    return found, late
+
+
+def signal(options: Iterable[Option]) -> Signal | None:
+    """The signal that Slurm is asked to send before the time is over.
+
+    Source: sbatch(1), --signal: [{R|B}:]<sig_num>[@sig_time], 60 s by default.
+    """
+    text = next((option.value for option in reversed(list(options)) if option.name == "signal"), None)
+    match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", text or "", re.IGNORECASE)
+    if match is None:
+        return None
+    where, name, lead = match.groups()
+    return Signal(signal_name(name), "B" in (where or "").upper(), int(lead or 60))
+
+
+def limit_s(options: Iterable[Option]) -> float:
+    """The time limit in seconds; infinity when none is asked for.
+
+    Source: sbatch(1), --time: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
+    """
+    text = next((option.value for option in reversed(list(options)) if option.name == "time"), None) or ""
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text) or text == "0":
+        return float("inf")
+    days, _, clock = text.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if not days and len(parts) < 3:
+        parts = [0, *parts]  # minutes come first
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def signal_name(text: str) -> str:
+    """A signal's name without SIG: "USR1" for "SIGUSR1", "usr1" and "10"."""
+    numbers = {"1": "HUP", "2": "INT", "3": "QUIT", "9": "KILL", "10": "USR1", "12": "USR2", "15": "TERM", "18": "CONT"}
+    return numbers.get(text, text.upper().removeprefix("SIG"))
+
+
+def _short(letters: str, line: int) -> list[Option]:
+    """-N2, -p long, -HW."""
+    letter, rest = letters[0], letters[1:]
+    name = LONG.get(letter)
+    if name is None:
+        raise UsageError(f"-{letter} is no option of sbatch")
+    if letter in ALONE and rest:
+        return [Option(name, None, line), *_short(rest, line)]
+    return [Option(name, rest or None, line)]
+
+
+def _quoted(value: str) -> str:
+    if "\n" in value:
+        raise UsageError(f"{value!r}: a line of a batch script cannot hold a line break")
+    return value if re.fullmatch(r"[^\s\"'\\#]+", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+
+
+def _words(text: str) -> list[str]:
+    """As sbatch splits a directive: quotes, backslashes, and a comment where a word would begin."""
+    words: list[str] = []
+    for match in re.finditer(r"""(#.*)|((?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s\\])+)""", text):
+        if match[1]:
+            break
+        words.append(re.sub(r"""\\(.)|"((?:\\.|[^"\\])*)"|'([^']*)'""", _unquoted, match[2]))
+    return words
+
+
+def _unquoted(match: re.Match[str]) -> str:
+    escaped, double, single = match.groups()
+    return escaped or single or re.sub(r"\\(.)", r"\1", double or "")

@@ -1,0 +1,175 @@
+"""Script: the text of the batch script that `holdfast submit` hands to sbatch. Pure.
+
+People read it: it says what it does and why, and runs as it is when it is submitted by hand.
+"""
+
+from __future__ import annotations
+
+import os.path
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..errors import UsageError
+from . import sbatch
+from .sbatch import Option
+
+LEAD_S = 120
+LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun")
+OURS = {  # what we write ourselves -> what to say instead
+    "signal": "--lead SECONDS",
+    "array": "--chain N",
+    "open-mode": "nothing: it is append, or a restart would empty the output",
+    "wrap": "the command after --",
+    "parsable": "--json",
+    "test-only": "--dry-run",
+    "wait": "nothing: look with squeue",
+}
+
+
+class Order(NamedTuple):
+    """What is to be run, and how."""
+
+    command: Sequence[str]
+    directory: str  # of the supervisor, as the job sees it
+    options: Sequence[Option] = ()  # for sbatch
+    lead_s: int = LEAD_S
+    chain: int | None = None
+    setup: Sequence[str] = ()  # lines of the user's own
+    stage: Sequence[str] = ()  # files or folders to copy to $SLURM_TMPDIR
+    supervisor: Sequence[str] = ()  # options of `holdfast run`
+    holdfast: str = "holdfast"  # how the job calls it, as shell text
+
+
+def script(order: Order) -> str:
+    """The whole text.
+
+    Raises:
+        UsageError: an option of sbatch that is ours to write, or a value that fits in no script.
+    """
+    parts = [_head(order), _ignoring(order), _setup(order), _staging(order), _torchrun(order), _start(order)]
+    return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines) + "\n"
+
+
+def options(order: Order) -> list[Option]:
+    """All options of the script: the user's, where they are silent ours, and those that make it survive."""
+    for option in order.options:
+        if option.name in OURS:
+            raise UsageError(f"--{option.name} is written by holdfast submit; say {OURS[option.name]}")
+    number = "%A" if order.chain else "%j"  # one file for the whole chain
+    ours = [Option("job-name", name(order.command)), Option("output", f"{order.directory}/slurm-{number}.out")]
+    given = sbatch.merged(ours, order.options)
+    if not any(option.name == "no-requeue" for option in given):
+        given = [*(option for option in given if option.name != "requeue"), Option("requeue")]
+    chain = [Option("array", f"1-{order.chain}%1")] if order.chain else []
+    signal = Option("signal", f"B:{notice(order)}@{order.lead_s}")
+    return [*given, *chain, Option("open-mode", "append"), signal]
+
+
+def name(command: Sequence[str]) -> str:
+    """What a command is called after: the script's name, else the program's."""
+    words = [word for word in command if not word.startswith("-")]
+    script = next((word for word in words if word.endswith((".py", ".sh", ".R", ".jl", ".m"))), None)
+    stem = os.path.splitext(os.path.basename(script or words[0]))[0] if words else ""
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in stem) or "job"
+
+
+def notice(order: Order) -> str:
+    """The signal that announces the end. Some versions of NCCL (2.12, 2.13) take USR1 for themselves."""
+    return "USR2" if _several(order.options) or _is_torchrun(order) else "USR1"
+
+
+def _head(order: Order) -> Iterator[str]:
+    why = {
+        "requeue": "preempted, or its node lost: Slurm starts the job again",
+        "open-mode": "or each start would empty the output",
+        "signal": f"a notice, {order.lead_s} to {order.lead_s + 30} s before the time is over",
+        "array": "one task after the other, each going on where the last one stopped",
+    }
+    lines = [(f"#SBATCH {option}", why.get(option.name)) for option in options(order)]
+    width = max(len(line) for line, reason in lines if reason)
+    yield "#!/bin/bash"
+    yield f"# Written by holdfast submit. Change it as you like: holdfast lint {shlex.quote(order.directory)}/job.sh, then sbatch it."
+    for line, reason in lines:
+        yield f"{line:<{width}}  # {reason}" if reason else line
+
+
+def _ignoring(order: Order) -> Iterator[str]:
+    yield "# Until holdfast listens the notice must not end this shell. What came before, holdfast knows by the clock."
+    yield f"trap '' {notice(order)}"
+
+
+def _setup(order: Order) -> Iterator[str]:
+    yield from order.setup
+
+
+def _staging(order: Order) -> Iterator[str]:
+    """A copy counts when its mark was written, after its last byte: what was cut short is copied again."""
+    if not order.stage:
+        return
+    names = [os.path.basename(source.rstrip("/")) for source in order.stage]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"--stage: two of them are called {twice}, and both would be $SLURM_TMPDIR/{twice}")
+    yield "# Copies $1 to the node's own disk, unless a whole copy is there already that is not older."
+    yield "stage() {"
+    yield "    local copy=$SLURM_TMPDIR/${1##*/}"
+    yield '    mkdir -p "$SLURM_TMPDIR" || return'
+    yield '    [ -e "$copy.whole" ] && [ -z "$(find -L "$1" -newer "$copy.whole" -print -quit)" ] && return'
+    yield '    rm -rf "$copy" "$copy.whole" && touch "$copy.begun" && cp -RL "$1" "$copy" && mv "$copy.begun" "$copy.whole"'
+    yield "}"
+    yield ': "${SLURM_TMPDIR:?is not set on this cluster: export it, with holdfast submit --setup}"'
+    each = ""
+    if _count(order.options, "nodes") > 1:
+        yield "export -f stage"
+        each = 'srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" bash -c \'stage "$0"\' '
+    for source in order.stage:
+        yield f"{each or 'stage '}{shlex.quote(source.rstrip('/'))} || exit 1"
+
+
+def _torchrun(order: Order) -> Iterator[str]:
+    if _is_torchrun(order):
+        yield f"# Otherwise torchrun would die of {notice(order)}, and kill its processes after 30 s. Old versions of torch know neither."
+        yield f"export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{notice(order)} PET_SHUTDOWN_TIMEOUT={order.lead_s}"
+
+
+def _start(order: Order) -> Iterator[str]:
+    supervisor = list(order.supervisor)
+    if order.chain or any(option.name == "no-requeue" for option in order.options):
+        supervisor.append("--no-requeue")
+    if order.chain:
+        supervisor.append("--chain")
+    words = [order.holdfast, "run", "--run", shlex.quote(order.directory), *map(shlex.quote, supervisor), "--"]
+    launcher, command = _launched(order)
+    yield "# exec: holdfast takes the place of this shell, and so hears what Slurm has to say."
+    yield " ".join(["exec", *words, *launcher, *map(shlex.quote, command)])
+
+
+def _launched(order: Order) -> tuple[list[str], Sequence[str]]:
+    """Shell words that start the command once per task, and the command."""
+    if os.path.basename(order.command[0]) in LAUNCHERS[:-1] or not _several(order.options):
+        return [], order.command
+    if not _is_torchrun(order):  # since Slurm 22.05 srun does not take over the CPUs by itself
+        cpus = any(option.name == "cpus-per-task" for option in order.options)
+        return ["srun", *(['--cpus-per-task="$SLURM_CPUS_PER_TASK"'] if cpus else [])], order.command
+    if _count(order.options, "nodes") == 1 or any(
+        word.startswith(("--rdzv", "--master", "--nnodes")) for word in order.command
+    ):
+        return [], order.command
+    first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((15000 + SLURM_JOB_ID % 10000))"'
+    words = ["srun", "--ntasks-per-node=1", order.command[0], '--nnodes="$SLURM_JOB_NUM_NODES"', "--rdzv-backend=c10d"]
+    return [*words, f"--rdzv-endpoint={first}"], order.command[1:]
+
+
+def _is_torchrun(order: Order) -> bool:
+    return os.path.basename(order.command[0]) == "torchrun"
+
+
+def _several(options: Sequence[Option]) -> bool:
+    return any(_count(options, each) > 1 for each in ("ntasks", "ntasks-per-node", "nodes"))
+
+
+def _count(options: Sequence[Option], name: str) -> int:
+    value = next((option.value for option in reversed(options) if option.name == name), None) or "1"
+    number = value.split("-")[0]
+    return int(number) if number.isdecimal() else 1

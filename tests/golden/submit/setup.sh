@@ -1,0 +1,31 @@
+#!/bin/bash
+# Written by holdfast submit. Change it as you like: holdfast lint .holdfast/train/job.sh, then sbatch it.
+#SBATCH --job-name=train
+#SBATCH --output=.holdfast/train/slurm-%j.out
+#SBATCH --gpus-per-task=1
+#SBATCH --cpus-per-task=4
+#SBATCH --mem=16G
+#SBATCH --time=0:15:00
+#SBATCH --requeue            # preempted, or its node lost: Slurm starts the job again
+#SBATCH --open-mode=append   # or each start would empty the output
+#SBATCH --signal=B:USR1@300  # a notice, 300 to 330 s before the time is over
+
+# Until holdfast listens the notice must not end this shell. What came before, holdfast knows by the clock.
+trap '' USR1
+
+module load anaconda/3
+conda activate pytorch
+
+# Copies $1 to the node's own disk, unless a whole copy is there already that is not older.
+stage() {
+    local copy=$SLURM_TMPDIR/${1##*/}
+    mkdir -p "$SLURM_TMPDIR" || return
+    [ -e "$copy.whole" ] && [ -z "$(find -L "$1" -newer "$copy.whole" -print -quit)" ] && return
+    rm -rf "$copy" "$copy.whole" && touch "$copy.begun" && cp -RL "$1" "$copy" && mv "$copy.begun" "$copy.whole"
+}
+: "${SLURM_TMPDIR:?is not set on this cluster: export it, with holdfast submit --setup}"
+stage '/network/datasets/cifar 10' || exit 1
+stage /network/datasets/cifar.tar.gz || exit 1
+
+# exec: holdfast takes the place of this shell, and so hears what Slurm has to say.
+exec holdfast run --run .holdfast/train -- python train.py

@@ -1,0 +1,457 @@
+"""Lint: what batch scripts do otherwise than their author thinks. What is claimed of bash here is tried on bash itself."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast import journal
+from holdfast.cli import commands
+from holdfast.cluster import bash, sbatch
+from holdfast.cluster.batch import Around
+from holdfast.cluster.lint import RULES, lint
+
+CLEAN = """\
+#!/bin/bash
+#SBATCH --time=1:00:00
+#SBATCH --requeue --open-mode=append
+#SBATCH --signal=B:USR1@300
+module load anaconda/3
+exec holdfast run -- python train.py
+"""
+
+# As Mila's guide has it: a handler, and after it exec.
+MILA = """\
+#!/bin/bash
+#SBATCH --gpus-per-task=1
+#SBATCH --mem=16G
+#SBATCH --time=00:15:00
+#SBATCH --requeue
+#SBATCH --signal=B:TERM@300 # five minutes
+                            # and a second line
+on_signal()
+{
+    echo "told to stop"
+    wait
+}
+
+trap 'on_signal' SIGINT SIGTERM SIGCONT
+
+echo "Date:     $(date)"
+module --quiet purge
+module load anaconda/3
+conda activate pytorch
+mkdir -p $SLURM_TMPDIR/data
+cp --update /network/datasets/cifar10/cifar-10-python.tar.gz $SLURM_TMPDIR/data/
+unset CUDA_VISIBLE_DEVICES
+exec python main.py
+"""
+
+# As Northeastern's guide has it: ten tasks, one at a time; GROMACS under srun, and a program in the foreground.
+GROMACS = """\
+#!/bin/bash
+#SBATCH --partition=short
+#SBATCH --nodes=1
+#SBATCH --time=12:00:00
+#SBATCH --ntasks=56
+#SBATCH --array=1-10%1  # one at a time
+#SBATCH --output=myrun-%A_%a.out
+
+module load gromacs/2020.3-gpu-mpi
+source /shared/gromacs/bin/GMXRC.bash
+
+srun --mpi=pmi2 -n $SLURM_NTASKS gmx_mpi mdrun -ntomp 1 -s myrun.tpr -v -dlb yes -cpi state
+"""
+TENSORFLOW = """\
+#!/bin/bash
+#SBATCH --time=00:10:00
+#SBATCH --gres=gpu:1
+#SBATCH --output=%A-%a.out
+#SBATCH --array=1-10%1
+
+source activate tf_gpu
+numOfSteps=$(( 500 * SLURM_ARRAY_TASK_ID ))
+python train_with_checkpoints.py $numOfSteps &> log.$SLURM_ARRAY_TASK_ID
+"""
+
+
+def found(text, **around):
+    """The findings as {rule: line}."""
+    return {finding.rule: finding.line for finding in lint(text, Around(**around))}
+
+
+def job(body, options="--requeue --open-mode=append --signal=B:USR1@300"):
+    return f"#!/bin/bash\n#SBATCH {options}\n{body}\n"
+
+
+def test_what_holdfast_submit_would_write_has_no_finding():
+    """A script that does everything right is left alone."""
+    assert {} == found(CLEAN)
+
+
+def test_the_findings_in_milas_script():
+    """Its trap is gone at exec; SIGTERM as a notice looks like a cancellation; nothing requeues when the time is over."""
+    assert {
+        "append-missing": 5,
+        "requeue-is-not-for-time": 5,
+        "term-as-notice": 6,
+        "trap-before-exec": 14,
+        "cont-trapped": 14,
+        "copy-cut-short": 21,
+    } == found(MILA)
+
+
+def test_the_findings_in_northeasterns_scripts():
+    """Ten tasks start whatever the first did; and the program in the foreground is killed without a word."""
+    assert {"requeue-missing": 1, "append-missing": 1, "chain-goes-on": 6} == found(GROMACS)
+    assert {"requeue-missing": 1, "append-missing": 1, "chain-goes-on": 5, "no-grace": 9} == found(TENSORFLOW)
+
+
+FAULTS = {
+    # name: (rule, script with the fault, line of the finding, script without it)
+    "a notice to a shell that has no trap": (
+        "notice-unheard",
+        job("python train.py"),
+        2,
+        job("exec python train.py", "--no-requeue --signal=B:USR1@300"),
+    ),
+    "a notice to steps, and there are none": (
+        "notice-unheard",
+        job("exec holdfast run -- python train.py", "--requeue --open-mode=append --signal=USR1@300"),
+        2,
+        job("exec holdfast run -- srun python train.py", "--requeue --open-mode=append --signal=USR1@300"),
+    ),
+    "a trap before exec": (
+        "trap-before-exec",
+        job("trap 'touch stop' USR1\nexec holdfast run -- python train.py"),
+        3,
+        job("trap '' USR1\nexec holdfast run -- python train.py"),
+    ),
+    "a trap in a function before exec": (
+        "trap-before-exec",
+        job("listen() { trap 'touch stop' USR1; }\nlisten\nexec holdfast run -- python train.py"),
+        3,
+        job("listen() { trap 'touch stop' USR1; }\nexec holdfast run -- python train.py"),
+    ),
+    "a foreground child hides a trap": (
+        "trap-hidden",
+        job("trap 'scontrol requeue $SLURM_JOB_ID' USR1\npython train.py"),
+        4,
+        job("trap 'kill -USR1 $pid; scontrol requeue $SLURM_JOB_ID; wait' USR1\npython train.py & pid=$!\nwait"),
+    ),
+    "a foreground step hides the batch shell's trap": (
+        "trap-hidden",
+        job("trap 'scontrol requeue $SLURM_JOB_ID' SIGUSR1\nsrun python train.py"),
+        4,
+        job("trap 'scontrol requeue $SLURM_JOB_ID; wait' SIGUSR1\nsrun python train.py &\nwait"),
+    ),
+    "a wait that ends at the signal": (
+        "wait-once",
+        job("trap 'kill -USR1 $!; scontrol requeue $SLURM_JOB_ID' USR1\npython train.py &\nwait"),
+        5,
+        job(
+            "trap 'kill -USR1 $!; scontrol requeue $SLURM_JOB_ID' USR1\npython train.py & pid=$!\n"
+            'while kill -0 "$pid" 2>/dev/null; do\n  wait "$pid"\ndone'
+        ),
+    ),
+    "nobody waits at all": (
+        "wait-once",
+        job("trap 'scontrol requeue $SLURM_JOB_ID; wait' USR1\npython train.py &"),
+        4,
+        job("trap 'scontrol requeue $SLURM_JOB_ID; wait' USR1\npython train.py &\nwait"),
+    ),
+    "SIGTERM as a notice": (
+        "term-as-notice",
+        job("exec holdfast run -- python train.py", "--requeue --open-mode=append --signal B:TERM@60"),
+        2,
+        CLEAN,
+    ),
+    "no word about requeue": ("requeue-missing", CLEAN.replace("--requeue ", ""), 1, CLEAN),
+    "output that each start empties": (
+        "append-missing",
+        CLEAN.replace("append", "truncate"),
+        3,
+        CLEAN.replace("--requeue --open-mode=append", "--no-requeue"),
+    ),
+    "requeue relied on for the time limit": (
+        "requeue-is-not-for-time",
+        job("exec python train.py"),
+        2,
+        job("trap 'scontrol requeue $SLURM_JOB_ID; wait' USR1\npython train.py &\nwait"),
+    ),
+    "torchrun's grace": (
+        "torchrun-grace",
+        job("exec torchrun train.py", "--no-requeue --signal=B:TERM@300"),
+        3,
+        job("export PET_SHUTDOWN_TIMEOUT=300\nexec torchrun train.py", "--no-requeue --signal=B:TERM@300"),
+    ),
+    "torchrun dies of the notice": (
+        "torchrun-signal",
+        job("exec holdfast run -- torchrun --shutdown-timeout=300 train.py", "--no-requeue --signal=B:USR2@300"),
+        3,
+        job(
+            "exec holdfast run -- torchrun --shutdown-timeout=300 --signals-to-handle=SIGTERM,SIGUSR2 train.py",
+            "--no-requeue --signal=B:USR2@300",
+        ),
+    ),
+    "USR1 with NCCL": (
+        "usr1-with-nccl",
+        job("exec holdfast run -- srun python train.py", "--no-requeue --signal=B:USR1@300 --gpus-per-node=4 -n 4"),
+        2,
+        job("exec holdfast run -- srun python train.py", "--no-requeue --signal=B:USR2@300 --gpus-per-node=4 -n 4"),
+    ),
+    "a whole array requeued": (
+        "whole-array-requeued",
+        job("trap 'scontrol requeue $SLURM_JOB_ID; wait' USR1\npython a.py &\nwait", "--requeue --array=1-9"),
+        3,
+        job(
+            "trap 'scontrol requeue ${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}; wait' USR1\npython a.py &\nwait",
+            "--requeue --array=1-9",
+        ),
+    ),
+    "a chain that goes on": (
+        "chain-goes-on",
+        job("exec holdfast run -- python a.py", "--requeue --array=1-9%1"),
+        2,
+        job("exec holdfast run --chain -- python a.py", "--requeue --array=1-9%1"),
+    ),
+    "a directive after a command": (
+        "directive-too-late",
+        CLEAN.replace("module load anaconda/3", "module load anaconda/3\n#SBATCH --mem=16G"),
+        6,
+        CLEAN,
+    ),
+    "a copy that keeps what was cut short": (
+        "copy-cut-short",
+        CLEAN.replace("module load anaconda/3", "cp -ru /data $SLURM_TMPDIR"),
+        5,
+        CLEAN.replace("module load anaconda/3", "cp -r /data $SLURM_TMPDIR"),
+    ),
+    "a program in the foreground": (
+        "no-grace",
+        job("python train.py", "--no-requeue"),
+        3,
+        job("srun python train.py", "--no-requeue"),
+    ),
+    "a trap for SIGCONT": (
+        "cont-trapped",
+        job("trap 'touch stop; wait' TERM CONT\npython train.py &\nwait", "--no-requeue"),
+        3,
+        job("trap 'touch stop; wait' TERM\npython train.py &\nwait", "--no-requeue"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_found_at_its_line_and_its_cure_is_not(name):
+    """A rule that finds everything would be as useless as one that finds nothing."""
+    rule, faulty, line, cured = FAULTS[name]
+    assert line == found(faulty).get(rule), found(faulty)
+    assert rule not in found(cured)
+
+
+def test_every_rule_has_a_fault_that_it_finds():
+    """No rule stands there that never went red."""
+    shown = {rule for rule, *_ in FAULTS.values()} | {"lead-too-short", "log-folder-missing"}
+    rules = {finding for rule in RULES for finding in rule.__code__.co_consts if isinstance(finding, str)}
+    assert shown <= rules
+    assert len(RULES) <= len(shown)
+
+
+def test_a_script_that_uses_holdfast_requeues_by_itself():
+    """Run asks for it in time: the program is read, not run."""
+    text = job("exec python train.py")
+    assert "requeue-is-not-for-time" in found(text, read=lambda _: "import holdfastened\n")
+    assert "requeue-is-not-for-time" not in found(text, read=lambda _: "import os\nfrom holdfast import Run\n")
+
+
+@pytest.mark.parametrize(("save_s", "finds"), [(41.0, False), (250.0, True), (None, False)])
+def test_a_lead_shorter_than_the_measured_save_is_found(save_s, finds):
+    """Half as much again as it took, and a second to leave."""
+    assert finds == ("lead-too-short" in found(CLEAN, save_s=save_s))
+
+
+def test_torchruns_grace_is_enough_for_a_save_that_is_fast():
+    """What was measured is believed."""
+    text = job("exec torchrun train.py", "--no-requeue --signal=B:TERM@300")
+    assert "torchrun-grace" not in found(text, save_s=10.0)
+    assert "torchrun-grace" in found(text, save_s=25.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "finds"),
+    [("--output=logs/%j.out", True), ("-o there/%j.out", False), ("-e %x/err", True), ("--output=%j.out", False)],
+)
+def test_a_log_folder_that_is_not_there_is_found_also_when_the_script_makes_it(option, finds):
+    """Slurm opens the output before the first line of the script runs."""
+    text = CLEAN.replace("module load", "mkdir -p logs\nmodule load").replace("--requeue", f"--requeue {option}")
+    assert finds == ("log-folder-missing" in found(text, exists=lambda folder: folder == "there"))
+
+
+def test_a_comment_switches_a_rule_off():
+    """For what lint cannot see: a program that requeues by other means."""
+    text = job("# requeues by itself: holdfast: allow x\nexec python train.py")
+    assert ["requeue-is-not-for-time"] == list(found(text))
+    assert {} == found(text.replace("allow x", "allow requeue-is-not-for-time, append-missing"))
+
+
+# The command ----------------------------------------------------------------------------------------------------
+
+
+def invoke(*words):
+    return CliRunner().invoke(commands, ["lint", *map(str, words)])
+
+
+def test_the_command_says_file_line_what_why_and_fix(tmp_path, monkeypatch):
+    """Exit 1 with findings, 0 without, 2 for a file that is not there."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.sh").write_text(CLEAN.replace("append", "truncate"))
+    Path("clean.sh").write_text(CLEAN)
+    result = invoke("job.sh", "clean.sh")
+    assert 1 == result.exit_code
+    assert (
+        "job.sh:3: no --open-mode=append: each start of the job empties its output: what the earlier ones said is lost; "
+        "write #SBATCH --open-mode=append [append-missing]\n"
+    ) == result.stdout
+    assert (0, "") == (invoke("clean.sh").exit_code, invoke("clean.sh").stdout)
+    assert 2 == invoke("nowhere.sh").exit_code
+    assert 2 == invoke().exit_code
+    assert 3 == invoke("clean.sh", "--run", "nowhere").exit_code
+
+
+def test_the_command_prints_json(tmp_path):
+    """The same facts, for programs."""
+    script = tmp_path / "job.sh"
+    script.write_text(CLEAN.replace("append", "truncate"))
+    (finding,) = json.loads(invoke(script, "--json").stdout)["findings"]
+    assert {"file", "line", "rule", "what", "why", "fix"} == set(finding)
+    assert (str(script), 3, "append-missing") == (finding["file"], finding["line"], finding["rule"])
+    script.write_text(CLEAN)
+    assert {"findings": []} == json.loads(invoke(script, "--json").stdout)
+
+
+def test_the_command_knows_what_saves_of_the_scripts_own_run_took(tmp_path, monkeypatch):
+    """`holdfast run --run DIR` says where to look; --run says it otherwise."""
+    monkeypatch.chdir(tmp_path)
+    history = Path("runs/x/history")
+    history.mkdir(parents=True)
+    (history / "attempt-1.jsonl").write_bytes(journal.lines([{"event": "saved", "step": 1, "save_s": 400.0}]))
+    Path("job.sh").write_text(CLEAN)
+    assert 0 == invoke("job.sh").exit_code
+    assert "a save took 400 s; write @631 [lead-too-short]" in invoke("job.sh", "--run", "runs/x").stdout
+    Path("job.sh").write_text(CLEAN.replace("holdfast run --", "holdfast run --run runs/x --"))
+    assert "a save took 400 s; write @631 [lead-too-short]" in invoke("job.sh").stdout
+    Path("job.sh").write_text(CLEAN.replace("holdfast run --", "holdfast run --run=runs/x -- foo --run=y"))
+    assert "a save took 400 s; write @631 [lead-too-short]" in invoke("job.sh").stdout
+
+
+def test_the_command_reads_the_program_that_the_script_starts(tmp_path, monkeypatch):
+    """Beside the script, or where the job will run."""
+    monkeypatch.chdir(tmp_path)
+    Path("jobs").mkdir()
+    Path("jobs/job.sh").write_text(job("exec python train.py"))
+    assert 1 == invoke("jobs/job.sh").exit_code
+    Path("jobs/train.py").write_text("from holdfast import Run\n")
+    assert 0 == invoke("jobs/job.sh").exit_code
+
+
+# Reading bash ---------------------------------------------------------------------------------------------------
+
+
+def test_commands_are_read_as_bash_splits_them():
+    """Quotes, substitutions, here-documents, redirections, functions, groups, loops and the background."""
+    text = r"""
+first "a b" 'c;d' e\ f "$(date; wc | x)" `y; z` $((1 + 2)) ${v:-(} # comment
+cat > out.txt <<'END' && second
+not a command
+END
+third &> log 2>&1 < in &
+( fourth; fifth ) & { sixth; } &
+f() { inside; }
+function g { within
+}
+while kill -0 $pid; do seventh; done
+if [[ a && -n b ]]; then eighth; fi; x=(1 2) ninth --a=b#c \
+   continued
+case $x in a|b) tenth ;; *) eleventh ;; esac
+"""
+    commands = bash.commands(text)
+    words = [command.words[0] for command in commands]
+    assert (
+        "first cat second third fourth fifth sixth inside within kill seventh [[ eighth x=(1 2) tenth eleventh"
+    ) == " ".join(words)
+    assert ("first", "a b", "c;d", "e f", "$(date; wc | x)", "`y; z`", "$((1 + 2))", "${v:-(}") == commands[0].words
+    assert ["third", "fourth", "fifth", "sixth"] == [each.words[0] for each in commands if each.background]
+    assert {"inside": "f", "within": "g"} == {each.words[0]: each.function for each in commands if each.function}
+    assert ["kill", "seventh"] == [each.words[0] for each in commands if each.loop]
+    assert [12, 14, 14] == [each.line for each in commands[-3:]]
+    assert ("x=(1 2)", "ninth", "--a=b#c", "continued") == commands[-3].words
+
+
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        ("--time=10 --mem 4G", ["--time=10", "--mem=4G"]),
+        ("-t 10 -N2 -plong", ["--time=10", "--nodes=2", "--partition=long"]),
+        ("-HW -J x", ["--hold", "--wait", "--job-name=x"]),
+        ("--comment='a b' # no --more", ['--comment="a b"']),
+        (r'--comment="say \"x\" #1" -n 3', [r'--comment="say \"x\" #1"', "--ntasks=3"]),
+    ],
+)
+def test_directives_are_read_as_sbatch_reads_them(line, options):
+    """Short names become long ones, and a comment may follow."""
+    assert options == [str(option) for option in sbatch.directives(f"#!/bin/bash\n#SBATCH {line}\n")[0]]
+
+
+# What is claimed of bash, tried ---------------------------------------------------------------------------------
+
+
+def signalled(script):
+    """Exit code and output of a script that is sent SIGUSR1 after its first line, and how long it took."""
+    began = time.monotonic()
+    shell = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert "ready\n" == shell.stdout.readline()
+    shell.send_signal(signal.SIGUSR1)
+    out, _ = shell.communicate(timeout=20)
+    return shell.returncode, out, time.monotonic() - began
+
+
+def test_bash_dies_of_a_notice_without_a_trap():
+    """notice-unheard."""
+    assert -signal.SIGUSR1 == signalled("echo ready; sleep 0.3; echo alive")[0]
+
+
+def test_exec_takes_the_trap_away_and_leaves_what_is_ignored():
+    """trap-before-exec."""
+    assert -signal.SIGUSR1 == signalled("trap 'echo heard' USR1; exec sh -c 'echo ready; sleep 0.3'")[0]
+    assert (0, "alive\n") == signalled("trap '' USR1; exec sh -c 'echo ready; sleep 0.3; echo alive'")[:2]
+
+
+def test_a_foreground_child_hides_the_trap_until_it_ends():
+    """trap-hidden."""
+    code, out, took_s = signalled("trap 'echo heard; exit 3' USR1; sh -c 'echo ready; sleep 0.6'; echo after")
+    assert (3, "heard\n") == (code, out)
+    assert took_s > 0.6
+
+
+def test_wait_ends_at_the_first_trapped_signal():
+    """wait-once: with the loop the child ends first."""
+    child = "(sleep 0.2; echo ready; sleep 0.5; echo saved) & pid=$!;"
+    assert "heard\nleft\nsaved\n" == signalled(f"trap 'echo heard' USR1; {child} wait; echo left")[1]
+    loop = 'while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done;'
+    assert "heard\nsaved\nleft\n" == signalled(f"trap 'echo heard' USR1; {child} {loop} echo left")[1]
+
+
+def test_cp_with_update_keeps_a_torn_copy(tmp_path):
+    """copy-cut-short."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    source.write_text("whole")
+    os.utime(source, (1, 1))
+    copy.write_text("wh")
+    subprocess.run(["cp", "--update", source, copy], check=True)
+    assert "wh" == copy.read_text()
