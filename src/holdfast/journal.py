@@ -17,6 +17,7 @@ from . import disk
 
 Event = dict[str, Any]
 CLOSING = ("stop", "failed", "end")
+AFTERWARDS = ("requeued", "not_requeued", "submitted")  # what became of the job, once the attempt had stopped
 _ORDER = {"step": 0, "end": 1, "exit": 2}  # metrics after the loop belong to no checkpoint
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 
@@ -66,9 +67,14 @@ class Log(NamedTuple):
         return owner if isinstance(owner, dict) else {}
 
     @property
+    def last(self) -> Event:
+        """The last that the attempt did; empty when it did nothing."""
+        return next((event for event in reversed(self.events) if event["event"] not in AFTERWARDS), {})
+
+    @property
     def closed(self) -> bool:
         """Whether the attempt said good-bye: it does nothing any more."""
-        return bool(self.events) and self.events[-1].get("event") in CLOSING
+        return self.last.get("event") in CLOSING
 
     @property
     def restored(self) -> tuple[int, int] | None:

@@ -39,7 +39,7 @@ def _count(log: Log, kind: str) -> int:
 
 
 def _ended(log: Log, times: list[float]) -> str:
-    last: Event = log.events[-1] if log.events else {}
+    last: Event = log.last
     if last.get("event") == "stop":
         return f"stopped: {last.get('reason', 'no reason given')}"
     if last.get("event") == "failed":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import shlex
 import time
@@ -17,6 +16,7 @@ from . import slurm
 from .ask import Silent
 from .cause import Cause, Heard, cause
 from .slurm import Seen
+from .watch import DICE
 
 HOLD = "hold"  # a file of this name in a run's directory forbids it
 MOST_REQUEUES = 1000
@@ -73,7 +73,7 @@ def carry_on(
                 meanwhile(f"{error}; trying again. {turn.to_go_on()}")
         except ClusterError as error:
             return turn.failed(error)
-        time.sleep(wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
+        time.sleep(wait_s * DICE.uniform(0.75, 1.25))
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
 

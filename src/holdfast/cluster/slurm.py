@@ -106,7 +106,7 @@ def _seen_in_queue(job: Job) -> Seen | None:
     answer = _asked(["squeue", "--noheader", "--states=all", "--jobs", job.id, "--Format", form])
     if answer.code and not _UNKNOWN_JOB.search(answer.err):
         raise ClusterError(f"squeue: {_words(answer)}")
-    lines = answer.out.splitlines()
+    lines = answer.out.strip().splitlines()
     if answer.code or not lines:
         return None
     return _seen(dict(zip(_FIELDS.values(), (word.strip() for word in lines[0].split("|")), strict=False)), "squeue")

@@ -15,6 +15,7 @@ from .outermost import speaks
 
 PAUSE_S = (60.0, 90.0)  # between two questions: 500 jobs that began together do not ask together
 FIRST_S = 2.0
+DICE = random.SystemRandom()  # the script's own random numbers are left alone
 
 
 class Ends:
@@ -28,7 +29,7 @@ class Ends:
         self.end_s: float | None = float(told) if told.isdecimal() else None  # Unix seconds; None: no end is known
         self._job = job if job and job.scheduler == "slurm" and speaks(job, environment) else None
         self._asked: Asked | None = None
-        self._next_s = time.monotonic() + random.uniform(*((0, FIRST_S) if self.end_s is None else PAUSE_S))  # noqa: S311
+        self._next_s = time.monotonic() + DICE.uniform(*((0, FIRST_S) if self.end_s is None else PAUSE_S))
 
     def look(self) -> None:
         """Take an answer that has come, ask when it is time. What fails is asked again a minute later."""
@@ -57,7 +58,7 @@ class Ends:
             self._rest()
 
     def _rest(self) -> None:
-        self._asked, self._next_s = None, time.monotonic() + random.uniform(*PAUSE_S)  # noqa: S311
+        self._asked, self._next_s = None, time.monotonic() + DICE.uniform(*PAUSE_S)
 
 
 class Grace:
@@ -67,7 +68,7 @@ class Grace:
         self.kill_wait_s: float | None = None
         self.preempt_s: float | None = None
         self._asked: Asked | None = None
-        self._begin_s = time.monotonic() + random.uniform(0, FIRST_S)  # noqa: S311
+        self._begin_s = time.monotonic() + DICE.uniform(0, FIRST_S)
         self._questions: list[tuple[Sequence[str], Callable[[str], None]]] = []
         if job is not None and job.scheduler == "slurm" and speaks(job, environment):
             self._questions.append((slurm.KILL_WAIT, self._take_kill_wait))

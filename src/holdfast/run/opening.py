@@ -38,6 +38,7 @@ def begin(session: Session) -> None:
         _go_on(session, session.resumed.checkpoint, session.resumed.memory)
         if session.resumed.checkpoint.path.parent.parent != session.store.root:
             session.saved = None  # a branch: this run has no checkpoint of its own yet
+    session.within.begin(fresh=session.resumed.checkpoint is None)
     _track(session)
     document()  # asks git, which is cached: at the first save it would cost the loop a process
     session.attempt.flush(sync=True)

@@ -53,6 +53,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         _warn_of_the_unmeasured(session, metrics)
     if session.drilled.digests:
         _journal_digests(session)
+    session.within.look(save_s=session.save_s, step_s=session.step_s)
     saves = 1 if session.flight is None else 2  # a stop waits for the one in flight, and then for its own
     wanted = drill_limit(session) or session.stop.wanted(save_s=saves * session.save_s, step_s=session.step_s)
     reason = wanted or _reason_to_save(session, now, metrics, final=final)
@@ -223,6 +224,7 @@ def stop_now(session: Session, reason: str) -> None:
     session.progress.close()
     say(f"{session.path}: stopped by {reason} at step {position.step}; saved, run me again")
     session.over = Stopped(f"{reason} at step {position.step}; saved")
+    session.within.stopped(session.attempt)
     raise session.over
 
 

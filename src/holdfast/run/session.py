@@ -30,6 +30,7 @@ from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
 from .vars import Vars
 from .weights import StartFrom
+from .within import Within
 from .writer import Writer
 
 WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
@@ -114,6 +115,7 @@ class Session:
         self.options, self.tracked, self.vars = options, tracked, variables
         self.drilled = settings.drilled()
         self.stop, self.progress = Stop(options.deadline), Progress()
+        self.within = Within(options.path, self.stop, own_deadline=options.deadline is not None)
         self.around = ExitStack()  # what holds while the attempt lives
         self.store = Store(options.path, keep=options.keep, take_over=options.take_over, whole=options.whole)
         self.attempt = self.store.claim()
@@ -159,6 +161,7 @@ class Session:
     def begin_listening(self) -> None:
         """Take the signals, and keep them from the workers of loaders."""
         self.around.enter_context(self.stop)
+        self.around.callback(self.within.close)
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
             if self.options.background and self.options.overlap:

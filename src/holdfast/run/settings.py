@@ -7,10 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from ..cluster.carry import MOST_REQUEUES
 from ..errors import UsageError
 
 RUN_DIR = "HOLDFAST_RUN_DIR"
 DRILL = "HOLDFAST_DRILL"
+MAX_REQUEUES = "HOLDFAST_MAX_REQUEUES"
 
 
 class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +41,17 @@ def run_dir(path: str | os.PathLike[str]) -> Path:
             f"{RUN_DIR} moves one run, and this script has two: {first} and {os.fspath(path)}. Drill them one at a time"
         )
     return Path(place).absolute()
+
+
+def is_drilled() -> bool:
+    """Whether a drill watches this process: then what kills it is the drill, and no scheduler."""
+    return bool(os.environ.get(DRILL))
+
+
+def max_requeues() -> int:
+    """How often a run may put its own job back into the queue, over all its attempts."""
+    text = os.environ.get(MAX_REQUEUES, "")
+    return int(text) if text.isdecimal() else MOST_REQUEUES
 
 
 def drilled() -> Drilled:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from types import FrameType
@@ -14,7 +15,10 @@ from typing import Any, Self
 from .. import interval
 from ..errors import UsageError
 
+ONCE_DONE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # a process that has stopped need not hear them
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+
+DICE = random.SystemRandom()  # the script's own random numbers are left alone
 
 Deadline = datetime | timedelta | float
 
@@ -27,8 +31,13 @@ class Stop(AbstractContextManager["Stop"]):
 
     def __init__(self, deadline: Deadline | None = None) -> None:
         self.reason: str | None = None
-        self._deadline_s = None if deadline is None else unix_seconds(deadline)
-        if self._deadline_s is not None and self._deadline_s <= time.time():
+        self.at_s = 0.0  # when it came, in Unix seconds
+        self.spare_s: Mapping[str, float] = {}  # how long each signal may wait, so that not all jobs save at once
+        self.deaf = False  # when left: signals that would end this process by default do so no more
+        self.deadline_s = None if deadline is None else unix_seconds(deadline)
+        self._until_s: float | None = None  # it waits
+        self._pressed = False
+        if self.deadline_s is not None and self.deadline_s <= time.time():
             raise UsageError(f"deadline={deadline!r} has passed; a run that began now would stop at its first step")
         self._previous: dict[int, Callable[..., Any] | int | None] = {}
 
@@ -43,20 +52,44 @@ class Stop(AbstractContextManager["Stop"]):
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+            if self.deaf and number in ONCE_DONE and handler in {None, signal.SIG_DFL}:
+                _deaf_to.add(number)
+                signal.signal(number, signal.SIG_IGN)
+            else:
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._previous = {}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.reason == "SIGINT":
             signal.default_int_handler(number, frame)
+        if self.reason is None:
+            self.at_s = time.time()
+        else:
+            self._pressed = True
         self.reason = "SIGINT" if number == signal.SIGINT else self.reason or signal.Signals(number).name
 
     def wanted(self, *, save_s: float, step_s: float) -> str | None:
         """Why to stop at this safe point, or None. `save_s` and `step_s`: what one save and one step cost."""
-        deadline_s = float("inf") if self._deadline_s is None else self._deadline_s
-        if self.reason is None and interval.must_stop(time.time(), deadline_s, save_s, step_s):
-            self.reason = "deadline"
-        return self.reason
+        now = time.time()
+        deadline_s = float("inf") if self.deadline_s is None else self.deadline_s
+        if interval.must_stop(now, deadline_s, save_s, step_s):
+            self._pressed = True
+            if self.reason is None:
+                self.reason, self.at_s = "deadline", now
+        if self.reason is not None and self._until_s is None:
+            self._until_s = self.at_s + DICE.uniform(0, self.spare_s.get(self.reason, 0.0))
+        return self.reason if self._pressed or now >= (self._until_s or 0.0) else None
+
+
+_deaf_to: set[int] = set()
+
+
+def hear_again() -> None:
+    """Undo what leaving a deaf `Stop` did: another run begins in this process."""
+    while _deaf_to and threading.current_thread() is threading.main_thread():
+        number = _deaf_to.pop()
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def unix_seconds(deadline: Deadline) -> float:

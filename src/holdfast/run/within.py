@@ -1,0 +1,155 @@
+"""Within: what a run does about the job that it runs in: when that ends, how long its grace is, and what becomes of it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from pathlib import Path
+
+from .. import interval, journal
+from ..cluster import outermost
+from ..cluster.carry import Journal, carry_on
+from ..cluster.cause import Heard
+from ..cluster.watch import DICE, Ends, Grace
+from ..errors import StoreError
+from ..job import Job, job
+from ..store.attempt import Attempt
+from ..terminal import say, warn
+from . import settings
+from .stop import Stop, hear_again
+
+MOST_JITTER_S = 30.0  # by which 500 jobs that are told at once save one after the other
+NEAR_S = 900.0  # a notice that comes so long before the end is about the end
+
+
+class Within:
+    """One attempt's job. Nothing here happens outside of one, in a drill, or in a process that is not number 0."""
+
+    def __init__(self, path: Path, stop: Stop, *, own_deadline: bool) -> None:
+        here = None if settings.is_drilled() else job()
+        self.path, self.stop = path, stop
+        self.job = here if here is not None and outermost.speaks(here) else None
+        self.ends, self.grace = Ends(None if own_deadline else self.job), Grace(self.job)
+        self.early_s: float | None = None  # by which this job stops before its end, so that not all stop at once
+        self._told = False
+
+    def begin(self, *, fresh: bool) -> None:
+        """Tell the supervisor where the run is; warn of a restart that finds nothing to go on from."""
+        forget()
+        supervisor = outermost.supervisor()
+        if supervisor is not None:
+            outermost.tell_run(supervisor, self.path)
+        if fresh and self.job is not None and self.job.restart_count > 0:
+            warn(
+                f"{self.path}: this is start {self.job.restart_count + 1} of job {self.job.id}, and there is no checkpoint "
+                "of an earlier one: was the directory there then, and is it the same one on every node?"
+            )
+
+    def look(self, *, save_s: float, step_s: float) -> None:
+        """At each safe point: learn when the job ends, and how much of a notice's time may pass."""
+        if self.job is None:
+            return
+        self.ends.look()
+        self.grace.look()
+        now, end_s = time.time(), self.ends.end_s
+        if end_s is not None:
+            if self.early_s is None:
+                self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
+            self.stop.deadline_s = end_s - self.early_s
+        self._warn_of_a_short_grace(save_s, step_s)
+        need_s = interval.SAVE_MARGIN * save_s + step_s + interval.LEAVE_S
+        notice_s = _spare(self._notice_s(now), need_s) / 2
+        self.stop.spare_s = {
+            "SIGTERM": _spare(self.grace.kill_wait_s, 4 * need_s) / 4,  # there is no second chance
+            "SIGUSR1": notice_s,
+            "SIGUSR2": notice_s,
+        }
+
+    def stopped(self, attempt: Attempt) -> None:
+        """The state is saved and the run leaves: as this process's last act, the job is carried on."""
+        if self.job is not None and self.stop.reason is not None and outermost.supervisor() is None:
+            self.stop.deaf = True  # what Slurm sends now, and to its own commands too, must not keep us from it
+            _remember(_Pending(self.job, Heard(self.stop.reason, self.stop.at_s), self.path, attempt))
+
+    def close(self) -> None:
+        self.ends.close()
+        self.grace.close()
+
+    def _notice_s(self, now: float) -> float | None:
+        """How long a notice that comes now comes before SIGTERM; None when nobody can know."""
+        if self.ends.end_s is not None and self.ends.end_s - now < NEAR_S:
+            return self.ends.end_s - now
+        return self.grace.preempt_s
+
+    def _warn_of_a_short_grace(self, save_s: float, step_s: float) -> None:
+        kill_wait_s = self.grace.kill_wait_s
+        if self._told or kill_wait_s is None or not save_s:
+            return
+        if save_s + step_s > kill_wait_s:
+            warn(
+                f"{self.path}: a save takes {save_s:.0f} s and a step {step_s:.0f} s, and the grace after SIGTERM is "
+                f"{kill_wait_s:.0f} s (KillWait). Ask for a notice: #SBATCH --signal=B:USR1@{_round(save_s, step_s)}"
+            )
+        self._told = True
+
+
+class _Pending:
+    """What is to be done when this process ends."""
+
+    def __init__(self, here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
+        self.job, self.heard, self.path, self.attempt, self.pid = here, heard, path, attempt, os.getpid()
+
+    def carry_on(self) -> None:
+        done = carry_on(
+            self.job,
+            self.heard,
+            Journal(self._record, self._requeues()),
+            places=[self.path],
+            limit=settings.max_requeues(),
+            meanwhile=warn,
+        )
+        say(f"{self.path}: {done.line}")
+
+    def _record(self, event: str, /, **facts: object) -> None:
+        self.attempt.record(event, **facts)
+        self.attempt.flush(sync=True)
+
+    def _requeues(self) -> int:
+        try:
+            events = [event for log in journal.logs(self.path) for event in log.events]
+        except (StoreError, OSError):
+            return 0
+        return sum(event["event"] == "requeued" for event in events)
+
+
+_pending: list[_Pending] = []
+
+
+def _remember(pending: _Pending) -> None:
+    _pending[:] = [pending]
+    atexit.unregister(_last_act)
+    atexit.register(_last_act)
+
+
+def _last_act() -> None:
+    while _pending:
+        pending = _pending.pop()
+        if pending.pid == os.getpid():  # else a forked child that ends
+            pending.carry_on()
+
+
+def forget() -> None:
+    """A run begins: what an earlier one in this process left to be done is not to be done any more."""
+    _pending.clear()
+    hear_again()
+
+
+def _spare(budget_s: float | None, need_s: float) -> float:
+    """Seconds that are left over when the save is done in time."""
+    return max(0.0, min((budget_s or 0.0) - need_s, 2 * MOST_JITTER_S))
+
+
+def _round(save_s: float, step_s: float) -> int:
+    """A lead that is enough, in whole half minutes."""
+    return 30 * int((interval.SAVE_MARGIN * save_s + step_s) // 30 + 2)

@@ -1,0 +1,557 @@
+"""What a scheduler says and is asked: every line of the table of causes, refusal, absence, nonsense and silence.
+
+Its commands are played by small scripts on PATH; tests/test_slurm.py asks the real ones.
+"""
+
+import os
+import time
+
+import pytest
+
+from fakes import Fakes, record, until
+from holdfast.cluster import outermost, slurm, watch
+from holdfast.cluster.ask import Absent, Asked, Silent, ask
+from holdfast.cluster.carry import HOLD, Journal, carry_on
+from holdfast.cluster.cause import Heard, cause
+from holdfast.cluster.slurm import Seen
+from holdfast.errors import ClusterError, NoSpace, Superseded
+from holdfast.job import Job, job
+
+HERE = Job("slurm", "120", 0)
+NOW = 5000.0
+
+
+@pytest.fixture
+def fakes(tmp_path, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("SLURM"):
+            monkeypatch.delenv(name)
+    return Fakes(tmp_path, monkeypatch)
+
+
+# -- the table ------------------------------------------------------------------------------------------------------
+
+ENDING = {"state": "COMPLETING", "reason": "None", "restarts": 0, "start_s": 1000.0, "end_s": NOW}
+GOING_ON = {"state": "RUNNING", "reason": "None", "restarts": 0, "start_s": 1000.0}
+
+TABLE = {
+    "scancel": ("SIGTERM", 0, ENDING, "cancelled"),
+    "scancel, after the end": ("SIGTERM", 0, ENDING | {"state": "CANCELLED"}, "cancelled"),
+    "scancel after a notice": ("SIGUSR1", 0, ENDING, "cancelled"),
+    "scancel of a restarted job": ("SIGTERM", 2, ENDING | {"restarts": 2}, "cancelled"),
+    "scancel of a job that was preempted in an earlier start": (
+        "SIGTERM",
+        0,
+        ENDING | {"preempt_s": 900.0},
+        "cancelled",
+    ),
+    "requeue by hand": ("SIGTERM", 0, ENDING | {"restarts": 1}, "requeued"),
+    "preemption with REQUEUE": ("SIGTERM", 1, ENDING | {"restarts": 2}, "requeued"),
+    "a ghost": ("SIGTERM", 0, GOING_ON | {"restarts": 1}, "requeued"),
+    "a ghost's notice": ("deadline", 0, GOING_ON | {"restarts": 1, "end_s": NOW}, "requeued"),
+    "preemption with CANCEL": ("SIGTERM", 0, ENDING | {"preempt_s": NOW}, "preempted"),
+    "preemption, after the end": ("SIGTERM", 0, ENDING | {"state": "PREEMPTED"}, "preempted"),
+    "scancel within the grace of a preemption": ("SIGTERM", 0, ENDING | {"preempt_s": NOW - 6}, "unclear"),
+    "grace of a preemption, srun step": ("SIGTERM", 0, GOING_ON | {"preempt_s": NOW, "end_s": NOW + 10}, "preempted"),
+    "preempt_send_user_signal": ("SIGUSR1", 0, GOING_ON | {"preempt_s": NOW, "end_s": NOW + 10}, "preempted"),
+    "time limit": ("SIGTERM", 0, ENDING | {"reason": "TimeLimit"}, "time limit"),
+    "time limit, after the end": ("SIGTERM", 0, ENDING | {"state": "TIMEOUT", "reason": "TimeLimit"}, "time limit"),
+    "time limit after a notice": ("SIGUSR1", 0, ENDING | {"reason": "TimeLimit"}, "time limit"),
+    "notice of the time limit": ("SIGUSR1", 0, GOING_ON | {"end_s": NOW + 600}, "time limit"),
+    "our own deadline": ("deadline", 0, GOING_ON | {"end_s": NOW + 20}, "time limit"),
+    "our own deadline, and the limit was lifted": ("deadline", 0, GOING_ON | {"end_s": NOW + 86400}, "unclear"),
+    "USR1 by hand": ("SIGUSR1", 0, GOING_ON | {"end_s": NOW + 86400}, "unclear"),
+    "USR1 by hand, no limit": ("SIGUSR1", 0, GOING_ON, "unclear"),
+    "TERM by hand": ("SIGTERM", 0, GOING_ON, "unclear"),
+    "TERM by hand, shortly before the end": ("SIGTERM", 0, GOING_ON | {"end_s": NOW + 30}, "unclear"),
+    "Ctrl-C": ("SIGINT", 0, GOING_ON | {"end_s": NOW + 30}, "cancelled"),
+    "the node failed": ("SIGTERM", 0, ENDING | {"reason": "NodeDown"}, "unclear"),
+    "a state of a later Slurm": ("SIGTERM", 0, ENDING | {"state": "EVAPORATED"}, "unclear"),
+    "fewer restarts than ours": ("SIGTERM", 3, ENDING | {"restarts": 1, "reason": "TimeLimit"}, "unclear"),
+}
+
+
+@pytest.mark.parametrize("line", TABLE)
+def test_the_cause_follows_from_the_schedulers_evidence(line):
+    """A line of docs/cluster.md's table each; what looks like nothing is the user's own doing."""
+    what, restart_count, seen, expected = TABLE[line]
+    assert expected == cause(Heard(what, NOW), restart_count, Seen(**seen))
+
+
+def test_a_job_that_slurm_does_not_know_is_unclear():
+    """No evidence."""
+    assert "unclear" == cause(Heard("SIGTERM", NOW), 0, None)
+
+
+@pytest.mark.parametrize(
+    ("lead_s", "left_s", "expected"), [(30, 110, "time limit"), (30, 130, "unclear"), (1200, 1250, "time limit")]
+)
+@pytest.mark.parametrize("what", ["SIGUSR1", "SIGTERM"])
+def test_a_notice_counts_within_the_lead_that_the_script_asked_for(what, lead_s, left_s, expected):
+    """Limits are looked at twice a minute, so a notice comes early; SIGTERM is one where the script says so."""
+    seen = Seen(**GOING_ON, end_s=NOW + left_s)
+    assert expected == cause(Heard(what, NOW, lead_s), 0, seen)
+
+
+# -- reading what Slurm says ----------------------------------------------------------------------------------------
+
+
+def test_a_job_is_read_as_scontrol_shows_it(fakes):
+    """Times come as Unix seconds; a job's name cannot pretend to be anything else."""
+    fakes.job(
+        JobState="COMPLETING", Reason="TimeLimit", Restarts=3, EndTime=NOW, JobName="x JobState=RUNNING Restarts=0"
+    )
+    seen = slurm.seen(HERE)
+    assert ("COMPLETING", "TimeLimit", 3, None, 1000.0, NOW) == seen[:6]
+    fakes.job(EndTime=5000, PreemptTime=4990, Requeue=0, BatchFlag=0, Command="(null)", WorkDir="/home/a b")
+    assert slurm.seen(HERE)[3:6] == (4990.0, 1000.0, 5000.0)
+    assert (False, False, "") == (slurm.seen(HERE).requeue, slurm.seen(HERE).batch, slurm.seen(HERE).command)
+    assert "/home/a b" == slurm.seen(HERE).options["chdir"]
+    assert ["scontrol show job 120"] == list(dict.fromkeys(fakes.calls))
+
+
+def test_the_leader_of_a_heterogeneous_job_is_read(fakes):
+    """scontrol shows every component; the first is the one that is requeued."""
+    fakes.say("scontrol show job", record(Restarts=1) + record(Restarts=0, JobState="PENDING"))
+    assert ("RUNNING", 1) == (slurm.seen(HERE).state, slurm.seen(HERE).restarts)
+
+
+def test_squeue_serves_where_there_is_no_scontrol(fakes):
+    """The same evidence."""
+    fakes.say("squeue", "COMPLETING|TimeLimit|2|N/A|1000|5000|long|/home/a/job.sh|/home/a|name|\n")
+    seen = slurm.seen(HERE)
+    assert ("COMPLETING", "TimeLimit", 2, None, 1000.0, 5000.0) == seen[:6]
+    assert ("long", "/home/a/job.sh") == (seen.partition, seen.command)
+    fakes.say("squeue", "\n")
+    assert slurm.seen(HERE) is None
+
+
+def test_a_job_that_is_gone_is_none(fakes):
+    """Slurm forgets jobs some minutes after their end."""
+    fakes.say("scontrol show job", err="slurm_load_jobs error: Invalid job id specified\n", code=1)
+    assert slurm.seen(HERE) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello\n", "JobId=120 JobName=x\n   JobState=\n", "\x00\xff", record(Restarts="many")]
+)
+def test_nonsense_is_an_error_and_no_evidence(fakes, text):
+    """And not a job that runs on."""
+    fakes.say("scontrol show job", text)
+    with pytest.raises(ClusterError, match="not about a job"):
+        slurm.seen(HERE)
+
+
+def test_no_commands_at_all_is_said(fakes):
+    """A container without Slurm's commands."""
+    with pytest.raises(Absent, match="squeue cannot be started"):
+        slurm.seen(HERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1-02:03:04", 93784),
+        ("02:03:04", 7384),
+        ("3:04", 184),
+        ("0:00", 0),
+        ("UNLIMITED", float("inf")),
+        ("365-00:00:00", 31536000),
+    ],
+)
+def test_time_left_is_read_in_every_form(fakes, text, seconds):
+    """squeue(1), %L."""
+    fakes.say("squeue", text + "\n")
+    assert seconds == slurm.left_s(HERE)
+    assert ["squeue --noheader --jobs 120 --format %L"] == fakes.calls
+
+
+@pytest.mark.parametrize("text", ["INVALID", "NOT_SET", "", "7", "x:10"])
+def test_time_left_that_is_none_is_an_error(fakes, text):
+    """A job that has not begun, or has ended."""
+    fakes.say("squeue", text + "\n")
+    with pytest.raises(ClusterError, match="time left"):
+        slurm.left_s(HERE)
+
+
+@pytest.mark.parametrize(
+    ("line", "leads"),
+    [
+        ("#SBATCH --signal=B:USR1@120", {"SIGUSR1": 120}),
+        ("#SBATCH --requeue --signal=SIGUSR2@90", {"SIGUSR2": 90}),
+        ("#SBATCH --signal B:10@30", {"SIGUSR1": 30}),
+        ('#SBATCH --signal="RB:TERM@300"', {"SIGTERM": 300}),
+        ("#SBATCH --signal=USR1", {"SIGUSR1": 60}),
+        ("# SBATCH --signal=USR1@5", {}),
+        ("echo --signal=USR1@5", {}),
+    ],
+)
+def test_the_lead_is_read_from_the_script(line, leads):
+    """sbatch(1): without a number it is 60 s."""
+    assert leads == slurm.lead_s(f"#!/bin/bash\n{line}\nexec x\n")
+
+
+# -- asking ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_scheduler_is_waited_for_no_longer_than_said(fakes):
+    """Ten seconds; less here."""
+    fakes.say("scontrol show job", record(), after="/bin/sleep 20")
+    began = time.monotonic()
+    with pytest.raises(Silent, match="did not answer within"):
+        ask(["scontrol", "show", "job", "120"], limit_s=0.3)
+    assert time.monotonic() - began < 5
+
+
+def test_a_controller_that_is_away_is_silent_and_not_a_refusal(fakes):
+    """As Slurm 22.05 says it."""
+    for err in (
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "Unexpected message received for job 120",
+        "Socket timed out on send/recv operation",
+    ):
+        fakes.say("scontrol show job", err=err, code=1)
+        with pytest.raises(Silent):
+            slurm.seen(HERE)
+
+
+def test_an_answer_that_takes_its_time_is_not_waited_for(fakes):
+    """`look` says None until it is there."""
+    fakes.say("squeue", "3:04\n", after="/bin/sleep 0.3")
+    began = time.monotonic()
+    with slurm.asking_left(HERE) as asked:
+        assert asked.look() is None
+        assert time.monotonic() - began < 0.25
+        assert 184 == slurm.read_left(until(asked.look))
+
+
+def test_a_question_without_an_answer_is_ended(fakes):
+    """Nothing is left behind."""
+    fakes.say("squeue", after="/bin/sleep 60")
+    asked = Asked(["squeue"], limit_s=0.1)
+    child = asked._child
+    time.sleep(0.15)
+    with pytest.raises(Silent):
+        asked.look()
+    assert child.returncode == -9
+
+
+def test_a_forked_child_leaves_its_parents_question_alone(fakes):
+    """A loader's worker that ends must not end it."""
+    fakes.say("squeue", "3:04\n", after="/bin/sleep 0.3")
+    with slurm.asking_left(HERE) as asked:
+        child = os.fork()
+        if not child:
+            asked.end()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert "3:04\n" == until(asked.look).out
+
+
+def test_the_end_is_asked_for_at_most_once_a_minute(fakes, monkeypatch):
+    """The environment first, then squeue; what is unlimited has no end."""
+    monkeypatch.setattr(watch, "FIRST_S", 0)
+    fakes.say("squeue", "1:00:00\n")
+    ends = watch.Ends(HERE)
+    assert ends.end_s is None
+    until(lambda: ends.look() or ends.end_s)
+    assert abs(ends.end_s - time.time() - 3600) < 5
+    for _ in range(200):
+        ends.look()
+    assert 1 == len(fakes.calls)
+    ends._next_s = 0
+    fakes.say("squeue", "UNLIMITED\n")
+    until(lambda: ends.look() or ends.end_s is None)
+    assert 9e9 == watch.Ends(HERE, {"SLURM_JOB_END_TIME": "9000000000"}).end_s
+
+
+def test_only_one_process_of_a_job_asks(fakes, monkeypatch):
+    """Slurm's own count, and those of launchers inside one task."""
+    monkeypatch.setattr(watch, "FIRST_S", 0)
+    fakes.say("squeue", "1:00:00\n")
+    for here, environment in (
+        (HERE._replace(process=1), {}),
+        (HERE, {"RANK": "3"}),
+        (HERE, {"PMIX_RANK": "1"}),
+        (None, {}),
+    ):
+        ends = watch.Ends(here, environment)
+        for _ in range(50):
+            ends.look()
+    assert [] == fakes.calls
+
+
+def test_without_squeue_there_is_no_end_and_no_error(fakes, monkeypatch):
+    """It is not tried again and again."""
+    monkeypatch.setattr(watch, "FIRST_S", 0)
+    ends = watch.Ends(HERE)
+    for _ in range(3):
+        ends.look()
+    assert (None, None) == (ends.end_s, ends._job)
+
+
+def test_the_grace_is_asked_for_once(fakes, monkeypatch):
+    """KillWait of the cluster, GraceTime of the partition."""
+    monkeypatch.setattr(watch, "FIRST_S", 0)
+    fakes.say(
+        "scontrol show config", "Configuration data as of now\nKillWait                = 30 sec\nLicenses = (null)\n"
+    )
+    fakes.say(
+        "scontrol show partition spot",
+        "PartitionName=spot\n   Default=NO QoS=N/A\n   DefaultTime=NONE GraceTime=10 Hidden=NO\n",
+    )
+    grace = watch.Grace(HERE, {"SLURM_JOB_PARTITION": "spot"})
+    until(lambda: grace.look() or grace.preempt_s)
+    assert (30, 10) == (grace.kill_wait_s, grace.preempt_s)
+    grace.look()
+    assert ["scontrol show config", "scontrol show partition spot"] == fakes.calls
+
+
+# -- carrying on ----------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """A journal that a test can look into."""
+
+    def __init__(self, *, requeues=0, error=None):
+        self.events, self.error = [], error
+        self.journal = Journal(self.record, requeues)
+
+    def record(self, event, /, **facts):
+        if self.error is not None:
+            raise self.error
+        self.events.append((event, facts["cause"]))
+
+
+def carried(lines, heard="SIGTERM", here=HERE, **options):
+    return carry_on(here, Heard(heard, NOW), lines.journal, **{"patience_s": 0, **options})
+
+
+def test_a_time_limit_is_requeued_once_and_journalled_before(fakes):
+    """The room may be fenced as soon as the call is made."""
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    fakes.say("scontrol requeue 120")
+    lines = Lines()
+    assert ("requeued", "time limit", "job 120: time limit; requeued") == carried(lines)
+    assert [("requeued", "time limit")] == lines.events
+    assert ["scontrol show job 120", "scontrol requeue 120"] == fakes.calls
+
+
+def test_a_task_of_an_array_is_requeued_alone(fakes):
+    """<array>_<task>: the bare id would requeue all of them."""
+    here = job({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "16", "SLURM_ARRAY_TASK_ID": "3"})
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    fakes.say("scontrol requeue 16_3")
+    assert "requeued" == carried(Lines(), here=here).how
+    assert ["scontrol show job 16_3", "scontrol requeue 16_3"] == fakes.calls
+
+
+LEFT_ALONE = {
+    "cancelled": ({"JobState": "COMPLETING"}, "job 120 was cancelled, and is not requeued. "),
+    "by slurm": ({"JobState": "COMPLETING", "Restarts": 1}, "job 120: Slurm starts it again by itself"),
+    "unclear": ({}, "why SIGTERM came is unclear (state RUNNING, reason None), so it is not requeued. "),
+}
+
+
+@pytest.mark.parametrize("how", LEFT_ALONE)
+def test_what_slurm_does_or_the_user_wanted_is_left_alone(fakes, how):
+    """No requeue, and where the user could want one, the line to type."""
+    facts, words = LEFT_ALONE[how]
+    fakes.job(**facts)
+    fakes.say("scontrol write", "#!/bin/sh\n")
+    lines = Lines()
+    done = carried(lines)
+    assert how == done.how
+    assert words in done.line
+    assert ("To go on, type: scontrol requeue 120 || sbatch /home/a/job.sh" in done.line) == (how != "by slurm")
+    assert ["not_requeued"] == [event for event, _ in lines.events]
+    assert not any("requeue" in call for call in fakes.calls)
+
+
+def test_on_hold_is_not_requeued(fakes, tmp_path):
+    """The run's own directory, or the supervisor's; the line says how it goes on."""
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    place = tmp_path / "my run"
+    place.mkdir()
+    (place / HOLD).touch()
+    done = carried(Lines(), places=[tmp_path / "nothing", place])
+    assert "held" == done.how
+    assert f"holdfast release '{place}' && scontrol requeue 120" in done.line
+
+
+def test_the_cap_on_requeues_holds(fakes):
+    """Counted in the journal."""
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    fakes.say("scontrol requeue 120")
+    done = carried(Lines(requeues=7), limit=7)
+    assert "limit" == done.how
+    assert "it was requeued 7 times, and 7 are the most" in done.line
+    assert "requeued" == carried(Lines(requeues=6), limit=7).how
+
+
+def test_refused_a_successor_is_submitted_with_a_dependency(fakes, monkeypatch):
+    """The script as Slurm has it, with the options that it does not say itself, and nothing of ours in its environment."""
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit", Requeue=0, TimeLimit="01:00:00")
+    fakes.say("scontrol requeue", err="120: Requested operation is presently disabled\n", code=1)
+    script = "#!/bin/bash\n#SBATCH -p spot\n#SBATCH --job-name=mine\nexec x\n"
+    fakes.say("scontrol write batch_script 120 -", script)
+    fakes.say("sbatch", "121;one\n")
+    done = carried(lines := Lines())
+    assert "submitted" == done.how
+    assert "presently disabled. Job 121 goes on after it" in done.line
+    assert "sbatch --parsable --dependency=afterany:120 --time=01:00:00 --chdir=/home/a" == fakes.calls[-1]
+    assert script == fakes.stdin("sbatch")
+    assert [("requeued", "time limit"), ("submitted", "time limit")] == lines.events
+
+
+def test_a_successor_of_a_task_is_that_task(fakes):
+    """Its script may ask which one it is."""
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    fakes.say("scontrol requeue", err="disabled", code=1)
+    fakes.say("sbatch", "121\n")
+    done = carried(Lines(), here=HERE._replace(id="16_3", array="16", task="3"), successor=HERE and "/runs/x/job.sh")
+    assert "submitted" == done.how
+    assert "sbatch --parsable --dependency=afterany:16_3 --array=3 /runs/x/job.sh" == fakes.calls[-1]
+
+
+def test_without_scontrol_a_successor_is_submitted(fakes):
+    """squeue has the evidence, sbatch does the rest."""
+    fakes.say("squeue", "COMPLETING|TimeLimit|0|N/A|1000|5000|long|/home/a/job.sh|/home/a|name|\n")
+    fakes.say("sbatch", "121\n")
+    assert "submitted" == carried(Lines()).how
+    assert fakes.calls[-1].endswith("--chdir=/home/a /home/a/job.sh")
+
+
+def test_a_refusal_because_slurm_was_faster_is_none(fakes):
+    """Preempted between the look and the call."""
+    fakes.job(JobState="RUNNING", EndTime=NOW + 20)
+    fakes.say("scontrol write", "#!/bin/sh\n")
+    requeued = fakes.place.parent / "requeued"
+    requeued.write_text(record(JobState="PENDING", Restarts=1))
+    swap = f"/bin/cp {requeued} {fakes.place.parent}/out-0"
+    fakes.say("scontrol requeue", err="Job is pending execution", code=1, after=swap)
+    assert ("by slurm", "requeued") == carried(Lines(), "deadline")[:2]
+
+
+def test_when_nothing_works_the_user_is_told_what_to_type(fakes):
+    """Exactly that."""
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    fakes.say("scontrol requeue", err="Access/permission denied", code=1)
+    fakes.say("scontrol write", "#!/bin/sh\n")
+    fakes.say("sbatch", err="sbatch: error: Invalid account or account/partition combination specified", code=1)
+    lines = Lines()
+    done = carried(lines)
+    assert "failed" == done.how
+    assert "Access/permission denied" in done.line
+    assert "Invalid account" in done.line
+    assert done.line.endswith("To go on, type: scontrol requeue 120 || sbatch /home/a/job.sh")
+    assert ["requeued", "not_requeued"] == [event for event, _ in lines.events]
+
+
+def test_an_interactive_job_has_nothing_to_requeue(fakes):
+    """salloc, or srun alone: there is no script."""
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit", BatchFlag=0, Command="bash")
+    fakes.say("scontrol requeue", err="Only batch jobs are accepted or processed for job 120", code=1)
+    fakes.say("scontrol write", err="job script retrieval failed: Job script not specified", code=1)
+    done = carried(Lines())
+    assert "failed" == done.how
+    assert done.line.endswith("To go on, start it again as you did")
+
+
+def test_a_controller_that_is_away_is_asked_again_and_comes_back(fakes, monkeypatch):
+    """One line at the first failure; then it is requeued all the same."""
+    monkeypatch.setattr("holdfast.cluster.carry.FIRST_WAIT_S", 0.2)
+    fakes.say("scontrol show job", err="Unable to contact slurm controller (connect failure)", code=1)
+    said = []
+
+    def meanwhile(line):
+        said.append(line)
+        fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+        fakes.say("scontrol requeue 120")
+
+    assert "requeued" == carried(Lines(), patience_s=20, meanwhile=meanwhile).how
+    assert 1 == len(said)
+    assert "trying again. To go on, type: scontrol requeue 120" in said[0]
+
+
+def test_a_requeue_whose_answer_was_lost_is_not_done_twice(fakes, monkeypatch):
+    """Looked at again: the restart count tells."""
+    monkeypatch.setattr("holdfast.cluster.carry.FIRST_WAIT_S", 0.1)
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    fakes.say("scontrol requeue", err="Socket timed out on send/recv operation", code=1)
+    done = carried(Lines(), patience_s=20, meanwhile=lambda line: fakes.job(JobState="COMPLETING", Restarts=1))
+    assert "by slurm" == done.how
+    assert 1 == sum("requeue" in call for call in fakes.calls)
+
+
+def test_a_controller_that_stays_away_ends_with_the_line_to_type(fakes, monkeypatch):
+    """Not before the patience is over."""
+    monkeypatch.setattr("holdfast.cluster.carry.FIRST_WAIT_S", 0.1)
+    fakes.say("scontrol show job", err="Unable to contact slurm controller (connect failure)", code=1)
+    done = carried(lines := Lines(), patience_s=1)
+    assert ("failed", [("not_requeued", "unclear")]) == (done.how, lines.events)
+    assert "Unable to contact" in done.line
+    assert len(fakes.calls) > 2
+
+
+def test_a_ghost_requeues_nothing(fakes):
+    """Its journal is gone: the requeue would end its successor, which has the same id."""
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    done = carried(Lines(error=Superseded("attempt 1 was superseded")))
+    assert "superseded" == done.how
+    assert ["scontrol show job 120"] == fakes.calls
+
+
+def test_a_full_disk_does_not_keep_a_job_from_going_on(fakes):
+    """The journal misses a line."""
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    fakes.say("scontrol requeue 120")
+    assert "requeued" == carried(Lines(error=NoSpace("full"))).how
+
+
+def test_no_scheduler_command_raises_out_of_it(fakes):
+    """Whatever is or is not on PATH."""
+    assert "failed" == carried(Lines()).how
+    fakes.say("scontrol show job", "nonsense")
+    assert "failed" == carried(Lines()).how
+    assert "failed" == carried(Lines(error=Superseded("gone"))).how
+
+
+# -- who speaks -----------------------------------------------------------------------------------------------------
+
+
+def test_a_supervisor_is_known_from_the_environment_and_from_its_file(tmp_path):
+    """The file serves children with an environment of their own: only of this very start of the job."""
+    around = {"SLURM_JOB_ID": "120", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_RESTART_COUNT": "2"}
+    assert outermost.supervisor(around) is None
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in around.items():
+            patch.setenv(name, value)
+        with outermost.announced(tmp_path / "x") as environment:
+            assert {"HOLDFAST_SUPERVISOR": str(tmp_path / "x")} == environment
+            assert tmp_path / "x" == outermost.supervisor(environment)
+            assert tmp_path / "x" == outermost.supervisor(around)
+            assert outermost.supervisor({**around, "SLURM_RESTART_COUNT": "3"}) is None
+            assert outermost.supervisor({**around, "SLURM_JOB_ID": "121"}) is None
+            assert outermost.supervisor({}) is None
+        assert outermost.supervisor(around) is None
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_submit_directory_that_cannot_be_written_leaves_the_environment(tmp_path, monkeypatch):
+    """It is enough for most."""
+    monkeypatch.setenv("SLURM_JOB_ID", "120")
+    monkeypatch.setenv("SLURM_SUBMIT_DIR", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    with outermost.announced(tmp_path) as environment:
+        assert tmp_path == outermost.supervisor(environment)
+
+
+def test_a_run_tells_its_supervisor_where_it_lives(tmp_path):
+    """The last one counts; a directory that is gone is no reason to fail."""
+    assert outermost.run_of(tmp_path) is None
+    outermost.tell_run(tmp_path, tmp_path / "runs" / "a")
+    outermost.tell_run(tmp_path, tmp_path / "runs" / "b")
+    assert tmp_path / "runs" / "b" == outermost.run_of(tmp_path)
+    outermost.tell_run(tmp_path / "gone", tmp_path)
