@@ -54,7 +54,7 @@ def test_bash_can_read_it_and_lint_finds_nothing(case):
 def test_the_words_of_the_command_reach_the_program_as_they_are():
     """Nothing in them is the shell's."""
     words = ["printf", "%s\n", "$HOME", "a b", "it's", "*", "`id`", "--run", 'say "x"', ""]
-    _, _, last = script(Order(words, "d")).partition("exec holdfast run --run d -- ")
+    _, _, last = script(Order(words, "d")).partition("exec holdfast run --run d --lead=120 -- ")
     done = subprocess.run(["bash", "-c", last], capture_output=True, text=True, check=True)
     assert words[2:] == done.stdout.split("\n")[:-1]
 

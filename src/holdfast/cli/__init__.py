@@ -20,12 +20,18 @@ from .shown import safe
 # name -> what it does in a line; its module has the same name
 COMMANDS = {
     "diff": "Tell in what two checkpoints differ.",
+    "doctor": "Tell whether this file system and this cluster will do.",
     "drill": "Kill a run on purpose, and prove that it resumes exactly.",
     "export": "Write a checkpoint's tensors as .safetensors, .npz or .pt.",
+    "lint": "Find what a Slurm batch script does wrong.",
+    "hold": "Let a run stop once it has to: no restart, no requeue.",
     "ls": "List a run's checkpoints.",
     "pin": "Keep a checkpoint for ever.",
     "prune": "Remove the checkpoints that a rule does not keep.",
+    "release": "Take back what `holdfast hold` said.",
+    "run": "Keep a command going: signals, restarts, requeues.",
     "show": "Show what a checkpoint holds and where it came from.",
+    "submit": "Submit a command to Slurm, so that it goes on until it is done.",
     "unpin": "Let the rules remove a checkpoint again.",
     "verify": "Read every byte and tell what is damaged.",
 }

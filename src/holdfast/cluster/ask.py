@@ -34,18 +34,18 @@ class Answer(NamedTuple):
 def ask(
     command: Sequence[str], *, text: str = "", limit_s: float = LIMIT_S, environment: Mapping[str, str] | None = None
 ) -> Answer:
-    """What `command` answers. `text` is its input, `environment` takes the place of ours.
+    """What `command` answers. `text` is its input, `environment` takes the place of ours, as it is: a new job inherits it.
 
     Raises:
         Absent: there is no such command.
         Silent: it did not answer within `limit_s`.
     """
-    around = os.environ if environment is None else environment
+    around = {**os.environ, **_PLAIN} if environment is None else environment
     try:
         done = subprocess.run(
             command,
             input=text.encode(),
-            env={**around, **_PLAIN},
+            env=around,
             capture_output=True,
             check=False,
             timeout=limit_s,

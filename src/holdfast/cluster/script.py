@@ -139,7 +139,8 @@ def _start(order: Order) -> Iterator[str]:
         supervisor.append("--no-requeue")
     if order.chain:
         supervisor.append("--chain")
-    words = [order.holdfast, "run", "--run", shlex.quote(order.directory), *map(shlex.quote, supervisor), "--"]
+    words = [order.holdfast, "run", "--run", shlex.quote(order.directory), f"--lead={order.lead_s}"]
+    words += [*map(shlex.quote, supervisor), "--"]
     launcher, command = _launched(order)
     yield "# exec: holdfast takes the place of this shell, and so hears what Slurm has to say."
     yield " ".join(["exec", *words, *launcher, *map(shlex.quote, command)])

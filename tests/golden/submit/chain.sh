@@ -12,4 +12,4 @@
 trap '' USR1
 
 # exec: holdfast takes the place of this shell, and so hears what Slurm has to say.
-exec holdfast run --run runs/md --app=gromacs --no-requeue --chain -- gmx mdrun -s run.tpr
+exec holdfast run --run runs/md --lead=120 --app=gromacs --no-requeue --chain -- gmx mdrun -s run.tpr

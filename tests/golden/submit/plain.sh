@@ -12,4 +12,4 @@
 trap '' USR1
 
 # exec: holdfast takes the place of this shell, and so hears what Slurm has to say.
-exec holdfast run --run .holdfast/train -- python train.py --lr 1e-3
+exec holdfast run --run .holdfast/train --lead=120 -- python train.py --lr 1e-3

@@ -28,4 +28,4 @@ stage '/network/datasets/cifar 10' || exit 1
 stage /network/datasets/cifar.tar.gz || exit 1
 
 # exec: holdfast takes the place of this shell, and so hears what Slurm has to say.
-exec holdfast run --run .holdfast/train -- python train.py
+exec holdfast run --run .holdfast/train --lead=300 -- python train.py

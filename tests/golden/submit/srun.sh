@@ -26,4 +26,4 @@ export -f stage
 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" bash -c 'stage "$0"' /data/big || exit 1
 
 # exec: holdfast takes the place of this shell, and so hears what Slurm has to say.
-exec holdfast run --run .holdfast/train -- srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python train.py
+exec holdfast run --run .holdfast/train --lead=120 -- srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python train.py

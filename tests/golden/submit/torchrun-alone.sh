@@ -15,4 +15,4 @@ trap '' USR2
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2 PET_SHUTDOWN_TIMEOUT=120
 
 # exec: holdfast takes the place of this shell, and so hears what Slurm has to say.
-exec holdfast run --run .holdfast/train --no-requeue -- torchrun --standalone --nproc-per-node=4 train.py
+exec holdfast run --run .holdfast/train --lead=120 --no-requeue -- torchrun --standalone --nproc-per-node=4 train.py

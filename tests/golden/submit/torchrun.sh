@@ -16,4 +16,4 @@ trap '' USR2
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2 PET_SHUTDOWN_TIMEOUT=120
 
 # exec: holdfast takes the place of this shell, and so hears what Slurm has to say.
-exec holdfast run --run .holdfast/train -- srun --ntasks-per-node=1 torchrun --nnodes="$SLURM_JOB_NUM_NODES" --rdzv-backend=c10d --rdzv-endpoint="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((15000 + SLURM_JOB_ID % 10000))" --nproc-per-node=4 train.py
+exec holdfast run --run .holdfast/train --lead=120 -- srun --ntasks-per-node=1 torchrun --nnodes="$SLURM_JOB_NUM_NODES" --rdzv-backend=c10d --rdzv-endpoint="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((15000 + SLURM_JOB_ID % 10000))" --nproc-per-node=4 train.py

@@ -1,0 +1,205 @@
+"""`holdfast submit`: a command becomes a batch job that goes on until it is done."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from .. import disk
+from ..cluster import lint, sbatch, script, slurm
+from ..cluster.sbatch import Option
+from ..cluster.script import Order
+from ..errors import NoSpace, UsageError
+from . import lint as told
+from . import measured, options
+from .defaults import defaults
+from .shown import echo, echo_json, safe
+
+FILE = "job.sh"  # in the supervisor's directory
+SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace")  # are handed on to `holdfast run`
+
+
+class Words(NamedTuple):
+    """The command line, sorted."""
+
+    ours: list[str]
+    sbatch: list[Option]
+    command: list[str]
+
+
+class Passing(click.Command):
+    """Takes its own options, keeps those it does not know for sbatch, and what follows `--` for the job."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = [param.name for param in self.params if isinstance(param, click.Option) and param.name]
+        settings = defaults("submit", [*known, "sbatch"])
+        given = settings.pop("sbatch", {})
+        words = sort(args, [opt for param in self.get_params(ctx) for opt in param.opts])
+        ctx.default_map = settings
+        ctx.obj = words._replace(sbatch=sbatch.merged(from_table(given), words.sbatch))
+        return super().parse_args(ctx, words.ours)
+
+
+@click.command(cls=Passing, short_help="Submit a command to Slurm.", options_metavar="[SBATCH OPTIONS] [OPTIONS]")
+@click.option("--run", "directory", metavar="DIR", help="Where script, output and journal go. Default: .holdfast/NAME")
+@click.option(
+    "--chain", type=click.IntRange(2), metavar="N", help="N jobs one after the other, for sites without requeue."
+)
+@click.option(
+    "--lead",
+    type=click.IntRange(1),
+    metavar="SECONDS",
+    help=f"How long before its end the job gets notice. Default: {script.LEAD_S}, or what a save of this run needs.",
+)
+@click.option(
+    "--setup", multiple=True, metavar="LINE", help="A line of the script, before the command: module load ..."
+)
+@click.option(
+    "--stage", multiple=True, metavar="PATH", help="Copy it to the node's $SLURM_TMPDIR first, if it is newer."
+)
+@click.option("--dry-run", is_flag=True, help="Print the script; write and submit nothing.")
+@click.option("--app", metavar="NAME", help="As in holdfast run: a program that Holdfast knows, or a file about one.")
+@click.option("--retries", type=int, metavar="N", help="As in holdfast run.")
+@click.option("--max-no-progress", type=int, metavar="N", help="As in holdfast run.")
+@click.option("--max-requeues", type=int, metavar="N", help="As in holdfast run.")
+@click.option("--grace", type=float, metavar="SECONDS", help="As in holdfast run.")
+@options.as_json
+@click.pass_obj
+def command(
+    words: Words,
+    /,
+    directory: str | None,
+    chain: int | None,
+    lead: int | None,
+    setup: tuple[str, ...],
+    stage: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    **supervisor: Any,
+) -> None:
+    """Submit COMMAND to Slurm, in a script that survives preemption, lost nodes and the time limit.
+
+        holdfast submit --time 12:00:00 --gpus 1 -- python train.py
+
+    Whatever is not listed here goes to sbatch. The words of COMMAND reach the program as they are. holdfast.toml or
+    pyproject.toml may hold defaults.
+    """
+    if not words.command:
+        raise UsageError("what shall be run? holdfast submit [options] -- command ...")
+    app = supervisor.get("app")
+    place = directory or f"{'runs' if app else '.holdfast'}/{script.name([app] if app else words.command)}"
+    base = Path(next((option.value or "." for option in words.sbatch if option.name == "chdir"), "."))
+    order = Order(
+        command=words.command,
+        directory=place,
+        options=words.sbatch,
+        lead_s=lead_s(lead, words.sbatch, measured.save_s(base / place)),
+        chain=chain,
+        setup=setup,
+        stage=[os.path.abspath(path) for path in stage],
+        supervisor=[
+            f"--{name.replace('_', '-')}={supervisor[name]}" for name in SUPERVISOR if supervisor[name] is not None
+        ],
+        holdfast=own_name(),
+    )
+    text = script.script(order)
+    if dry_run:
+        click.echo(text, nl=False)
+        return
+    file = base / place / FILE
+    write(file, text, order, base)
+    for finding in lint.lint(text):
+        click.echo(f"holdfast: warning: {safe(told.line({'file': str(file), **finding._asdict()}))}", err=True)
+    _say(slurm.submit([str(file)]), file, order, base, as_json=as_json)
+
+
+def sort(args: list[str], known: list[str]) -> Words:
+    """`args`, sorted into our options, sbatch's, and the command after the first `--`."""
+    end = args.index("--") if "--" in args else len(args)
+    ours: list[str] = []
+    theirs: list[str] = []
+    target = theirs
+    for word in args[:end]:
+        if word.startswith("-") and word != "-":
+            target = ours if word.partition("=")[0] in known else theirs
+        target.append(word)
+    return Words(ours, sbatch.parse(theirs), args[end + 1 :])
+
+
+def from_table(given: Any) -> list[Option]:
+    """Options of sbatch as holdfast.toml has them: `requeue = true`, `time = "12:00:00"`, `nodes = 2`."""
+    if not isinstance(given, Mapping):
+        raise UsageError("submit.sbatch is no table: write [submit.sbatch] and a line for each option")
+    words = [f"{'-' if len(name) == 1 else '--'}{name}" for name in given]
+    return [
+        option._replace(value=None if value is True else str(value))
+        for word, value in zip(words, given.values(), strict=True)
+        if value is not False
+        for option in sbatch.parse([word])
+    ]
+
+
+def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int:
+    """Seconds before its end at which the job hears of it: as wanted, else by what a save took, else two minutes.
+
+    Raises:
+        UsageError: that is before the job begins.
+    """
+    limit_s = sbatch.limit_s(given)
+    needed = 0 if save_s is None else math.ceil(lint.with_margin_s(save_s)) + lint.LATE_S
+    lead = wanted or max(needed, min(script.LEAD_S, int(limit_s / 4) if limit_s < math.inf else script.LEAD_S))
+    if lead >= limit_s:
+        why = f"a save took {save_s:.0f} s" if save_s and not wanted else f"--lead {lead}"
+        raise UsageError(f"the time limit of {limit_s:.0f} s leaves no time to work: {why}; ask for more --time")
+    return lead
+
+
+def own_name() -> str:
+    """How a job calls this very program: by its name where PATH knows it, else in full."""
+    called = os.path.abspath(sys.argv[0])
+    if os.path.basename(called) != "holdfast":
+        return f"{shlex.quote(sys.executable)} -m holdfast"
+    found = shutil.which("holdfast")
+    return "holdfast" if found and os.path.samefile(found, called) else shlex.quote(called)
+
+
+def write(file: Path, text: str, order: Order, base: Path) -> None:
+    """Keep the script, and make the folders that Slurm will not make for the job's output.
+
+    Raises:
+        NoSpace: the disk is full; an earlier script is as it was.
+    """
+    try:
+        disk.make_dirs(file.parent)
+        disk.replace_with(file, [text.encode()])
+        for option in script.options(order):
+            folder = os.path.dirname(option.value or "") if option.name in ("output", "error") else ""
+            if folder and "%" not in folder:
+                disk.make_dirs(base / folder)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(f"{file}: no space for the script; nothing was submitted") from error
+        raise
+
+
+def _say(job: str, file: Path, order: Order, base: Path, *, as_json: bool) -> None:
+    named = {option.name: option.value or "" for option in script.options(order)}
+    output = base / re.sub(r"%[jA]", job, named["output"]).replace("%x", named["job-name"])
+    if as_json:
+        echo_json({"job": job, "script": str(file), "output": str(output), "directory": str(file.parent)})
+        return
+    echo(f"submitted job {job}" + (f": {order.chain} tasks, one after the other" if order.chain else ""))
+    echo(f"script  {file}")
+    echo(f"output  {output}")
+    echo(f"look    squeue --jobs {job}; tail -F {shlex.quote(str(output))}")
+    echo(f"end     scancel {job}")
