@@ -26,7 +26,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"run"},
     {"torch", "jax", "keras", "lightning", "transformers"},
     {"apps"},
-    {"drill", "supervise"},
+    {"drill", "supervise", "doctor"},
     {"cli"},
     {"__main__"},
 ]

@@ -208,6 +208,26 @@ def read_kill_wait(text: str) -> float:
     return _number(r"^KillWait\s*=\s*(\d+)", text, "KillWait")
 
 
+def config() -> dict[str, str]:
+    """Slurm's settings, under its own names.
+
+    Raises:
+        ClusterError: it does not say.
+    """
+    return dict(re.findall(r"^(\w+)\s*= ?(.*?)\s*$", _obeyed(KILL_WAIT).out, re.MULTILINE))
+
+
+def partitions() -> dict[str, dict[str, str]]:
+    """The settings of each partition, under Slurm's own names.
+
+    Raises:
+        ClusterError: it does not say.
+    """
+    records = _obeyed(["scontrol", "show", "partition", "--all"]).out.split("\n\n")
+    found = [dict(re.findall(r"(\w+)=(\S*)", record)) for record in records]
+    return {facts["PartitionName"]: facts for facts in found if "PartitionName" in facts}
+
+
 def left_s(job: Job) -> float:
     """Seconds until Slurm ends the job; infinity when it has no limit.
 

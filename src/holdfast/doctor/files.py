@@ -1,0 +1,164 @@
+"""Files: what the file system under a directory does when it is asked for what a store needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from .. import disk
+from ..cluster.ask import ask
+from ..errors import ClusterError
+from .check import Check, ok, problem, warning
+
+SIZE = 1 << 20
+SLOW_S = 1.0
+CLOCK_S = 2.0
+LITTLE_BYTES = 10**9
+LITTLE_FILES = 10_000
+VOLATILE = ("tmpfs", "ramfs")  # gone after a reboot
+NAME = ".holdfast-doctor"
+FORGOTTEN_S = 3600.0  # the folder of a doctor that was killed
+
+
+def examine(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
+    """Try everything in a folder inside `directory`, which is gone afterwards. `needed_bytes`: what two saves take."""
+    yield _kind(directory)
+    place = directory / f"{NAME}-{os.getpid()}"
+    try:
+        for old in directory.glob(f"{NAME}-*"):
+            if time.time() - old.stat().st_mtime > FORGOTTEN_S:
+                disk.remove_tree(old)
+        disk.make_dir(place)
+    except OSError as error:
+        yield problem("writing", f"{directory}: {error.strerror}", "choose a directory of your own for runs")
+        return
+    try:
+        for check in (_durable, _rename, _links, _direct, _clock):
+            yield _tried(check, place)
+    finally:
+        disk.remove_tree(place)
+    yield from _space(directory, needed_bytes)
+    yield from _quota()
+
+
+def _tried(check: Callable[[Path], Check], place: Path) -> Check:
+    try:
+        return check(place)
+    except OSError as error:
+        return problem(check.__name__.strip("_"), f"{error.strerror}", "choose another file system for runs")
+
+
+def _kind(directory: Path) -> Check:
+    """Which file system it is: the last mount whose point is a parent."""
+    own = os.path.realpath(directory)
+    kind, point = "unknown", ""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            left, _, right = line.partition(" - ")
+            at = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), left.split()[4])
+            if (own == at or own.startswith(at.rstrip("/") + "/")) and len(at) >= len(point):
+                kind, point = right.split()[0], at
+    if kind in VOLATILE:
+        return warning("file system", f"{kind}, mounted on {point}: memory", "runs there are gone after a reboot")
+    return ok("file system", f"{kind}, mounted on {point}")
+
+
+def _durable(place: Path) -> Check:
+    began_s = time.monotonic()
+    disk.write(place / "durable", [bytes(SIZE)])
+    disk.sync_dir(place)
+    took_s = time.monotonic() - began_s
+    what = f"1 MiB and its name are durable after {1000 * took_s:.0f} ms"
+    return ok("fsync", what) if took_s < SLOW_S else warning("fsync", what, "a file system as slow will stall saves")
+
+
+def _rename(place: Path) -> Check:
+    """A commit is a rename that replaces nothing."""
+    disk.make_dir(place / "a")
+    disk.make_dir(place / "b")
+    try:
+        disk.rename_new(place / "a", place / "b")
+    except FileExistsError:
+        disk.rename_new(place / "a", place / "c")
+        return ok("rename", "replaces nothing when it should not")
+    return problem("rename", "replaced an existing directory", "choose another file system: commits are not safe here")
+
+
+def _links(place: Path) -> Check:
+    disk.write(place / "one", [b"x"])
+    try:
+        disk.link(place / "one", place / "two")
+    except OSError as error:
+        todo = "what does not change is written anew with each save"
+        return warning("hard links", f"{error.strerror}", todo)
+    return ok("hard links", "work")
+
+
+def _direct(place: Path) -> Check:
+    disk.write(place / "direct", [bytes(SIZE)])
+    try:
+        os.close(disk.open_plain(place / "direct", direct=True))
+    except OSError as error:
+        return warning("O_DIRECT", f"{error.strerror}", "big files go through the page cache, and saves are slower")
+    return ok("O_DIRECT", "works")
+
+
+def _clock(place: Path) -> Check:
+    """A file server has a clock of its own."""
+    before_s = time.time()
+    disk.write(place / "clock", [b"x"])
+    off_s = os.stat(place / "clock").st_mtime - (before_s + time.time()) / 2
+    if abs(off_s) > CLOCK_S:
+        what = f"the file server's is {abs(off_s):.0f} s {'ahead' if off_s > 0 else 'behind'}"
+        return warning("clock", what, "tell the site; what is newer is judged wrongly until it is mended")
+    return ok("clock", "agrees with the file server's")
+
+
+def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:
+    facts = os.statvfs(directory)
+    free, total = facts.f_bavail * facts.f_frsize, max(facts.f_blocks * facts.f_frsize, 1)
+    what = f"{free / 1e9:.3g} GB free of {total / 1e9:.3g} GB"
+    if needed_bytes > free:
+        yield problem("space", f"{what}; two checkpoints of this run need {needed_bytes / 1e9:.3g} GB", "free some")
+    elif free < LITTLE_BYTES:
+        yield warning("space", what, "free some, or keep fewer checkpoints")
+    else:
+        yield ok("space", what)
+    if facts.f_files and facts.f_favail < LITTLE_FILES:
+        yield warning("files", f"room for {facts.f_favail} more", "remove some; a checkpoint has a few files")
+
+
+def _quota() -> Iterator[Check]:
+    """What quota(1) says, where it is installed; file systems with quotas of their own have tools of their own."""
+    if shutil.which("quota") is None:
+        return
+    try:
+        answer = ask(["quota", "--no-wrap", "--raw-grace", "--show-mntpoint", "--hide-device"])
+    except ClusterError as error:
+        yield warning("quota", str(error), "the file server that keeps quotas does not answer")
+        return
+    yield from _read_quota(answer.out.splitlines())
+
+
+def _read_quota(lines: Sequence[str]) -> Iterator[Check]:
+    """Lines: mount point, blocks of 1 KiB, soft limit, hard limit, grace, files, soft limit, hard limit. A * is "over".
+
+    Source: quota(1).
+    """
+    for line in lines[2:]:
+        words = line.split()
+        if len(words) < 4 or not all(word.rstrip("*").isdecimal() for word in words[1:4]):
+            continue
+        used, soft, hard = (int(word.rstrip("*")) << 10 for word in words[1:4])
+        limit = hard or soft
+        what = f"{words[0]}: {used / 1e9:.3g} GB used of {limit / 1e9:.3g} GB"
+        if limit and used >= limit:
+            yield problem("quota", what, "free some: nothing can be saved there")
+        elif limit and limit - used < LITTLE_BYTES:
+            yield warning("quota", what, "free some, or keep fewer checkpoints")
+        elif limit:
+            yield ok("quota", what)

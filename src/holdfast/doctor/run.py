@@ -1,0 +1,100 @@
+"""Run: whether what a run's saves take fits into the time that the cluster leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ..cluster import batch, outermost
+from ..cluster.batch import Around
+from ..cluster.carry import HOLD
+from ..cluster.lint import LATE_S, with_margin_s
+from ..errors import StoreError
+from ..store.locate import locate
+from .check import Check, ok, problem, warning
+from .scheduler import Settings
+
+SCRIPT = "job.sh"
+
+
+class Known(NamedTuple):
+    """What is on the disk about a run."""
+
+    directory: Path  # as the user named it
+    run: Path  # where its checkpoints are
+    script: batch.Script | None  # the batch script, where holdfast submit has kept one
+    save_s: float | None
+
+    @property
+    def partition(self) -> str | None:
+        option = self.script.option("partition") if self.script else None
+        return option.value if option else None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its newest checkpoint; 0 when there is none that can be read."""
+        try:
+            return locate(self.run).select(None).manifest.size_bytes
+        except (StoreError, OSError):
+            return 0
+
+
+def know(directory: Path, save_s: float | None) -> Known:
+    """Read what there is to know."""
+    try:
+        script = batch.read((directory / SCRIPT).read_text(encoding="utf-8", errors="replace"), Around())
+    except OSError:
+        script = None
+    return Known(directory, outermost.run_of(directory) or directory, script, save_s)
+
+
+def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
+    """Its checkpoints, what saves take, and the time that there is for them."""
+    yield from _checkpoints(known)
+    held = next((place for place in (known.directory, known.run) if (place / HOLD).exists()), None)
+    if held is not None:
+        yield warning("hold", "it is not requeued", f"holdfast release {held}")
+    if known.save_s is None:
+        yield warning("saves", "none was made yet, so nobody knows what one takes", "ask again after the first")
+        return
+    took = f"your save takes {_span(known.save_s)}"
+    yield ok("saves", took)
+    needed_s = with_margin_s(known.save_s)
+    lead = known.script.signal.lead_s if known.script and known.script.signal else None
+    if lead is not None and lead < needed_s:
+        submit = f"holdfast submit --lead {math.ceil(needed_s) + LATE_S}"
+        yield problem("notice", f"{took}, and the notice comes {lead} s before the end", submit)
+    elif lead is not None:
+        yield ok("notice", f"{lead} s before the end: enough for a save")
+    if settings is not None and not settings.preempts.startswith("OFF"):
+        grace = f"your grace is {_span(settings.grace_s)}"
+        if settings.grace_s < needed_s:
+            todo = "a preemption loses what came after the last periodic save: save more often (every=), or a smaller state"
+            yield problem("grace", f"{took}, {grace}", todo)
+        else:
+            yield ok("grace", f"{grace}: enough for a save")
+
+
+def _checkpoints(known: Known) -> Iterator[Check]:
+    try:
+        found = locate(known.run).checkpoints()
+    except StoreError as error:
+        yield warning("checkpoints", str(error), "none was committed yet, or this is not the run's directory")
+        return
+    if not found:
+        yield warning("checkpoints", "none was committed yet", "ask again after the first")
+        return
+    try:
+        manifest = found[-1].manifest
+        yield ok("checkpoints", f"{len(found)}, the newest of step {manifest.step}")
+    except StoreError as error:
+        yield problem("checkpoints", str(error), f"holdfast verify {known.run}")
+    aside = list((known.run / "quarantine").glob("step-*"))
+    if aside:
+        yield warning("quarantine", f"{len(aside)} checkpoints were set aside", f"holdfast ls {known.run} says why")
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

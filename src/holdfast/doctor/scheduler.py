@@ -1,0 +1,94 @@
+"""Scheduler: what Slurm is set to do with a job whose time or whose node is taken away."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ..cluster import slurm
+from ..errors import ClusterError
+from ..job import job
+from .check import Check, ok, problem, warning
+
+SHORT_S = 30
+
+
+class Settings(NamedTuple):
+    """What Slurm said of itself and of one partition."""
+
+    whole: Mapping[str, str]
+    partition: Mapping[str, str]
+
+    @property
+    def kill_wait_s(self) -> float:
+        """From SIGTERM to SIGKILL."""
+        return float(self.whole.get("KillWait", "30").split()[0])
+
+    @property
+    def preempts(self) -> str:
+        """What becomes of a preempted job: "OFF", "REQUEUE", "CANCEL", ..."""
+        return self.partition.get("PreemptMode") or self.whole.get("PreemptMode", "OFF")
+
+    @property
+    def grace_s(self) -> float:
+        """From the first word of a preemption to SIGKILL, for a process in the batch shell's place.
+
+        Such a process hears of the partition's grace only where Slurm sends the job's own signal at once.
+        """
+        told = "preempt_send_user_signal" in self.whole.get("SlurmctldParameters", "")
+        return self.kill_wait_s + (float(self.partition.get("GraceTime", "0")) if told else 0.0)
+
+
+def settings(partition: str | None) -> Settings | None:
+    """Of the cluster and of that partition, else of its default one; None when there is no Slurm here.
+
+    Raises:
+        ClusterError: it does not answer, or has no such partition.
+    """
+    if shutil.which("scontrol") is None:
+        return None
+    found = slurm.partitions()
+    if partition is not None and partition not in found:
+        raise ClusterError(f"there is no partition {partition}; there are {', '.join(sorted(found))}")
+    default = next((name for name, facts in found.items() if facts.get("Default") == "YES"), "")
+    return Settings(slurm.config(), found.get(partition or default, {}))
+
+
+def examine(partition: str | None) -> Iterator[Check]:
+    """Whether it answers, and what it will do."""
+    try:
+        found = settings(partition)
+    except ClusterError as error:
+        yield problem("scheduler", str(error), "nothing can be submitted or requeued until this is mended")
+        return
+    if found is None:
+        here = job()
+        if here is None:
+            yield ok("scheduler", "none here: no scontrol on PATH")
+        else:
+            todo = "a container? start it with holdfast run outside of it, which requeues"
+            yield warning("scheduler", f"a {here.scheduler} job, and no scontrol on PATH", todo)
+        return
+    yield ok("scheduler", f"Slurm {found.whole.get('SLURM_VERSION', '')} answers")
+    yield from _behaviour(found)
+
+
+def _behaviour(found: Settings) -> Iterator[Check]:
+    name = found.partition.get("PartitionName", "?")
+    killed = f"{found.kill_wait_s:.0f} s from SIGTERM to SIGKILL"
+    if found.kill_wait_s < SHORT_S:
+        yield warning("KillWait", killed, "a save that takes longer must begin earlier: holdfast submit --lead")
+    else:
+        yield ok("KillWait", killed)
+    grace = f"{name}: {found.partition.get('GraceTime', '0')} s of grace"
+    if found.preempts.startswith("OFF"):
+        yield ok("preemption", f"{name}: jobs are not preempted")
+    elif "CANCEL" in found.preempts:
+        yield warning("preemption", f"{grace}, then the job is cancelled", "holdfast run asks for its requeue in time")
+    else:
+        yield ok("preemption", f"{grace}, then {found.preempts}")
+    if found.whole.get("JobRequeue") == "0":
+        yield warning("JobRequeue", "0: jobs are not started again", "write --requeue, as holdfast submit does")
+    else:
+        yield ok("JobRequeue", "1: jobs are started again after a lost node")
