@@ -27,6 +27,19 @@ def warn(line: str) -> None:
     say(f"warning: {line}")
 
 
+def relay(number: int, data: bytes) -> bool:
+    """Hand on what somebody else has printed, byte for byte, to our descriptor 1 or 2; False when nobody reads it any more."""
+    stream = sys.stdout if number == 1 else sys.stderr
+    raw = getattr(stream.buffer, "raw", stream.buffer)  # past Python's own buffer, if it has one
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[raw.write(rest) or 0 :]
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 class Progress:
     """A progress line at the bottom of the terminal; silent when stderr is not one, in CI, and in a notebook.
 

@@ -1,0 +1,62 @@
+"""`holdfast hold`: let a run stop once it has to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .. import disk
+from ..cluster.carry import HOLD
+from ..errors import NotFound
+from ..store.locate import locate, run_of
+from ..supervise.place import JOURNAL
+from . import options
+from .shown import echo, echo_json
+
+
+@click.command(short_help="Let a run stop once it has to: no restart, no requeue.")
+@options.run
+@options.as_json
+def command(run: str, as_json: bool) -> None:
+    """Let RUN go on as long as it can, and no further: it is neither started again nor requeued until `holdfast release`.
+
+    What runs now is not stopped. RUN is a run's directory, or the one that `holdfast run` keeps its journal in.
+    """
+    change(run, held=True, as_json=as_json)
+
+
+def change(run: str, *, held: bool, as_json: bool) -> None:
+    """Put the file `hold` there, or take it away, and say so. Once more does no harm."""
+    root = _directory(run)
+    there = (root / HOLD).exists()
+    if held and not there:
+        disk.write(root / HOLD, [])
+        disk.sync_dir(root)
+    if there and not held:
+        disk.remove_file(root / HOLD)
+        disk.sync_dir(root)
+    if as_json:
+        echo_json({"run": run, "directory": str(root), "held": held, "changed": held != there})
+    elif held:
+        echo(f"{run}: held: once it stops it is neither started again nor requeued, until `holdfast release {run}`")
+    else:
+        echo(
+            f"{run}: released: from now on it is started again and requeued as it asks"
+            if there
+            else f"{run}: was not held"
+        )
+
+
+def _directory(run: str) -> Path:
+    """The run's, or the supervisor's.
+
+    Raises:
+        NotFound: it is neither.
+    """
+    if (Path(run) / JOURNAL).is_file():
+        return Path(run)
+    try:
+        return run_of(locate(run))
+    except NotFound as error:
+        raise NotFound(f"{error}, or one in which `holdfast run` has left a {JOURNAL}") from error

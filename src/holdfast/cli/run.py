@@ -1,0 +1,110 @@
+"""`holdfast run`: keep a command going until it is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..apps.command import Command
+from ..apps.program import Program
+from ..cluster import chain as links
+from ..cluster.carry import MOST_REQUEUES
+from ..errors import ChildError, UsageError
+from ..job import job
+from ..supervise.limits import LEAD_S
+from ..supervise.supervise import Options, supervise
+from ..terminal import say
+from . import options
+from .shown import json_line, safe
+
+RUN_DIR = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command(
+    short_help="Keep a command going: signals, restarts, requeues.",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option("--run", "directory", type=RUN_DIR, metavar="DIR", help="Where the supervisor keeps its journal.")
+@click.option("--app", metavar="NAME|FILE", help="What COMMAND is: gromacs, lammps, ..., or a file that describes it.")
+@click.option("--retries", type=click.IntRange(0), default=0, show_default=True, help="Starts after a crash.")
+@click.option(
+    "--max-no-progress",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Attempts in a row that get no further.",
+)
+@click.option("--max-requeues", type=click.IntRange(0), default=MOST_REQUEUES, show_default=True, help="Of one job.")
+@click.option("--grace", type=click.FloatRange(0), metavar="SECONDS", help="From a signal to SIGKILL.")
+@click.option(
+    "--lead", type=click.FloatRange(0), default=LEAD_S, show_default=True, help="Seconds before a job's end to stop at."
+)
+@click.option("--requeue/--no-requeue", default=True, show_default=True, help="Carry the job on when its time is up.")
+@click.option("--chain", is_flag=True, help="This job is one of an array that does the work in turn; needs --run.")
+@options.as_json
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    directory: Path | None,
+    app: str | None,
+    retries: int,
+    max_no_progress: int,
+    max_requeues: int,
+    grace: float | None,
+    lead: float,
+    requeue: bool,
+    chain: bool,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND, see to it that it stops in time, and start it again as long as it asks for it.
+
+    TERM, USR1, USR2 and INT reach the command; a second INT kills it. When it exits with 75 it is started again, unless
+    we were told to stop ourselves; after a crash only as often as --retries says. Nothing that it started outlives it.
+    In a job whose time is up, or that is preempted, the job is requeued, once the command has saved.
+
+        holdfast run --retries 3 -- python train.py --lr 0.1
+
+    Exit 0: done. 75: stopped and saved, run me again. 8: COMMAND failed for good; its last lines are shown. 2: it cannot
+    be started. Told to stop, a command that cannot go on later gives its own code, 143 for SIGTERM.
+    """
+    if chain and directory is None:
+        raise UsageError("--chain needs --run DIR, which all tasks of the array share")
+    if chain and directory is not None and links.is_over(directory, job()):
+        say(f"{directory}: an earlier task of this array has finished the work; nothing is left to do")
+        return
+    chosen = Options(
+        directory=directory,
+        keeps=app is not None,
+        name=Path(app).stem if app else None,
+        retries=retries,
+        max_no_progress=max_no_progress,
+        max_requeues=max_requeues,
+        grace_s=grace,
+        lead_s=lead,
+        requeue=requeue,
+    )
+    try:
+        outcome = supervise(command, lambda place: _program(app, place), chosen)
+    except ChildError as error:
+        head, *output = str(error).splitlines()
+        click.echo(f"holdfast: {safe(head)}", err=True)
+        for line in output:
+            click.echo(safe(line), err=True)
+        if as_json:
+            click.echo(json_line({"end": "failed", "exit_code": error.exit_code, "reason": head}))
+        raise click.exceptions.Exit(error.exit_code) from error
+    if chain and outcome.end == "end":
+        links.end(outcome.directory, job())
+    if as_json:
+        click.echo(json_line(outcome._asdict() | {"directory": str(outcome.directory)}))
+    if outcome.exit_code:
+        raise click.exceptions.Exit(outcome.exit_code)
+
+
+def _program(app: str | None, place: Path) -> Program:
+    if app is None:
+        return Command()
+    from ..apps import known
+
+    return known.program(app, Path.cwd(), place)

@@ -1,0 +1,122 @@
+"""Child: the command as the supervisor sees it, with the warden in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Self
+
+from ..errors import ChildError, UsageError
+from . import warden
+from .warden import Streams
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
+LOST_S = 10.0  # for what an ended warden left to be killed and reaped
+
+
+class Child:
+    """One start of the command. Leaving the block kills whatever is left of it.
+
+    Raises:
+        UsageError: there is no such command, or it cannot be executed.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], streams: Streams) -> None:
+        self.code: int | None = None  # once the command itself has ended; as subprocess has it
+        self.gone = False  # and nothing that it started is left either
+        self._heard = b""
+        ours, theirs = socket.socketpair()
+        self._link = ours
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._warden = os.fork()
+        if self._warden == 0:
+            try:
+                ours.close()
+                warden.serve(theirs, command, environment, streams, [*mask])
+            finally:
+                os._exit(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        theirs.close()
+        self.began_s = time.monotonic()
+        self.pid = self._begin(command[0])
+        self._link.setblocking(False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill what is left. What the system does not let die in time stays the warden's."""
+        self.send(signal.SIGKILL)
+        until = time.monotonic() + LOST_S
+        while not self.gone and time.monotonic() < until:
+            time.sleep(0.005)
+            self.look()
+        self._link.close()
+
+    def fileno(self) -> int:
+        """Readable when there is something to `look` at."""
+        return self._link.fileno()
+
+    def send(self, number: int) -> None:
+        """To the command's group; once the command itself is over, to all that it left behind. SIGKILL: to all, always."""
+        with suppress(OSError):
+            self._link.send(bytes([number]))
+
+    def look(self) -> None:
+        """Take in what has happened since the last look."""
+        try:
+            while not self.gone:
+                said = self._link.recv(4096)
+                self._heard += said
+                if not said:
+                    self._part()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._part()
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
+            word, _, number = line.partition(b" ")
+            if word == b"code":
+                self.code = int(number)
+
+    def _begin(self, name: str) -> int:
+        while b"\n" not in self._heard:
+            said = self._link.recv(4096)
+            if not said:
+                os.waitpid(self._warden, 0)
+                raise ChildError(f"{name}: the process that was to start it was killed")
+            self._heard += said
+        line, _, self._heard = self._heard.partition(b"\n")
+        word, _, number = line.partition(b" ")
+        if word == b"error":
+            os.waitpid(self._warden, 0)
+            why = os.strerror(int(number)) if int(number) else "the system does not say why"
+            raise UsageError(f"cannot start {name!r}: {why}")
+        return int(number)
+
+    def _part(self) -> None:
+        """The warden is gone: as it should when nothing is left, or killed; then we are the next whom orphans fall to."""
+        self.gone = True
+        _, status = os.waitpid(self._warden, 0)
+        if os.waitstatus_to_exitcode(status) == 0 and (self.code is not None or b"code" in self._heard):
+            return
+        until = time.monotonic() + LOST_S
+        while time.monotonic() < until:
+            warden.kill_all()
+            try:
+                while True:
+                    pid, status = os.waitpid(-1, os.WNOHANG)
+                    if pid == 0:
+                        break
+                    if pid == self.pid:
+                        self.code = os.waitstatus_to_exitcode(status)
+            except ChildProcessError:
+                break
+            time.sleep(0.02)
+        if self.code is None:
+            self.code = -signal.SIGKILL

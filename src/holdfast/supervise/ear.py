@@ -1,0 +1,72 @@
+"""The ear: signals to the supervisor, remembered until its loop comes to them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Self
+
+from .child import SIGNALS
+from .warden import adopt
+
+# Their meaning is "stop". A terminal that is gone says the same as SIGTERM, which programs know better.
+STOPS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP}
+# nohup, and shells of what they send to the background, mean it. Our batch scripts ignore the notice until we listen.
+IGNORED = {signal.SIGHUP, signal.SIGINT}
+
+
+class Ear(AbstractContextManager["Ear"]):
+    """While entered, hears the signals of `SIGNALS`, except those that the caller's shell told us to ignore for good."""
+
+    def __init__(self) -> None:
+        self.told: str | None = None  # the first signal, or "deadline": from then on nothing is started any more
+        self.told_unix_s = 0.0
+        self.told_s: dict[int, float] = {}  # when each was heard first
+        self.insists = False  # a second Ctrl-C
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._theirs.setblocking(False)
+        self._previous: dict[int, Any] = {}
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        self._fd = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        for number in SIGNALS:
+            if number not in IGNORED or signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, lambda *_: None)
+        adopt(orphans=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        adopt(orphans=False)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._fd)
+        self._ours.close()
+        self._theirs.close()
+
+    def fileno(self) -> int:
+        """Readable when there is something to `hear`."""
+        return self._ours.fileno()
+
+    def hear(self) -> list[int]:
+        """What has come since the last call, in order."""
+        heard = b""
+        with suppress(BlockingIOError):
+            while True:
+                heard += self._ours.recv(4096)
+        numbers = [number for number in heard if number in SIGNALS]
+        for number in numbers:
+            if number == signal.SIGINT and signal.SIGINT in self.told_s:
+                self.insists = True
+            if number in STOPS:
+                self.told_s.setdefault(number, time.monotonic())
+                self.tell(signal.Signals(number).name)
+        return numbers
+
+    def tell(self, reason: str) -> None:
+        """Be told to stop, for this reason if for none before."""
+        if self.told is None:
+            self.told, self.told_unix_s = reason, time.time()

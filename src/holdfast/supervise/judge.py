@@ -1,0 +1,130 @@
+"""Judge: what follows when the command has ended. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from ..apps.command import RUN_ME_AGAIN
+from ..apps.program import Verdict
+
+QUICK_S = 10.0  # an attempt that nothing is known of, and that was over sooner, has got no further
+FIRST_S, MOST_S = 1.0, 300.0  # of waiting before a restart
+AGAIN_S = 0.05  # and when it had only asked for it
+HELD, LATE = "held", "the job's end being near"
+FINAL = ("deadline", "drill limit")  # reasons to stop that hold for the next attempt too
+
+
+class Attempt(NamedTuple):
+    """How one start of the command went, as far as the next step depends on it."""
+
+    verdict: Verdict
+    code: int  # as subprocess has it
+    took_s: float
+    told: str | None = None  # the supervisor had been told to stop
+    failed: bool = False  # it failed by its own word: its run's journal says so, or its app can tell
+    reason: str = ""  # why the run stopped, as its journal says
+    progressed: bool | None = None  # None: nobody can tell
+    late: bool = False  # the job's time is nearly up
+    held: bool = False
+
+
+class Limits(NamedTuple):
+    retries: int = 0
+    no_progress: int = 10
+
+
+class Next(NamedTuple):
+    """What to do."""
+
+    do: Literal["done", "leave", "again", "retry", "fail"]
+    why: str = ""
+    wait_s: float = 0.0
+
+
+def judge(attempts: Sequence[Attempt], limits: Limits) -> Next:
+    """What follows after the last of `attempts`, all that this supervisor has made.
+
+    leave: the work is to go on, but not here and now. again: it asked for it. retry: it crashed, and may.
+    """
+    last = attempts[-1]
+    if last.verdict == "done":
+        return Next("done")
+    if last.told is not None and last.failed and last.code >= 0:
+        return Next("fail", "while it was told to stop")
+    if last.told is not None:
+        return Next("leave", f"told to stop by {last.told}")
+    if last.verdict == "damaged":
+        return Next("again", "it could not go on from its checkpoint")
+    fruitless = _fruitless(attempts)
+    if fruitless >= limits.no_progress:
+        return Next("fail", f"{fruitless} attempts in a row got no further")
+    if last.verdict == "stopped":
+        if last.reason in FINAL or last.late:
+            return Next("leave", last.reason if last.reason in FINAL else LATE)
+        if last.held:
+            return Next("leave", HELD)
+        return Next("again", "it asked to be run again", _growing(AGAIN_S, _idle(attempts)))
+    crashes = _crashes(attempts)
+    if crashes > limits.retries:
+        return Next("fail", f"no retry left of {limits.retries}" if limits.retries else "")
+    if last.held:
+        return Next("fail", "held, so it is not tried again")
+    return Next("retry", f"retry {crashes} of {limits.retries}", _growing(FIRST_S, crashes - 1))
+
+
+def exit_code(last: Attempt, *, resumable: bool) -> int:
+    """The supervisor's own, when the work is to go on later: 75 when it can, else what a shell says of the command."""
+    if last.verdict == "stopped" or resumable:
+        return RUN_ME_AGAIN
+    return last.code if last.code >= 0 else 128 - last.code
+
+
+def describe(code: int) -> str:
+    """An exit code in words: "exit 3", "killed by SIGSEGV"."""
+    if code >= 0:
+        return f"exit {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _growing(first_s: float, times: int) -> float:
+    return min(first_s * 2.0 ** min(times, 30), MOST_S) if times >= 0 else 0.0
+
+
+def _got_further(attempt: Attempt) -> bool:
+    return attempt.progressed if attempt.progressed is not None else attempt.took_s >= QUICK_S
+
+
+def _fruitless(attempts: Sequence[Attempt]) -> int:
+    """The last attempts in a row that by themselves got no further. Signals and lost nodes are nobody's fault."""
+    count = 0
+    for attempt in reversed(attempts):
+        if _got_further(attempt):
+            break
+        blameless = attempt.code < 0 or attempt.told or attempt.reason.startswith("SIG") or attempt.verdict == "damaged"
+        count += not blameless
+    return count
+
+
+def _idle(attempts: Sequence[Attempt]) -> int:
+    """As `_fruitless`, whoever's fault it was: nothing is restarted in a tight circle. -1 after one that got further."""
+    count = -1
+    for attempt in reversed(attempts):
+        if _got_further(attempt):
+            break
+        count += 1
+    return count
+
+
+def _crashes(attempts: Sequence[Attempt]) -> int:
+    """Crashes since the command last got further, this one included."""
+    count = 0
+    for place, attempt in enumerate(reversed(attempts)):
+        if place and attempt.progressed:
+            break
+        count += attempt.verdict == "failed"
+    return count

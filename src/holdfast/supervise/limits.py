@@ -1,0 +1,64 @@
+"""Limits: how long the command has, from the scheduler and from the options."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from ..cluster.watch import Ends, Grace
+from ..job import Job
+from .ear import Ear
+
+PATIENCE_S = 600.0  # for a save, where nobody else will kill
+KILL_WAIT_S = 30.0  # Slurm's own default
+LAST_ACT_S = 5.0  # for our own end: the journal, a commit, a requeue
+LATE_S = 90.0  # limits are looked at twice a minute: SIGTERM may come so much after the end
+LEAD_S = 60.0
+
+
+class Time:
+    """The end of the job, and of our patience. Monotonic seconds, unless it says otherwise."""
+
+    def __init__(self, job: Job | None, grace_s: float | None, lead_s: float) -> None:
+        self._job, self._grace_option_s, self.lead_s = job, grace_s, lead_s
+        self._ends, self._grace = Ends(job), Grace(job)
+
+    def look(self) -> None:
+        """Take in what the scheduler has answered meanwhile. Never waits."""
+        self._ends.look()
+        self._grace.look()
+
+    def close(self) -> None:
+        self._ends.close()
+        self._grace.close()
+
+    def left_s(self) -> float | None:
+        """Seconds until the job's time is up; None: no end is known."""
+        return None if self._ends.end_s is None else self._ends.end_s - time.time()
+
+    def stop_due_s(self) -> float | None:
+        """When the command has to be told to stop, should nobody else do it."""
+        left_s = self.left_s()
+        return None if left_s is None else time.monotonic() + left_s - self.lead_s
+
+    def grace_s(self, number: int) -> float:
+        """From that signal on, as far as it is known now."""
+        if self._grace_option_s is not None:
+            return self._grace_option_s
+        if self._job is None or number not in {signal.SIGTERM, signal.SIGHUP}:
+            return PATIENCE_S
+        wait_s = self._grace.kill_wait_s if self._grace.kill_wait_s is not None else KILL_WAIT_S
+        return max(wait_s - LAST_ACT_S, wait_s / 2)
+
+    def patience_ends_s(self, ear: Ear) -> float:
+        """When the command is killed: told to stop, it has the least of the graces of what it was told by."""
+        told = [self._until_s(number, heard_s) for number, heard_s in ear.told_s.items()]
+        by_deadline_s = self._until_s(signal.SIGUSR1, time.monotonic() + ear.told_unix_s - time.time())
+        return min(told, default=by_deadline_s)
+
+    def _until_s(self, number: int, heard_s: float) -> float:
+        """A notice leaves time until the job's end; SIGTERM, which comes then, decides."""
+        left_s = self.left_s()
+        if self._grace_option_s is None and left_s is not None and number not in {signal.SIGTERM, signal.SIGHUP}:
+            return time.monotonic() + left_s + LATE_S
+        return heard_s + self.grace_s(number)

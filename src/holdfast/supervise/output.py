@@ -1,0 +1,130 @@
+"""Output: what the command prints reaches our caller untouched, and its end is known.
+
+A file or a terminal is the command's own. Of a file the end is read back; a terminal shows it already. What goes into a pipe
+cannot be read back, so it passes through here.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from typing import Self
+
+from .. import terminal
+from .warden import Streams
+
+TAIL_BYTES = 16 << 10
+_PIECE = select.PIPE_BUF  # what a pipe that can be written to takes without waiting
+
+
+class _File:
+    """A plain file behind one of our descriptors; what is in it from now on is the command's."""
+
+    def __init__(self, number: int) -> None:
+        self._path = f"/proc/self/fd/{number}"
+        self._start = os.fstat(number).st_size
+
+    def tail(self) -> bytes:
+        try:
+            with open(self._path, "rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(min(self._start, end), end - TAIL_BYTES))
+                return file.read(TAIL_BYTES)
+        except OSError:  # it may be ours to write, and not to read
+            return b""
+
+
+class _Pipe:
+    """A pipe of our own before one of our caller's."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.source, self.sink = os.pipe()  # the command writes to the sink
+        os.set_blocking(self.source, False)
+        self._waiting = b""
+        self._tail = bytearray()
+        self.open = True
+
+    def interest(self) -> tuple[int, int]:
+        """What to wait for: never read more than our reader has taken."""
+        return (self.number, select.POLLOUT) if self._waiting else (self.source, select.POLLIN)
+
+    def move(self) -> None:
+        """One piece on, in whichever direction is due; nothing when nothing can be read now."""
+        if self._waiting:
+            piece, self._waiting = self._waiting[:_PIECE], self._waiting[_PIECE:]
+            if not terminal.relay(self.number, piece):
+                self.close()  # nobody reads any more: the command is to learn it by its own next write
+            return
+        try:
+            self._waiting = os.read(self.source, 1 << 16)
+        except BlockingIOError:
+            return
+        if not self._waiting:
+            self.close()
+        self._tail += self._waiting
+        del self._tail[:-TAIL_BYTES]
+
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            os.close(self.source)
+
+    def tail(self) -> bytes:
+        return bytes(self._tail)
+
+
+class Output:
+    """Of one start of the command."""
+
+    def __init__(self) -> None:
+        self._behind: dict[tuple[int, int], _File | _Pipe] = {}
+        stdin = os.open(os.devnull, os.O_RDONLY) if _is_terminal(0) else None  # from its background nothing can be read
+        self.streams = Streams(stdin, self._prepare(1), self._prepare(2), _is_terminal(1) or _is_terminal(2))
+        self.streams = self.streams._replace(sources=tuple(pipe.source for pipe in self.pipes))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.started()
+        for pipe in self.pipes:
+            pipe.close()
+
+    def started(self) -> None:
+        """The command has its ends."""
+        self.streams.close(sources=False)
+        self.streams = Streams(None, None, None)
+
+    @property
+    def pipes(self) -> list[_Pipe]:
+        """Those through which something may still come."""
+        return [each for each in self._behind.values() if isinstance(each, _Pipe) and each.open]
+
+    @property
+    def tail(self) -> str:
+        """The end of what was printed; of two files, the errors last."""
+        return "".join(each.tail().decode(errors="replace") for each in self._behind.values())
+
+    def _prepare(self, number: int) -> int | None:
+        """What takes the place of our descriptor in the command; None: itself."""
+        try:
+            facts = os.fstat(number)
+        except OSError:  # closed by our caller
+            return None
+        place = (facts.st_dev, facts.st_ino)
+        if place not in self._behind:
+            if stat.S_ISFIFO(facts.st_mode) or stat.S_ISSOCK(facts.st_mode):
+                self._behind[place] = _Pipe(number)
+            elif stat.S_ISREG(facts.st_mode):
+                self._behind[place] = _File(number)
+        behind = self._behind.get(place)
+        return behind.sink if isinstance(behind, _Pipe) else None
+
+
+def _is_terminal(number: int) -> bool:
+    try:
+        return os.isatty(number)
+    except OSError:
+        return False

@@ -1,0 +1,152 @@
+"""Place: the supervisor's directory, with its journal. One living supervisor in each."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .. import disk, journal
+from ..errors import NoSpace, StoreError, UsageError
+from ..job import job
+from ..journal import CLOSING, Event
+from ..store import owner
+from ..terminal import warn
+
+JOURNAL = "supervisor.jsonl"
+INTERPRETERS = re.compile(
+    r"python[\d.]*|pypy[\d.]*|bash|sh|dash|zsh|perl|Rscript|julia|node|ruby|env|srun|mpirun|mpiexec|torchrun"
+)
+SYNCED = (*CLOSING, "requeued")  # what has to be known after a power loss, or before the scheduler ends us
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MOST_PLACES = 1000
+
+
+class Place:
+    """A directory that this supervisor has to itself, as far as others ask before they enter."""
+
+    def __init__(self, path: Path, begin: Event) -> None:
+        self.path = path
+        self.journal = path / JOURNAL
+        self._id = uuid.uuid4().hex[:12]
+        self._waiting: list[Event] = []
+        self._complained = False
+        self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
+
+    def record(self, event: str, /, **facts: Any) -> None:
+        """Note what has happened. A journal that cannot be written is told once, and what it lacks is kept for later."""
+        known = {name: value for name, value in facts.items() if value is not None}
+        self._waiting.append({"event": event, "time": time.time(), **known})
+        self._write(sync=event in SYNCED)
+
+    def close(self, event: str, /, **facts: Any) -> None:
+        """Say good-bye, as the last line."""
+        self.record(event, supervisor=self._id, **facts)
+        if self._waiting:
+            warn(f"{self.journal}: the last {len(self._waiting)} lines could not be written")
+
+    def _write(self, *, sync: bool) -> None:
+        try:
+            journal.append(self.journal, self._waiting, sync=sync)
+        except OSError as error:
+            if not self._complained:
+                warn(f"{self.journal}: {os.strerror(error.errno or 0)}; supervising goes on, the journal waits")
+            self._complained = True
+            return
+        self._waiting.clear()
+        self._complained = False
+
+    def others(self) -> list[Event]:
+        """Supervisors that began here before this one, said no good-bye, and may live."""
+        return [begin for begin in unfinished(self.journal, before=self._id) if not _is_gone(begin)]
+
+
+def enter(path: Path | None, name: str, root: Path, begin: Event) -> Place:
+    """The directory `path`, made if need be; None: the first in `root` with that name that nobody is in.
+
+    Raises:
+        UsageError: a supervisor lives in `path`, or may.
+        NoSpace: it cannot be made.
+    """
+    if path is not None:
+        place, others = _enter(path.absolute(), begin)
+        if others:
+            who = owner.describe(others[0].get("owner") or {})
+            place.close("failed", why="the place is taken")
+            raise UsageError(
+                f"{path}: another `holdfast run` may still be running there: {who}. Stop it first, or give this one a "
+                "directory of its own with --run; if you know that it is gone, set HOLDFAST_TAKE_OVER=1"
+            )
+        return place
+    for number in range(1, _MOST_PLACES):
+        chosen = (root / (name if number == 1 else f"{name}-{number}")).absolute()
+        if any(not _is_gone(begun) for begun in unfinished(chosen / JOURNAL)):
+            continue
+        place, others = _enter(chosen, begin)
+        if not others:
+            return place
+        place.close("failed", why="the place is taken")
+    raise StoreError(f"{root}: too many supervisors called {name}; remove those that are done")
+
+
+def unfinished(path: Path, before: str | None = None) -> list[Event]:
+    """The first lines of those who have written no last line, oldest first; of `before`'s predecessors only."""
+    begun: dict[str, Event] = {}
+    try:
+        events = journal.read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    for event in events:
+        name = str(event.get("supervisor"))
+        if event["event"] == "begin":
+            if name == before:
+                break
+            begun[name] = event
+        elif event["event"] in CLOSING:
+            begun.pop(name, None)
+    return list(begun.values())
+
+
+def name_of(command: Sequence[str]) -> str:
+    """What people would call the command: the script that an interpreter is given, else the program; with its job."""
+    words = [word for word in command if not word.startswith("-") and "=" not in word] or ["command"]
+    stems = [Path(word).name for word in words]
+    chosen = stems[0]
+    while INTERPRETERS.fullmatch(stems[0]) and len(stems) > 1:
+        stems = stems[1:]
+        if Path(stems[0]).suffix in {".py", ".sh", ".R", ".pl", ".jl", ".js", ".rb"}:
+            chosen = Path(stems[0]).stem
+            break
+        if not INTERPRETERS.fullmatch(stems[0]) and not stems[0].isdecimal():
+            break
+    plain = re.sub(r"[^\w.-]+", "-", chosen).strip(".-") or "command"
+    here = job()
+    return f"{plain[:60]}-{here.id}" if here else plain[:60]
+
+
+def _enter(path: Path, begin: Event) -> tuple[Place, list[Event]]:
+    try:
+        disk.make_dirs(path)
+        if not (path / JOURNAL).exists():
+            with suppress(FileExistsError):  # somebody else begins too
+                disk.write(path / JOURNAL, [])
+        disk.sync_dir(path)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoSpace(f"{path}: no space left for the supervisor's journal; nothing was started") from error
+        raise
+    place = Place(path, begin)
+    return place, place.others()
+
+
+def _is_gone(begin: Event) -> bool:
+    facts = begin.get("owner")
+    if not isinstance(facts, dict) or os.environ.get("HOLDFAST_TAKE_OVER") == "1":
+        return True
+    return owner.precedes(facts) or owner.is_me(facts) or owner.proven_gone(facts, float(begin.get("time") or 0.0))

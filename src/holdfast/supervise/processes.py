@@ -1,0 +1,92 @@
+"""Processes: what Linux's /proc says of them. Reads, and touches nobody. Source: proc(5)."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    group: int
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Children of `ancestor`, their children, and so on; each after its parent."""
+    children = defaultdict(list)
+    for process in _all():
+        children[process.parent].append(process.pid)
+    found: list[int] = []
+    waiting = [ancestor]
+    while waiting:
+        born = children.pop(waiting.pop(), [])
+        found += born
+        waiting += born
+    return found
+
+
+def members(group: int) -> list[int]:
+    """The processes of a group."""
+    return [process.pid for process in _all() if process.group == group]
+
+
+def catch(pids: Iterable[int], number: int) -> bool:
+    """Whether one of the processes has a handler of its own for the signal."""
+    return any(_catches(pid, number) for pid in pids)
+
+
+def writes(pids: Collection[int], files: Collection[Path]) -> bool:
+    """Whether one of the processes has one of the files open for writing."""
+    wanted = {(facts.st_dev, facts.st_ino) for path in files if (facts := _facts(path)) is not None}
+    return any(_writes(pid, wanted) for pid in pids)
+
+
+def _all() -> Iterator[Process]:
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                text = Path("/proc", name, "stat").read_text(encoding="utf-8", errors="replace")
+            except OSError:  # it is over
+                continue
+            _, parent, group = text[text.rindex(")") + 2 :].split()[:3]  # the name before it may hold anything
+            yield Process(int(name), int(parent), int(group))
+
+
+def _catches(pid: int, number: int) -> bool:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
+
+
+def _writes(pid: int, wanted: Collection[tuple[int, int]]) -> bool:
+    try:
+        opened = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    return any(_wanted(pid, number, wanted) for number in opened)
+
+
+def _wanted(pid: int, number: str, wanted: Collection[tuple[int, int]]) -> bool:
+    facts = _facts(Path(f"/proc/{pid}/fd/{number}"))
+    if facts is None or (facts.st_dev, facts.st_ino) not in wanted:
+        return False
+    try:
+        lines = Path(f"/proc/{pid}/fdinfo/{number}").read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), os.O_RDONLY)
+    return flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def _facts(path: Path) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None

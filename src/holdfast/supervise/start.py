@@ -1,0 +1,217 @@
+"""Start: one start of the program, from its first process until nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..apps.program import Program
+from ..terminal import say, warn
+from . import processes
+from .child import Child
+from .ear import STOPS, Ear
+from .limits import Time
+from .output import Output
+
+LEFTOVERS_S = 5.0  # for what the command left behind to end by itself, when nothing else asks for haste or patience
+LISTENS_S = 10.0  # within this time after its start a program that uses `Run` begins to listen
+PERHAPS_S = 1.0  # and any other
+ROUND_S = 5.0
+CLOSE_S = 0.05
+
+
+@dataclass
+class Start:
+    """What is being looked after, and what it has been told."""
+
+    program: Program
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    ear: Ear
+    time: Time
+    note: Callable[..., None]  # what happens, for the journal
+    look: Callable[[Sequence[int]], None] = lambda _: None  # from time to time, with the processes that are at work
+    look_s: float = ROUND_S
+    listens_s: float = PERHAPS_S
+    killed: bool = False
+    tail: str = ""
+    _waiting: list[int] = field(default_factory=list)  # signals that are to be handed on
+    _handed: set[int] = field(default_factory=set)
+    _asking: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _ended_s: float | None = None
+    _nudged_s: float | None = None
+    _looked_s: float = 0.0
+
+    def run(self) -> int:
+        """Start it and see it out; its exit code, as subprocess has it.
+
+        Raises:
+            UsageError: it cannot be started.
+        """
+        with Output() as output, Child(self.command, self.environment, output.streams) as child:
+            output.started()
+            self.note("start", pid=child.pid)
+            self._waiting = [*self.ear.told_s]
+            self._looked_s = time.monotonic()
+            while not (child.gone and not self._flowing(output)):
+                self._wait(child, output)
+                self._hear(child)
+                child.look()
+                if child.code is not None and self._ended_s is None:
+                    self._ended_s = time.monotonic()
+                self._hand_on(child)
+                self._press(child)
+                self._attend(child)
+            self._forget_asking()
+            self.tail = output.tail
+            return child.code if child.code is not None else -signal.SIGKILL
+
+    def _flowing(self, output: Output) -> bool:
+        """Whether our reader has not taken everything yet; one who does not read holds up no stop."""
+        return bool(output.pipes) and not (self.ear.told and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S)
+
+    def _wait(self, child: Child, output: Output) -> None:
+        """Until something happens, or it is time for something."""
+        poller = select.poll()
+        poller.register(self.ear, select.POLLIN)
+        if not child.gone:
+            poller.register(child, select.POLLIN)
+        moving = {}
+        for pipe in output.pipes:
+            descriptor, event = pipe.interest()
+            poller.register(descriptor, event)
+            moving[descriptor] = pipe
+        for descriptor, _ in poller.poll(self._pause_s(child) * 1000):
+            if descriptor in moving and moving[descriptor].open:
+                moving[descriptor].move()
+
+    def _pause_s(self, child: Child) -> float:
+        if self._waiting or self._asking or self._ended_s is not None or self.killed:
+            return CLOSE_S
+        now = time.monotonic()
+        dues = [now + ROUND_S, self._looked_s + self.look_s]
+        if self.ear.told:
+            dues.append(self.time.patience_ends_s(self.ear))
+        if (due := self.time.stop_due_s()) is not None and not self.ear.told:
+            dues.append(due)
+        del child
+        return max(min(dues) - now, 0.0) + 0.001
+
+    def _hear(self, child: Child) -> None:
+        for number in self.ear.hear():
+            if number == signal.SIGTSTP:
+                self._doze(child)
+            elif number in STOPS:
+                self.note("signal", signal=signal.Signals(number).name)
+                self._waiting.append(number)
+        due = self.time.stop_due_s()
+        if self.ear.told is None and due is not None and time.monotonic() >= due:
+            self.ear.tell("deadline")
+            self.note("signal", signal="deadline")
+            say("the job's time is nearly up: the command is told to stop")
+            self._waiting.append(signal.SIGTERM)
+
+    def _doze(self, child: Child) -> None:
+        """Ctrl-Z: the command stops with us, and goes on with us."""
+        child.send(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        child.send(signal.SIGCONT)
+
+    def _hand_on(self, child: Child) -> None:
+        """Each kind of signal once: a launcher that hears one twice thinks that its orderly end takes too long."""
+        if child.code is not None or self.killed:
+            self._waiting.clear()
+            return
+        later = []
+        for number in self._waiting:
+            wanted = self.program.stop(signal.SIGTERM if number == signal.SIGHUP else number, child.pid)
+            if not isinstance(wanted, int):
+                self._ask(child, wanted)
+            elif wanted not in self._handed and self._will_listen(child, wanted, number):
+                later.append(number)
+            else:
+                self._send(child, wanted)
+        self._waiting = later
+
+    def _send(self, child: Child, wanted: int) -> None:
+        chosen = self._heeded(child, wanted) if wanted not in self._handed else wanted
+        if chosen not in self._handed:
+            child.send(chosen)
+            self.note("handed", signal=signal.Signals(chosen).name)
+        self._handed |= {chosen, wanted}
+
+    def _heeded(self, child: Child, number: int) -> int:
+        """SIGTERM instead of a notice that would only kill: torchrun, for one, knows no SIGUSR1."""
+        group = processes.members(child.pid) if number in {signal.SIGUSR1, signal.SIGUSR2} else []
+        instead = group and not processes.catch(group, number) and processes.catch(group, signal.SIGTERM)
+        return signal.SIGTERM if instead else number
+
+    def _will_listen(self, child: Child, number: int, came: int) -> bool:
+        """Whether to wait with a signal that would kill a program which has hardly begun, and may be about to listen."""
+        young = time.monotonic() < child.began_s + min(self.listens_s, self.time.grace_s(came) / 3)
+        if not young or number == signal.SIGINT:
+            return False
+        group = processes.members(child.pid)
+        return not any(processes.catch(group, each) for each in {number, signal.SIGTERM})
+
+    def _ask(self, child: Child, command: Sequence[str]) -> None:
+        """Run what the program's adapter says makes it stop; once."""
+        if self._asking or signal.SIGTERM in self._handed:
+            return
+        try:
+            self._asking.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0)
+            )
+            self.note("handed", command=[*command])
+        except OSError as error:
+            warn(f"{command[0]}: {os.strerror(error.errno or 0)}; the program gets SIGTERM instead")
+            self._send(child, signal.SIGTERM)
+
+    def _forget_asking(self) -> None:
+        for asking in self._asking:
+            if asking.poll() is None:
+                asking.kill()
+                asking.wait()
+
+    def _press(self, child: Child) -> None:
+        """Kill what has not ended in time; end what the command has left behind."""
+        now = time.monotonic()
+        if self.ear.insists and not self.killed:
+            self._kill(child, "a second Ctrl-C: killed")
+        told = self.ear.told is not None
+        if told and not self.killed and now >= self.time.patience_ends_s(self.ear):
+            self._kill(
+                child,
+                f"not ended {now - min(self.ear.told_s.values(), default=now):.0f} s after it was told to: killed",
+            )
+        if self._ended_s is not None and not child.gone and not self.killed:
+            self._tidy(child, now)
+
+    def _tidy(self, child: Child, now: float) -> None:
+        """End what the command has left behind. When only its shell fell to the signal, the rest may be saving."""
+        fell = self._handed and (child.code or 0) < 0
+        if fell and processes.catch(processes.descendants(os.getpid()), signal.SIGTERM):
+            return
+        if self._nudged_s is None:
+            child.send(signal.SIGTERM)
+            self._nudged_s = now
+        elif now >= self._nudged_s + LEFTOVERS_S:
+            self.killed = True
+            child.send(signal.SIGKILL)
+
+    def _kill(self, child: Child, why: str) -> None:
+        self.killed = True
+        child.send(signal.SIGKILL)
+        self.note("killed", why=why)
+        warn(why)
+
+    def _attend(self, child: Child) -> None:
+        self.time.look()
+        if child.code is None and time.monotonic() >= self._looked_s + self.look_s:
+            self.look(processes.descendants(os.getpid()))
+            self._looked_s = time.monotonic()

@@ -1,0 +1,314 @@
+"""Supervise: starts the command again and again until it is done, told to stop, or failed for good."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from ..apps.command import RUN_ME_AGAIN
+from ..apps.program import Ended, Program
+from ..cluster import carry, outermost
+from ..cluster.cause import Heard
+from ..errors import ChildError
+from ..job import Job, job
+from ..journal import read
+from ..provenance import redact
+from ..store.checkpoint import Checkpoint
+from ..terminal import say, warn
+from . import judge
+from .ear import Ear
+from .judge import Attempt, Next
+from .keep import LOOK_S, Kept
+from .limits import LEAD_S, Time
+from .place import Place, enter, name_of
+from .start import LISTENS_S, PERHAPS_S, ROUND_S, Start
+from .witness import Said, Witness
+
+SHOWN_LINES = 20
+SCRIPT = "job.sh"  # what `holdfast submit` has submitted
+TOGETHER_S = 1.0  # a scheduler tells the processes of a job one after another: perhaps us next
+CARRIED = ("deadline", judge.LATE)  # untold reasons to leave, for which the job is carried on
+LATE_SHARE = 0.02  # of the time left at its start by which a program may stop too early
+
+
+@dataclass(frozen=True)
+class Options:
+    directory: Path | None = None
+    keeps: bool = False  # the program's checkpoints go into a store of ours
+    name: str | None = None
+    retries: int = 0
+    max_no_progress: int = 10
+    max_requeues: int = carry.MOST_REQUEUES
+    grace_s: float | None = None
+    lead_s: float = LEAD_S
+    requeue: bool = True
+
+
+class Outcome(NamedTuple):
+    """How it went."""
+
+    exit_code: int
+    attempts: int
+    end: str  # "end", "stop"
+    reason: str
+    carried: str | None  # what became of the job, when it had to be carried on
+    directory: Path
+
+
+def supervise(command: Sequence[str], program: Callable[[Path], Program], options: Options) -> Outcome:
+    """Run `command` until it is done, or until somebody stops us; `program` gets the supervisor's directory.
+
+    Raises:
+        ChildError: it failed, or got no further; with the last lines that it printed.
+        UsageError: there is no such command, or another supervisor is in the directory.
+        StoreError: its checkpoints cannot be kept, or none of them would do.
+    """
+    here = job()
+    begin = {"command": redact(command), "cwd": str(Path.cwd()), "job": here._asdict() if here else None}
+    with Ear() as ear:
+        root = Path("runs" if options.keeps else ".holdfast")
+        place = enter(options.directory, options.name or name_of(command), root, begin)
+        return _Supervisor(command, program(place.path), options, ear, place, here).run()
+
+
+@dataclass
+class _Supervisor:
+    command: Sequence[str]
+    program: Program
+    options: Options
+    ear: Ear
+    place: Place
+    job: Job | None
+    attempts: list[Attempt] = field(default_factory=list)
+    kept: Kept | None = None
+    tail: str = ""
+    outer: Path | None = field(default_factory=outermost.supervisor)  # then it speaks for the job
+    witness: Witness = field(init=False)
+    time: Time = field(init=False)
+    environment: dict[str, str] = field(init=False)
+
+    def run(self) -> Outcome:
+        with ExitStack() as around:
+            around.callback(self._close_store)
+            try:
+                self.witness = Witness(self.place.path)
+                self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
+                around.callback(self.time.close)
+                if self.options.keeps:
+                    self.kept = Kept(self.place.path, self.program)
+                self.environment = {**os.environ, **around.enter_context(outermost.announced(self.place.path))}
+                last = self._until_over()
+                return self._leave(last)
+            except BaseException as error:
+                self.place.close(
+                    "failed", error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                )
+                raise
+
+    def _until_over(self) -> Next:
+        """Starts, one after another, with what follows from each."""
+        limits = judge.Limits(self.options.retries, self.options.max_no_progress)
+        while True:
+            if self.ear.told is not None:
+                return Next("leave", f"told to stop by {self.ear.told}")
+            self.attempts.append(self._attempt())
+            following = judge.judge(self.attempts, limits)
+            self.place.record("next", do=following.do, why=following.why, wait_s=round(following.wait_s, 3))
+            if following.do in {"done", "leave", "fail"}:
+                return following
+            self._tell(following)
+            self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
+
+    def _attempt(self) -> Attempt:
+        """One start, seen out and judged on its own."""
+        checkpoint = self.kept.newest_valid() if self.kept is not None else None
+        time_left_s = self.time.left_s()
+        command = self.program.begin(
+            self.command, checkpoint.path if checkpoint is not None else None, self._for_program(time_left_s)
+        )
+        if self.kept is not None:
+            self.kept.begin(checkpoint)
+        self.witness.before()
+        began_s, began_unix_s = time.monotonic(), time.time()
+        start = Start(
+            self.program,
+            command,
+            self.environment,
+            self.ear,
+            self.time,
+            self.place.record,
+            self._look,
+            LOOK_S if self.kept is not None else ROUND_S,
+            LISTENS_S if self.witness.run is not None else PERHAPS_S,
+        )
+        code = start.run()
+        if self.ear.told is None and code != 0:
+            self._wait(TOGETHER_S if self.job is not None else 0.0)
+        said = self.witness.after(began_unix_s)
+        return self._judged(start, code, said, checkpoint, began_s, time_left_s)
+
+    def _judged(
+        self,
+        start: Start,
+        code: int,
+        said: Said,
+        checkpoint: Checkpoint | None,
+        began_s: float,
+        time_left_s: float | None,
+    ) -> Attempt:
+        self.tail = start.tail
+        told = self.ear.told
+        verdict = self.program.verdict(Ended(code, start.tail, told is not None))
+        step = self.kept.last() if self.kept is not None else None
+        if said.event == "stop":  # whatever a launcher made of the exit code
+            verdict = "stopped"
+        progressed = said.progressed
+        if self.kept is not None:
+            progressed = self.kept.committed > 0
+        if verdict == "damaged" and self.kept is not None and checkpoint is not None:
+            self.kept.set_aside(checkpoint, "refused", "could not be read by the program")
+        elif verdict == "damaged":
+            verdict = "failed"
+        took_s = time.monotonic() - began_s
+        self.place.record(
+            "exit",
+            code=code,
+            verdict=verdict,
+            took_s=round(took_s, 3),
+            told=told,
+            reason=said.reason,
+            progressed=progressed,
+            step=step,
+        )
+        return Attempt(
+            verdict,
+            code,
+            took_s,
+            told,
+            failed=said.event == "failed" or (self.kept is not None and verdict == "failed"),
+            reason=said.reason if verdict == "stopped" else "",
+            progressed=progressed,
+            late=self._is_late(time_left_s),
+            held=self.held,
+        )
+
+    def _leave(self, last: Next) -> Outcome:
+        """The end of it: the journal's last line, and then what the job needs to be carried on.
+
+        Raises:
+            ChildError: the command failed.
+        """
+        if last.do == "fail":
+            raise ChildError(self._failure(last))
+        if last.do == "done":
+            self.place.close("end")
+            return Outcome(0, len(self.attempts), "end", "", None, self.place.path)
+        reason = self.ear.told or last.why
+        code = judge.exit_code(self.attempts[-1], resumable=self._resumable) if self.attempts else RUN_ME_AGAIN
+        self._close_store()
+        self.place.close("stop", reason=reason, exit_code=code)
+        say(f"{self._name}: {self._parting(reason, code)}")
+        carried = self._carry_on() if self.ear.told or last.why in CARRIED else None
+        if carried is not None:
+            say(carried)
+        return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
+
+    def _parting(self, reason: str, code: int) -> str:
+        if not self.attempts:
+            return f"stopped by {reason} before it was started; run me again"
+        if code != RUN_ME_AGAIN:
+            return f"stopped by {reason}: {judge.describe(self.attempts[-1].code)}"
+        release = (
+            f"`holdfast release {next(path for path in self._places if _is_held(path))}`, then "
+            if reason == judge.HELD
+            else ""
+        )
+        return f"stopped, {reason}; {release}run me again" if release else f"stopped by {reason}; run me again"
+
+    def _carry_on(self) -> str | None:
+        """The last act in a job: requeue it, if the scheduler's own evidence says why it was told to stop; the line to say."""
+        if self.job is None or self.outer is not None or not outermost.speaks(self.job):
+            return None
+        if not self.options.requeue:
+            return f"job {self.job.id} is not requeued: --no-requeue"
+        before = [event for event in read(self.place.journal) if event["event"] == "requeued"]
+        return carry.carry_on(
+            self.job,
+            Heard(self.ear.told or "deadline", self.ear.told_unix_s or time.time()),
+            carry.Journal(self.place.record, len(before)),
+            places=self._places,
+            limit=self.options.max_requeues,
+            successor=script if (script := self.place.path / SCRIPT).is_file() else None,
+            meanwhile=warn,
+        ).line
+
+    # -- what the parts above ask ----------------------------------------------------------------------------------
+
+    @property
+    def _places(self) -> list[Path]:
+        return [path for path in (self.place.path, self.witness.run) if path is not None]
+
+    @property
+    def held(self) -> bool:
+        return any(map(_is_held, self._places))
+
+    @property
+    def _resumable(self) -> bool:
+        """Whether the next start has something to go on from, or will at least know that it has not."""
+        return self.witness.run is not None or (self.kept is not None and bool(self.kept.store.checkpoints()))
+
+    @property
+    def _name(self) -> str:
+        return self.command[0]
+
+    def _for_program(self, left_s: float | None) -> float | None:
+        return None if left_s is None else max(left_s - self.options.lead_s, 1.0)
+
+    def _is_late(self, left_at_start_s: float | None) -> bool:
+        """Whether another start in this job is not worth it: the program may have stopped for want of time."""
+        left_s = self.time.left_s()
+        if left_s is None or left_at_start_s is None:
+            return False
+        return left_s <= self.options.lead_s * 1.5 + LATE_SHARE * left_at_start_s
+
+    def _look(self, pids: Sequence[int]) -> None:
+        if self.kept is not None:
+            self.kept.look(pids)
+
+    def _tell(self, following: Next) -> None:
+        how = judge.describe(self.attempts[-1].code)
+        wait = f" in {following.wait_s:.0f} s" if following.wait_s >= 1 else ""
+        say(f"{self._name}: {how}; {following.why}: started again{wait}")
+
+    def _wait(self, span_s: float) -> None:
+        """Between two starts; a signal ends it."""
+        until = time.monotonic() + span_s
+        self.ear.hear()
+        while self.ear.told is None and (left_s := until - time.monotonic()) > 0:
+            poller = select.poll()
+            poller.register(self.ear, select.POLLIN)
+            poller.poll(left_s * 1000 + 1)
+            self.ear.hear()
+
+    def _failure(self, last: Next) -> str:
+        """What happened, and the last that it printed."""
+        attempt = self.attempts[-1]
+        why = f": {last.why}" if last.why else ""
+        lines = self.tail.rstrip("\n").splitlines()[-SHOWN_LINES:]
+        head = f"{self._name}: {judge.describe(attempt.code)}{why}"
+        return "\n".join([f"{head}; it ended with" if lines else head, *lines])
+
+    def _close_store(self) -> None:
+        if self.kept is not None:
+            self.kept.close()
+
+
+def _is_held(path: Path) -> bool:
+    return (path / carry.HOLD).exists()

@@ -1,0 +1,118 @@
+"""`holdfast run` as people start it, on real processes, and what is left of it afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from holdfast import journal
+
+PATIENCE_S = 60
+
+
+class Supervised:
+    """One `holdfast run` in the directory `place`, its output in files there unless pipes are wanted."""
+
+    def __init__(self, place, command, *options, out=None, err=None, **environment):
+        self.place, self.tag = Path(place), uuid.uuid4().hex
+        self.out, self.err = self.place / "out", self.place / "err"
+        words = [sys.executable, "-m", "holdfast", "run", *map(str, options), "--", *map(str, command)]
+        with self.out.open("ab") as output, self.err.open("ab") as errors:
+            self.process = subprocess.Popen(
+                words,
+                cwd=place,
+                stdin=subprocess.DEVNULL,
+                stdout=output if out is None else out,
+                stderr=errors if err is None else err,
+                env={**os.environ, "SUPERVISED_TAG": self.tag, "PYTHONUNBUFFERED": "1", **environment},
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self.left():
+            os.kill(pid, signal.SIGKILL)
+
+    def send(self, name):
+        self.process.send_signal(getattr(signal, f"SIG{name}"))
+
+    def end(self):
+        """The exit code, when it is over and nothing that it started is left."""
+        code = self.process.wait(PATIENCE_S)
+        assert [] == self.left()
+        return code
+
+    def left(self):
+        """Processes that it has started, directly or not, and that still run."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                ours = f"SUPERVISED_TAG={self.tag}".encode() in (path / "environ").read_bytes()
+                state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if ours and state not in "ZX":
+                found.append(int(path.name))
+        return found
+
+    @property
+    def printed(self):
+        return self.out.read_text()
+
+    @property
+    def said(self):
+        return self.err.read_text()
+
+    @property
+    def home(self):
+        (home,) = (path.parent for path in self.place.glob(".holdfast/*/supervisor.jsonl"))
+        return home
+
+    def events(self, kind=None):
+        found = journal.read(self.home / "supervisor.jsonl")
+        return [event for event in found if kind in (None, event["event"])]
+
+    @property
+    def begun(self):
+        """Whether its command has been started."""
+        return any(b'"start"' in path.read_bytes() for path in self.place.glob(".holdfast/*/supervisor.jsonl"))
+
+    def story(self):
+        """The kinds of the journal's lines, in order."""
+        return [event["event"] for event in self.events()]
+
+
+def supervised(place, command, *options, **more):
+    """See one to its end; its code is `code`."""
+    with Supervised(place, command, *options, **more) as it:
+        it.code = it.end()
+        return it
+
+
+def until(condition, what="it"):
+    """Wait for what `condition` finds, and give it back."""
+    ends = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < ends, f"{what} never came"
+        time.sleep(0.01)
+    return found
+
+
+def bash(text):
+    return ["bash", "-c", text]
+
+
+def python(text, *words):
+    return [sys.executable, "-c", text, *words]
+
+
+def last_json(text):
+    return json.loads(text.rstrip("\n").splitlines()[-1])

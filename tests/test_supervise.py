@@ -1,0 +1,553 @@
+"""`holdfast run` on real processes: what it hands on, when it starts again, what it leaves behind, and how it exits."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.provenance import REDACTED
+from supervised import Supervised, bash, last_json, python, supervised, until
+
+pytestmark = pytest.mark.slow
+
+AGAIN = "n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; echo attempt $n;"
+IGNORES = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+)
+
+
+def ready(it, text="ready"):
+    until(lambda: text in it.printed, f"{text!r} in the output")
+
+
+# Exit codes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_is_done_is_done(tmp_path):
+    """Exit 0, silence, and a journal that says so."""
+    it = supervised(tmp_path, bash("echo hello; echo trouble >&2"))
+    assert (0, "hello\n", "trouble\n") == (it.code, it.printed, it.said)
+    assert ["begin", "start", "exit", "next", "end"] == it.story()
+
+
+def test_a_crash_is_told_with_its_last_lines(tmp_path):
+    """Exit 8; without --retries it is not tried again."""
+    it = supervised(tmp_path, bash("for i in $(seq 50); do echo line $i; done; exit 3"))
+    assert 8 == it.code
+    assert it.said.startswith("holdfast: bash: exit 3; it ended with\nline 31\n")
+    assert it.said.endswith("line 50\n")
+    assert ["begin", "start", "exit", "next", "failed"] == it.story()
+
+
+def test_a_command_that_crashes_at_once_without_a_word(tmp_path):
+    it = supervised(tmp_path, ["false"])
+    assert (8, "holdfast: false: exit 1\n") == (it.code, it.said)
+
+
+def test_a_signal_that_killed_the_command_has_its_name(tmp_path):
+    it = supervised(tmp_path, bash("kill -SEGV $$"))
+    assert (8, "holdfast: bash: killed by SIGSEGV\n") == (it.code, it.said)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [(["no-such-command"], "No such file or directory"), (["/etc/passwd"], "Permission denied"), (["/"], "Permission")],
+)
+def test_what_cannot_be_started_is_wrong_use(tmp_path, command, why):
+    """Exit 2 and one line; nothing was started, and it is not tried again."""
+    it = supervised(tmp_path, command, "--retries", 3)
+    assert 2 == it.code
+    assert it.said.startswith(f"holdfast: cannot start '{command[0]}': {why}")
+    assert 1 == len(it.said.splitlines())
+    assert ["begin", "failed"] == it.story()
+
+
+def test_without_a_command_it_says_how(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "run"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (2, "holdfast: Missing argument 'COMMAND...'; see holdfast run --help\n") == (done.returncode, done.stderr)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_how_it_went_as_json(tmp_path):
+    """The last line of stdout."""
+    assert {"exit_code": 0, "attempts": 1, "end": "end"}.items() <= last_json(
+        supervised(tmp_path, ["true"], "--json").printed
+    ).items()
+    it = supervised(tmp_path, ["false"], "--json")
+    assert {"exit_code": 8, "end": "failed", "reason": "false: exit 1"} == last_json(it.printed)
+
+
+def test_secrets_of_the_command_line_stay_out_of_the_journal(tmp_path):
+    it = supervised(tmp_path, ["true", "--api-key", "hunter2"])
+    assert ["true", "--api-key", REDACTED] == it.events("begin")[0]["command"]
+
+
+# Starting again --------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_script_that_exits_with_75_is_run_again(tmp_path):
+    """Until it is done; nothing of its output is lost."""
+    it = supervised(tmp_path, bash(f"{AGAIN} [ $n -ge 4 ] || exit 75"))
+    assert (0, "".join(f"attempt {n}\n" for n in range(5))) == (it.code, it.printed)
+    assert 4 * ["holdfast: bash: exit 75; it asked to be run again: started again"] == it.said.splitlines()
+
+
+def test_a_crash_is_retried_as_often_as_was_said(tmp_path):
+    """With growing waits; then it is over."""
+    began = time.monotonic()
+    it = supervised(tmp_path, bash(f"{AGAIN} exit 4"), "--retries", 2)
+    assert (8, 3) == (it.code, len(it.events("start")))
+    assert time.monotonic() - began > 0.75 * (1 + 2)
+    assert [1.0, 2.0, 0.0] == [event["wait_s"] for event in it.events("next")]
+    assert "holdfast: bash: exit 4: no retry left of 2; it ended with\nattempt 2\n" in it.said
+
+
+def test_a_crash_that_a_retry_mends_is_none(tmp_path):
+    it = supervised(tmp_path, bash(f"{AGAIN} [ $n -ge 1 ] || exit 4"), "--retries", 1)
+    assert (0, "attempt 0\nattempt 1\n") == (it.code, it.printed)
+
+
+def test_a_script_that_asks_for_ever_is_ended(tmp_path):
+    """Whoever exits with 75 at once, again and again, gets nowhere."""
+    it = supervised(tmp_path, bash(f"{AGAIN} exit 75"), "--max-no-progress", 4)
+    assert (8, 4) == (it.code, len(it.events("start")))
+    assert "holdfast: bash: exit 75: 4 attempts in a row got no further; it ended with\nattempt 3\n" in it.said
+
+
+# Signals ---------------------------------------------------------------------------------------------------------
+
+SAVES = """
+trap 'echo got {0}; sleep 0.3; echo saved; exit 75' {0}
+echo ready; while :; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize("name", ["TERM", "USR1", "USR2", "INT"])
+def test_a_signal_reaches_the_command_which_saves_and_is_not_started_again(tmp_path, name):
+    """Exit 75: whoever told us to stop runs us again."""
+    with Supervised(tmp_path, bash(SAVES.format(name))) as it:
+        ready(it)
+        it.send(name)
+        assert 75 == it.end()
+    assert f"ready\ngot {name}\nsaved\n" == it.printed
+    assert it.said.endswith(f"holdfast: bash: stopped by SIG{name}; run me again\n")
+    assert ["begin", "start", "signal", "handed", "exit", "next", "stop"] == it.story()
+
+
+def test_a_terminal_that_is_gone_is_a_stop(tmp_path):
+    """SIGHUP is handed on as SIGTERM, which programs know better."""
+    with Supervised(tmp_path, bash(SAVES.format("TERM"))) as it:
+        ready(it)
+        it.send("HUP")
+        assert 75 == it.end()
+    assert "got TERM" in it.printed
+
+
+def test_the_whole_group_hears_it(tmp_path):
+    """The command may be a shell that runs the program as its child, and that the signal kills."""
+    program = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print('saved'), sys.exit(75)))\nprint('ready')\ntime.sleep(600)"
+    (tmp_path / "program.py").write_text(program)
+    with Supervised(tmp_path, bash(f"{sys.executable} program.py; echo unreachable")) as it:
+        ready(it)
+        it.send("TERM")
+        assert 143 == it.end()
+    assert "ready\nsaved\n" == it.printed
+
+
+@pytest.mark.parametrize(("name", "code"), [("TERM", 143), ("USR1", 138), ("USR2", 140)])
+def test_a_command_that_knows_no_signals_ends_by_them(tmp_path, name, code):
+    """It cannot go on later, so the code is what a shell would say of it."""
+    with Supervised(tmp_path, bash("echo ready; exec sleep 600")) as it:
+        ready(it)
+        it.send(name)
+        assert code == it.end()
+    assert f"holdfast: bash: stopped by SIG{name}: killed by SIG{name}\n" == it.said
+
+
+def test_a_notice_that_would_only_kill_is_handed_on_as_sigterm(tmp_path):
+    """torchrun hears SIGTERM, and dies of SIGUSR1."""
+    with Supervised(tmp_path, bash(SAVES.format("TERM"))) as it:
+        ready(it)
+        it.send("USR1")
+        assert 75 == it.end()
+    assert ["SIGUSR1"] == [event["signal"] for event in it.events("signal")]
+    assert ["SIGTERM"] == [event["signal"] for event in it.events("handed")]
+
+
+def test_the_same_signal_twice_is_handed_on_once(tmp_path):
+    """A launcher takes the second for haste and gives up its orderly end."""
+    trap = "trap 'echo got TERM' TERM; echo ready; for i in $(seq 20); do sleep 0.05; done; exit 75"
+    with Supervised(tmp_path, bash(trap)) as it:
+        ready(it)
+        it.send("TERM")
+        until(lambda: "got" in it.printed)
+        it.send("TERM")
+        assert 75 == it.end()
+    assert "ready\ngot TERM\n" == it.printed
+    assert 2 == len(it.events("signal"))
+
+
+def test_different_signals_are_all_handed_on(tmp_path):
+    """A notice first, and SIGTERM when the time is up."""
+    trap = "trap 'echo notice' USR1; trap 'echo end; exit 75' TERM; echo ready; while :; do sleep 0.05; done"
+    with Supervised(tmp_path, bash(trap)) as it:
+        ready(it)
+        it.send("USR1")
+        ready(it, "notice")
+        it.send("TERM")
+        assert 75 == it.end()
+    assert "ready\nnotice\nend\n" == it.printed
+
+
+def test_a_second_ctrl_c_kills(tmp_path):
+    """At once, whatever the command thinks of it."""
+    deaf = "trap 'echo no' INT; trap '' TERM; echo ready; while :; do sleep 0.05; done"
+    with Supervised(tmp_path, bash(deaf)) as it:
+        ready(it)
+        it.send("INT")
+        ready(it, "no")
+        began = time.monotonic()
+        it.send("INT")
+        assert 137 == it.end()
+    assert time.monotonic() - began < 5
+    assert "a second Ctrl-C: killed" in it.said
+
+
+def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tmp_path):
+    with Supervised(tmp_path, python(IGNORES), "--grace", 1) as it:
+        ready(it, "deaf")
+        began = time.monotonic()
+        it.send("TERM")
+        assert 137 == it.end()
+    assert 1 <= time.monotonic() - began < 5
+    assert "not ended 1 s after it was told to: killed" in it.said
+    assert ["begin", "start", "signal", "handed", "killed", "exit", "next", "stop"] == it.story()
+
+
+def test_a_slow_save_is_waited_for(tmp_path):
+    """Without --grace there is time."""
+    slow = "trap 'sleep 6; echo saved; exit 75' TERM; echo ready; while :; do sleep 0.05; done"
+    with Supervised(tmp_path, bash(slow)) as it:
+        ready(it)
+        it.send("TERM")
+        assert 75 == it.end()
+    assert "saved" in it.printed
+
+
+def test_a_signal_while_it_waits_to_start_again_ends_it(tmp_path):
+    """What was told to stop starts nothing any more."""
+    with Supervised(tmp_path, bash(f"{AGAIN} exit 4"), "--retries", 9) as it:
+        until(lambda: it.said.count("retry 2 of 9"))
+        it.send("TERM")
+        assert 4 == it.end()
+    assert 2 == len(it.events("start"))
+    assert "stop" == it.story()[-1]
+
+
+def test_a_signal_between_two_starts_ends_it(tmp_path):
+    """However the moments fall, it ends, with the last attempt's own meaning: saved, run me again."""
+    for delay_s in (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.13):
+        place = tmp_path / str(delay_s)
+        place.mkdir()
+        with Supervised(place, bash(f"{AGAIN} exit 75"), "--max-no-progress", 1000) as it:
+            until(lambda: it.printed.count("attempt") > 1)
+            time.sleep(delay_s)
+            it.send("TERM")
+            assert it.end() in {75, 143}
+        assert "stop" == it.story()[-1]
+
+
+def test_a_signal_during_the_childs_start_is_heard_by_it(tmp_path):
+    """A Python program needs a moment before it can listen; what would kill it until then waits a little."""
+    listens = "import time; time.sleep(0.4)\nimport signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nprint('ready')\ntime.sleep(600)"
+    with Supervised(tmp_path, python(listens)) as it:
+        until(lambda: it.begun)
+        it.send("TERM")
+        assert 75 == it.end()
+
+
+def test_ignored_signals_stay_ignored(tmp_path):
+    """`nohup holdfast run -- ...` outlives the terminal, and so does its command."""
+    words = f"trap '' HUP; exec {sys.executable} -m holdfast run -- bash -c 'kill -HUP $$ $PPID; echo alive'"
+    done = subprocess.run(bash(words), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (0, "alive\n") == (done.returncode, done.stdout)
+
+
+def test_a_batch_script_may_ignore_the_notice_until_it_is_heard(tmp_path):
+    """`trap '' USR1; exec holdfast run -- ...`: the supervisor and its command hear it all the same."""
+    command = "trap 'echo got USR1; exit 75' USR1; echo ready; while :; do sleep 0.05; done"
+    (tmp_path / "command.sh").write_text(command)
+    (tmp_path / "job.sh").write_text(f"trap '' USR1\nexec {sys.executable} -m holdfast run -- bash command.sh")
+    with (tmp_path / "out").open("wb") as out:
+        process = subprocess.Popen(["bash", "job.sh"], cwd=tmp_path, stdout=out, stderr=subprocess.DEVNULL)
+    until(lambda: "ready" in (tmp_path / "out").read_text())
+    process.send_signal(signal.SIGUSR1)
+    assert 75 == process.wait(60)
+    assert "ready\ngot USR1\n" == (tmp_path / "out").read_text()
+
+
+# What it leaves behind -------------------------------------------------------------------------------------------
+
+DAEMON = """
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("daemon", flush=True)
+        time.sleep(600)
+    os._exit(0)
+time.sleep(0.3)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_daemon_of_the_command_does_not_outlive_it(tmp_path, code):
+    """It left group and session and ignores SIGTERM; the exit code is still the command's."""
+    it = supervised(tmp_path, python(DAEMON, str(code)))
+    assert (8 if code else 0, "daemon\n") == (it.code, it.printed)
+
+
+def test_a_bomb_of_grandchildren_is_cleaned_up(tmp_path):
+    """Five generations deep, half of them in groups of their own, each with a child more whenever one is looked at."""
+    bomb = """
+import os, sys, time
+for depth in range(5):
+    for _ in range(2):
+        if os.fork() == 0:
+            if depth % 2:
+                os.setsid()
+            break
+if os.getpid() == int(os.environ["LEADER"]):
+    print(os.getpid(), flush=True)
+    time.sleep(0.5)
+    sys.exit(5)
+while True:
+    if os.fork() == 0:
+        time.sleep(0.1)
+        os._exit(0)
+    time.sleep(0.1)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+"""
+    lead = f"import os, sys; os.environ['LEADER'] = str(os.getpid()); os.execv(sys.executable, [sys.executable, '-c', {bomb!r}])"
+    it = supervised(tmp_path, python(lead))
+    assert 8 == it.code
+    assert it.said.startswith(f"holdfast: {sys.executable}: exit 5")
+
+
+def test_zombies_of_orphans_are_reaped_while_the_command_runs(tmp_path):
+    """A command that abandons thousands of short-lived processes fills no process table."""
+    abandons = "for i in $(seq 40); do (sleep 0.01 &) ; done; sleep 0.6; echo $(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | xargs -r -n1 dirname | while read d; do grep -qz SUPERVISED_TAG=$SUPERVISED_TAG $d/environ 2>/dev/null && echo z; done | wc -l)"
+    it = supervised(tmp_path, bash(abandons))
+    assert (0, "0\n") == (it.code, it.printed)
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_nothing_goes_on_when_the_supervisor_is_killed(tmp_path, whole_group):
+    """SIGKILL gives it no time for a word: daemons and all end within a moment."""
+    command = python(DAEMON.replace("time.sleep(0.3)", "time.sleep(600)"), "0")
+    with Supervised(tmp_path, command) as it:
+        ready(it, "daemon")
+        if whole_group:
+            os.kill(it.process.pid, signal.SIGKILL)
+        else:
+            it.process.kill()
+        it.process.wait()
+        until(lambda: not it.left(), "the end of all")
+
+
+def test_nothing_goes_on_when_the_warden_is_killed(tmp_path):
+    """The process in between may fall to a lack of memory: the command is killed, the daemon too, and the failure told."""
+    command = python(DAEMON.replace("time.sleep(0.3)", "time.sleep(600)"), "0")
+    with Supervised(tmp_path, command) as it:
+        ready(it, "daemon")
+        warden = int(Path(f"/proc/{it.events('start')[0]['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+        assert warden != it.process.pid
+        os.kill(warden, signal.SIGKILL)
+        assert 8 == it.end()
+    assert f"holdfast: {sys.executable}: killed by SIGKILL" in it.said
+
+
+def test_the_next_supervisor_takes_the_place_of_a_killed_one(tmp_path):
+    """Its journal goes on; the one before has no last line."""
+    with Supervised(tmp_path, bash("echo ready; sleep 600"), "--run", ".holdfast/it") as it:
+        ready(it)
+        it.process.kill()
+        it.process.wait()
+        until(lambda: not it.left())
+    again = supervised(tmp_path, ["true"], "--run", ".holdfast/it")
+    assert (0, ["begin", "start", "begin", "start", "exit", "next", "end"]) == (again.code, again.story())
+
+
+def test_two_supervisors_do_not_share_a_directory(tmp_path):
+    """By name the second is refused; without one it takes the next."""
+    with Supervised(tmp_path, bash("echo ready; exec sleep 600"), "--run", "place") as it:
+        ready(it)
+        second = subprocess.run(
+            [sys.executable, "-m", "holdfast", "run", "--run", "place", "--", "true"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert 2 == second.returncode
+        assert f"place: another `holdfast run` may still be running there: pid {it.process.pid} on" in second.stderr
+    with Supervised(tmp_path, bash("echo again; exec sleep 600")) as it:
+        ready(it, "again")
+        supervised(tmp_path, bash("true"))
+    assert {"bash", "bash-2"} == {path.name for path in (tmp_path / ".holdfast").iterdir()}
+
+
+# Output ----------------------------------------------------------------------------------------------------------
+
+
+def test_pipes_carry_every_byte_in_order(tmp_path):
+    """stdout and stderr as one pipe, 3 MB of it, into a reader that is slow at first."""
+    many = (
+        "import sys\nfor i in range(40000):\n (sys.stdout if i % 2 else sys.stderr).write(f'{i:074d}\\n')\nsys.exit(3)"
+    )
+    with Supervised(tmp_path, python(many), out=subprocess.PIPE, err=subprocess.STDOUT) as it:
+        time.sleep(1)
+        data, _ = it.process.communicate(timeout=60)
+        assert 8 == it.end()
+    lines = data.decode().splitlines()
+    assert [f"{n:074d}" for n in range(40000)] == lines[:40000]
+    assert f"holdfast: {sys.executable}: exit 3; it ended with" == lines[40000]
+    assert [f"{n:074d}" for n in range(39980, 40000)] == lines[40001:]
+
+
+def test_separate_pipes_stay_apart(tmp_path):
+    with Supervised(tmp_path, bash("echo a; echo b >&2"), out=subprocess.PIPE, err=subprocess.PIPE) as it:
+        assert (b"a\n", b"b\n") == it.process.communicate(timeout=60)
+        assert 0 == it.end()
+
+
+def test_a_reader_that_goes_away_ends_the_command_as_ever(tmp_path):
+    """`holdfast run -- yes | head -1`."""
+    with Supervised(tmp_path, ["yes"], out=subprocess.PIPE) as it:
+        assert b"y\n" == it.process.stdout.read(2)
+        it.process.stdout.close()
+        assert 8 == it.end()
+    assert it.said.startswith("holdfast: yes: killed by SIGPIPE")
+
+
+def test_a_reader_that_stops_reading_holds_up_no_stop(tmp_path):
+    """The pipe is full, the command waits in its write; SIGTERM ends both."""
+    with Supervised(tmp_path, ["yes"], out=subprocess.PIPE) as it:
+        until(lambda: it.begun)
+        time.sleep(1.5)
+        it.send("TERM")
+        assert 143 == it.end()
+        it.process.stdout.close()
+
+
+def test_on_a_terminal_the_command_has_the_terminal(tmp_path):
+    """Its own, for colours and progress; only nothing can be typed, which would stop a process in the background."""
+    ours, theirs = pty.openpty()
+    asks = (
+        "import sys; print([stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)], repr(sys.stdin.read()))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "run", "--", sys.executable, "-c", asks],
+        cwd=tmp_path,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    assert 0 == process.wait(60)
+    assert b"[False, True, True] ''\r\n" == os.read(ours, 1000)
+    os.close(ours)
+
+
+def test_ctrl_c_on_a_terminal_is_a_stop(tmp_path):
+    """The terminal tells only us; the command hears it once."""
+    script = tmp_path / "command.sh"
+    script.write_text(SAVES.format("INT"))
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, "-m", "holdfast", "run", "--", "bash", "command.sh"])
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(terminal, 1000)
+    os.write(terminal, b"\x03")
+    try:
+        while piece := os.read(terminal, 1000):
+            seen += piece
+    except OSError:  # the other side is closed
+        pass
+    assert 75 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(terminal)
+    assert 1 == seen.count(b"got INT")
+    assert b"holdfast: bash: stopped by SIGINT; run me again" in seen
+
+
+def test_ctrl_z_stops_the_command_too(tmp_path):
+    """And it goes on when we do."""
+    counts = "i=0; while :; do echo $((i++)); sleep 0.05; done"
+    with Supervised(tmp_path, bash(counts)) as it:
+        ready(it, "1")
+        it.send("TSTP")
+        child = it.events("start")[0]["pid"]
+        until(
+            lambda: (
+                {"T"}
+                == {
+                    Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                    for pid in (child, it.process.pid)
+                }
+            )
+        )
+        before = it.printed
+        time.sleep(0.3)
+        assert before == it.printed
+        os.kill(it.process.pid, signal.SIGCONT)
+        until(lambda: len(it.printed) > len(before))
+        it.send("TERM")
+        assert 143 == it.end()
+
+
+# Trouble ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.system
+def test_a_full_disk_stops_only_the_journal(tmp_path):
+    """It is told once; the command ends as it would, and so do we."""
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=4", "none", small], check=True)
+    try:
+        fill = f"truncate -s 4096 {small}/place/supervisor.jsonl; dd if=/dev/zero of={small}/fill bs=1k 2>/dev/null; {AGAIN} [ $n -ge 2 ] || exit 75"
+        it = supervised(tmp_path, bash(fill), "--run", small / "place")
+        assert (0, "attempt 0\nattempt 1\nattempt 2\n") == (it.code, it.printed)
+        journal = small / "place" / "supervisor.jsonl"
+        assert 1 == it.said.count(
+            f"warning: {journal}: No space left on device; supervising goes on, the journal waits"
+        )
+        assert it.said.count(f"{journal}: the last ") == 1
+        refused = supervised(tmp_path, ["true"], "--run", small / "another" / "place")
+        assert 7 == refused.code
+        assert "no space left for the supervisor's journal; nothing was started" in refused.said
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_a_directory_that_cannot_be_written(tmp_path):
+    it = supervised(tmp_path, ["true"], "--run", "/proc/nowhere")
+    assert 1 == it.code
+    assert it.said.startswith("holdfast: /proc/nowhere")
+    assert 1 == len(it.said.splitlines())
