@@ -123,8 +123,8 @@ def _idle(attempts: Sequence[Attempt]) -> int:
 def _crashes(attempts: Sequence[Attempt]) -> int:
     """Crashes since the command last got further, this one included."""
     count = 0
-    for place, attempt in enumerate(reversed(attempts)):
-        if place and attempt.progressed:
-            break
+    for attempt in reversed(attempts):
         count += attempt.verdict == "failed"
+        if attempt.progressed:
+            break
     return count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import disk, journal
+from ..cluster import script
 from ..errors import NoSpace, StoreError, UsageError
 from ..job import job
 from ..journal import CLOSING, Event
@@ -20,9 +20,6 @@ from ..store import owner
 from ..terminal import warn
 
 JOURNAL = "supervisor.jsonl"
-INTERPRETERS = re.compile(
-    r"python[\d.]*|pypy[\d.]*|bash|sh|dash|zsh|perl|Rscript|julia|node|ruby|env|srun|mpirun|mpiexec|torchrun"
-)
 SYNCED = (*CLOSING, "requeued")  # what has to be known after a power loss, or before the scheduler ends us
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_PLACES = 1000
@@ -114,20 +111,9 @@ def unfinished(path: Path, before: str | None = None) -> list[Event]:
 
 
 def name_of(command: Sequence[str]) -> str:
-    """What people would call the command: the script that an interpreter is given, else the program; with its job."""
-    words = [word for word in command if not word.startswith("-") and "=" not in word] or ["command"]
-    stems = [Path(word).name for word in words]
-    chosen = stems[0]
-    while INTERPRETERS.fullmatch(stems[0]) and len(stems) > 1:
-        stems = stems[1:]
-        if Path(stems[0]).suffix in {".py", ".sh", ".R", ".pl", ".jl", ".js", ".rb"}:
-            chosen = Path(stems[0]).stem
-            break
-        if not INTERPRETERS.fullmatch(stems[0]) and not stems[0].isdecimal():
-            break
-    plain = re.sub(r"[^\w.-]+", "-", chosen).strip(".-") or "command"
-    here = job()
-    return f"{plain[:60]}-{here.id}" if here else plain[:60]
+    """What people would call the command; in a job with its id, so that jobs from one directory do not meet."""
+    here, name = job(), script.name(command).strip(".")[:60] or "job"
+    return f"{name}-{here.id}" if here else name
 
 
 def _enter(path: Path, begin: Event) -> tuple[Place, list[Event]]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..apps.program import Program
+from ..cluster import slurm
+from ..job import job
 from ..terminal import say, warn
 from . import processes
 from .child import Child
@@ -134,6 +136,8 @@ class Start:
                 self._ask(child, wanted)
             elif wanted not in self._handed and self._will_listen(child, wanted, number):
                 later.append(number)
+            elif (here := job()) is not None and slurm.kills_its_step(self.command, wanted):
+                self._ask(child, slurm.signal_to_steps(here, wanted))
             else:
                 self._send(child, wanted)
         self._waiting = later

@@ -1,0 +1,123 @@
+"""What follows when a command has ended: the whole table, without a process."""
+
+import pytest
+
+from holdfast.supervise.judge import Attempt, Limits, describe, exit_code, judge
+from holdfast.supervise.place import name_of
+
+DONE = Attempt("done", 0, 5.0)
+AGAIN = Attempt("stopped", 75, 60.0)
+QUICK = Attempt("stopped", 75, 0.1)
+CRASH = Attempt("failed", 1, 60.0)
+KILLED = Attempt("failed", -9, 60.0)
+
+
+def follows(*attempts, **limits):
+    return judge(attempts, Limits(**limits)).do
+
+
+@pytest.mark.parametrize(
+    ("attempt", "expected"),
+    [
+        (DONE, "done"),
+        (AGAIN, "again"),
+        (CRASH, "fail"),
+        (KILLED, "fail"),
+        (Attempt("stopped", 1, 60.0), "again"),  # torchrun's 1, seen through
+        (DONE._replace(told="SIGTERM"), "done"),  # it was done before it heard
+        (AGAIN._replace(told="SIGTERM"), "leave"),
+        (KILLED._replace(told="SIGTERM"), "leave"),
+        (CRASH._replace(told="SIGTERM"), "leave"),  # of a launcher, this means nothing
+        (CRASH._replace(told="SIGTERM", failed=True), "fail"),  # of the run itself, it does
+        (KILLED._replace(told="SIGTERM", failed=True), "leave"),  # we killed it
+        (AGAIN._replace(reason="deadline"), "leave"),
+        (AGAIN._replace(reason="drill limit"), "leave"),
+        (AGAIN._replace(reason="SIGUSR1"), "again"),  # somebody told the command alone
+        (AGAIN._replace(late=True), "leave"),
+        (AGAIN._replace(held=True), "leave"),
+        (Attempt("damaged", 1, 1.0), "again"),  # from an older checkpoint
+    ],
+)
+def test_one_attempt(attempt, expected):
+    """Without retries."""
+    assert expected == follows(attempt)
+
+
+def test_crashes_are_retried_as_often_as_was_said():
+    """Killed by a signal counts as well; a held run is not tried again."""
+    assert ["retry", "retry", "fail"] == [follows(*n * [CRASH], retries=2) for n in (1, 2, 3)]
+    assert ["retry", "fail"] == [follows(*n * [KILLED], retries=1) for n in (1, 2)]
+    assert "fail" == follows(CRASH._replace(held=True), retries=2)
+
+
+def test_a_crash_after_a_gain_is_the_first():
+    """--retries counts crashes between two gains."""
+    gained = CRASH._replace(progressed=True)
+    stuck = CRASH._replace(progressed=False)
+    assert "retry" == follows(*9 * [gained], retries=1)
+    assert "retry" == follows(stuck, gained, retries=1)
+    assert "fail" == follows(gained, stuck, stuck, retries=1)
+
+
+def test_waits_grow_and_have_an_end():
+    """1, 2, 4 ... 300 s between crashes; nothing but a moment after 75, unless nothing ever comes of it."""
+    waits = [judge([CRASH] * n, Limits(retries=99, no_progress=99)).wait_s for n in range(1, 12)]
+    assert [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] == waits
+    assert 0 == judge([AGAIN], Limits()).wait_s
+    assert [0.05, 0.1, 0.2] == [round(judge([QUICK] * n, Limits()).wait_s, 3) for n in (1, 2, 3)]
+    assert 0 == judge([QUICK, QUICK._replace(progressed=True)], Limits()).wait_s
+
+
+def test_attempts_that_get_no_further_are_ended():
+    """Quick ones of which nothing is known, and any of which it is known."""
+    assert ["again", "again", "fail"] == [follows(*n * [QUICK], no_progress=3) for n in (1, 2, 3)]
+    stuck = AGAIN._replace(progressed=False)
+    assert "fail" == follows(*3 * [stuck], no_progress=3)
+    assert "again" == follows(stuck, stuck, AGAIN._replace(progressed=True), no_progress=3)
+    assert "again" == follows(*30 * [AGAIN], no_progress=3)
+    crashed = CRASH._replace(progressed=False)
+    assert "fail" == follows(*3 * [crashed], retries=99, no_progress=3)
+
+
+def test_signals_and_lost_nodes_are_nobodys_fault():
+    """They do not count as attempts that got no further, nor are the others forgotten."""
+    signalled = AGAIN._replace(progressed=False, reason="SIGTERM")
+    killed = KILLED._replace(progressed=False)
+    crashed = CRASH._replace(progressed=False)
+    assert "again" == follows(*30 * [signalled], no_progress=3)
+    assert "retry" == follows(*30 * [killed], retries=99, no_progress=3)
+    assert "retry" == follows(crashed, killed, crashed, retries=99, no_progress=3)
+    assert "fail" == follows(crashed, killed, crashed, crashed, retries=99, no_progress=3)
+
+
+def test_our_exit_code():
+    """75 when the work can go on later; else what a shell says of the command."""
+    assert 75 == exit_code(AGAIN, resumable=False) == exit_code(KILLED, resumable=True)
+    assert (137, 1) == (exit_code(KILLED, resumable=False), exit_code(CRASH, resumable=False))
+
+
+def test_exit_codes_in_words():
+    assert ["exit 3", "killed by SIGSEGV", "killed by signal 40"] == [describe(code) for code in (3, -11, -40)]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python train.py --lr 0.1", "train"),
+        ("/usr/bin/python3.11 -u scripts/fit.py", "fit"),
+        ("torchrun --nproc-per-node 2 train.py", "train"),
+        ("srun python train.py", "train"),
+        ("bash -c true", "bash"),
+        ("env A=1 python a.py", "a"),
+        ("./simulate input.dat", "simulate"),
+        ("gmx mdrun -deffnm run", "gmx"),
+        ("python", "python"),
+        ("../..", "job"),
+    ],
+)
+def test_the_name_that_people_would_give_it(command, name, monkeypatch):
+    """Of the default directory; in a job, with the job's id, so that 20 jobs from one directory do not meet."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert name == name_of(command.split())
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert f"{name}-77" == name_of(command.split())

@@ -1,0 +1,279 @@
+"""`holdfast run` around scripts that use `Run`: what their journals say counts, whatever became of the exit code."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import journal
+from holdfast.store.store import Store
+from supervised import PATIENCE_S, Supervised, python, supervised, until
+from toy import launch, script
+
+pytestmark = pytest.mark.slow
+
+TRAINS = """
+    with new_run(RUN, toy, every=Every(steps=5), keep=Last(3)) as run:
+        for epoch in run.epochs(3):
+            for x in run.batches(range(10)):
+                toy.learn(x)
+                print("step", run.step, flush=True)
+                time.sleep(0.02)
+    print("value", toy.value, flush=True)
+"""
+
+# As torchrun does: the process of rank 0 is its child, signals are handed on, and whatever comes becomes 1.
+LAUNCHER = """
+import signal, subprocess, sys
+child = subprocess.Popen([sys.executable, *sys.argv[1:]], start_new_session=True)
+signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
+sys.exit(1 if child.wait() else 0)
+"""
+
+
+def train(place, body=TRAINS):
+    return [sys.executable, script(place, body)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The value at the end of a run that nobody disturbs."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    return value(launch(script(place, TRAINS)).out)
+
+
+def value(printed):
+    (line,) = (line for line in printed.splitlines() if line.startswith("value "))
+    return line
+
+
+def stepped(it, count=8):
+    until(lambda: it.printed.count("step") >= count, "a step")
+
+
+def last_of(run):
+    return journal.logs(run)[-1].events[-1]
+
+
+@pytest.mark.parametrize("name", ["TERM", "USR1", "USR2", "INT"])
+def test_a_stopped_run_says_75_and_goes_on_when_it_is_run_again(tmp_path, undisturbed, name):
+    """The same value as without the interruption."""
+    with Supervised(tmp_path, train(tmp_path)) as it:
+        stepped(it)
+        it.send(name)
+        assert 75 == it.end()
+    assert "stop" == last_of(tmp_path / "run")["event"] == it.story()[-1]
+    again = supervised(tmp_path, train(tmp_path))
+    assert (0, undisturbed) == (again.code, value(again.printed))
+    assert "end" == last_of(tmp_path / "run")["event"] == again.story()[-1]
+
+
+def test_a_run_that_somebody_else_has_stopped_is_started_again(tmp_path, undisturbed):
+    """The signal came to the program alone: it goes on, here and now."""
+    with Supervised(tmp_path, train(tmp_path)) as it:
+        for count in (1, 2):
+            stepped(it, 6 * count)
+            until(lambda: len(it.events("start")) == count)  # noqa: B023  asked at once
+            os.kill(it.events("start")[-1]["pid"], signal.SIGTERM)
+            until(lambda: len(it.events("start")) == count + 1)  # noqa: B023
+        assert 0 == it.end()
+    assert undisturbed == value(it.printed)
+    assert [75, 75, 0] == [event["code"] for event in it.events("exit")]
+    assert 2 * ["SIGTERM"] == [event["reason"] for event in it.events("exit")][:2]
+
+
+def test_a_launcher_that_eats_the_exit_code_is_seen_through(tmp_path, undisturbed):
+    """It makes 1 of 75; the run's journal says stop, so it is started again when nobody told us to stop."""
+    command = python(LAUNCHER, str(script(tmp_path, TRAINS)))
+    with Supervised(tmp_path, command) as it:
+        stepped(it)
+        os.kill(it.events("start")[-1]["pid"], signal.SIGTERM)
+        assert 0 == it.end()
+    assert undisturbed == value(it.printed)
+    assert [(1, "stopped"), (0, "done")] == [(event["code"], event["verdict"]) for event in it.events("exit")]
+
+
+def test_a_launcher_that_eats_the_exit_code_does_not_eat_ours(tmp_path, undisturbed):
+    """Told to stop, we say 75."""
+    command = python(LAUNCHER, str(script(tmp_path, TRAINS)))
+    with Supervised(tmp_path, command) as it:
+        stepped(it)
+        it.send("TERM")
+        assert 75 == it.end()
+    again = supervised(tmp_path, command)
+    assert (0, undisturbed) == (again.code, value(again.printed))
+
+
+def test_a_launcher_that_fails_is_a_failure(tmp_path):
+    """No stop in the journal: 1 is 1."""
+    body = TRAINS.replace('print("step"', 'assert run.step < 7; print("step"')
+    it = supervised(tmp_path, python(LAUNCHER, str(script(tmp_path, body))))
+    assert 8 == it.code
+    assert "AssertionError" in it.said.split("it ended with")[1]
+    assert "failed" == last_of(tmp_path / "run")["event"]
+
+
+def test_a_shell_that_eats_the_exit_code_of_a_stop_is_seen_through(tmp_path, undisturbed):
+    """`python train.py; echo done` exits with 0 after a stop."""
+    (tmp_path / "both.sh").write_text(
+        f"trap : TERM; {sys.executable} {script(tmp_path, TRAINS)} & wait; wait; echo over; exit 0"
+    )
+    with Supervised(tmp_path, ["bash", tmp_path / "both.sh"]) as it:
+        stepped(it)
+        it.send("TERM")
+        assert 75 == it.end()
+    assert "over" in it.printed
+
+
+def test_a_run_that_is_killed_is_a_crash(tmp_path, undisturbed):
+    """SIGKILL, as the kernel sends it for want of memory: only --retries starts it again, from its last checkpoint."""
+    for retries, code in ((0, 8), (1, 0)):
+        with Supervised(tmp_path, train(tmp_path), "--retries", retries) as it:
+            done = it.printed.count("step")
+            stepped(it, done + 8)
+            os.kill(it.events("start")[-1]["pid"], signal.SIGKILL)
+            assert code == it.end()
+    assert undisturbed == value(it.printed)
+
+
+def test_a_crash_that_moves_on_is_retried_anew_each_time(tmp_path, undisturbed):
+    """--retries counts crashes between two gains; the run saves every 5 steps and crashes after each 7."""
+    body = TRAINS.replace("    with new_run", "    began = []\n    with new_run").replace(
+        'print("step"', 'began.append(1); os._exit(3) if len(began) == 7 else None; print("step"'
+    )
+    it = supervised(tmp_path, train(tmp_path, body), "--retries", 1)
+    assert (0, undisturbed) == (it.code, value(it.printed))
+    assert 4 < len(it.events("start"))
+
+
+def test_a_crash_that_comes_again_at_the_same_step_is_given_up(tmp_path):
+    """However many retries there are: so many attempts got no further."""
+    body = TRAINS.replace('print("step"', 'os._exit(3) if run.step == 12 else None; print("step"')
+    it = supervised(tmp_path, train(tmp_path, body), "--retries", 99, "--max-no-progress", 3)
+    assert (8, 4) == (it.code, len(it.events("start")))
+    assert "exit 3: 3 attempts in a row got no further; it ended with\n" in it.said
+    assert [True, False, False, False] == [event["progressed"] for event in it.events("exit")]
+
+
+def test_a_deadline_of_the_scripts_own_is_no_reason_to_start_again(tmp_path):
+    """It has stopped by its own clock: exit 75, and whoever runs it again does so later."""
+    body = TRAINS.replace("keep=Last(3)", "keep=Last(3), deadline=time.time() + 1.5")
+    it = supervised(tmp_path, train(tmp_path, body))
+    assert (75, 1) == (it.code, len(it.events("start")))
+    assert it.said.endswith("stopped by deadline; run me again\n")
+
+
+def test_the_run_says_where_it_is(tmp_path):
+    """Relative to the script's own directory, and told to the supervisor's."""
+    it = supervised(tmp_path, train(tmp_path))
+    assert f'{{"run":"{tmp_path / "run"}"}}\n' == (it.home / "run-here.json").read_text()
+
+
+def test_a_signal_during_the_restore_is_heard(tmp_path, undisturbed):
+    """At any moment of a second start, import included: nothing is lost, and the code says run me again."""
+    command = train(tmp_path)
+    with Supervised(tmp_path, command) as it:
+        stepped(it)
+        it.send("TERM")
+        assert 75 == it.end()
+    for _ in range(4):
+        before = len(it.events("start"))
+        with Supervised(tmp_path, command) as it:
+            until(lambda: len(it.events("start")) > before)  # noqa: B023  asked at once
+            it.send("USR1")
+            assert 75 == it.end()
+    again = supervised(tmp_path, command)
+    assert (0, undisturbed) == (again.code, value(again.printed))
+    assert not list((tmp_path / "run" / "quarantine").iterdir())
+
+
+def test_a_save_that_fails_is_told_as_a_failure(tmp_path):
+    """Told to stop, it could not save: exit 8, and its own words."""
+    body = TRAINS.replace('print("step"', 'Store.commit = full if run.step == 6 else Store.commit; print("step"')
+    body = (
+        """
+    from holdfast.errors import NoSpace
+    from holdfast.store.store import Store
+
+    def full(*_, **__):
+        raise NoSpace("no space left")
+    """
+        + body
+    )
+    with Supervised(tmp_path, train(tmp_path, body)) as it:
+        stepped(it)
+        it.send("TERM")
+        assert 8 == it.end()
+    assert "exit 1: while it was told to stop; it ended with" in it.said
+    assert "NoSpace: no space left" in it.said
+
+
+def test_supervisors_nest(tmp_path, undisturbed):
+    """The inner one hears what the outer one does."""
+    inner = [sys.executable, "-m", "holdfast", "run", "--run", "inner", "--", *train(tmp_path)]
+    with Supervised(tmp_path, inner) as it:
+        stepped(it)
+        it.send("TERM")
+        assert 75 == it.end()
+    again = supervised(tmp_path, inner)
+    assert (0, undisturbed) == (again.code, value(again.printed))
+
+
+def test_the_drill_proves_a_supervised_script(tmp_path):
+    """Killed and stopped from outside, with the supervisor in between: the same bits."""
+    body = TRAINS.replace("time.sleep(0.02)", "time.sleep(0.01)")
+    command = [sys.executable, "-m", "holdfast", "run", "--run", tmp_path / "place", "--", *train(tmp_path, body)]
+    words = [sys.executable, "-m", "holdfast", "drill", "--kills", "2", "--", *map(str, command)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
+# Hold and release ------------------------------------------------------------------------------------------------
+
+
+def hold(word, place, *more):
+    words = [sys.executable, "-m", "holdfast", word, str(place), *more]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def test_a_held_run_is_not_started_again_until_it_is_released(tmp_path, undisturbed):
+    """It goes on as long as it can, and says how it goes on."""
+    command = train(tmp_path, TRAINS.replace("time.sleep(0.02)", "time.sleep(0.1)"))
+    with Supervised(tmp_path, command) as it:
+        stepped(it)
+        done = hold("hold", tmp_path / "run")
+        told = f"{tmp_path / 'run'}: held: once it stops it is neither started again nor requeued, until `holdfast release {tmp_path / 'run'}`\n"
+        assert (0, told) == (done.returncode, done.stdout)
+        os.kill(it.events("start")[-1]["pid"], signal.SIGTERM)
+        assert 75 == it.end()
+    assert f"stopped, held; `holdfast release {tmp_path / 'run'}`, then run me again\n" in it.said
+    assert 0 == hold("release", tmp_path / "run").returncode
+    with Supervised(tmp_path, command) as it:
+        stepped(it, it.printed.count("step") + 3)
+        os.kill(it.events("start")[-1]["pid"], signal.SIGTERM)
+        assert 0 == it.end()
+    assert undisturbed == value(it.printed)
+
+
+def test_the_supervisors_own_directory_can_be_held(tmp_path):
+    """For commands that have no run."""
+    count = "n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; exit 75"
+    supervised(tmp_path, ["true"], "--run", "place")
+    assert 0 == hold("hold", tmp_path / "place").returncode
+    it = supervised(tmp_path, ["bash", "-c", count], "--run", "place")
+    assert (75, "1\n") == (it.code, (tmp_path / "n").read_text())
+
+
+def test_hold_and_release_do_what_they_say_once(tmp_path):
+    """Twice does no harm; JSON says whether anything changed."""
+    Store(tmp_path / "run").save({"x": 1}, step=1)
+    answers = [hold(word, tmp_path / "run", "--json").stdout for word in ("hold", "hold", "release", "release")]
+    assert ["true", "false", "true", "false"] == [answer.split('"changed": ')[1].split("\n")[0] for answer in answers]
+    assert f"{tmp_path / 'run'}: was not held\n" == hold("release", tmp_path / "run").stdout
+    done = hold("hold", tmp_path)
+    assert 3 == done.returncode
+    assert "or one in which `holdfast run` has left a supervisor.jsonl" in done.stderr
+    assert not Path(tmp_path / "hold").exists()
