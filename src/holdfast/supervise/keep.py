@@ -11,7 +11,7 @@ from pathlib import Path
 from ..apps.program import Checkpoint as Written
 from ..apps.program import Program
 from ..apps.take import Look, looks, take
-from ..errors import Damaged, NotFound, StoreError, UsageError
+from ..errors import Damaged, NoSpace, NotFound, StoreError
 from ..rules import Last
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
@@ -21,6 +21,7 @@ from . import processes
 
 KEEP = Last(3)
 LOOK_S = 3.0  # between two looks; what has not changed from one to the next has settled
+RESTLESS = 3  # looks that each find another one: it comes so often that it counts when nobody is writing it just now
 HELD_S = 60.0  # what a process holds open for writing has settled when it has not changed for so long
 SAME_BYTES = 1 << 20
 
@@ -38,7 +39,8 @@ class Kept:
         self._program = program
         self._seen: dict[Path, Look] = {}
         self._since_s = 0.0  # when it was first seen so
-        self._done: dict[Path, Look] = {}  # what has been committed, or was there when it began
+        self._restless = 0  # looks at which it had changed again, since the last commit
+        self._done: dict[Path, Look] = {}  # what has been committed of this start
         self._complaint = ""
         self.committed = 0  # since the last `begin`
 
@@ -72,11 +74,10 @@ class Kept:
         attempt.flush(sync=True)
         warn(f"{checkpoint.path.name} {why}; it is now {path}")
 
-    def begin(self, restored: Checkpoint | None) -> None:
-        """Before a start: what lies there now is what it goes on from, and not a checkpoint of this start."""
-        found = self._program.checkpoint()
-        self._done = looks(found.files) if found is not None and restored is not None and _same(found, restored) else {}
-        self._seen, self._since_s, self.committed = {}, 0.0, 0
+    def begin(self) -> None:
+        """Before a start."""
+        self._done, self._seen, self._since_s, self._restless = {}, {}, 0.0, 0
+        self.committed = 0
 
     def look(self, pids: Sequence[int]) -> int | None:
         """Commit what the program has written meanwhile, if it has settled; the step, if there was anything.
@@ -91,50 +92,54 @@ class Kept:
             return None
         if now != self._seen:
             self._seen, self._since_s = now, time.monotonic()
-            return None
+            self._restless += 1
         quiet_s = time.monotonic() - self._since_s
-        if quiet_s < LOOK_S or (quiet_s < HELD_S and processes.writes(pids, found.files)):
+        settled = quiet_s >= LOOK_S or self._restless >= RESTLESS
+        if not settled or (quiet_s < HELD_S and processes.writes(pids, found.files)):
             return None
-        return self._commit(found, now)
+        try:
+            return self._commit(found, now)
+        except NoSpace as error:  # the next one may fit, and the program goes on
+            if str(error) != self._complaint:
+                warn(f"{error}; the program goes on")
+            self._complaint = str(error)
+            return None
 
-    def last(self) -> int | None:
-        """As `look`, after the program has ended: nothing changes any more."""
+    def last(self, *, orderly: bool) -> int | None:
+        """As `look`, after the program has ended. What it was writing when it crashed may be half a checkpoint.
+
+        Raises:
+            StoreError: it could not be committed.
+        """
         found = self._program.checkpoint()
         now = looks(found.files) if found is not None else {}
-        return self._commit(found, now) if found is not None and now and now != self._done else None
+        if found is None or not now or now == self._done:
+            return None
+        settled = now == self._seen and time.monotonic() - self._since_s >= LOOK_S
+        return self._commit(found, now) if orderly or settled else None
 
     def close(self) -> None:
         with suppress(StoreError):  # a successor owns it, or the disk is full: nothing is lost with a good-bye
             self.store.close()
 
     def _commit(self, found: Written, now: dict[Path, Look]) -> int | None:
+        """The step under which it now lies in the store; None when the program was writing after all, or nothing is new."""
         newest = next((each.step for each in reversed(self.store.checkpoints())), -1)
         step = found.step if found.step is not None and found.step > newest else newest + 1
-        if newest >= 0 and not self._done and _same(found, self.store.latest()):
-            self._done = now
-            return None
-        try:
-            with self.store.directory(step=step) as path:
-                if not take(found, path) or looks(found.files) != now:
-                    raise _Moving
-        except _Moving:
-            self._seen = {}
-            return None
-        except (StoreError, UsageError, OSError) as error:
-            self._complain(f"step {step} could not be kept: {error}")
-            if isinstance(error, StoreError | UsageError) and not self.store.claim().room.is_dir():
-                raise
-            return None
-        self._done, self._complaint = now, ""
-        self.committed += 1
-        say(f"{self.store.root}: kept the checkpoint of step {step}")
+        if newest < 0 or self._done or not _same(found, self.store.latest()):
+            try:
+                with self.store.directory(step=step) as path, self.store.claim().acting("keep a checkpoint"):
+                    if not take(found, path) or looks(found.files) != now:
+                        raise _Moving
+            except _Moving:
+                self._seen = {}
+                return None
+            self.committed += 1
+            say(f"{self.store.root}: kept the checkpoint of step {step}")
+        else:
+            step = newest
+        self._done, self._complaint, self._restless = now, "", 0
         return step
-
-    def _complain(self, line: str) -> None:
-        """Once for each trouble."""
-        if line != self._complaint:
-            warn(line)
-        self._complaint = line
 
 
 def _problem(checkpoint: Checkpoint) -> str | None:

@@ -134,7 +134,7 @@ class _Supervisor:
             self.command, checkpoint.path if checkpoint is not None else None, self._for_program(time_left_s)
         )
         if self.kept is not None:
-            self.kept.begin(checkpoint)
+            self.kept.begin()
         self.witness.before()
         began_s, began_unix_s = time.monotonic(), time.time()
         start = Start(
@@ -166,7 +166,7 @@ class _Supervisor:
         self.tail = start.tail
         told = self.ear.told
         verdict = self.program.verdict(Ended(code, start.tail, told is not None))
-        step = self.kept.last() if self.kept is not None else None
+        step = self.kept.last(orderly=verdict in {"done", "stopped"}) if self.kept is not None else None
         if said.event == "stop":  # whatever a launcher made of the exit code
             verdict = "stopped"
         progressed = said.progressed
