@@ -1,4 +1,4 @@
-"""The table of saves with the model on a GPU. Peers stage through pinned memory; Holdfast does not yet."""
+"""The table of saves with the model on a GPU. Holdfast and its kept peers stage through pinned memory."""
 
 from __future__ import annotations
 

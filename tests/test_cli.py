@@ -411,6 +411,21 @@ def test_commands_bear_checkpoints_that_vanish(tmp_path):
         store.close()
 
 
+def test_a_dry_run_bears_checkpoints_that_vanish_before_they_are_read(run, monkeypatch):
+    """What went after the listing is not in the table, and frees nothing."""
+    listed = Store.checkpoints
+
+    def late(store):
+        found = listed(store)
+        shutil.rmtree(run / "checkpoints/step-000000010", ignore_errors=True)
+        return found
+
+    monkeypatch.setattr(Store, "checkpoints", late)
+    told = asked("prune", run, "--keep", "Last(1)", "--dry-run")
+    assert ["step-000000020", "step-000000030"] == [row["name"] for row in told["checkpoints"]]
+    assert [True, False] == [row["goes"] for row in told["checkpoints"]]
+
+
 def test_what_went_between_the_listing_and_the_reading_is_no_damage(run):
     """A checkpoint whose directory is gone, before its manifest was read or after: it is passed over, or looked for anew."""
     unread, read = (Checkpoint(run / f"checkpoints/step-0000000{step}") for step in (10, 20))
@@ -665,6 +680,8 @@ HOSTILE = [
     {"tree": {"dict": {"holdfast": {"dict": {"vars": {"a": 1, "b": 2}}}}}},
     {"created": "yesterday"},
     {"best": {"metric": "val_acc"}},
+    {"best": {"direction": "max"}},
+    {"best": {"metric": "", "direction": "max"}},
     {"document": {"git": 3, "command": {"x": 1}, "model": {"m": {"parameters": "x"}}}},
 ]
 
@@ -676,7 +693,11 @@ def test_a_manifest_that_contradicts_itself_is_never_a_traceback(run, tmp_path, 
     manifest = format.decode(path.read_bytes(), path)
     path.write_bytes(format.encode(msgspec.structs.replace(manifest, **change)))
     asking = [["ls", run], ["show", run], ["show", run, "--all"], ["verify", run], ["diff", run, f"{run}@10"]]
-    asking += [["show", run, "--json"], ["export", run, "--all", "-o", tmp_path / "x.npz"]]
+    asking += [
+        ["show", run, "--json"],
+        ["show", run, "--step", "best"],
+        ["export", run, "--all", "-o", tmp_path / "x.npz"],
+    ]
     asking += [["export", run, "-o", tmp_path / "x.safetensors"], ["prune", run, "--keep", "Last(2)", "--dry-run"]]
     for words in [*asking, ["prune", run, "--keep", "Best('val_acc', max)"]]:
         result = invoke(*words)

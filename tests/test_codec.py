@@ -168,6 +168,7 @@ def test_bytes_are_a_leaf_of_their_own():
 )
 def test_a_description_that_is_not_sound_is_damage(changes):
     """Unknown kinds, object dtypes, shapes that do not fit the bytes: no other exception, and nothing is imported."""
+    codec.adapter("numpy")
     before = set(sys.modules)
     with pytest.raises(Damaged):
         leaf_round_trip(np.zeros(4, np.float32), **changes)

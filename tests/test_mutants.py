@@ -3,7 +3,7 @@
 import pytest
 
 from faults import scratched
-from mutants import EQUIVALENT, caught, mutants, survivors
+from mutants import EQUIVALENT, FILES, caught, changing, mutants, survivors
 
 
 @pytest.mark.slow
@@ -27,3 +27,8 @@ def test_every_mutant_is_caught(record_property):
 def test_the_equivalent_mutants_are_ones_that_are_made():
     """A reason whose call is gone goes, too."""
     assert set(EQUIVALENT) <= {mutant.name for mutant in mutants()}
+
+
+def test_no_module_of_the_store_is_left_out():
+    """Wherever a statement changes files, it is taken away and swapped; asking for cold bytes changes none."""
+    assert changing() - {"store/reading.py"} == {file for file in FILES if file.startswith("store/")}

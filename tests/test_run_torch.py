@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from holdfast import Best, Every, Last, Run, StartFrom, Store, load_into
-from holdfast.errors import Mismatch, NotFound, UsageError
+from holdfast.errors import Damaged, Mismatch, NotFound, UsageError
 from toy import Cut, events
 
 
@@ -157,6 +157,91 @@ def test_weights_are_read_without_a_run(tmp_path):
         load_into(state["optimizer"], tmp_path)
     with pytest.raises(Mismatch, match="strict=False reads what fits"):
         load_into(torch.nn.Linear(1, 1), tmp_path)
+
+
+def spoil(path):
+    """Another last byte; the layout holds."""
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A run of two models with checkpoints of steps 1 and 2; its store, and the models as they were by step."""
+    store, by_step = Store(tmp_path / "run"), {}
+    for step in (1, 2):
+        by_step[step] = pair()
+        store.save({name: module.state_dict() for name, module in by_step[step].items()}, step=step)
+    return store, by_step
+
+
+def pair():
+    return {"model": torch.nn.Linear(40, 30), "other": torch.nn.Linear(40, 30)}
+
+
+def test_weights_of_a_damaged_newest_come_wholly_from_an_older_one(weights, capsys):
+    """As `Store.load` does; a step that was asked for, or a checkpoint's own directory, is not passed over."""
+    store, by_step = weights
+    spoil(store[2].path / "model.safetensors")
+    model = pair()["model"]
+    assert load_into(model, store.root).complete
+    assert same(by_step[1]["model"], model)
+    assert "an older checkpoint is looked at" in capsys.readouterr().err
+    for path, step in [(store.root, 2), (store[2].path, None)]:
+        with pytest.raises(Damaged, match="model may hold a part of it"):
+            load_into(model, path, step=step)
+
+
+def test_two_models_that_start_from_a_run_take_one_checkpoints_weights(weights, tmp_path):
+    """The second one's file is damaged: the first, which was read, is read again from where the second is whole."""
+    store, by_step = weights
+    spoil(store[2].path / "other.safetensors")
+    state = pair()
+    with Run(tmp_path / "new", state, every=None, start_from=store.root):
+        assert same(by_step[1]["model"], state["model"])
+        assert same(by_step[1]["other"], state["other"])
+
+
+def test_where_no_checkpoint_is_whole_weights_are_refused(weights):
+    """Untouched where the layout tells; else the error says which model is not to be used. An older one is read through first."""
+    store, by_step = weights
+    model, before = pair()["model"], pair()["model"]
+    model.load_state_dict(before.state_dict())
+    cut = store[1].path / "model.safetensors"
+    whole = cut.read_bytes()
+    for step in (1, 2):
+        (store[step].path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(Damaged, match="step-000000002") as raised:
+        load_into(model, store.root)
+    assert "may hold" not in str(raised.value)
+    assert same(before, model)
+    cut.write_bytes(whole)
+    store.save({"model": model.state_dict()}, step=3)
+    spoil(cut)
+    spoil(store[3].path / "model.safetensors")
+    with pytest.raises(Damaged, match=r"step-000000003.*model may hold a part of it"):
+        load_into(model, store.root)
+    assert not any(torch.equal(x, y) for x, y in zip(by_step[1]["model"].parameters(), model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_older_checkpoint_that_lacks_something_makes_up_for_nothing(weights, strict):
+    """What a damaged one has overwritten would stay beside it."""
+    store, by_step = weights
+    wide = torch.nn.ModuleDict(pair())
+    store.save({"model": wide.state_dict()}, step=3)
+    store.save({"model": by_step[2]["model"].state_dict()}, step=0)
+    spoil(store[3].path / "model.safetensors")
+    with pytest.raises(Damaged, match=r"step-000000003.*model may hold a part of it"):
+        load_into(torch.nn.ModuleDict(pair()), store.root, strict=strict)
+
+
+def test_weights_that_the_newest_does_not_have_are_not_looked_for_in_an_older_one(weights):
+    """Nor those that do not fit it: only damage is passed over."""
+    store, _ = weights
+    store.save({"critic": pair()["model"].state_dict()}, step=3)
+    with pytest.raises(NotFound, match="holds no 'model'"):
+        load_into(pair()["model"], store.root)
 
 
 def test_a_probe_leaves_no_trace(tmp_path):

@@ -97,7 +97,9 @@ def test_a_failing_sample_leaves_the_training_stream_alone():
         {"num_workers": 2},
         {"num_workers": 2, "persistent_workers": True},
         {"num_workers": 4, "persistent_workers": True},
-        {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "spawn"},
+        pytest.param(
+            {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "spawn"}, marks=pytest.mark.slow
+        ),
     ],
     ids=str,
 )

@@ -185,7 +185,7 @@ BATTERY = [
 ]
 
 
-@pytest.mark.parametrize("orders", [shuffles, epochs, randperms])
+@pytest.mark.parametrize("orders", [shuffles, epochs, pytest.param(randperms, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("measure", BATTERY, ids=lambda measure: measure.__name__)
 def test_an_order_is_as_random_as_randperm(measure, orders):
     """Seed after seed, and epoch after epoch, by the same limit as torch's own."""
@@ -210,7 +210,15 @@ def test_a_weakened_order_is_found_out(rounds, measure, monkeypatch):
     assert abs(measure(shuffles)) > LIMIT
 
 
-@pytest.mark.parametrize(("rounds", "seen"), [(4, True), (5, True), (6, False), (order.ROUNDS, False)])
+@pytest.mark.parametrize(
+    ("rounds", "seen"),
+    [
+        pytest.param(4, True, marks=pytest.mark.slow),
+        (5, True),
+        (6, False),
+        pytest.param(order.ROUNDS, False, marks=pytest.mark.slow),
+    ],
+)
 def test_half_of_the_rounds_are_enough(rounds, seen):
     """Two million draws of the keys, on as few bits as a mixing ever has: five rounds still show, six no longer do."""
     draws, bits, random = 2_000_000, 9, np.random.default_rng(1)

@@ -25,6 +25,7 @@ from holdfast.errors import Damaged, HoldfastError, NoSpace, NotFound, StoreErro
 from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import checkpoint as checkpoints
 from holdfast.store import format
+from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from test_crash import put, state_of, whole
 
@@ -77,6 +78,34 @@ def test_a_checkpoint_that_is_not_there_is_not_found(root):
     put(store, 1)
     with pytest.raises(NotFound, match="step-000000001"):
         store[2]
+
+
+@pytest.mark.parametrize("inside", ["checkpoints/step-000000002", "checkpoints/latest", "checkpoints"])
+def test_what_is_inside_a_run_is_no_run(root, inside):
+    """A checkpoint's directory, also by a link, and that of all checkpoints: what to give is said, nothing is written."""
+    writer = Store(root)
+    for step in (1, 2):
+        put(writer, step)
+    before = listing(root)
+    with pytest.raises(UsageError, match=f"give (its|the) run's directory, {root}") as refusal:
+        Store(root / inside)
+    assert "\n" not in str(refusal.value)
+    assert before == listing(root)
+
+
+def test_a_checkpoint_that_was_taken_out_of_its_run_is_no_run(root):
+    """What reads it is said; a directory with a manifest of somebody else's may become a run."""
+    put(Store(root), 1)
+    alone = root.with_name("alone")
+    shutil.copytree(root / "checkpoints/step-000000001", alone)
+    with pytest.raises(UsageError, match=r"Checkpoint\('") as refusal:
+        Store(alone)
+    assert whole(eval(str(refusal.value).rpartition(" ")[2], {"Checkpoint": Checkpoint}).load(), 1)
+    other = root.with_name("other")
+    other.mkdir()
+    (other / "manifest.json").write_text('{"name": "an app"}')
+    put(Store(other), 1)
+    assert whole(Store(other).load(), 1)
 
 
 def test_the_end_of_an_epoch_comes_after_its_last_step(root):

@@ -67,7 +67,7 @@ with Progress() as progress:
     for step in range(1, 31):
         progress.update(step=step, total=30, epoch=step // 10, epochs=4, metrics={"loss": 1 / step})
         PRINTS
-        time.sleep(0.02)
+        time.sleep(0.01)
 print("done")
 """
 

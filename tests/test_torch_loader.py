@@ -126,9 +126,9 @@ SAMPLERS = {
 SHUFFLING = [name for name in SAMPLERS if name != "sequential"]
 WORKERS = [
     {},
-    {"num_workers": 1},
+    pytest.param({"num_workers": 1}, marks=pytest.mark.slow),
     {"num_workers": 2, "persistent_workers": True},
-    {"num_workers": 4, "prefetch_factor": 3},
+    pytest.param({"num_workers": 4, "prefetch_factor": 3}, marks=pytest.mark.slow),
 ]
 
 

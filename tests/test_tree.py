@@ -2,9 +2,11 @@
 
 import datetime as dt
 import enum
+import gc
 import random
 import struct
 import sys
+import threading
 import zoneinfo
 from collections import Counter, OrderedDict, defaultdict, deque
 from contextlib import suppress
@@ -549,3 +551,26 @@ def test_a_zone_that_this_machine_lacks_is_told():
     assert (
         zoneinfo.ZoneInfo("Europe/Berlin") is round_trip(dt.time(1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))).tzinfo
     )
+
+
+def test_the_collector_rests_while_the_main_thread_takes_a_state_apart():
+    """Another thread leaves it alone: what the program says meanwhile of its collector counts."""
+    on = []
+
+    class Asked:
+        pass
+
+    def encode(_):
+        on.append(gc.isenabled())
+        return 1
+
+    codec.register(Asked, encode, lambda _: Asked())
+    try:
+        tree.flatten([Asked()])
+        beside = threading.Thread(target=lambda: tree.flatten([Asked()]))
+        beside.start()
+        beside.join()
+    finally:
+        del codec.REGISTERED[codec.type_name(Asked)]
+    assert [False, True] == on
+    assert gc.isenabled()

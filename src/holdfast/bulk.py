@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
 
-from .pages import PAGE, address, copy, pages
+from .pages import PAGE, Data, address, copy, pages
 
 if TYPE_CHECKING:  # it brings logging along, a tenth of `import holdfast`: imported when a file is written
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,9 +38,9 @@ class Hash(Protocol):
 
 
 class Run(NamedTuple):
-    """Pieces of a file that lie one after another in memory."""
+    """Pieces of a file that lie one after another in memory, or are distant and are gathered on the way."""
 
-    data: memoryview
+    data: Data
     sizes: Sequence[int]
 
 
@@ -135,28 +135,33 @@ class _Writing:
 
     def add(self, run: Run) -> None:
         """The next pieces, from where they lie if that is at a page's start, else by way of a chunk of our own."""
-        at_page = self._direct and not self._filled and self._end % PAGE == 0
-        whole = run.data.nbytes // CHUNK_BYTES * CHUNK_BYTES
-        if not (at_page and whole and not run.data.readonly and address(run.data) % PAGE == 0):
-            whole = 0
+        as_it_lies = run.data if self._is_laid_out(run.data) else memoryview(b"")
+        whole = as_it_lies.nbytes // CHUNK_BYTES * CHUNK_BYTES
         start = sent = 0
         for end in accumulate(run.sizes):
             while sent < min(end, whole):
-                self._hand_out(run.data[sent : sent + CHUNK_BYTES])
+                self._hand_out(as_it_lies[sent : sent + CHUNK_BYTES])
                 sent += CHUNK_BYTES
             if end <= whole:
-                self.digests.append(self._hasher(run.data[start:end]).hexdigest())
+                self.digests.append(self._hasher(as_it_lies[start:end]).hexdigest())
             else:
                 self._gather(run.data[start:end], max(0, whole - start))
             start = end
 
-    def _gather(self, piece: memoryview, sent: int) -> None:
+    def _is_laid_out(self, data: Data) -> TypeGuard[memoryview]:
+        """Whether the disk can have it from where it lies: whole pages, as the file's next ones."""
+        at_page = self._direct and not self._filled and self._end % PAGE == 0
+        if not at_page or not isinstance(data, memoryview) or data.nbytes < CHUNK_BYTES:
+            return False
+        return not data.readonly and address(data) % PAGE == 0
+
+    def _gather(self, piece: Data, sent: int) -> None:
         """Copy a piece, but for what was sent of it, into our chunk, and hand that out whenever it is full."""
         room = len(self._chunk) - self._filled
         if not sent and piece.nbytes <= room:
             self.digests.append(self._hasher(self._copied(piece)).hexdigest())
             return
-        digest = self._hasher(piece[:sent])
+        digest = self._hasher(*([piece[:sent]] if sent else []))
         while sent < piece.nbytes:
             if self._filled == len(self._chunk):
                 self._next_chunk()
@@ -165,7 +170,7 @@ class _Writing:
             sent += part.nbytes
         self.digests.append(digest.hexdigest())
 
-    def _copied(self, part: memoryview) -> memoryview:
+    def _copied(self, part: Data) -> memoryview:
         place = self._chunk[self._filled : self._filled + part.nbytes]
         copy(place, part)
         self._filled += part.nbytes

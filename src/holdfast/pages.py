@@ -1,20 +1,25 @@
-"""Pages: page-aligned memory for bulk data, and copies into it that let other threads run."""
+"""Pages: page-aligned memory for bulk data, copies into it that let other threads run, and bytes that lie elsewhere."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+Wait = Callable[[], object]  # returns when a copy that was begun is there
 
 PAGE = 4096  # what O_DIRECT wants of addresses, lengths and offsets; more on no disk that we have seen
 _HUGE = 2 << 20  # below this there is no huge page to have
 _WIPE_ON_FORK = 18  # madvise(2); mmap has no name for it
 _FREEING_BYTES = 256 << 10  # a smaller copy is over before another thread could use the time
+PIECE_BYTES = 4 << 20  # of distant bytes, on the host at a time
+_TORN = threading.Lock()  # two threads may have one item's two halves
 
 
 def pages(size: int) -> memoryview:
@@ -35,32 +40,169 @@ def rounded(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
-def address(view: memoryview) -> int:
-    """Where writable, non-empty memory begins."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+def address(data: Data) -> int:
+    """Where writable, non-empty memory begins. TypeError of distant bytes, which begin nowhere."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(data))  # type: ignore[arg-type]
 
 
-def copy(target: memoryview, source: memoryview) -> None:
+class Items(Protocol):
+    """A leaf's items where they are: on a device, or in an order that is not C's."""
+
+    @property
+    def itemsize(self) -> int: ...
+    def gather(self, start: int, target: memoryview) -> Wait | None:
+        """Copy bytes from `start` on into `target`: whole items, in C order. None: they are there; else after that call."""
+
+    def scatter(self, start: int, source: memoryview) -> Wait | None:
+        """Copy `source` over the bytes from `start` on, likewise."""
+
+
+class Distant:
+    """Bytes that lie on no host in C order. A slice of them is another; copying gathers them, nothing else does."""
+
+    __slots__ = ("_items", "_start", "nbytes", "pin")
+
+    def __init__(
+        self, items: Items, nbytes: int, start: int = 0, pin: Callable[[memoryview], Wait | None] | None = None
+    ) -> None:
+        self._items, self._start, self.nbytes = items, start, nbytes
+        self.pin = pin  # makes copies into some memory faster, and says what undoes that
+
+    def __getitem__(self, part: slice) -> Distant:
+        start, stop, _ = part.indices(self.nbytes)
+        return Distant(self._items, max(0, stop - start), self._start + start, self.pin)
+
+    def __bytes__(self) -> bytes:
+        whole = bytearray(self.nbytes)
+        copy(memoryview(whole), self)
+        return bytes(whole)
+
+    def gather(self, target: memoryview) -> Wait | None:
+        """Copy all of them into `target`, which is as long. None: they are there; else after that call."""
+        lead, whole = self._split()
+        if lead:
+            self._item(self._start, target[:lead])
+        if lead + whole < self.nbytes:
+            self._item(self._start + lead + whole, target[lead + whole :])
+        return self._items.gather(self._start + lead, target[lead : lead + whole]) if whole else None
+
+    def scatter(self, source: memoryview) -> Wait | None:
+        """Let them be those of `source`, which is as long."""
+        lead, whole = self._split()
+        if lead:
+            self._patch(self._start, source[:lead])
+        if lead + whole < self.nbytes:
+            self._patch(self._start + lead + whole, source[lead + whole :])
+        return self._items.scatter(self._start + lead, source[lead : lead + whole]) if whole else None
+
+    def _split(self) -> tuple[int, int]:
+        """Bytes of an item that begins before them, and of whole items."""
+        size = self._items.itemsize
+        lead = min(-self._start % size, self.nbytes)
+        return lead, (self.nbytes - lead) // size * size
+
+    def _item(self, start: int, target: memoryview) -> memoryview:
+        """Copy a part of one item, from `start` on, into `target`; the whole item."""
+        size = self._items.itemsize
+        item, at = memoryview(bytearray(size)), start % size
+        settle(self._items.gather(start - at, item))
+        target[:] = item[at : at + target.nbytes]
+        return item
+
+    def _patch(self, start: int, source: memoryview) -> None:
+        at = start % self._items.itemsize
+        with _TORN:
+            item = self._item(start, memoryview(bytearray(source.nbytes)))
+            item[at : at + source.nbytes] = source
+            settle(self._items.scatter(start - at, item))
+
+
+Data = memoryview | Distant
+
+
+def slabs(array: Any, start: int, stop: int) -> Iterator[Any]:
+    """Views of a tensor or an array that are, one after another, its items `start` to `stop` in C order."""
+    if start >= stop:
+        return
+    each = math.prod(array.shape[1:])
+    first, last = start // each, stop // each
+    if first == last:  # within one row
+        yield from slabs(array[first], start - first * each, stop - first * each)
+        return
+    if start % each:
+        yield from slabs(array[first], start % each, each)
+        first += 1
+    if first < last:
+        yield array[first:last]
+    if stop % each:
+        yield from slabs(array[last], 0, stop % each)
+
+
+def copy(target: memoryview, source: Data) -> None:
     """Copy `source` over `target`, which is as long; other threads run meanwhile when that is worth it."""
+    settle(begin_copy(target, source))
+
+
+def begin_copy(target: memoryview, source: Data) -> Wait | None:
+    """As `copy`, but that it may be under way still. None: it is not; else after that call."""
+    if isinstance(source, Distant):
+        return source.gather(target)
     if source.nbytes < _FREEING_BYTES or source.readonly:
         target[:] = source
     else:
         ctypes.memmove(address(target), address(source), source.nbytes)
+    return None
 
 
-def same(one: memoryview, other: memoryview) -> bool:
-    """Whether two writable pieces of memory of one length hold the same bytes; other threads run meanwhile."""
-    return not one.nbytes or _memcmp(address(one), address(other), one.nbytes) == 0
+def put(target: Data, source: memoryview) -> None:
+    """As `copy`, but that the target may be distant."""
+    if isinstance(target, Distant):
+        settle(target.scatter(source))
+    else:
+        copy(target, source)
+
+
+def settle(wait: Wait | None) -> None:
+    if wait is not None:
+        wait()
+
+
+def pieces(data: Data) -> Iterator[memoryview]:
+    """Its bytes in order: memory as it is; of distant ones `PIECE_BYTES` at a time, good until the next is asked for."""
+    if isinstance(data, memoryview):
+        yield data
+        return
+    room = memoryview(bytearray(min(PIECE_BYTES, data.nbytes)))
+    for start in range(0, data.nbytes, PIECE_BYTES):
+        part = data[start : start + PIECE_BYTES]
+        copy(room[: part.nbytes], part)
+        yield room[: part.nbytes]
+
+
+def same(one: Data, other: Data) -> bool:
+    """Whether two writable ones of one length hold the same bytes; other threads run meanwhile."""
+    for start in range(0, one.nbytes, PIECE_BYTES):
+        part = slice(start, start + PIECE_BYTES)
+        for mine, its in zip(pieces(one[part]), pieces(other[part]), strict=True):
+            if _memcmp(address(mine), address(its), mine.nbytes):
+                return False
+    return True
 
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
-def sample(data: memoryview) -> bytes:
+def sample(data: Data) -> bytes:
     """A few bytes of it: where these differ, all need not be compared."""
     middle = data.nbytes // 2
     return bytes(data[:32]) + bytes(data[middle : middle + 32]) + bytes(data[-32:])
+
+
+def sample_at(place: int, size: int) -> bytes:
+    """As `sample`, of at least 64 bytes at an address."""
+    middle = place + size // 2
+    return ctypes.string_at(place, 32) + ctypes.string_at(middle, 32) + ctypes.string_at(place + size - 32, 32)
 
 
 def side_by_side(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:

@@ -36,8 +36,7 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
         raise UsageError(f"{run} is one checkpoint; prune takes a run's directory")
     store = Store(run_of(place))
     _require_measured(rule, store)
-    before = {c.path.name: _row(c) for c in store.checkpoints()}
-    files = {name: _files(store[name]) for name in before}
+    found = {c.path.name: (_row(c), _files(c)) for c in store.checkpoints()}
     if dry_run:
         doomed = store.prunable(rule)
     else:
@@ -45,13 +44,13 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
             doomed = store.prune(rule)
         finally:
             store.close()
-    gone = [c.path.name for c in doomed]
-    rows = [row | {"goes": name in gone} for name, row in before.items()]
+    gone = {c.path.name for c in doomed}
+    rows = [row | {"goes": name in gone} for name, (row, _) in found.items() if row["damaged"] != "gone"]
     facts = {
         "run": run,
         "dry_run": dry_run,
         "checkpoints": rows,
-        "freed_bytes": _freed([files[name] for name in gone]),
+        "freed_bytes": _freed([files for name, (_, files) in found.items() if name in gone]),
     }
     if as_json:
         echo_json(facts)
@@ -74,9 +73,10 @@ def _require_measured(rule: Rule, store: Store) -> None:
 
 def _files(checkpoint: Checkpoint) -> list[os.stat_result]:
     found = []
-    for name in os.listdir(checkpoint.path):
-        with suppress(OSError):
-            found.append(os.lstat(checkpoint.path / name))
+    with suppress(OSError):  # its run may remove it meanwhile
+        for name in os.listdir(checkpoint.path):
+            with suppress(OSError):
+                found.append(os.lstat(checkpoint.path / name))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -40,6 +39,8 @@ def ask(
         Absent: there is no such command.
         Silent: it did not answer within `limit_s`.
     """
+    import subprocess
+
     around = {**os.environ, **_PLAIN} if environment is None else environment
     try:
         done = subprocess.run(
@@ -64,6 +65,8 @@ class Asked:
     """
 
     def __init__(self, command: Sequence[str], limit_s: float = LIMIT_S) -> None:
+        import subprocess
+
         self._ends_s = time.monotonic() + limit_s
         self._name, self._out = command[0], b""
         self._pid = os.getpid()

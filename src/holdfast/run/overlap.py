@@ -6,6 +6,10 @@ has to be, byte for byte, what was copied. From then on copies are made beside t
 each is compared: samples taken at the safe point with the copy, and then, until the step comes, the copy with what is
 live. That and a write that the framework has counted end the save: a checkpoint appears only after both were asked.
 
+When nearly all of a state is such memory, tried and in its place, the loop keeps a copy of the rest, and the state is laid
+out beside the loop as well. Nothing of an earlier save is used for that but the places of what was tried: what was laid
+out must lie in exactly these, under the same keys, or the save is made again.
+
 What is not covered: a few bytes of a leaf that are changed without being counted (through `.data`, NumPy's views, C)
 between a safe point and the next step, before they were copied and in a round of the loop that was not tried; and
 storages that are resized there. `Run(overlap=False)` copies everything at once.
@@ -17,22 +21,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ..pages import address, same, sample, side_by_side
+from ..pages import address, same, sample, sample_at, side_by_side
 from ..state.codec import Block
 from ..state.snapshot import COPY_THREADS, Arena, Snapshot
 from ..store.shards import Abandoned, Staged
 from ..store.store import Store
 
-LOOK_BYTES = 4 << 20  # compared between two looks at whether the loop goes on
+LOOK_BYTES = 1 << 20  # compared between two looks at whether the loop goes on
 LOOK_S = 0.02  # between two looks at where the loop is
 
 
 class Lent(Protocol):
     """Memory that changes in a step only, as a framework says; and what it knows of that."""
 
+    @property
+    def address(self) -> int: ...
     @property
     def size_bytes(self) -> int: ...
     @property
@@ -50,6 +56,30 @@ class Steps(Protocol):
     def lent(self) -> Mapping[int, Lent]:
         """What they alone change, by address."""
 
+    def keeping(self, lent: Mapping[int, Lent]) -> Keeping:
+        """How leaves are kept for later, when `lent` lies still."""
+
+
+class Keeping(Protocol):
+    """Leaves that are kept for later: what is lent as it is, copies of the others."""
+
+    @property
+    def referred(self) -> Collection[int]:
+        """The addresses of what was lent."""
+
+    def keep(self, leaf: Any) -> Any:
+        """The leaf, or a copy of it. Moving: it cannot be told what else changes it, or it is too large."""
+
+    def settle(self) -> None:
+        """Moving: leaves that share memory would come apart."""
+
+
+class Moving(Exception):
+    """A state cannot be kept for later: it is laid out while the loop waits."""
+
+
+Later = Callable[[], Staged]
+
 
 class _Live(NamedTuple):
     """Leaves in the loop's own memory, and where they are copied to."""
@@ -61,6 +91,10 @@ class _Live(NamedTuple):
     def written(self) -> str:
         """The first leaf that was written to since, as far as that was counted."""
         return next((key for key, lent in self.lent.items() if lent.written()), "")
+
+    def places(self) -> dict[str, int]:
+        """Where each leaf lies."""
+        return {key: lent.address for key, lent in self.lent.items()}
 
     def changed(self) -> str:
         """The first leaf that is not what was copied; asked of every byte."""
@@ -77,29 +111,34 @@ class _Live(NamedTuple):
 class _Copying:
     """One copy beside the loop. `verdict`: the leaf that was changed under it; empty: none was; None: not known yet."""
 
-    def __init__(self, live: _Live, loop: int) -> None:
-        self.live, self.loop = live, loop  # the loop's thread
+    def __init__(self, lent: Iterable[Lent], loop: int) -> None:
+        self.loop = loop  # its thread
+        self.live: _Live | None = None  # when it is laid out
         self.place: object = None  # where the loop was when the copy had ended
         self.verdict: str | None = None
-        self.going_on, self.compared = threading.Event(), threading.Event()
-        self._samples = {key: sample(block.data) for key, block in live.blocks.items()}
+        self.laid_out, self.going_on, self.compared = threading.Event(), threading.Event(), threading.Event()
+        self._samples = {each.address: sample_at(each.address, each.size_bytes) for each in lent}
 
-    def compare(self) -> None:
+    def lie(self, live: _Live | None) -> None:
+        """It is laid out; None: it will never be."""
+        self.live = live
+        self.laid_out.set()
+
+    def compare(self, live: _Live) -> None:
         """Look for a leaf that is not what it was at the safe point, or not any more, until the loop goes on.
 
         Whoever writes to whole leaves between two steps, counted or not, is found so: by the samples when he was quicker
         than the copy, else by comparing.
         """
-        for key in self.live.blocks:
-            copy = self.live.snapshot.blocks[key].data
-            if sample(copy) != self._samples[key]:
+        for key, block in live.blocks.items():
+            if sample(live.snapshot.blocks[key].data) != self._samples[address(block.data)]:
                 self.verdict = key
                 return
-        for key, block in self.live.blocks.items():
-            copy = self.live.snapshot.blocks[key].data
+        for key, block in live.blocks.items():
+            copy = live.snapshot.blocks[key].data
             for start in range(0, copy.nbytes, LOOK_BYTES):
                 part = slice(start, start + LOOK_BYTES)
-                differs = self.live.lent[key].gone() or not same(block.data[part], copy[part])
+                differs = live.lent[key].gone() or not same(block.data[part], copy[part])
                 if self.going_on.is_set():  # what it does from here on is none of this copy's business
                     return
                 if differs:
@@ -115,6 +154,8 @@ class Overlap:
         self._tell = tell  # that it is off: which leaf, and the line
         self._off = False
         self._trusted: set[str] = set()  # leaves that were tried
+        self._known: dict[str, int] = {}  # those of the last copy beside the loop, and their places
+        self._keeps = True  # states can be kept for later, as far as was seen
         self._trial: _Live | None = None
         self._copying: _Copying | None = None
         self._process = os.getpid()
@@ -135,6 +176,29 @@ class Overlap:
             self._begin(staged.snapshot, lent)
         return staged
 
+    def later(
+        self, store: Store, state: Mapping[str, Any], arena: Arena, *, due: bool, own: Collection[int]
+    ) -> Later | None:
+        """What stages `state` beside the loop, as it is now; None where only the loop can.
+
+        Values whose ids are `own` are nobody else's and need not be kept.
+        """
+        self._trial = self._copying = None
+        if not due or self._off or not self._keeps or not self._known or store.may_link(self._known):
+            return None
+        lent = self._lent()
+        keeping = [steps.keeping(lent) for steps in self.steps]
+        try:
+            kept = _kept(state, keeping, own)
+        except (Moving, RuntimeError):  # of a framework's, or a state so deep that only a message helps
+            self._keeps = False
+            return None
+        places = set(self._known.values())
+        if places != {place for each in keeping for place in each.referred}:
+            return None
+        copying = self._copying = _Copying((lent[place] for place in places), threading.get_ident())
+        return lambda: self._laid_out(store, kept, arena, lent, copying)
+
     def before_step(self) -> None:
         """Return when what was lent may change."""
         if (self._copying is None and self._trial is None) or os.getpid() != self._process:
@@ -152,6 +216,10 @@ class Overlap:
         """Wait for the copy, and say whether it is worth anything: from here on it does not matter what changes."""
         copying = self._copying
         if copying is None or os.getpid() != self._process:
+            return
+        copying.laid_out.wait()
+        if copying.live is None:  # what the save ends with says why
+            self._copying = None
             return
         copying.live.snapshot.copied.wait()
         copying.going_on.set()
@@ -171,27 +239,50 @@ class Overlap:
         return {place: lent for steps in self.steps for place, lent in steps.lent().items()}
 
     def _begin(self, snapshot: Snapshot, lent: Mapping[int, Lent]) -> None:
-        blocks = dict(snapshot.left)
-        live = _Live(blocks, {key: lent[address(block.data)] for key, block in blocks.items()}, snapshot)
-        if self._trusted.issuperset(blocks):
-            self._copying = _Copying(live, threading.get_ident())
+        live = _live(snapshot, lent)
+        if self._trusted.issuperset(live.blocks):
+            self._copying = _Copying(live.lent.values(), threading.get_ident())
+            self._copying.lie(live)
+            self._known = live.places()
         else:
+            self._known = {}
             snapshot.finish(COPY_THREADS)
             self._trial = live
 
     def _turn_off(self, key: str) -> None:
-        self._off = True
+        self._off, self._known = True, {}
         self._tell(key, _line(key))
 
     # -- in the writer's thread ------------------------------------------------------------------------------------
+
+    def _laid_out(self, store: Store, kept: Any, arena: Arena, lent: Mapping[int, Lent], copying: _Copying) -> Staged:
+        """What was kept, staged: every leaf that is lent is left for `finish`, and lies under its key where it was tried.
+
+        Raises:
+            Abandoned: it does not, or there is no memory: the loop stages the next save.
+        """
+        live = None
+        try:
+            staged = store.stage(kept, arena, lambda block: _is_lent(block, lent))
+            found = _live(staged.snapshot, lent) if staged.snapshot is not None else None
+            if found is None or found.places() != self._known:
+                raise Abandoned("its tensors have other names, or lie otherwise, than in the save before")
+            live = found
+        except MemoryError as error:
+            raise Abandoned(str(error)) from error
+        finally:
+            if live is None:
+                self._known = {}
+            copying.lie(live)
+        return staged
 
     def finish(self, snapshot: Snapshot) -> None:
         """Copy what was left."""
         copying = self._copying_to(snapshot)
         try:
             snapshot.finish()
-            if copying is not None:
-                copying.compare()
+            if copying is not None and copying.live is not None:
+                copying.compare(copying.live)
                 copying.place = _place(copying.loop)
         finally:
             if copying is not None:
@@ -220,19 +311,55 @@ class Overlap:
             if _place(copying.loop) == copying.place:
                 time.sleep(LOOK_S)
                 continue
-            written = copying.live.written()
+            written = copying.live.written() if copying.live is not None else ""
             if copying.verdict is None:  # else the loop was quicker, and what is written now is a step's
                 copying.verdict = written
         self.require(snapshot)
 
     def _copying_to(self, snapshot: Snapshot | None) -> _Copying | None:
         copying = self._copying
-        return copying if copying is not None and copying.live.snapshot is snapshot else None
+        if copying is None or copying.live is None or copying.live.snapshot is not snapshot:
+            return None
+        return copying
+
+
+def _kept(state: Any, keeping: Collection[Keeping], own: Collection[int]) -> Any:
+    """`state` in containers of its own, so that nobody changes it.
+
+    Raises:
+        Moving: there is something in it of which that cannot be known.
+    """
+
+    def kept(value: Any) -> Any:
+        kind = type(value)
+        if kind in _FIXED or id(value) in own:
+            return value
+        if kind is dict:
+            if not _FIXED.issuperset(map(type, value)):
+                raise Moving
+            return {key: kept(each) for key, each in value.items()}
+        if kind is list or kind is tuple:
+            return kind(map(kept, value))
+        return leaf(value)
+
+    leaf = next(iter(keeping)).keep
+    found = kept(state)
+    for each in keeping:
+        each.settle()
+    return found
+
+
+_FIXED = frozenset({str, int, float, bool, bytes, complex, type(None)})
+
+
+def _live(snapshot: Snapshot, lent: Mapping[int, Lent]) -> _Live:
+    blocks = dict(snapshot.left)
+    return _Live(blocks, {key: lent[address(block.data)] for key, block in blocks.items()}, snapshot)
 
 
 def _is_lent(block: Block, lent: Mapping[int, Lent]) -> bool:
     """Whether the block is one of these pieces of memory: not a copy, nor a part, nor more than it."""
-    if not lent or block.data.readonly or not block.data.nbytes:
+    if not lent or not isinstance(block.data, memoryview) or block.data.readonly or not block.data.nbytes:
         return False
     found = lent.get(address(block.data))
     return found is not None and (found.size_bytes, found.shape) == (block.data.nbytes, block.shape)

@@ -16,6 +16,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import say, warn
+from .overlap import Later
 from .session import Flight, Session
 from .tracked import RESERVED, digests
 from .writer import BeforeEach
@@ -103,7 +104,7 @@ def save(
     session.saves_here += 1
     session.last_save = session.mark(epoch, at_end=session.position.phase == "end")
     commit = partial(_commit, session, staged, flight)
-    if staged.snapshot is None or not _took_off(session, commit):
+    if (isinstance(staged, Staged) and staged.snapshot is None) or not _took_off(session, commit):
         _settle(session, flight, partial(commit, lambda: None), last_chance=last_chance)
 
 
@@ -136,8 +137,9 @@ def secure(session: Session, reason: str, metrics: Mapping[str, float]) -> None:
         save(session, reason, metrics, at_once=True)
 
 
-def _commit(session: Session, staged: Staged, flight: Flight, before_each: BeforeEach) -> Checkpoint:
+def _commit(session: Session, made: Staged | Later, flight: Flight, before_each: BeforeEach) -> Checkpoint:
     """The part of a save that need not stall the loop."""
+    staged = made if isinstance(made, Staged) else made()
     overlap, snapshot, waited_s = session.overlap, staged.snapshot, 0.0
     if snapshot is not None:
         overlap.finish(snapshot)

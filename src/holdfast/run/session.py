@@ -16,21 +16,20 @@ from ..interval import Mark
 from ..provenance import document
 from ..rules import Every, Rule, Whole
 from ..state import rng
-from ..state.snapshot import Arena
+from ..state.snapshot import Arena, pin_of
 from ..state.tree import flatten, types_in
 from ..store import format
 from ..store.shards import Staged
 from ..store.store import Facts, Store
 from ..terminal import Progress, say, warn
 from . import fingerprint, settings
-from .overlap import Overlap
+from .overlap import Later, Overlap
 from .position import Position
 from .resume import Resumed
 from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
 from .vars import Vars
 from .weights import StartFrom
-from .within import Within
 from .writer import Writer
 
 WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
@@ -115,6 +114,8 @@ class Session:
         self.options, self.tracked, self.vars = options, tracked, variables
         self.drilled = settings.drilled()
         self.stop, self.progress = Stop(options.deadline), Progress()
+        from .within import Within  # what asks schedulers is not in every `import holdfast`
+
         self.within = Within(options.path, self.stop, own_deadline=options.deadline is not None)
         self.around = ExitStack()  # what holds while the attempt lives
         self.store = Store(options.path, keep=options.keep, take_over=options.take_over, whole=options.whole)
@@ -229,8 +230,10 @@ class Session:
         """All that a checkpoint holds."""
         return {**self.tracked.capture(), RESERVED: self.memory()}
 
-    def stage(self, *, background: bool, due: bool) -> Staged:
+    def stage(self, *, background: bool, due: bool) -> Staged | Later:
         """The state ready to be written: for a save in the background, a copy of it, if memory allows.
+
+        Of a save that is `due`, what makes it ready beside the loop, where that is safe.
 
         What of a save that is `due` is copied beside the loop is left to `overlap.finish`. While the memory for the copy
         is being touched there is none: to write the state takes no longer than to copy it into fresh memory.
@@ -239,6 +242,10 @@ class Session:
             self.warm_arena()
         state = self.state()
         if background and not self.arena.warming:
+            fresh = {id(state[RESERVED][name]) for name in ("rng", "epoch_rng")}
+            later = self.overlap.later(self.store, state, self.arena, due=due, own=fresh)
+            if later is not None:
+                return later
             try:
                 return self.overlap.stage(self.store, state, self.arena, due=due)
             except MemoryError as error:
@@ -254,10 +261,11 @@ class Session:
         """
         if not self.options.background:
             return
-        size = sum(block.data.nbytes for block in flatten(self.tracked.capture()).leaves.values())
+        blocks = flatten(self.tracked.capture()).leaves.values()
+        size = sum(block.data.nbytes for block in blocks)
         if size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will say so
-                self.arena.warm(size)
+                self.arena.warm(size, pin_of(blocks))
 
     def ask_probe(self) -> Any:
         """The probe's result; random numbers and training flags are afterwards as they were."""

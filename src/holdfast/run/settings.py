@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from ..cluster.carry import MOST_REQUEUES
 from ..errors import UsageError
 
 RUN_DIR = "HOLDFAST_RUN_DIR"
@@ -50,6 +49,8 @@ def is_drilled() -> bool:
 
 def max_requeues() -> int:
     """How often a run may put its own job back into the queue, over all its attempts."""
+    from ..cluster.carry import MOST_REQUEUES
+
     text = os.environ.get(MAX_REQUEUES, "")
     return int(text) if text.isdecimal() else MOST_REQUEUES
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Damaged, Mismatch, NotFound, UsageError
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
+from ..store.shelf import Shelf
 from ..store.store import Store
+from .resume import require_sound
 from .tracked import weights_for
+
+T = TypeVar("T")
 
 
 class Report(NamedTuple):
@@ -66,22 +70,35 @@ def load_into(
 ) -> Report:
     """Read the weights that were tracked as `name` into `model`, straight into its memory, checked on the way.
 
-    `path` is a run's directory (its newest checkpoint, or `step`, or "best") or a checkpoint's.
+    `path` is a run's directory (its newest checkpoint, or `step`, or "best") or a checkpoint's. A damaged newest one is
+    passed over, and told: then all that is read comes from an older one.
 
     Raises:
         Mismatch: something is missing, unexpected or of another shape, and `strict`; nothing was overwritten.
-        NotFound, Damaged: no such checkpoint, or it is not whole; then the model may hold a part of it.
+        NotFound: no such checkpoint; nothing was overwritten.
+        Damaged: none that would do is whole. The message says so when the model holds a part of it.
     """
-    adapter = weights_for(model)
-    if adapter is None:
+    if weights_for(model) is None:
         raise UsageError(f"load_into reads into a model, not into a {type(model).__qualname__}")
-    checkpoint = at(path, step)
-    handles = checkpoint.handles(part=name)
-    report = Report(*adapter.match(model, handles, rename or {}))
-    if strict and not report.complete:
-        raise Mismatch(f"{checkpoint.path}: {report}; strict=False reads what fits")
-    adapter.read_matching(model, handles, rename or {})
-    return report
+    return _Reading(lambda _: {name: model}, rename or {}, strict=strict).read(path, step)[name]
+
+
+def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Report]:
+    """Read the weights of `source`, of one checkpoint, into the models among `objects`; what was read, by name."""
+    models = {name: target for name, target in objects.items() if weights_for(target)}
+    unknown = [name for name in source.names if name not in models]
+    if unknown:
+        raise UsageError(f"start_from: no tracked model is called {unknown[0]!r}; there are: {', '.join(models)}")
+
+    def wanted(checkpoint: Checkpoint) -> dict[str, Any]:
+        stored = checkpoint.parts()
+        names = source.names or [name for name in models if name in stored]
+        if not names:
+            has = f"holds none of {', '.join(models) or 'no models'}, only {', '.join(stored)}"
+            raise Mismatch(f"{checkpoint.path}: {has}")
+        return {name: models[name] for name in names}
+
+    return _Reading(wanted, source.rename, strict=source.strict).read(source.path)
 
 
 def at(path: str | os.PathLike[str], step: int | str | None = None) -> Checkpoint:
@@ -89,31 +106,79 @@ def at(path: str | os.PathLike[str], step: int | str | None = None) -> Checkpoin
     where = Path(path)
     if (where / MANIFEST).exists():
         return Checkpoint(where)
-    store = Store(where)
     if step is not None:
+        store = Store(where)
         return store.best() if step == "best" else store[step]
-    damage: list[Damaged] = []
-    for checkpoint in reversed(store.checkpoints()):
+    return _newest(where, _laid_out)
+
+
+class _Reading:
+    """Weights on their way into live models, out of one checkpoint.
+
+    One that turns out damaged while it is read is made up for by an older one, which is read through beforehand and
+    holds all that was overwritten: the models never end with something of both.
+    """
+
+    def __init__(
+        self, models: Callable[[Checkpoint], Mapping[str, Any]], rename: Mapping[str, str], *, strict: bool
+    ) -> None:
+        self._models, self._rename, self._strict = models, rename, strict
+        self._begun: dict[str, Report] = {}  # what a damaged checkpoint may have overwritten
+
+    def read(self, path: str | os.PathLike[str], step: int | str | None = None) -> dict[str, Report]:
+        where = Path(path)
+        alone = step is not None or (where / MANIFEST).exists()
         try:
-            checkpoint.check_layout()
-            return checkpoint
+            return self._read(at(where, step)) if alone else _newest(where, self._read)
         except Damaged as error:
-            damage.append(error)
-    if damage:
-        raise damage[0]
-    raise NotFound(f"{where}: neither a checkpoint nor a run with one")
+            if not self._begun:
+                raise
+            raise Damaged(
+                f"{error}; {', '.join(self._begun)} may hold a part of it: build anew what is to be used"
+            ) from error
+
+    def _read(self, checkpoint: Checkpoint) -> dict[str, Report]:
+        _laid_out(checkpoint)
+        try:
+            models = self._models(checkpoint)
+            stored = {name: checkpoint.handles(part=name) for name in models}
+            reports = self._compared(models, stored, checkpoint)
+        except (Mismatch, NotFound) as error:
+            if self._begun:
+                raise Damaged(f"{error}; it cannot make up for a damaged one") from error
+            raise
+        if self._begun:
+            self._require_substitute(checkpoint, reports)
+        self._begun = reports
+        for name, model in models.items():
+            weights_for(model).read_matching(model, stored[name], self._rename)
+        return reports
+
+    def _compared(
+        self, models: Mapping[str, Any], stored: Mapping[str, Any], checkpoint: Checkpoint
+    ) -> dict[str, Report]:
+        """All of them, before anything is overwritten."""
+        reports = {}
+        for name, model in models.items():
+            report = reports[name] = Report(*weights_for(model).match(model, stored[name], self._rename))
+            if self._strict and not report.complete:
+                raise Mismatch(f"{checkpoint.path}: {report}; strict=False reads what fits")
+        return reports
+
+    def _require_substitute(self, checkpoint: Checkpoint, reports: Mapping[str, Report]) -> None:
+        for name, begun in self._begun.items():
+            if name not in reports or not {*begun.loaded} <= {*reports[name].loaded}:
+                raise Damaged(f"{checkpoint.path}: lacks something of {name}; it cannot make up for a damaged one")
+        require_sound(checkpoint)
 
 
-def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Report]:
-    """Read the weights of `source` into the models among `objects`; what was read, by name."""
-    models = [name for name, target in objects.items() if weights_for(target)]
-    unknown = [name for name in source.names if name not in models]
-    if unknown:
-        raise UsageError(f"start_from: no tracked model is called {unknown[0]!r}; there are: {', '.join(models)}")
-    reports = {}
-    stored = at(source.path).parts()
-    for name in source.names or [name for name in models if name in stored]:
-        reports[name] = load_into(objects[name], source.path, name, rename=source.rename, strict=source.strict)
-    if not reports:
-        raise Mismatch(f"{source.path}: holds none of {', '.join(models) or 'no models'}, only {', '.join(stored)}")
-    return reports
+def _laid_out(checkpoint: Checkpoint) -> Checkpoint:
+    checkpoint.check_layout()
+    return checkpoint
+
+
+def _newest(where: Path, read: Callable[[Checkpoint], T]) -> T:
+    shelf = Shelf(where.absolute())
+    if not shelf.names():
+        raise NotFound(f"{where}: neither a checkpoint nor a run with one")
+    return shelf.read_newest(read)

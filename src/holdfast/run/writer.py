@@ -19,7 +19,7 @@ class Writer:
         import concurrent.futures.thread  # noqa: F401 -- not by the thread: a process forked meanwhile would have half of it
 
         self._thread: threading.Thread | None = None
-        self._ended, self._unwanted = threading.Event(), threading.Event()
+        self._begun, self._ended, self._unwanted = threading.Event(), threading.Event(), threading.Event()
         self._outcome: Any = None
         self._error: BaseException | None = None
 
@@ -37,6 +37,7 @@ class Writer:
         """Begin `work`, which is to call its argument now and then: that ends it once `abandon` was called."""
         if self._thread is not None:
             raise RuntimeError("a save is in flight: wait for it first")
+        self._begun.clear()
         self._ended.clear()
         self._unwanted.clear()
         self._outcome = self._error = None
@@ -46,6 +47,8 @@ class Writer:
         except RuntimeError:  # the system gives no more threads
             self._thread = None
             raise
+        finally:
+            self._begun.set()
 
     def wait(self) -> Any:
         """The outcome, when it is there: what the work returned, None when there was none.
@@ -69,6 +72,7 @@ class Writer:
         self._unwanted.set()
 
     def _run(self, work: Callable[[BeforeEach], Any]) -> None:
+        self._begun.wait()  # else it keeps the interpreter's lock for 5 ms from a loop that waits for its first sign of life
         try:
             self._outcome = work(self._before_each)
         except BaseException as error:

@@ -21,12 +21,14 @@ import pathlib
 import random
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from ..errors import Damaged, UsageError
+from ..pages import Data, Distant, put
 
 if sys.byteorder != "little":
     raise ImportError("Holdfast stores little-endian bytes and runs on little-endian machines only")
@@ -103,12 +105,12 @@ SAFETENSORS: Mapping[str, str] = {
 
 
 class Block(NamedTuple):
-    """One leaf on the host: little-endian, C order."""
+    """One leaf: little-endian, C order."""
 
     kind: str  # "torch", "numpy", "jax", "bytes": who can decode it
     dtype: str
     shape: tuple[int, ...]
-    data: memoryview  # format "B", ndim 1; it keeps alive whose memory it is
+    data: Data  # bytes of host memory (format "B", ndim 1), or distant ones; it keeps alive whose memory it is
     attrs: Mapping[str, Any]
     fixed: bool = False  # nobody can change that memory: a snapshot need not copy it
 
@@ -228,21 +230,28 @@ def mapped_leaf(stored: StoredLeaf, data: memoryview) -> Any:
     return None if stored.kind == "bytes" else _adapter_of(stored).mapped(stored, data)
 
 
-def read_all(wanted: Sequence[tuple[StoredLeaf, memoryview]]) -> None:
+def read_all(wanted: Sequence[tuple[StoredLeaf, Data]]) -> None:
     """Read each leaf into its memory: all in one go where their home can do that, else one after another."""
     together = getattr(wanted[0][0], "read_all", None) if wanted else None
     if together is not None:
         together(wanted)
     else:
         for leaf, data in wanted:
-            leaf.read_into(data)
+            if isinstance(data, Distant):
+                put(data, memoryview(leaf.read()))
+            else:
+                leaf.read_into(data)
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection in this block: it makes a million objects and no cycle, and each collection looks at all."""
-    was_on = gc.isenabled()
-    gc.disable()
+    """No garbage collection in this block: it makes a million objects and no cycle, and each collection looks at all.
+
+    On another thread than the main one nothing is changed: what the loop says meanwhile of the collector counts.
+    """
+    was_on = gc.isenabled() and threading.current_thread() is threading.main_thread()
+    if was_on:
+        gc.disable()
     try:
         yield
     finally:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ..errors import Damaged, UsageError
+from ..pages import Data, Distant, slabs
 from .codec import ITEMSIZE, UNSOUND, Blank, Block, Node, Share, StoredLeaf, checked_size
 
 PLAIN = frozenset(name for name in ITEMSIZE if name in np.sctypeDict)  # by name; others by NumPy's own spelling
@@ -52,7 +53,35 @@ def _encode(array: Any) -> Block:
     flags = array.flags
     if flags.f_contiguous and not flags.c_contiguous:
         attrs["order"] = "F"
-    return Block("numpy", name, array.shape, _memory(np.ascontiguousarray(array)), attrs)
+    return Block("numpy", name, array.shape, _data(array), attrs)
+
+
+def _data(array: Any) -> Data:
+    if array.flags.c_contiguous or not array.nbytes:
+        return _memory(array)
+    return Distant(_Scattered(array), array.nbytes)
+
+
+class _Scattered:
+    """The items of an array that do not lie in C order."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array.view(np.dtype((np.void, array.itemsize)))  # fields are copied with what lies between them
+        self.itemsize: int = array.itemsize
+
+    def gather(self, start: int, target: memoryview) -> None:
+        for slab, part in self._parts(start, target):
+            part[...] = slab
+
+    def scatter(self, start: int, source: memoryview) -> None:
+        for slab, part in self._parts(start, source):
+            slab[...] = part
+
+    def _parts(self, start: int, memory: memoryview) -> Iterator[tuple[Any, Any]]:
+        flat, at, first = np.frombuffer(memory, self._array.dtype), 0, start // self.itemsize
+        for slab in slabs(self._array, first, first + flat.size):
+            yield slab, flat[at : at + slab.size].reshape(slab.shape)
+            at += slab.size
 
 
 @lru_cache

@@ -8,12 +8,16 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..pages import address, copy, pages, rounded, side_by_side
+from ..pages import Data, Distant, Wait, address, begin_copy, pages, rounded, side_by_side
 from .codec import Block
+
+Pin = Callable[
+    [memoryview], Wait | None
+]  # makes copies into some memory faster; what undoes that, None: nothing to undo
 
 SPARE_BYTES = 256 << 20  # left to everybody else when an arena is made
 COPY_THREADS = 2
@@ -33,11 +37,19 @@ class Image(NamedTuple):
         return len(self.lead) + sum(blocks[key].data.nbytes for key in self.keys if not _is_lent(blocks[key]))
 
 
+def pin_of(blocks: Iterable[Block]) -> Pin | None:
+    """How memory for these is pinned; None: none of them lies where that would help."""
+    pins = (block.data.pin for block in blocks if isinstance(block.data, Distant))
+    return next((pin for pin in pins if pin is not None), None)
+
+
 class Arena:
     """The memory of one snapshot at a time."""
 
     def __init__(self) -> None:
         self._memory = memoryview(b"")
+        self._pinned: Pin | None = None  # how this memory was pinned, or was not to be
+        self._unpin: Wait | None = None
         self._warming: threading.Thread | None = None
         self._needed = threading.Event()
 
@@ -51,18 +63,19 @@ class Arena:
         """Whether its memory is being touched: a copy into it would still stall for long."""
         return self._warming is not None and self._warming.is_alive()
 
-    def room(self, size: int) -> memoryview:
-        """At least `size` bytes from a page's start; what an earlier snapshot left there is gone.
+    def room(self, size: int, pin: Pin | None = None) -> memoryview:
+        """At least `size` bytes from a page's start, pinned if there is a `pin`; what an earlier snapshot left is gone.
 
         Raises:
             MemoryError: the machine has less to spare.
         """
         self._end_warming()
         self._make(size)
+        self._pin(self._memory, pin)
         return self._memory
 
-    def warm(self, size: int) -> None:
-        """Make room for `size` bytes and touch it, on a thread of its own, until somebody needs it.
+    def warm(self, size: int, pin: Pin | None = None) -> None:
+        """Make room for `size` bytes, touch it and pin it, on a thread of its own, until somebody needs it.
 
         Raises:
             MemoryError: the machine has less to spare.
@@ -70,13 +83,16 @@ class Arena:
         if size > self._memory.nbytes:
             self._make(size)
             self._warming = threading.Thread(
-                target=self._touch, args=(self._memory,), name="holdfast-warm", daemon=True
+                target=self._touch, args=(self._memory, pin), name="holdfast-warm", daemon=True
             )
             self._warming.start()
 
     def release(self) -> None:
         """Give the memory back; the next snapshot pays for touching it."""
         self._end_warming()
+        unpin, self._unpin, self._pinned = self._unpin, None, None
+        if unpin is not None:
+            unpin()
         self._memory = memoryview(b"")
 
     def _make(self, size: int) -> None:
@@ -90,12 +106,18 @@ class Arena:
         except OSError as error:  # a limit of the process's own
             raise MemoryError(f"a snapshot needs {size:,} bytes: {error.strerror}") from error
 
-    def _touch(self, memory: memoryview) -> None:
+    def _pin(self, memory: memoryview, pin: Pin | None) -> None:
+        """Once for each memory: it stays pinned until it is given back."""
+        if pin is not None and self._pinned is None and memory:
+            self._pinned, self._unpin = pin, pin(memory)
+
+    def _touch(self, memory: memoryview, pin: Pin | None) -> None:
         for start in range(0, memory.nbytes, _TOUCH_BYTES):
             if self._needed.is_set():
                 return
             part = memory[start : start + _TOUCH_BYTES]
             ctypes.memset(address(part), 0, part.nbytes)
+        self._pin(memory, pin)
 
     def _end_warming(self) -> None:
         thread, self._warming = self._warming, None
@@ -107,7 +129,7 @@ class Arena:
 
 class _Copy(NamedTuple):
     target: memoryview
-    source: memoryview
+    source: Data
 
 
 class Snapshot:
@@ -127,9 +149,10 @@ class Snapshot:
         self.images: list[memoryview | None] = []  # None: some of its leaves are referred to, and lie elsewhere
         self.copied = threading.Event()
         self.left: dict[str, Block] = {}
+        self._copies_left: list[_Copy] = []
         now: list[_Copy] = []
         sizes = [image.size(blocks) for image in images]
-        memory = arena.room(sum(map(rounded, sizes)))
+        memory = arena.room(sum(map(rounded, sizes)), pin_of(blocks.values()))
         for image, size in zip(images, sizes, strict=True):
             whole, memory = memory[:size], memory[rounded(size) :]
             self.images.append(None if any(_is_lent(blocks[key]) for key in image.keys) else whole)
@@ -142,8 +165,7 @@ class Snapshot:
                 place = whole[at : at + block.data.nbytes]
                 if later(block):
                     self.left[key] = block
-                else:
-                    now.append(_Copy(place, block.data))
+                (self._copies_left if key in self.left else now).append(_Copy(place, block.data))
                 self.blocks[key] = Block(block.kind, block.dtype, block.shape, place, block.attrs)
                 at += block.data.nbytes
         _copy_all(now)
@@ -153,9 +175,9 @@ class Snapshot:
     def finish(self, threads: int = 1) -> None:
         """Copy what was left for later; in one thread, the others are the loop's."""
         try:
-            _copy_all([_Copy(self.blocks[key].data, block.data) for key, block in self.left.items()], threads)
+            _copy_all(self._copies_left, threads)
         finally:
-            self.left = {}
+            self.left, self._copies_left = {}, []
             self.copied.set()
 
 
@@ -187,8 +209,16 @@ def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
 
 
 def _copy_each(copies: Sequence[_Copy]) -> None:
-    for each in copies:
-        copy(each.target, each.source)
+    """Begin all of them, and return when all are there."""
+    waits: dict[Wait, None] = {}  # many have one: that of their device
+    try:
+        for each in copies:
+            wait = begin_copy(each.target, each.source)
+            if wait is not None:
+                waits[wait] = None
+    finally:  # what is under way ends before its memory can go
+        for wait in waits:
+            wait()
 
 
 def available_bytes() -> int:

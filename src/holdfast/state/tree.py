@@ -65,13 +65,13 @@ _NO_STEP = object()  # to what stands for a value itself
 
 
 def quoted(text: str) -> str:
-    if _SAFE.fullmatch(text):
+    if _is_safe(text):
         return text
     # quote() leaves these alone besides letters, digits and "_.-"
     return quote(text, safe="", errors="surrogatepass").replace("~", "%7E") or "%"
 
 
-_SAFE = re.compile(r"[A-Za-z0-9_.-]+")
+_is_safe = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
 
 
 def _part(step: Any) -> str:
@@ -93,11 +93,11 @@ def _spelled(step: Any) -> str:
 
 
 class _Found(NamedTuple):
-    """A leaf, and the node that waits for its key."""
+    """Leaves of one kind: where each was found, and the node that waits for its key."""
 
-    key: str
-    value: Any
-    node: dict[str, Any]
+    keys: list[str]
+    values: list[Any]
+    nodes: list[dict[str, Any]]
 
 
 class _Flattener:
@@ -108,24 +108,26 @@ class _Flattener:
         self._key = ""  # what these steps come to in a leaf's key
         self.hashing = 0  # inside so many keys and sets, which hold no leaves
         self._nodes: dict[int, dict[str, Any]] = {}
-        self._found: dict[str, list[_Found]] = {}
+        self._found: dict[str, _Found] = {}
 
     def walk(self, value: Any, step: Any = _NO_STEP) -> Any:
         kind = type(value)
         plain = _PLAIN.get(kind)
         if plain is not None and plain(value):
             return value
-        if id(value) in self._within:
+        within, place = self._within, id(value)
+        if place in within:
             raise UsageError(f"cannot save {self._place(step)}: it contains itself")
-        if len(self._within) >= MAX_DEPTH:
+        if len(within) >= MAX_DEPTH:
             raise UsageError(f"cannot save {self._place(step)}: it lies more than {MAX_DEPTH} containers deep")
-        self._within[id(value)] = step
+        within[place] = step
         outer = self._key
         if step is not _NO_STEP:
-            self._key = f"{outer}/{_part(step)}" if outer else _part(step)
+            part = step if type(step) is str and _is_safe(step) else _part(step)
+            self._key = f"{outer}/{part}" if outer else part
         node = (self._walkers.get(kind) or self._walker(kind))(self, value)
         self._key = outer
-        del self._within[id(value)]
+        del within[place]
         return node
 
     def _walker(self, kind: type) -> _Walker:
@@ -150,14 +152,17 @@ class _Flattener:
         node = self._nodes.get(id(value))
         if node is None:
             node = self._nodes[id(value)] = {"leaf": ""}
-            self._found.setdefault(kind, []).append(_Found(self._key or "value", value, node))
+            keys, values, nodes = self._found.get(kind) or self._found.setdefault(kind, _Found([], [], []))
+            keys.append(self._key or "value")
+            values.append(value)
+            nodes.append(node)
         return node
 
     def blocks(self) -> dict[str, Block]:
         """The leaves under their keys; their nodes are filled in."""
         blocks: dict[str, Block] = {}
         for found in self._found.values():
-            for share in codec.shares([each.value for each in found]):
+            for share in codec.shares(found.values):
                 _settle(share, found, blocks)
         return blocks
 
@@ -196,14 +201,16 @@ class _Flattener:
         raise self.refusal(value, why)
 
 
-def _settle(share: codec.Share, found: list[_Found], blocks: dict[str, Block]) -> None:
+def _settle(share: codec.Share, found: _Found, blocks: dict[str, Block]) -> None:
     """Give a block its key, and tell the nodes of the leaves in it."""
     places = share.places
-    first = found[min(places)].key
-    key = _unused(first if None in places.values() else f"{first}@storage", blocks)
+    first = found.keys[min(places)]
+    key = first if None in places.values() else f"{first}@storage"
+    if key in blocks:
+        key = _unused(key, blocks)
     blocks[key] = share.block
     for index, view in places.items():
-        node = found[index].node
+        node = found.nodes[index]
         if view is None:
             node["leaf"] = key
         else:

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import Damaged, NotFound, StoreError
+from ..pages import Data
 from ..retention import Facts
 from ..state import codec, tree
 from ..state.untree import leaf_keys
-from . import format, reading
+from . import files, format, reading
 from .format import MANIFEST, Head, Leaf, Manifest
 
 
 class Checkpoint:
     """A checkpoint at `path`. Reading it needs nothing else of its run: a copy will do."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._manifest: Manifest | None = None
         self._head: Head | None = None
@@ -212,7 +213,7 @@ class Checkpoint:
                 yield Problem(path, start, max(size or 0, file.size_bytes), f"{had}, was {file.size_bytes}")
             elif leaves[name]:
                 yield from self._header_problems(path, file, sorted(leaves[name], key=lambda leaf: leaf.offset))
-            elif not _is_file(path, file, cold=cold):
+            elif not files.sound(path, file, cold=cold):
                 yield Problem(path, 0, size, "changed since commit")
 
     def _header_problems(self, path: Path, file: format.File, leaves: list[Leaf]) -> Iterator[Problem]:
@@ -278,7 +279,7 @@ class StoredLeaf:
         reading.fill([(self, target)])
 
     @staticmethod
-    def read_all(wanted: Sequence[tuple[StoredLeaf, memoryview]]) -> None:
+    def read_all(wanted: Sequence[tuple[StoredLeaf, Data]]) -> None:
         """As `read_into`, many at once."""
         reading.fill(wanted)
 
@@ -309,17 +310,3 @@ def _whole(path: Path) -> bytes:
 def _start(path: Path, size: int) -> bytes:
     with open(reading.open_plain(path), "rb") as file:
         return file.read(size)
-
-
-def _is_file(path: Path, file: format.File, *, cold: bool) -> bool:
-    return bool(reading.twice(path, lambda: _digest_blocks(path, cold=cold) == file.digest, bool))
-
-
-def _digest_blocks(path: Path, *, cold: bool = False) -> str:
-    """The digest of a file that is no shard."""
-    return format.joined_digest(map(format.digest, reading.blocks(path, format.BLOCK_BYTES, cold=cold)))
-
-
-def digest_file(path: Path) -> format.File:
-    """The manifest's entry for a file that is no shard."""
-    return format.File(path.stat().st_size, _digest_blocks(path))

@@ -13,6 +13,8 @@ import msgspec
 import xxhash
 
 from ..errors import Damaged, StoreError, UsageError
+from ..pages import Data, Distant, pieces
+from ..rules import Best
 
 VERSION = 2
 READABLE = (1, 2)
@@ -25,6 +27,7 @@ _HEAD = re.compile(rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",\n')
 _HEX = re.compile(r"[0-9a-f]{32}")
 _ZEROS = b"0" * 32
 _LEAVES = b',\n"leaves": {\n'  # no name of a file or of a field can hold these bytes: JSON's strings have no newlines
+_DIRECTIONS = {"max": max, "min": min}
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
@@ -97,6 +100,13 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files.values())
 
+    @property
+    def best_rule(self) -> Best | None:
+        """The `Best` under which it was saved; None: under none, or under one that nobody knows."""
+        said = self.best or {}
+        metric, direction = said.get("metric"), _DIRECTIONS.get(said.get("direction", ""))
+        return Best(metric, direction) if metric and direction else None
+
 
 class Manifest(Head, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a checkpoint holds."""
@@ -108,9 +118,14 @@ class Manifest(Head, frozen=True, forbid_unknown_fields=True, kw_only=True):
 hasher = xxhash.xxh3_128  # of pieces that come in parts
 
 
-def digest(data: bytes | bytearray | memoryview) -> str:
+def digest(data: bytes | bytearray | Data) -> str:
     """xxh3_128 of `data`, 32 hex digits: it finds damage, not malice."""
-    return xxhash.xxh3_128_hexdigest(data)
+    if not isinstance(data, Distant):
+        return xxhash.xxh3_128_hexdigest(data)
+    found = hasher()
+    for piece in pieces(data):
+        found.update(piece)
+    return found.hexdigest()
 
 
 def joined_digest(digests: Iterable[str]) -> str:

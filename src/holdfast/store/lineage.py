@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from ..pages import sample, side_by_side
+from ..pages import Data, sample, side_by_side
 from ..rules import Whole
 from ..state.codec import Block
 from .format import File, Leaf, Manifest, digest, seconds
@@ -109,7 +109,7 @@ def _same(leaf: Leaf, old: Leaf) -> bool:
     )
 
 
-def _digests(views: Sequence[memoryview]) -> list[str]:
+def _digests(views: Sequence[Data]) -> list[str]:
     """In one thread for each core; a thread's share is contiguous, so that small leaves cost little more than their bytes."""
     total, ends, sent = sum(view.nbytes for view in views), [0], 0
     for index, view in enumerate(views, 1):

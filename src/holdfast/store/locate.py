@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from .. import retention
 from ..errors import Damaged, NotFound, StoreError, UsageError
 from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
@@ -19,7 +19,6 @@ Step = int | str | None  # a number, "best", "latest", a checkpoint's name; None
 T = TypeVar("T")
 
 _ROUNDS = 5  # of looking again, when what was listed went before it was read
-_DIRECTIONS = {"max": max, "min": min}
 
 
 class Place(NamedTuple):
@@ -82,14 +81,11 @@ class Place(NamedTuple):
 
 def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
     """Of readable ones, oldest first."""
-    rule = next((c.head.best for c in reversed(checkpoints) if c.head.best), None) or {}
-    metric, direction = rule.get("metric", ""), _DIRECTIONS.get(rule.get("direction", ""))
-    numbers = [(c.metrics.get(metric, math.nan), c) for c in checkpoints]
-    values = [(number, c) for number, c in numbers if not math.isnan(number)]
-    if direction is None or not values:
-        return None
-    top = direction(number for number, _ in values)
-    return next(checkpoint for number, checkpoint in values if number == top)
+    rule = next((c.head.best_rule for c in reversed(checkpoints) if c.head.best_rule), None)
+    by_name = {c.path.name: c for c in checkpoints}  # a copy may bear any name
+    facts = [c.facts()._replace(name=name) for name, c in by_name.items()]
+    ranked = retention.ranked(rule, facts) if rule else []
+    return by_name[ranked[0].name] if ranked else None
 
 
 def locate(path: str | os.PathLike[str]) -> Place:
@@ -111,6 +107,22 @@ def locate(path: str | os.PathLike[str]) -> Place:
     raise NotFound(
         f"{path}: neither a run's directory nor a checkpoint's: no checkpoints/ and no {MANIFEST} of Holdfast's"
     )
+
+
+def require_run(path: Path) -> None:
+    """
+    Raises:
+        UsageError: not a run's directory, which is wanted, but a checkpoint's, or that of a run's checkpoints.
+    """
+    place = path.resolve()
+    if _is_ours(place / MANIFEST):
+        run = _run_around(place.parent)
+        around = f", {run}," if run else ""
+        raise UsageError(
+            f"{path} is a checkpoint: give its run's directory{around} or read it with Checkpoint({str(path)!r})"
+        )
+    if run := _run_around(place):
+        raise UsageError(f"{path} holds a run's checkpoints: give the run's directory, {run}")
 
 
 def one(text: str, step: Step = None) -> Checkpoint:

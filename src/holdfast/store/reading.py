@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from .. import disk
 from ..errors import Damaged, NotFound
-from ..pages import PAGE, address, copy, pages, rounded
+from ..pages import PAGE, Data, address, pages, put, rounded
 from . import format
 from .format import MANIFEST
 
@@ -52,7 +52,7 @@ class Located(Protocol):
     def key(self) -> str: ...
 
 
-Wanted = tuple[Located, memoryview | None]  # a leaf, and writable memory of its size; None: it is only checked
+Wanted = tuple[Located, Data | None]  # a leaf, and writable memory of its size; None: it is only checked
 
 
 def fill(wanted: Sequence[Wanted]) -> None:
@@ -88,7 +88,7 @@ class _Leaf:
 
     __slots__ = ("data", "digested", "hasher", "offset", "path", "size", "stored", "wrong")
 
-    def __init__(self, stored: Located, data: memoryview | None) -> None:
+    def __init__(self, stored: Located, data: Data | None) -> None:
         self.stored, self.data = stored, data
         if data is not None and data.nbytes != stored.size_bytes:
             raise ValueError(f"leaf {stored.key!r} is {stored.size_bytes} bytes long, not {data.nbytes}")
@@ -234,8 +234,9 @@ class _Reading:
         """Bring a piece's bytes to where they belong."""
         past = file.direct is not None and (self._cold or file.is_far(piece.offset, piece.size))
         views = [leaf.data[start:stop] for leaf, start, stop in piece.parts if leaf.data is not None]
-        if len(views) == len(piece.parts) and not past:
-            return _Read(views, file.read(views, piece.offset))
+        plain = [view for view in views if isinstance(view, memoryview)]
+        if len(plain) == len(piece.parts) and not past:
+            return _Read(plain, file.read(plain, piece.offset))
         lead = piece.offset % PAGE
         block = memory.take()[: rounded(lead + piece.size)]
         body = block[lead : lead + piece.size]
@@ -243,7 +244,7 @@ class _Reading:
         found = [body[leaf.offset + start - piece.offset :][: stop - start] for leaf, start, stop in piece.parts]
         for (leaf, start, stop), view in zip(piece.parts, found, strict=True):
             if leaf.data is not None:
-                copy(leaf.data[start:stop], view)
+                put(leaf.data[start:stop], view)
         return _Read(found, end)
 
     def _take(self, piece: _Piece, views: Sequence[memoryview], end: int) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..errors import Damaged, NotFound
 from ..retention import Facts
 from ..rules import Best
 from ..terminal import warn
-from . import format
+from . import format, pins
 from .checkpoint import Checkpoint
 from .format import MANIFEST, Name
+
+T = TypeVar("T")
 
 _MOST_LOOKS = 100  # at a store whose owner saves and prunes meanwhile
 
@@ -26,7 +28,7 @@ class _Card(NamedTuple):
     inode: int
     mtime_ns: int
     facts: Facts  # without its pin, which comes and goes
-    best: Mapping[str, str] | None
+    best_rule: Best | None
 
 
 class Shelf:
@@ -49,6 +51,10 @@ class Shelf:
                 break
         return found
 
+    def checkpoints(self) -> list[Checkpoint]:
+        """As `names`, oldest first."""
+        return [self.checkpoint(name) for name in self.names()]
+
     def newest(self) -> Name | None:
         """The last of `names`; older ones are not looked at."""
         places = self.root / "checkpoints"
@@ -64,18 +70,18 @@ class Shelf:
 
     def pins(self) -> set[str]:
         """Names that no rule removes."""
-        return {path.name for path in self.root.glob("pins/step-*")}
+        return pins.names(self.root)
 
     def facts(self) -> list[Facts]:
         """What retention goes by, of every checkpoint whose manifest is whole and in its own place; oldest first."""
-        cards, pins = self._read(), self.pins()
-        return [card.facts._replace(pinned=card.facts.name in pins) for card in cards]
+        cards, pinned = self._read(), self.pins()
+        return [card.facts._replace(pinned=card.facts.name in pinned) for card in cards]
 
     def best_rule(self) -> Best | None:
         """The rule of the newest checkpoint that was saved under one."""
         for card in reversed(self._read()):
-            if card.best and card.best.get("direction") in ("max", "min"):
-                return Best(card.best["metric"], max if card.best["direction"] == "max" else min)
+            if card.best_rule is not None:
+                return card.best_rule
         return None
 
     def sharing_damage(self, checkpoint: Checkpoint) -> dict[str, str]:
@@ -97,20 +103,27 @@ class Shelf:
                         found[other.path.name] = inodes[facts.st_ino]
         return found
 
-    def load_newest(self, *, types: Iterable[type], placeholders: bool, mmap: bool = False) -> Any:
-        """The state of the newest valid one."""
+    def read_newest(self, read: Callable[[Checkpoint], T]) -> T:
+        """What `read` makes of the newest one; one of which it says Damaged is told, and the next older one is read.
+
+        Raises:
+            NotFound: there is none.
+            Damaged: none is whole; what was said of the newest.
+        """
         damage: list[Damaged] = []
         tried: set[Name] = set()
         while fresh := [name for name in self.names() if name not in tried]:  # its owner may save and prune
+            checkpoint = self.checkpoint(fresh[-1])
             tried.add(fresh[-1])
             try:
-                return self.checkpoint(fresh[-1]).load(types=types, placeholders=placeholders, mmap=mmap)
+                return read(checkpoint)
             except Damaged as error:
                 warn(f"{error}; an older checkpoint is looked at")
                 damage.append(error)
-                tried.update(filter(None, map(format.parse_name, self.sharing_damage(self.checkpoint(fresh[-1])))))
+                tried.update(filter(None, map(format.parse_name, self.sharing_damage(checkpoint))))
             except NotFound:
-                continue
+                if is_committed(checkpoint.path.parent, fresh[-1]):
+                    raise  # it lacks what is asked for
         if damage:
             raise damage[0]
         raise NotFound(f"{self.root}: no committed checkpoint")
@@ -129,7 +142,7 @@ class Shelf:
         known = self._cards.get(name)
         if known and (known.inode, known.mtime_ns) == (now.st_ino, now.st_mtime_ns):
             return known
-        return _Card(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.head.best)
+        return _Card(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.head.best_rule)
 
 
 def is_committed(places: Path, name: Name) -> bool:

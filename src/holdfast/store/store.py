@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import itertools
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,16 +20,16 @@ from ..state import tree
 from ..state.codec import Block, uncollected
 from ..state.snapshot import Arena, Image, Snapshot
 from . import attempt as attempts
-from . import format, shards
+from . import format, pins, pruning, shards
 from .attempt import Attempt
-from .checkpoint import Checkpoint, digest_file
+from .checkpoint import Checkpoint
+from .files import make_durable
 from .format import MANIFEST, Manifest, Name
-from .lineage import Lineage, Link
+from .locate import require_run
 from .shards import Abandoned, Staged, Stale
+from .sharing import Sharing
 from .shelf import Shelf
 
-_NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-_STALE_S = 3600.0  # a copy of a pinned file that is older was left by a process that died
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
 
@@ -69,16 +66,12 @@ class Store:
         self.root = Path(root).absolute()  # the caller may change its directory
         if not isinstance(whole, Whole):
             raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
-        self.keep, self.whole = keep, whole
+        require_run(self.root)
+        self.keep = keep
         self.attempt: Attempt | None = None
         self.parent: str | None = None
-        self._lineage: Lineage | None = None
-        self._read_back: tuple[str, frozenset[str]] = (
-            "",
-            frozenset(),
-        )  # files of a checkpoint, read as they were linked
-        self._barren: str | None = None  # the checkpoint from which nothing is taken over: a file of it is damaged
         self._shelf = Shelf(self.root)
+        self._sharing = Sharing(self._shelf, whole)
         self._turn = threading.RLock()  # of this process's threads, to claim and to write
         self._take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
 
@@ -89,7 +82,7 @@ class Store:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Committed checkpoints, oldest first. Whether they are still what was committed, `verify` tells."""
-        return [self._shelf.checkpoint(name) for name in self._shelf.names()]
+        return self._shelf.checkpoints()
 
     def latest(self) -> Checkpoint:
         """The newest committed checkpoint.
@@ -148,7 +141,7 @@ class Store:
         if step is not None:
             chosen = self.best() if step == "best" else self[step]
             return chosen.load(types=types, placeholders=placeholders, mmap=mmap)
-        return self._shelf.load_newest(types=types, placeholders=placeholders, mmap=mmap)
+        return self._shelf.read_newest(lambda each: each.load(types=types, placeholders=placeholders, mmap=mmap))
 
     def pins(self) -> set[str]:
         """Names that no rule removes."""
@@ -212,17 +205,19 @@ class Store:
         """
         with uncollected():
             flat = tree.flatten(state)
-            lineage = self._lineage_of_parent()
-            unchanged = lineage.unchanged(flat.leaves) if lineage else set()
-            links = lineage.links(unchanged, self.whole, time.time()) if lineage else []
-            linked = {key for link in links for key in link.leaves}
+            unchanged = self._sharing.unchanged(flat.leaves, self.parent)
+            linked, links = unchanged.linked, unchanged.links
             fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
-            plan = shards.layout(fresh, unchanged - linked, {link.name for link in links})
+            plan = shards.layout(fresh, unchanged.leaves - linked, {link.name for link in links})
         if arena is None:
             return Staged(flat.tree, flat.leaves, plan, links)
         bulk.release()  # a snapshot is written from where it lies
         snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in plan], fresh, later)
         return Staged(flat.tree, {**flat.leaves, **snapshot.blocks}, plan, links, snapshot)
+
+    def may_link(self, keys: Collection[str]) -> bool:
+        """Whether the next save looks at one of these leaves to see if it is unchanged."""
+        return self.parent is not None and self._sharing.looks_at(keys, self.parent)
 
     def commit(
         self,
@@ -247,9 +242,8 @@ class Store:
         def fill(partial: Path) -> Manifest:
             files: dict[str, format.File] = {}
             leaves: dict[str, format.Leaf] = {}
-            self._read_back = str(name), frozenset(link.name for link in staged.links)
+            self._sharing.take_over(attempt, staged.links, partial)
             for link in staged.links:
-                self._take_over_file(link, partial)
                 files[link.name] = link.file
                 leaves.update(link.leaves)
             for index, shard in enumerate(staged.shards):
@@ -261,18 +255,16 @@ class Store:
 
         with self._acting(attempt, "save"):
             self._require_space(staged.size_bytes + 512 * len(staged.leaves))
-            before = self._lineage
+            before = self._sharing.lineage
             try:
                 checkpoint = self._finish(attempt, name, self._begin(attempt, name), fill, before_each)
             except Stale:
-                self._lineage, self._barren = None, self.parent
+                self._sharing.distrust(self.parent)
                 if staged.snapshot is not None:
                     raise
                 alone = Staged(staged.tree, staged.leaves, shards.layout(staged.leaves))
                 return self.commit(alone, step=step, facts=facts, before_each=before_each, before_last=before_last)
-            if self._lineage is not None:
-                written = (key for shard in staged.shards for key in shard.keys)
-                self._lineage = self._lineage.sampled(before, staged.leaves, written)
+            self._sharing.sample(staged, before)
             return checkpoint
 
     @contextmanager
@@ -294,7 +286,7 @@ class Store:
         except BaseException:
             disk.remove_tree(partial)
             raise
-        self._finish(attempt, name, partial, lambda path: self._manifest(name, facts, _sync_files(path), {}, None))
+        self._finish(attempt, name, partial, lambda path: self._manifest(name, facts, make_durable(path), {}, None))
 
     def pin(self, step: int | str) -> None:
         """Keep that checkpoint for ever, whatever the rules say; files that it shares with others become its own.
@@ -304,41 +296,16 @@ class Store:
         """
         checkpoint = self[step]
         with _writing(self.root):
-            disk.make_dirs(self.root / "pins")
-            if checkpoint.path.name not in self.pins():
-                disk.write(self.root / "pins" / checkpoint.path.name, [])
-                disk.sync_dir(self.root / "pins")
-            self._own_files(checkpoint)
-
-    def _own_files(self, checkpoint: Checkpoint) -> None:
-        manifest = checkpoint.manifest
-        for left in self.root.glob("pins/.*.part"):
-            if time.time() - left.stat().st_mtime > _STALE_S:
-                disk.remove_tree(left)
-        for name, file in manifest.files.items():
-            path, part = checkpoint.path / name, self.root / "pins" / f".{uuid.uuid4().hex}.part"
-            leaves = {key: leaf for key, leaf in manifest.leaves.items() if leaf.shard == name}
-            if not leaves or os.lstat(path).st_nlink == 1:
-                continue
-            try:
-                shards.copy(path, part, Link(name, path, file, leaves))
-                disk.replace(part, path)
-            except Stale as error:
-                raise Damaged(f"{path}: changed since commit") from error
-            finally:
-                disk.remove_tree(part)
-            disk.sync_dir(checkpoint.path)
+            pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
         name = self[step].path.name
         with _writing(self.root):
-            if name in self.pins():
-                disk.remove_file(self.root / "pins" / name)
-                disk.sync_dir(self.root / "pins")
+            pins.unpin(self.root, name)
 
     def prunable(self, rule: Rule) -> list[Checkpoint]:
         """What `prune` would remove, oldest first."""
-        return self._prunable(rule, spared=())
+        return pruning.prunable(self._shelf, rule)
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
         """Remove what `rule` does not keep, after the newest that stays was read back whole from the medium.
@@ -354,7 +321,7 @@ class Store:
         """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name."""
         attempt = self.claim()
         with self._acting(attempt, "move a checkpoint to quarantine"):
-            self._lineage = None
+            self._sharing.forget()
             path = attempts.set_aside(attempt, checkpoint.path, why)
             self._point()
         return path
@@ -399,7 +366,7 @@ class Store:
                 raise
             self.parent = str(name)
             self._point()
-            self._remember(path, manifest)
+            self._sharing.remember(path, manifest)
             with suppress(Abandoned):  # it is committed; whoever waits for the writer will prune
                 before_prune()
                 if self.keep is not None:
@@ -428,60 +395,6 @@ class Store:
             tree=body,
         )
 
-    # -- files that did not change -------------------------------------------------------------------------------------
-
-    def _lineage_of_parent(self) -> Lineage | None:
-        """What the next checkpoint may take over files from: the last one, if it is in its place, whole and not pinned."""
-        if self.parent in (None, self._barren) or self.whole.checkpoints == 1:
-            return None
-        parent = self._shelf.checkpoint(str(self.parent))
-        if self._lineage is None or self._lineage.path != parent.path:
-            with suppress(Damaged, NotFound, StoreError):
-                self._lineage = Lineage(parent.path, parent.manifest, None)
-        gone = self._lineage is None or not attempts.is_checkpoint(self._lineage.path) or self.parent in self.pins()
-        return None if gone else self._lineage
-
-    def _take_over_file(self, link: Link, partial: Path) -> None:
-        """Let `partial` hold a file of the last checkpoint, after it was read back from the medium.
-
-        Raises:
-            Stale: it is not there, or not what was committed.
-        """
-        lineage = self._lineage
-        if lineage is None or link.source.parent != lineage.path:
-            raise Stale(f"{link.source}: no longer the last checkpoint's")
-        parent = Checkpoint(lineage.path)
-        try:
-            wrong = list(parent.problems(cold=True, only={link.name}))
-            if not wrong and not self._linked(link, partial / link.name):
-                shards.copy(link.source, partial / link.name, link)
-        except (NotFound, FileNotFoundError) as error:
-            self.claim().require()
-            raise Stale(f"{link.source} is gone: its leaves, unchanged since, are written anew") from error
-        if wrong:
-            raise Stale(f"{link.source} is damaged: its leaves, unchanged since, are written anew")
-
-    def _linked(self, link: Link, target: Path) -> bool:
-        """Link it if that can be done, and its checkpoint is not pinned, perhaps since a moment ago."""
-        name = link.source.parent.name
-        if name in self.pins():
-            return False
-        try:
-            disk.link(link.source, target)
-        except OSError as error:
-            if error.errno not in _NO_LINK:
-                raise
-            return False
-        if name in self.pins():
-            disk.remove_file(target)
-            return False
-        return True
-
-    def _remember(self, path: Path, manifest: Manifest) -> None:
-        """Make `path` the checkpoint to take over files from."""
-        before = self._lineage
-        self._lineage = before.after(path, manifest) if before else Lineage(path, manifest, None)
-
     def _require_space(self, need: int) -> None:
         free = disk.free_bytes(self.root)
         if need + _SPARE_BYTES > free:
@@ -503,37 +416,22 @@ class Store:
         except NotFound:
             attempts.unpoint(attempt, link)
 
-    def _prunable(self, rule: Rule, spared: Collection[str]) -> list[Checkpoint]:
-        facts = self.facts()
-        kept = retention.keep(facts, rule).union(spared)
-        return [self._shelf.checkpoint(each.name) for each in facts if each.name not in kept]
-
     def _prune(self, rule: Rule, spared: Collection[str]) -> list[Checkpoint]:
-        if self.attempt is None and not self._prunable(rule, spared):
+        if self.attempt is None and not pruning.prunable(self._shelf, rule, spared):
             return []
         attempt = self.claim()
         with self._acting(attempt, "prune"):
-            doomed = self._prunable(rule, spared)  # looked up as the owner: before, another one might have been at work
+            doomed = pruning.prunable(
+                self._shelf, rule, spared
+            )  # looked up as the owner: before, another might have been at work
             if not doomed:
                 return []
-            self._verify_what_stays(attempt, {checkpoint.path.name for checkpoint in doomed}, spared)
-            removed = [checkpoint for checkpoint in doomed if _discarded(attempt, checkpoint)]
-            attempt.record("pruned", names=[c.path.name for c in removed])
+            goes = {checkpoint.path.name for checkpoint in doomed}
+            stay = [checkpoint for checkpoint in self.checkpoints() if checkpoint.path.name not in goes]
+            pruning.verify(attempt, stay, spared, self._sharing)
+            removed = pruning.discard(attempt, doomed)
             self._point()
             return removed
-
-    def _verify_what_stays(self, attempt: Attempt, doomed: set[str], spared: Collection[str]) -> None:
-        """Read the newest that stays, and the spared, back from the medium."""
-        bulk.release()  # what is read needs buffers of its own
-        stay = [checkpoint for checkpoint in self.checkpoints() if checkpoint.path.name not in doomed]
-        with attempt.acting("verify a checkpoint"):
-            for checkpoint in stay:
-                if checkpoint is stay[-1] or checkpoint.path.name in spared:
-                    name, read = self._read_back
-                    rest = checkpoint.manifest.files.keys() - (read if checkpoint.path.name == name else ())
-                    for problem in checkpoint.problems(cold=True, only=rest):
-                        attempt.require()
-                        raise Damaged(f"{problem}; no older checkpoint was removed")
 
     def _own_best(self) -> Best | None:
         return next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None) if self.keep else None
@@ -547,34 +445,7 @@ def _writing(root: Path) -> Iterator[None]:
         raise StoreError(f"{root}: cannot write here: {error.strerror}") from error
 
 
-def _discarded(attempt: Attempt, checkpoint: Checkpoint) -> bool:
-    try:
-        attempts.discard(attempt, checkpoint.path)
-    except FileNotFoundError:
-        if not attempt.room.is_dir():
-            raise
-        return False  # somebody removed it by hand
-    return True
-
-
 def _name(step: int, phase: str) -> Name:
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
         raise UsageError(f"a step is a whole number from 0, not {step!r}")
     return Name(step, phase)
-
-
-def _sync_files(path: Path) -> dict[str, format.File]:
-    """Make everything below `path` durable; the files' entries for the manifest."""
-    files = {}
-    for place, folders, names in os.walk(path):
-        for name in itertools.chain(names, folders):
-            inside = (Path(place) / name).relative_to(path).as_posix()
-            found = Path(place) / name
-            plain = not found.is_symlink() and (found.is_file() or found.is_dir())  # a pipe would be waited for
-            if not plain or not format.is_inside(inside):
-                raise UsageError(f"{inside}: a checkpoint holds plain files only, and its {MANIFEST} is Holdfast's")
-        for name in sorted(names):
-            disk.sync_file(Path(place) / name)
-            files[(Path(place) / name).relative_to(path).as_posix()] = digest_file(Path(place) / name)
-        disk.sync_dir(Path(place))
-    return files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -12,7 +13,9 @@ import torch
 from torch.nn import Parameter
 
 from ..errors import Damaged, UsageError
+from ..pages import PIECE_BYTES, Data, Distant, Wait, address, copy, settle, slabs
 from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, Node, Share, StoredLeaf, checked_size
+from . import staging
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE if hasattr(torch, name)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -66,15 +69,16 @@ def value(tag: str, content: Any) -> Any:
 def shares(tensors: Sequence[torch.Tensor]) -> list[Share]:
     """One block for each tensor; one for all that are tied; one flat one for views that overlap."""
     found: list[Share | None] = [None] * len(tensors)
+    now = Now()
     for group in _overlapping(tensors):
-        found[group[0]] = _share(group, [tensors[index] for index in group])
+        found[group[0]] = _share(group, [tensors[index] for index in group], now)
     return [share for share in found if share is not None]
 
 
-def _share(group: Sequence[int], members: Sequence[torch.Tensor]) -> Share:
+def _share(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
     if len(members) == 1 or len({_layout(tensor) for tensor in members}) == 1:
-        return Share(_encode(members), dict.fromkeys(group))
-    return _flat(group, members)
+        return Share(_encode(members, now), dict.fromkeys(group))
+    return _flat(group, members, now)
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -123,7 +127,7 @@ def _items(shape: Sequence[int], stride: Sequence[int]) -> int:
     return 1 + sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True))
 
 
-def _encode(tied: Sequence[torch.Tensor]) -> Block:
+def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
     tensor = tied[0]
     attrs, shape = _attrs(tied), tuple(tensor.shape)
     contiguous = tensor.is_contiguous()
@@ -133,7 +137,7 @@ def _encode(tied: Sequence[torch.Tensor]) -> Block:
         if stride != _c_stride(shape) and _is_dense(shape, stride):
             attrs["stride"] = list(stride)
     as_it_lies = contiguous and tensor.is_cpu and not (tensor.is_conj() or tensor.is_neg())
-    return Block("torch", NAMES[tensor.dtype], shape, memory(tensor if as_it_lies else _host(tensor)), attrs)
+    return Block("torch", NAMES[tensor.dtype], shape, memory(tensor) if as_it_lies else data(tensor, now), attrs)
 
 
 def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
@@ -147,7 +151,7 @@ def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
     return attrs
 
 
-def _flat(group: Sequence[int], members: Sequence[torch.Tensor]) -> Share:
+def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
     """The bytes from the first to the last that any member uses, and each member as a view of them."""
     start = min(tensor.data_ptr() for tensor in members)
     stop = max(tensor.data_ptr() + _reach(tensor) for tensor in members)
@@ -164,30 +168,109 @@ def _flat(group: Sequence[int], members: Sequence[torch.Tensor]) -> Share:
             "offset": offset,
             **{name: kept for name, kept in _attrs([tensor]).items() if name != "device"},
         }
-    data = _raw(members, start, stop)
+    whole = _raw(members, start, stop, now)
     if pad:
-        data = memoryview(bytes(pad) + bytes(data))
+        whole = memoryview(bytes(pad) + bytes(whole))
     device = {name: kept for name, kept in _attrs(members).items() if name == "device"}
-    return Share(Block("torch", "uint8", (len(data),), data, device), views)
+    return Share(Block("torch", "uint8", (whole.nbytes,), whole, device), views)
 
 
-def _raw(members: Sequence[torch.Tensor], start: int, stop: int) -> memoryview:
+def _raw(members: Sequence[torch.Tensor], start: int, stop: int, now: Now) -> Data:
     first = members[0]
     if first.device.type == "cpu":
         return _window(start, stop - start, [member.untyped_storage() for member in members])
     storage = first.untyped_storage()
     flat = torch.empty(0, dtype=torch.uint8, device=first.device)
     flat.set_(storage, start - storage.data_ptr(), (stop - start,), (1,))
-    return memory(flat.cpu())
+    return data(flat, now)
 
 
-def _host(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's numbers on the CPU in C order."""
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    if tensor.is_contiguous():
-        return tensor.cpu()
-    carrier = _CARRIERS.get(tensor.element_size())
-    return (tensor if carrier is None else tensor.view(carrier)).contiguous().cpu()
+class Now:
+    """What was under way on each device when a state was taken apart."""
+
+    def __init__(self) -> None:
+        self._moments: dict[torch.device, staging.Moment] = {}
+
+    def moment(self, device: torch.device) -> staging.Moment:
+        if device not in self._moments:
+            self._moments[device] = staging.Moment(device)
+        return self._moments[device]
+
+
+def data(tensor: torch.Tensor, now: Now) -> Data:
+    """The bytes of a tensor in C order: its own memory, distant where it is on a device or in another order."""
+    is_lazy = tensor.is_conj() or tensor.is_neg()
+    if not tensor.numel() or (tensor.is_cpu and tensor.is_contiguous() and not is_lazy):
+        return memory(tensor)
+    if not tensor.is_cuda:
+        return Distant(_Items(tensor, _copied), tensor.nbytes)
+    device = tensor.device
+    return Distant(
+        _Items(tensor, now.moment(device).copy), tensor.nbytes, pin=lambda memory: staging.pin(memory, device)
+    )
+
+
+class _Items:
+    """The items of a tensor in C order, wherever they lie."""
+
+    def __init__(self, tensor: torch.Tensor, copied: Callable[[torch.Tensor, torch.Tensor], Wait | None]) -> None:
+        plain, self._copied = tensor.detach(), copied
+        is_lazy = plain.is_conj() or plain.is_neg()  # the numbers differ from what lies there
+        as_it_lies = plain.is_contiguous() and not is_lazy
+        if as_it_lies:
+            plain = plain.view(-1).view(torch.uint8)
+        elif is_lazy:
+            plain = plain.view(-1) if plain.dim() == 0 else plain
+        else:
+            plain = plain.view(_CARRIERS.get(plain.element_size(), plain.dtype))
+        self._tensor, self.itemsize = plain, plain.element_size()
+        # a device puts them in order in memory of its own first: that of few at a time
+        self._most = sys.maxsize if plain.is_cpu or as_it_lies else PIECE_BYTES // self.itemsize
+
+    def gather(self, start: int, target: memoryview) -> Wait | None:
+        if address(target) % self.itemsize == 0:
+            return self._each(start, target, lambda slab, part: self._copied(part, slab))
+        for at, part, even in _even(target):
+            settle(self.gather(start + at, even))
+            copy(part, even)
+        return None
+
+    def scatter(self, start: int, source: memoryview) -> Wait | None:
+        if address(source) % self.itemsize == 0:
+            return self._each(start, source, self._copied)
+        for at, part, even in _even(source):
+            copy(even, part)
+            settle(self.scatter(start + at, even))
+        return None
+
+    def _each(
+        self, start: int, whole: memoryview, move: Callable[[torch.Tensor, torch.Tensor], Wait | None]
+    ) -> Wait | None:
+        """Let `move` see every part of the tensor beside that of `whole`; its last word, which holds for all."""
+        flat = torch.frombuffer(whole, dtype=self._tensor.dtype)
+        wait, at, place, end = None, 0, start // self.itemsize, start // self.itemsize + flat.numel()
+        try:
+            while place < end:
+                stop = min(end, place + self._most)
+                for slab in slabs(self._tensor, place, stop):
+                    wait = move(slab, flat[at : at + slab.numel()].view(slab.shape))
+                    at += slab.numel()
+                place = stop
+        except BaseException:  # the device is full: what is under way ends before its memory can go
+            settle(wait)
+            raise
+        return wait
+
+
+def _even(odd: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """Pieces of memory that begins where no item may, each with its place and with memory for it where one may."""
+    for at in range(0, odd.nbytes, PIECE_BYTES):
+        part = odd[at : at + PIECE_BYTES]
+        yield at, part, memory(torch.empty(part.nbytes, dtype=torch.uint8))
+
+
+def _copied(target: torch.Tensor, source: torch.Tensor) -> None:
+    target.copy_(source)
 
 
 def memory(tensor: torch.Tensor) -> memoryview:

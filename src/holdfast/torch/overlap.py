@@ -1,8 +1,8 @@
-"""Overlap: memory that only an optimizer's step changes, and a call before each such step."""
+"""Overlap: memory that only an optimizer's step changes, a call before each such step, and copies of what is beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
@@ -10,7 +10,10 @@ import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from ..run.overlap import Moving
+
 LEAST_BYTES = 16 << 10  # a smaller tensor is copied in the time that it takes to ask about it
+MOST_BYTES = 1 << 20  # of copies that the loop makes of what nobody lends
 
 
 class Lent(NamedTuple):
@@ -63,9 +66,70 @@ class Steps:
 
     def lent(self) -> dict[int, Lent]:
         """By address: the parameters and the moments on the CPU, as they are now."""
-        stepping = (optimizer for optimizer in self._optimizers if id(optimizer) in self._seen)
-        found = (_lent(tensor) for optimizer in stepping for tensor in _tensors(optimizer) if _may_lend(tensor))
-        return {lent.address: lent for lent in found}
+        found = {}
+        for optimizer in self._optimizers:
+            if id(optimizer) in self._seen:
+                for tensor in _tensors(optimizer):
+                    if _may_lend(tensor):
+                        lent = _lent(tensor)
+                        found[lent.address] = lent
+        return found
+
+    def keeping(self, lent: Mapping[int, Lent]) -> Keeping:
+        return Keeping(lent)
+
+
+class Keeping:
+    """Captured tensors that are kept for later: those over `lent` memory as they are, of the others copies."""
+
+    def __init__(self, lent: Mapping[int, Lent]) -> None:
+        self._lent = lent
+        self.referred: set[int] = set()
+        self._copied: list[tuple[int, int]] = []  # from where to where
+        self._spare = MOST_BYTES
+
+    def keep(self, leaf: Any) -> Any:
+        """The tensor, or a copy of it with all that is saved of it.
+
+        Raises:
+            Moving: it is none of a kind that is known to be alone in its memory, or all copies would be too large.
+        """
+        kind = type(leaf)
+        if kind is not torch.Tensor:
+            if kind in _CONSTANT:
+                return leaf
+            raise Moving
+        if not leaf.is_cpu or leaf.layout is not _STRIDED or not leaf.is_contiguous() or leaf.requires_grad:
+            raise Moving
+        start, size = leaf.data_ptr(), leaf.nbytes
+        found = self._lent.get(start)
+        if found is not None:
+            if found.size_bytes != size or found.shape != leaf.shape:
+                raise Moving
+            self.referred.add(start)
+            return leaf
+        self._spare -= size
+        copy = leaf.clone() if self._spare >= 0 and not (leaf.is_conj() or leaf.is_neg()) else None
+        if copy is None or copy.stride() != leaf.stride():
+            raise Moving
+        self._copied.append((start, start + size))
+        return copy
+
+    def settle(self) -> None:
+        """
+        Raises:
+            Moving: something that was copied shares memory with another tensor, and its copy does not.
+        """
+        places = [*self._copied, *((place, place + self._lent[place].size_bytes) for place in self.referred)]
+        reached = 0
+        for start, stop in sorted(places):
+            if start < reached:
+                raise Moving
+            reached = stop
+
+
+_CONSTANT = frozenset({torch.Size, torch.dtype, torch.device})
+_STRIDED = torch.strided
 
 
 def _tensors(optimizer: Optimizer) -> Iterator[Any]:
@@ -80,7 +144,7 @@ def _may_lend(value: Any) -> bool:
     return (
         type(value) in (torch.Tensor, Parameter)
         and value.is_cpu
-        and value.layout is torch.strided
+        and value.layout is _STRIDED
         and value.nbytes >= LEAST_BYTES
         and not value.is_inference()
     )
@@ -91,7 +155,7 @@ def _lent(tensor: torch.Tensor) -> Lent:
     return Lent(
         tensor.data_ptr(),
         tensor.nbytes,
-        tuple(tensor.shape),
+        tensor.shape,
         tensor,
         storage,
         storage.data_ptr(),

@@ -12,7 +12,7 @@ import torch
 
 from ..errors import Mismatch
 from ..state.codec import StoredLeaf, decode_leaves, is_stored, read_all
-from .leaves import NAMES, empty, memory
+from .leaves import NAMES, Now, data, empty, memory
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 AROUND_BYTES = 16 << 20  # that exist twice while they come into memory that no file can be read into
@@ -80,7 +80,7 @@ class Filling:
 
     def __init__(self) -> None:
         self._straight: list[tuple[torch.Tensor, StoredLeaf]] = []
-        self._around: list[tuple[torch.Tensor, StoredLeaf]] = []  # other layouts and devices: by way of a copy
+        self._around: list[tuple[torch.Tensor, StoredLeaf]] = []  # what torch alone can write to: by way of a copy
 
     def into(self, live: torch.Tensor, stored: StoredLeaf | torch.Tensor) -> None:
         """Let `live` have the stored numbers."""
@@ -88,7 +88,7 @@ class Filling:
             with torch.no_grad():
                 live.copy_(stored)
         else:
-            (self._straight if _is_plain_memory(live) else self._around).append((live, stored))
+            (self._straight if _is_plain(live) else self._around).append((live, stored))
 
     def fresh(self, stored: StoredLeaf, device: torch.device) -> torch.Tensor:
         """A new tensor on `device` with the stored dtype, shape and stride; its numbers come with `run`."""
@@ -97,10 +97,11 @@ class Filling:
         return tensor
 
     def run(self) -> None:
-        """Read them all, plain memory straight from the files; of the others, few exist twice at a time."""
+        """Read them all, straight from the files into their memory; of the others, few exist twice at a time."""
         straight, around = self._straight, self._around
         self._straight, self._around = [], []
-        read_all([(stored, memory(live)) for live, stored in straight if live.numel()])
+        now = Now()
+        read_all([(stored, data(live, now)) for live, stored in straight if live.numel()])
         for live, _ in straight:
             torch.autograd.graph.increment_version(live)  # a graph made before must not go backward over new bytes
         while around:
@@ -178,11 +179,12 @@ def _with_fields(record: Any, fields: dict[str, Any]) -> Any:
     return twin
 
 
-def _is_plain_memory(tensor: torch.Tensor) -> bool:
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether each of its items has a place of its own, in the host's memory or on a device of CUDA's."""
     return (
         (type(tensor) in _PLAIN or type(tensor.detach()) is torch.Tensor)
-        and tensor.device.type == "cpu"
+        and (tensor.is_cpu or tensor.is_cuda)
         and tensor.layout == torch.strided
-        and tensor.is_contiguous()
         and not (tensor.is_conj() or tensor.is_neg())
+        and (tensor.is_contiguous() or 0 not in tensor.stride())
     )

@@ -1,0 +1,46 @@
+"""Files: those of a checkpoint that are no shards, whatever the caller wrote; their digest is one over blocks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+from .. import disk
+from ..errors import UsageError
+from . import format, reading
+from .format import MANIFEST, File
+
+
+def make_durable(path: Path) -> dict[str, File]:
+    """Sync everything below the directory `path`; the files' entries for the manifest.
+
+    Raises:
+        UsageError: not all of it is plain files and directories, or something bears the manifest's name.
+    """
+    files = {}
+    for place, folders, names in os.walk(path):
+        for name in itertools.chain(names, folders):
+            inside = (Path(place) / name).relative_to(path).as_posix()
+            found = Path(place) / name
+            plain = not found.is_symlink() and (found.is_file() or found.is_dir())  # a pipe would be waited for
+            if not plain or not format.is_inside(inside):
+                raise UsageError(f"{inside}: a checkpoint holds plain files only, and its {MANIFEST} is Holdfast's")
+        for name in sorted(names):
+            disk.sync_file(Path(place) / name)
+            files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name)
+        disk.sync_dir(Path(place))
+    return files
+
+
+def sound(path: Path, file: File, *, cold: bool) -> bool:
+    """Whether the bytes are what was committed; from the medium and not the cache, with `cold`."""
+    return bool(reading.twice(path, lambda: _digest(path, cold=cold) == file.digest, bool))
+
+
+def _entry(path: Path) -> File:
+    return File(path.stat().st_size, _digest(path, cold=False))
+
+
+def _digest(path: Path, *, cold: bool) -> str:
+    return format.joined_digest(map(format.digest, reading.blocks(path, format.BLOCK_BYTES, cold=cold)))

@@ -1,0 +1,63 @@
+"""Pins: checkpoints that no rule removes, each with files of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+
+from .. import disk
+from ..errors import Damaged
+from . import shards
+from .checkpoint import Checkpoint
+from .lineage import Link
+from .shards import Stale
+
+_STALE_S = 3600.0  # a copy of a pinned file that is older was left by a process that died
+
+
+def names(root: Path) -> set[str]:
+    """Of the checkpoints that are pinned in the run at `root`, and perhaps gone."""
+    return {path.name for path in root.glob("pins/step-*")}
+
+
+def pin(root: Path, checkpoint: Checkpoint) -> None:
+    """Make the pin durable, then give the checkpoint files of its own.
+
+    Raises:
+        Damaged: one of its files is not what was committed; it is pinned all the same.
+    """
+    pins = root / "pins"
+    disk.make_dirs(pins)
+    if checkpoint.path.name not in names(root):
+        disk.write(pins / checkpoint.path.name, [])
+        disk.sync_dir(pins)
+    _own_files(pins, checkpoint)
+
+
+def unpin(root: Path, name: str) -> None:
+    if name in names(root):
+        disk.remove_file(root / "pins" / name)
+        disk.sync_dir(root / "pins")
+
+
+def _own_files(pins: Path, checkpoint: Checkpoint) -> None:
+    """Write those that it shares with other checkpoints anew."""
+    manifest = checkpoint.manifest
+    for left in pins.glob(".*.part"):
+        if time.time() - left.stat().st_mtime > _STALE_S:
+            disk.remove_tree(left)
+    for name, file in manifest.files.items():
+        path, part = checkpoint.path / name, pins / f".{uuid.uuid4().hex}.part"
+        leaves = {key: leaf for key, leaf in manifest.leaves.items() if leaf.shard == name}
+        if not leaves or os.lstat(path).st_nlink == 1:
+            continue
+        try:
+            shards.copy(path, part, Link(name, path, file, leaves))
+            disk.replace(part, path)
+        except Stale as error:
+            raise Damaged(f"{path}: changed since commit") from error
+        finally:
+            disk.remove_tree(part)
+        disk.sync_dir(checkpoint.path)

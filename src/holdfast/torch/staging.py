@@ -1,0 +1,92 @@
+"""Staging: copies between CUDA devices and the host, in streams of their own, and memory that the devices reach.
+
+Whatever uses these waits for its copies before it goes on; the streams are for what the program itself has under way.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import cuda
+
+from ..pages import Wait, address
+
+_PORTABLE = 1  # cudaHostRegisterPortable: for every device
+_streams: dict[torch.device, Any] = {}
+
+
+class Moment:
+    """What a program had given a device to do when this was made: copies begin when that is done, and not later.
+
+    As anywhere in torch, that is the work in the current stream, and what this was made to wait for.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = cuda.current_stream(device).record_event()
+        if device not in _streams:
+            _streams[device] = cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = _streams[device]
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
+        """Begin to copy `source` over `target`, one of them on the device; what waits until it is there.
+
+        Source: torch's CUDA semantics: record_stream keeps the memory from others until the stream is done with it.
+        """
+        self._stream.wait_event(self._event)
+        with cuda.stream(self._stream):
+            plain = source.resolve_conj().resolve_neg().contiguous()
+            target.copy_(plain, non_blocking=True)
+        for tensor in (source, target):
+            if tensor.is_cuda:
+                tensor.record_stream(self._stream)
+        wait: Wait = self._stream.synchronize
+        return wait
+
+
+def pin(memory: memoryview, device: torch.device) -> Wait | None:
+    """Pin `memory`, so that devices copy by themselves, and at their speed; what undoes that, before it is freed.
+
+    None: CUDA refused. Copies work all the same, by way of memory of its own.
+
+    Source: torch.cuda._pin_memory_utils; CUDA Runtime API, cudaHostRegister.
+    """
+    place, owner = address(memory), os.getpid()
+
+    def unpin() -> None:
+        if os.getpid() == owner:  # a forked child has no CUDA
+            _apart(lambda: _runtime(device).cudaHostUnregister(place))
+
+    refusal = _apart(lambda: int(_runtime(device).cudaHostRegister(place, memory.nbytes, _PORTABLE)))
+    return unpin if refusal == 0 else None
+
+
+def _runtime(device: torch.device) -> Any:
+    cuda.set_device(device)  # else the first device gets a context of this process
+    return cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+def _apart(function: Callable[[], Any]) -> Any:
+    """What `function` returns; None when it raised.
+
+    In a thread of its own, if the system gives one: CUDA keeps an error for the thread that met it, whose next kernel
+    torch would take to have failed.
+    """
+    outcome: list[Any] = []
+
+    def work() -> None:
+        with suppress(RuntimeError):
+            outcome.append(function())
+
+    thread = threading.Thread(target=work, name="holdfast-pin", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        work()
+    else:
+        thread.join()
+    return outcome[0] if outcome else None
