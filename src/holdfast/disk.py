@@ -133,6 +133,12 @@ def remove_dir(path: Path) -> None:
     path.rmdir()
 
 
+def truncate(path: Path, size_bytes: int) -> None:
+    """Cut an existing file off at `size_bytes`, durably."""
+    os.truncate(path, size_bytes)
+    sync_file(path)
+
+
 def sync_file(path: Path) -> None:
     """Flush a file that somebody else has written."""
     descriptor = open_plain(path)

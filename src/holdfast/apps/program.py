@@ -23,6 +23,7 @@ class Checkpoint(NamedTuple):
     files: Sequence[Path]  # complete, and not being written any more
     step: int | None = None  # its own count, where it can be known; else the supervisor counts
     root: Path | None = None  # in the store, files bear their names relative to it; without it, their last names
+    whole: bool = False  # the files themselves show that they are complete: nobody need wait until they have settled
 
 
 class Program(Protocol):

@@ -95,15 +95,11 @@ class Kept:
             self._restless += 1
         quiet_s = time.monotonic() - self._since_s
         settled = quiet_s >= LOOK_S or self._restless >= RESTLESS
+        if found.whole:
+            return self._commit_if_it_fits(found, now)
         if not settled or (quiet_s < HELD_S and processes.writes(pids, found.files)):
             return None
-        try:
-            return self._commit(found, now)
-        except NoSpace as error:  # the next one may fit, and the program goes on
-            if str(error) != self._complaint:
-                warn(f"{error}; the program goes on")
-            self._complaint = str(error)
-            return None
+        return self._commit_if_it_fits(found, now)
 
     def last(self, *, orderly: bool) -> int | None:
         """As `look`, after the program has ended. What it was writing when it crashed may be half a checkpoint.
@@ -115,12 +111,21 @@ class Kept:
         now = looks(found.files) if found is not None else {}
         if found is None or not now or now == self._done:
             return None
-        settled = now == self._seen and time.monotonic() - self._since_s >= LOOK_S
+        settled = found.whole or (now == self._seen and time.monotonic() - self._since_s >= LOOK_S)
         return self._commit(found, now) if orderly or settled else None
 
     def close(self) -> None:
         with suppress(StoreError):  # a successor owns it, or the disk is full: nothing is lost with a good-bye
             self.store.close()
+
+    def _commit_if_it_fits(self, found: Written, now: dict[Path, Look]) -> int | None:
+        try:
+            return self._commit(found, now)
+        except NoSpace as error:  # the next one may fit, and the program goes on
+            if str(error) != self._complaint:
+                warn(f"{error}; the program goes on")
+            self._complaint = str(error)
+            return None
 
     def _commit(self, found: Written, now: dict[Path, Look]) -> int | None:
         """The step under which it now lies in the store; None when the program was writing after all, or nothing is new."""

@@ -1,0 +1,131 @@
+"""CRIU: a process tree that runs on CPUs, dumped and restored by the kernel's own means. As root, as a rule.
+
+Observed with 4.2: a dump ends the program with SIGKILL; a restore in the foreground says 0 whatever the program says,
+so that a parent of ours is given to it; and files are not cut back to where they were, so that we do it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal as signals
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from .. import disk
+from ..errors import UsageError
+from . import rooms, wait
+from .program import Checkpoint, Ended, Verdict
+
+SIZES = "holdfast-sizes.json"
+KILLED = {-signals.SIGKILL, wait.SIGNALLED + signals.SIGKILL}
+REFUSED = ("Unexpected EOF", "Magic doesn't match", "Can't read image", "Unable to open inventory", "No images")
+_PROC = Path("/proc")
+
+
+class Criu:
+    """One program. Its output goes to `output.txt` in the supervisor's directory, and each dump into one of its own."""
+
+    def __init__(self, work: Path, room: Path) -> None:
+        del work
+        self._room = room
+        self._images = room / "start-0"
+        self._written: list[Path] = []  # files that it had open for writing when it was told to stop
+        self._found: Checkpoint | None = None
+        self._asked = self._resumed = False
+
+    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
+        """The command with its output in a file, or `criu restore` after its files were cut back. The supervisor keeps time."""
+        del time_left_s
+        if shutil.which("criu") is None:
+            raise UsageError("--app criu: there is no criu on PATH; build CRIU 4.2 or later (docs/apps.md)")
+        if not command:
+            raise UsageError("--app criu: no command; write it as in `-- ./simulate input.txt`")
+        self._images = rooms.fresh(self._room)
+        self._written, self._found = [], None
+        self._asked, self._resumed = False, checkpoint is not None
+        if checkpoint is None:
+            return ["sh", "-c", 'exec "$@" </dev/null >>"$0" 2>&1', str(self._room / "output.txt"), *command]
+        _cut_back(checkpoint)
+        parent = [sys.executable, "-m", wait.__name__]
+        places = ["-D", str(checkpoint), "-W", str(self._images)]
+        return ["criu", "restore", *places, "--shell-job", "--exec-cmd", "--", *parent]
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The dump that ended it; there is none while it runs."""
+        return self._found
+
+    def stop(self, signal: int, pid: int) -> int | Sequence[str]:
+        """`criu dump` of the program's whole tree, which ends it."""
+        del signal
+        program = next(iter(_children(pid)), None) if self._resumed else pid
+        if program is None:
+            return signals.SIGTERM  # it is not restored yet, and its dump is as good as new
+        self._written = self._written if self._asked else sorted(set(_open_for_writing(program)))
+        self._asked = True
+        return ["criu", "dump", "-t", str(program), "-D", str(self._images), "--shell-job"]
+
+    def verdict(self, ended: Ended) -> Verdict:
+        """Stopped when a dump is whole and SIGKILL ended it; else the exit code is the program's own."""
+        if self._asked and ended.code in KILLED and (self._images / "inventory.img").is_file():  # the last one written
+            self._found = self._complete()
+            return "stopped"
+        if ended.code == 0:
+            return "done"
+        if self._resumed and any(word in ended.tail for word in REFUSED):
+            return "damaged"
+        return "stopped" if ended.told and (ended.code < 0 or ended.code in KILLED) else "failed"
+
+    def _complete(self) -> Checkpoint:
+        """The dump, with the sizes of the files that grew under the program."""
+        sizes = {str(path): path.stat().st_size for path in self._written if path.is_file()}
+        disk.replace_with(self._images / SIZES, [msgspec.json.encode(sizes)])
+        return Checkpoint(sorted(path for path in self._images.iterdir() if path.is_file()), whole=True)
+
+
+def _cut_back(checkpoint: Path) -> None:
+    """Give the program's files the sizes that they had when it was dumped.
+
+    Raises:
+        UsageError: one is gone, or shorter.
+    """
+    try:
+        sizes = msgspec.json.decode((checkpoint / SIZES).read_bytes(), type=dict[str, int])
+    except FileNotFoundError:
+        raise UsageError(f"{checkpoint}: holds no dump of CRIU; another program's? Give another --run") from None
+    for name, size_bytes in sizes.items():
+        there = os.stat(name).st_size if os.path.isfile(name) else -1
+        if there < size_bytes:
+            had = "is gone" if there < 0 else f"has {there} bytes"
+            raise UsageError(f"{name} {had}, and had {size_bytes} when {checkpoint.name} was made: put it back, whole")
+        disk.truncate(Path(name), size_bytes)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for thread in _PROC.glob(f"{pid}/task/*/children"):
+        try:
+            found += map(int, thread.read_text(encoding="ascii").split())
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+def _open_for_writing(pid: int) -> Iterator[Path]:
+    """Plain files that a process, or one below it, may write to."""
+    for entry in _PROC.glob(f"{pid}/fd/*"):
+        try:
+            path = Path(os.readlink(entry))
+            flags = (_PROC / str(pid) / "fdinfo" / entry.name).read_text(encoding="ascii")
+            mode = os.stat(entry).st_mode
+        except OSError:
+            continue  # it ended, or closed it, meanwhile
+        opened = int(flags.split("flags:")[1].split()[0], 8)
+        if stat.S_ISREG(mode) and opened & os.O_ACCMODE != os.O_RDONLY and path.is_file():
+            yield path
+    for child in _children(pid):
+        yield from _open_for_writing(child)

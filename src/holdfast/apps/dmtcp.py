@@ -1,0 +1,97 @@
+"""DMTCP: any program that runs on CPUs, with its threads and children, as `dmtcp_launch` sees it.
+
+Observed with 4.2.0: the exit code of `--kcheckpoint` is 0 for the program and 2 for the command that asks, whatever
+happened; no signal makes a checkpoint, and SIGUSR2 is DMTCP's own. What counts is a set of images that was finished
+after we asked. `--bcheckpoint` is not used: its images of threaded programs hang on some versions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal as signals
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..errors import UsageError
+from . import rooms
+from .program import Checkpoint, Ended, Verdict
+from .take import Look, look, looks
+
+INTERVAL_S = 900
+NO_IMAGE = 99  # also of a program whose coordinator was killed
+FELL = {139, -signals.SIGSEGV}  # over a cut image
+
+
+class Dmtcp:
+    """One computation. Each start writes its images into a directory of its own, `start-N` in the supervisor's."""
+
+    def __init__(self, work: Path, room: Path, environment: Mapping[str, str] = os.environ) -> None:
+        del work
+        self._room, self._environment = room, environment
+        self._images = room / "start-0"
+        self._asked: dict[Path, Look] | None = None  # the images when it was told to stop
+        self._resumed = False
+
+    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
+        """`dmtcp_launch ... COMMAND`, or `dmtcp_restart` of all images. A limit of time is left to the supervisor."""
+        del time_left_s
+        start = "dmtcp_launch" if checkpoint is None else "dmtcp_restart"
+        if shutil.which(start) is None:
+            raise UsageError(f"--app dmtcp: there is no {start} on PATH; build DMTCP 4.2 or later (docs/apps.md)")
+        if not command:
+            raise UsageError("--app dmtcp: no command; write it as in `-- ./simulate input.txt`")
+        self._images = rooms.fresh(self._room)
+        self._asked, self._resumed = None, checkpoint is not None
+        interval = self._environment.get("DMTCP_CHECKPOINT_INTERVAL", str(INTERVAL_S))
+        coordinator = ["--new-coordinator", "--coord-port", "0", "--port-file", str(self._port)]
+        places = ["--ckptdir", str(self._images), "--interval", interval]
+        if checkpoint is None:
+            return [start, *coordinator, *places, *command]
+        images = sorted(str(path) for path in checkpoint.glob("*.dmtcp"))
+        if not images:
+            raise UsageError(f"{checkpoint}: holds no image of DMTCP; another program's? Give another --run")
+        return [start, *coordinator, *places, *images]
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The images, when the coordinator has written its script after them and none is half-way."""
+        images = looks(self._images.glob("*.dmtcp"))
+        script = look(self._images / "dmtcp_restart_script.sh")
+        if not images or script is None or any(self._images.glob("*.temp")):
+            return None
+        if max(image.mtime_ns for image in images.values()) > script.mtime_ns:
+            return None
+        beside = [path for path in self._images.glob("*_files/**/*") if path.is_file()]  # deleted ones, still open
+        return Checkpoint([*sorted(images), *sorted(beside)], root=self._images, whole=True)
+
+    def stop(self, signal: int, pid: int) -> int | Sequence[str]:
+        """`dmtcp_command --kcheckpoint`; before there is anybody to ask, SIGTERM."""
+        del signal, pid
+        try:
+            port = self._port.read_text(encoding="ascii").strip()
+        except OSError:
+            port = ""
+        if not port:
+            return signals.SIGTERM
+        if self._asked is None:
+            self._asked = looks(self._images.glob("*.dmtcp"))
+        return ["dmtcp_command", "--coord-port", port, "--kcheckpoint"]
+
+    def verdict(self, ended: Ended) -> Verdict:
+        """Stopped when images were written after we asked; else the exit code is the program's own."""
+        if self._asked is not None and self.checkpoint() and looks(self._images.glob("*.dmtcp")) != self._asked:
+            return "stopped"
+        if ended.code == 0:
+            return "done"
+        if (
+            self._resumed
+            and not ended.told
+            and (ended.code == NO_IMAGE or ended.code in FELL)
+            and not self.checkpoint()
+        ):
+            return "damaged"
+        return "stopped" if ended.told and (ended.code < 0 or ended.code == NO_IMAGE) else "failed"
+
+    @property
+    def _port(self) -> Path:
+        return self._images / "port"

@@ -1,0 +1,178 @@
+"""App files: a program described in a few lines of TOML, for everything that has no adapter of its own."""
+
+from __future__ import annotations
+
+import glob
+import re
+import signal as signals
+import time
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from ..errors import UsageError
+from .program import Checkpoint, Ended, Verdict
+from .take import Look, look, looks
+
+CHECKPOINT, COMMAND, PID = "{checkpoint}", "{command}", "{pid}"
+_WILD = re.compile(r"[*?\[]")
+
+
+class Finished(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What is there when the work is done, and not before. All that is given must hold."""
+
+    files: list[str] = []
+    output: str | None = None
+
+
+class App(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """An app file."""
+
+    start: list[str]
+    resume: list[str]
+    checkpoint: list[str]
+    finished: Finished
+    stop: str | list[str] = "TERM"
+    damaged: str | None = None
+    newest: bool = False  # of each pattern's files only the newest
+    settle_s: float = 2.0
+
+
+def read(path: Path) -> App:
+    """The app file at `path`.
+
+    Raises:
+        UsageError: it cannot be read, or has a mistake; one line says which.
+    """
+    try:
+        app = msgspec.toml.decode(path.read_bytes(), type=App)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise UsageError(f"{path}: {_plain(str(error))}") from error
+    for problem in _mistakes(app):
+        raise UsageError(f"{path}: {problem}")
+    return app
+
+
+class AppFile:
+    """One program, as an app file describes it. What was there before `begin` is another's."""
+
+    def __init__(self, app: App, work: Path) -> None:
+        self._app, self._work = app, work
+        self._before: dict[Path, Look] = {}
+        self._seen: dict[Path, Look] = {}
+        self._since_s = 0.0
+        self._over = self._resumed = False
+
+    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
+        """`start`, or `resume` with the checkpoint's directory in it."""
+        del time_left_s
+        words = self._app.start if checkpoint is None else self._app.resume
+        if command and COMMAND not in self._app.start:
+            raise UsageError(f"a command is given, and `start` has no {COMMAND} to take it: leave one of them out")
+        if not command and COMMAND in words:
+            raise UsageError(f"`start` takes the command from behind `--` for {COMMAND}, and there is none")
+        self._before = looks([*self._matching(self._app.checkpoint), *self._matching(self._app.finished.files)])
+        self._seen = {}
+        self._over, self._resumed = False, checkpoint is not None
+        return [each for word in words for each in _filled(word, command, checkpoint)]
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The files, once they have not changed for `settle_s`, or when the program has ended by itself."""
+        now = looks(self._files())
+        if now != self._seen:
+            self._seen, self._since_s = now, time.monotonic()
+        quiet = self._over or time.monotonic() - self._since_s >= self._app.settle_s
+        return Checkpoint(sorted(now), root=self._work) if now and quiet else None
+
+    def stop(self, signal: int, pid: int) -> int | Sequence[str]:
+        """As the file says; never another signal than that."""
+        del signal
+        if isinstance(self._app.stop, str):
+            return signals.Signals[f"SIG{self._app.stop}"]
+        return [word.replace(PID, str(pid)) for word in self._app.stop]
+
+    def verdict(self, ended: Ended) -> Verdict:
+        """Done when all of `finished` holds. A program that says 0 too early has stopped."""
+        self._over = ended.code >= 0  # what a killed one was writing may be half a file
+        if ended.code == 0 and self._finished(ended.tail):
+            return "done"
+        if self._resumed and self._app.damaged is not None and re.search(self._app.damaged, ended.tail):
+            return "damaged"
+        return "stopped" if ended.told or ended.code == 0 else "failed"
+
+    def _finished(self, tail: str) -> bool:
+        finished = self._app.finished
+        there = all(
+            any(look(path) != self._before.get(path) for path in self._matching([name])) for name in finished.files
+        )
+        return there and (finished.output is None or re.search(finished.output, tail) is not None)
+
+    def _files(self) -> list[Path]:
+        chosen: list[Path] = []
+        for pattern in self._app.checkpoint:
+            fresh = looks(path for path in self._matching([pattern]) if look(path) != self._before.get(path))
+            newest = sorted(fresh, key=lambda path: (fresh[path].mtime_ns, path))
+            chosen += newest[-1:] if self._app.newest else newest
+        return chosen
+
+    def _matching(self, patterns: Sequence[str]) -> list[Path]:
+        return [path for pattern in patterns for path in sorted(self._work.glob(pattern)) if path.is_file()]
+
+
+def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[str]:
+    """What stands in the place of `word`; a pattern in the checkpoint becomes the files that it matches, as in a shell."""
+    if word == COMMAND:
+        return [*command]
+    if checkpoint is None or CHECKPOINT not in word:
+        return [word]
+    head, _, pattern = word.partition(CHECKPOINT)
+    if not _WILD.search(pattern):
+        return [f"{head}{checkpoint}{pattern}"]
+    found = sorted(glob.glob(glob.escape(str(checkpoint)) + pattern, recursive=True))
+    if not found:
+        raise UsageError(f"`resume`: nothing in {checkpoint} matches {word!r}")
+    return [head + path for path in found]
+
+
+def _mistakes(app: App) -> list[str]:
+    """What is wrong in a file of the right form; the first one is told."""
+    wrong = [f"`{key}` is empty" for key in ("start", "resume", "checkpoint") if not getattr(app, key)]
+    if app.resume and not any(CHECKPOINT in word for word in app.resume):
+        wrong.append(f"`resume` has no {CHECKPOINT}: the program could not find what it goes on from")
+    if not app.finished.files and app.finished.output is None:
+        wrong.append("`finished` needs `files`, `output` or both: exit codes do not tell whether it is done")
+    for key, patterns in (("checkpoint", app.checkpoint), ("finished.files", app.finished.files)):
+        for pattern in patterns:
+            path = PurePosixPath(pattern)
+            if path.is_absolute() or ".." in path.parts or not path.parts:
+                wrong.append(f"`{key}`: {pattern!r} leads out of the directory in which the program runs")
+    for key, text in (("damaged", app.damaged), ("finished.output", app.finished.output)):
+        wrong += _not_a_pattern(key, text)
+    if isinstance(app.stop, str) and not hasattr(signals, f"SIG{app.stop}"):
+        wrong.append(f"`stop`: {app.stop!r} is no signal; write one as TERM or INT, or a command as a list of words")
+    if not app.stop:
+        wrong.append("`stop` is empty")
+    if app.settle_s < 0:
+        wrong.append("`settle_s` is negative")
+    return wrong
+
+
+def _not_a_pattern(key: str, text: str | None) -> list[str]:
+    try:
+        re.compile(text or "")
+    except re.error as error:
+        return [f"`{key}`: {text!r} is no regular expression: {error}"]
+    return []
+
+
+def _plain(said: str) -> str:
+    """The parser's words in ours: `Object missing required field `resume`` becomes `the key `resume` is missing`."""
+    said, _, place = said.partition(" - at ")
+    said = re.sub(r"Object missing required field (`\w+`)", r"the key \1 is missing", said)
+    said = re.sub(r"Object contains unknown field (`\w+`)", r"there is no key \1", said)
+    where = place.strip("`").removeprefix("$").removeprefix(".")
+    where = re.sub(r"\[\.\.\.\]", ", an item", where)
+    return f"`{where}`: {said}" if where else said

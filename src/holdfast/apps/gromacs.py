@@ -1,0 +1,180 @@
+"""GROMACS: `gmx mdrun` in one directory.
+
+Observed with 2022.5: SIGTERM makes it write a checkpoint and end with 1, as a fatal error does; `-maxh` ends it early
+with 0; only the end of the simulation writes the final structure. With `-reprod`, going on with `-cpi -append` gives
+the same trajectory, energies and structure, byte for byte, as if it had not been interrupted.
+"""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import disk
+from ..errors import UsageError
+from . import words
+from .program import Checkpoint, Ended, Verdict
+from .take import Look, look, looks
+
+EARLY = re.compile(r"Received the \S* ?\w+ signal, stopping|Run time exceeded \S+ hours, will terminate")
+REFUSED = re.compile(
+    r"Checkpoint file corrupted/truncated|checkpoint file is empty/corrupted|The file has been\s+replaced or its contents have been modified"
+)
+_BEGIN, _END = 171817, 171819  # the first and the last number of a checkpoint file, in XDR
+_OLDEST = 14  # version of the format from which on the header is as `_Header` reads it: GROMACS 4.5
+_HEAD_BYTES = 4096
+
+
+class Gromacs:
+    """One simulation. What was there before `begin` is another's: it is neither a checkpoint nor a sign of the end."""
+
+    def __init__(self, work: Path, room: Path) -> None:
+        del room
+        self._work = work
+        self._stem = work / "state"
+        self._structure: Path | None = work / "confout.gro"
+        self._before: dict[Path, Look] = {}
+        self._resumed = False
+
+    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
+        """The command with `-cpi FILE -append` and `-maxh`, where these are called for."""
+        place = words.program_at(command, lambda name: name == "mdrun" or name.startswith("mdrun_"))
+        if place is None:
+            raise UsageError("--app gromacs: the command holds no `mdrun`; write it as in `-- gmx mdrun -deffnm run`")
+        start, options = list(command[: place + 1]), list(command[place + 1 :])
+        if "-multidir" in options:
+            raise UsageError(
+                "--app gromacs: -multidir runs several simulations; run each under a supervisor of its own"
+            )
+        self._learn(options)
+        self._before = looks([*self._checkpoints(), *self._structures()])
+        self._resumed = checkpoint is not None
+        if checkpoint is not None:
+            files = _matching(checkpoint, self._pattern)
+            if not files:
+                raise UsageError(f"{checkpoint}: holds no {self._stem.name}.cpt; another run's? Give another --run")
+            append = [] if {"-append", "-noappend"} & set(options) else ["-append"]
+            options = [*words.without(options, "-cpi"), "-cpi", str(files[0]), *append]
+        elif (given := words.value(options, "-cpi")) is not None and not self._named(given, "state", ".cpt").exists():
+            options = words.without(
+                options, "-cpi"
+            )  # mdrun refuses a log without a checkpoint, as a first kill leaves it
+        return [*start, *_limited(options, time_left_s)]
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The file with the highest step of those that it has finished writing: each begins and ends with a number."""
+        fresh = [path for path in self._checkpoints() if look(path) != self._before.get(path)]
+        steps = {path: step for path in fresh if (step := step_of(path)) is not None}
+        if not steps:
+            return None
+        newest = max(steps, key=lambda path: (steps[path], len(path.name) == len(self._stem.name) + 4))
+        return Checkpoint([newest], steps[newest], whole=True)
+
+    def stop(self, signal: int, pid: int) -> int:
+        """SIGTERM: a checkpoint within some steps. It does not heed SIGUSR1, and SIGHUP kills it without one."""
+        del signal, pid
+        return signals.SIGTERM
+
+    def verdict(self, ended: Ended) -> Verdict:
+        """Done when it has written the final structure; `-noconfout` leaves only what it said."""
+        early = EARLY.search(ended.tail) is not None
+        if ended.code == 0 and not early and self._finished():
+            return "done"
+        if self._resumed and ended.code > 0 and REFUSED.search(ended.tail):
+            return "damaged"
+        return "stopped" if early or ended.told else "failed"
+
+    def _learn(self, options: Sequence[str]) -> None:
+        """Where this command line makes it write."""
+        name = words.value(options, "-deffnm")
+        self._stem = self._named(words.value(options, "-cpo") or name, "state", ".cpt").with_suffix("")
+        unwritten = {"-noconfout", "-rerun"} & set(options)
+        self._structure = None if unwritten else self._named(words.value(options, "-c") or name, "confout", ".gro")
+
+    def _named(self, given: str | None, otherwise: str, suffix: str) -> Path:
+        path = self._work / (given or otherwise)
+        return path if path.suffix in {suffix, ".g96", ".pdb"} else path.with_name(path.name + suffix)
+
+    def _checkpoints(self) -> list[Path]:
+        """`run.cpt`, and what `-cpnum` or an interrupted renaming leaves: `run_step1234.cpt`."""
+        return _matching(self._stem.parent, self._pattern)
+
+    @property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self._stem.name) + r"(_prev|_step\d+)?\.cpt")
+
+    def _structures(self) -> list[Path]:
+        """`run.gro`, or `run.part0002.gro` with `-noappend`."""
+        if self._structure is None:
+            return []
+        stem, suffix = re.escape(self._structure.stem), re.escape(self._structure.suffix)
+        return _matching(self._structure.parent, re.compile(rf"{stem}(\.part\d+)?{suffix}"))
+
+    def _finished(self) -> bool:
+        return self._structure is None or any(look(path) != self._before.get(path) for path in self._structures())
+
+
+def step_of(path: Path) -> int | None:
+    """The step of a whole checkpoint file; None of one that is being written, cut off, or none at all."""
+    try:
+        with open(disk.open_plain(path, follow=True), "rb") as file:
+            head = file.read(_HEAD_BYTES)
+            file.seek(-4, 2)
+            if struct.unpack(">i", file.read(4)) != (_END,):
+                return None
+        return _Header(head).step()
+    except (OSError, struct.error):
+        return None
+
+
+class _Header:
+    """The beginning of a checkpoint file. Source: GROMACS, src/gromacs/fileio/checkpoint.cpp, do_cpt_header."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def step(self) -> int | None:
+        if self._number() != _BEGIN:
+            return None
+        for _ in ("version", "build time", "builder", "build host", "program", "time"):
+            self._skip_text()
+        if self._number() < _OLDEST:
+            return None
+        self._number()  # double precision
+        self._skip_text()  # host
+        for _ in ("atoms", "baths", "chain length", "barostats", "lambdas", "integrator", "part"):
+            self._number()
+        step: int = struct.unpack_from(">q", self._data, self._at)[0]
+        return step if step >= 0 else None
+
+    def _number(self) -> int:
+        (number,) = struct.unpack_from(">i", self._data, self._at)
+        self._at += 4
+        return int(number)
+
+    def _skip_text(self) -> None:
+        length = self._number()
+        self._at += (length + 3) // 4 * 4
+
+
+def _matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if pattern.fullmatch(path.name))
+    except FileNotFoundError:
+        return []
+
+
+def _limited(options: list[str], time_left_s: float | None) -> list[str]:
+    """With `-maxh`, unless the user's own comes first."""
+    if time_left_s is None:
+        return options
+    hours = max(time_left_s, 1.0) / 3600
+    given = words.value(options, "-maxh")
+    try:
+        own = float(given) if given else 0.0
+    except ValueError:
+        return options  # mdrun will say so
+    return options if 0.0 < own <= hours else [*words.without(options, "-maxh"), "-maxh", f"{hours:.5f}"]

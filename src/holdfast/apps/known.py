@@ -1,0 +1,40 @@
+"""Known apps: from the word after `--app` to the program's adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ..errors import UsageError
+from .command import Command
+from .criu import Criu
+from .dmtcp import Dmtcp
+from .file import AppFile, read
+from .gromacs import Gromacs
+from .lammps import Lammps
+from .program import Program
+
+# Each takes the program's working directory, and a room of the supervisor's for what must outlive one start.
+APPS: Mapping[str, Callable[[Path, Path], Program]] = {
+    "gromacs": Gromacs,
+    "lammps": Lammps,
+    "dmtcp": Dmtcp,
+    "criu": Criu,
+}
+
+
+def program(app: str | None, work: Path, room: Path) -> Program:
+    """The adapter for `app`, a name or an app file; without one, any command's.
+
+    `work` is the directory in which the program runs; `room` one where only the adapter writes.
+
+    Raises:
+        UsageError: no such app, or a mistake in the file.
+    """
+    if app is None:
+        return Command()
+    if app in APPS:
+        return APPS[app](work, room)
+    if app.endswith(".toml"):
+        return AppFile(read(Path(app)), work)
+    raise UsageError(f"--app {app}: there is {', '.join(APPS)}, or a file whose name ends in .toml (docs/apps.md)")

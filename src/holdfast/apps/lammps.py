@@ -1,0 +1,198 @@
+"""LAMMPS: `lmp -in SCRIPT`, whose script reads the restart file that the variable `rst` names.
+
+Observed with 29Sep2021: a signal kills it at once, so its own `restart` files are the checkpoints; `timer timeout` ends
+it early with 0. It goes on byte for byte where `atom_modify sort 0 0.0` is set and restarts are multiples of the steps
+between two neighbour lists (docs/apps.md has a whole script).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import signal as signals
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .. import disk
+from ..errors import UsageError
+from . import words
+from .program import Checkpoint, Ended, Verdict
+from .take import Look, look, looks
+
+OVER = "Total wall time:"
+EARLY = "Wall time limit reached"
+REFUSED = re.compile(
+    r"Cannot open restart file|Invalid LAMMPS restart file|Incomplete or corrupted LAMMPS restart file"
+    r"|Unexpected end of file while reading file"
+)
+WITHOUT_RST = """\
+if "$(is_defined(variable,rst))" then "read_restart ${rst}" else "read_data start.data" """.strip()
+_MAGIC = b"LammpS RestartT\0"  # first and last in a restart file
+_RESTART = re.compile(r"""["']?\s*restart\s+(?!0\b)(\S+)\s+(?P<first>[^\s"']+)(?:\s+(?P<second>[^\s"']+))?""")
+_INCLUDE = re.compile(r"""["']?\s*include\s+(?P<file>[^\s"'$]+)""")
+_LOG_BYTES = 1 << 16
+
+
+class Lammps:
+    """One input script in one directory. Restart files from before `begin` are another's."""
+
+    def __init__(self, work: Path, room: Path) -> None:
+        self._work, self._room = work, room
+        self._text = ""  # of the script, and of what it includes
+        self._globs: list[str] = []
+        self._log = work / "log.lammps"
+        self._before: dict[Path, Look] = {}
+        self._resumed = False
+
+    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
+        """The command with `-var rst FILE`; of a limit, a script tells it that says `timer timeout` and includes the user's."""
+        place = words.program_at(command, _is_lammps)
+        if place is None:
+            raise UsageError("--app lammps: the command holds no `lmp`; write it as in `-- lmp -in in.melt`")
+        start, options = list(command[: place + 1]), list(command[place + 1 :])
+        script = words.value(options, "-in", "-i", "-input")
+        if not script or script == "none":
+            raise UsageError(
+                "--app lammps: give the input script with `-in FILE`; from standard input nothing can go on"
+            )
+        self._learn(script, words.value(options, "-log", "-l"))
+        if time_left_s is not None:
+            options = self._limited(options, script, time_left_s)
+        self._before = looks([*self._restarts(), self._log])
+        self._resumed = checkpoint is not None
+        if checkpoint is not None:
+            whole = [path for path in sorted(checkpoint.iterdir()) if _is_whole(path)]
+            if not whole:
+                raise UsageError(
+                    f"{checkpoint}: holds no restart file of LAMMPS; another program's? Give another --run"
+                )
+            options += ["-var", "rst", str(whole[0])]
+        return [*start, *options]
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest whole restart file: it writes into the older of two, whose last bytes come last."""
+        fresh = looks(path for path in self._restarts() if look(path) != self._before.get(path))
+        for path in sorted(fresh, key=lambda path: fresh[path].mtime_ns, reverse=True):
+            if _is_whole(path):
+                return Checkpoint([path], step_of(path), whole=True)
+        return None
+
+    def stop(self, signal: int, pid: int) -> int:
+        """SIGTERM, which kills it: the last restart file is what remains."""
+        del signal, pid
+        return signals.SIGTERM
+
+    def verdict(self, ended: Ended) -> Verdict:
+        """Done when it came to the end of its script, and not for want of time."""
+        said = ended.tail + self._logged()
+        if ended.code == 0 and EARLY not in said and OVER in said:
+            return "done"
+        if self._resumed and ended.code != 0 and REFUSED.search(said):
+            return "damaged"
+        return "stopped" if ended.told or (ended.code == 0 and EARLY in said) else "failed"
+
+    def _learn(self, script: str, log: str | None) -> None:
+        self._text = "\n".join(_texts(self._work, script, set()))
+        self._globs = list(_patterns(self._text))
+        if not self._globs:
+            raise UsageError(
+                f"{script}: writes no checkpoints; add a line such as `restart 1000 ck.a ck.b` before `run`"
+            )
+        if any("%" in pattern for pattern in self._globs):
+            raise UsageError(
+                f"{script}: restart files in parts (with % in their names) are not kept; name them without"
+            )
+        if not re.search(r"\bvariable,\s*rst\b|\$\{rst\}", self._text):
+            raise UsageError(f"{script}: cannot go on from a checkpoint; let it begin with: {WITHOUT_RST}")
+        self._log = self._work / (log or "log.lammps")
+
+    def _limited(self, options: list[str], script: str, time_left_s: float) -> list[str]:
+        if re.search(r"^\s*timer\b.*\btimeout\b", self._text, re.MULTILINE):
+            return options  # its own comes later, and wins
+        limit = self._room / "limit.in"
+        disk.replace_with(limit, [f'timer timeout {max(int(time_left_s), 1)}\ninclude "{script}"\n'.encode()])
+        return [*(str(limit) if word == script else word for word in options)]
+
+    def _restarts(self) -> list[Path]:
+        here = glob.escape(str(self._work))
+        found = {path for pattern in self._globs for path in glob.glob(os.path.join(here, pattern))}
+        return [Path(path) for path in sorted(found)]
+
+    def _logged(self) -> str:
+        """The end of its log, which a script may have turned elsewhere."""
+        if look(self._log) in (None, self._before.get(self._log)):
+            return ""
+        with open(self._log, "rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _LOG_BYTES))
+            return file.read().decode(errors="replace")
+
+
+def step_of(path: Path) -> int | None:
+    """The step in the header of a restart file; None when it is laid out otherwise.
+
+    Source: LAMMPS, src/write_restart.cpp, WriteRestart::header; src/lmprestart.h.
+    """
+    version, units, step, integers_at_most = 0, 4, 5, 8
+    try:
+        with open(path, "rb") as file:
+            data = file.read(4096)
+        place = len(_MAGIC) + 8  # byte order and revision
+        for _ in range(integers_at_most):
+            (flag,) = struct.unpack_from("<i", data, place)
+            place += 4
+            if flag == step:
+                (found,) = struct.unpack_from("<q", data, place)
+                return int(found) if found >= 0 else None
+            (number,) = struct.unpack_from("<i", data, place)
+            place += 4 + (number if flag in (version, units) else 0)
+    except (OSError, struct.error):
+        return None
+    return None
+
+
+def _is_lammps(name: str) -> bool:
+    return name in {"lmp", "lammps"} or name.startswith(("lmp_", "lammps_"))
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        with open(disk.open_plain(path, follow=True), "rb") as file:
+            begins = file.read(len(_MAGIC))
+            file.seek(-len(_MAGIC), 2)
+            return begins == file.read() == _MAGIC
+    except OSError:
+        return False
+
+
+def _texts(work: Path, script: str, seen: set[Path]) -> Iterator[str]:
+    """The script, lines joined and without comments, and what it includes by a plain name."""
+    path = work / script
+    if path in seen:
+        return
+    seen.add(path)
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"--app lammps: {script}: {error.strerror}") from error
+    text = re.sub(r"&[ \t]*\n", " ", text)
+    text = "\n".join(line.partition("#")[0] for line in text.splitlines())
+    yield text
+    for line in text.splitlines():
+        if (found := _INCLUDE.match(line)) and (work / found["file"]).is_file():
+            yield from _texts(work, found["file"], seen)
+
+
+def _patterns(text: str) -> Iterator[str]:
+    """Globs of the files that the script's `restart` lines write."""
+    for line in text.splitlines():
+        found = _RESTART.match(line)
+        if found is None:
+            continue
+        names = [found["first"], found["second"]]
+        if names[1] in (None, "fileper", "nfile"):
+            name = re.sub(r"\$\{\w+\}|\$\w", "*", found["first"])
+            yield name if "*" in name else f"{name}.*"
+        else:
+            yield from (re.sub(r"\$\{\w+\}|\$\w", "*", str(name)) for name in names)
