@@ -17,7 +17,7 @@ SIZES :=
 RESULTS := benchmarks/results$(if $(SIZES),-$(SIZES))
 PICTURE := $(if $(SIZES),$(RESULTS)/speed.svg,docs/speed.svg)
 
-.PHONY: setup demo test check lint types bench bench-gpu bench-lock clean lock
+.PHONY: setup demo test test-slurm check lint types bench bench-gpu bench-lock clean lock
 
 setup: $(READY)
 
@@ -31,10 +31,13 @@ demo: setup  ## kills the example's training on purpose and compares the bits
 	$(BIN)/holdfast drill --kills 5 --signals KILL,TERM --seed 7 -- $(BIN)/python examples/digits/train.py
 
 test: setup  ## the whole suite
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-slurm: setup  ## what needs a real Slurm, on one that it starts as root; prints how long a stop and a restart took
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m slurm -rP
 
 check: lint types  ## under a minute: format, lint, types, fast tests
-	$(BIN)/python -m pytest -n 2 -q -m "not slow and not drill and not system"
+	$(BIN)/python -m pytest -n 2 -q -m "not slow and not drill and not system and not slurm"
 
 lint: setup
 	$(BIN)/ruff format --check .

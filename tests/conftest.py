@@ -4,6 +4,8 @@ import os
 
 from hypothesis import settings
 
+from real_slurm import begun, pytest_sessionfinish, slurm  # noqa: F401  fixtures, and the end of what they begin
+
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("here", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "here")

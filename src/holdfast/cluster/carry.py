@@ -201,7 +201,9 @@ class _Turn:
             Superseded: a later attempt owns the run.
         """
         try:
-            self.journal.record(event, cause=self.why, job=self.job.id, heard=self.heard.what, **facts)
+            self.journal.record(
+                event, cause=self.why, job=self.job.id, heard=self.heard.what, heard_at=self.heard.at_s, **facts
+            )
         except Superseded:
             raise
         except (StoreError, OSError):

@@ -30,7 +30,8 @@ class Within:
         here = None if settings.is_drilled() else job()
         self.path, self.stop = path, stop
         self.job = here if here is not None and outermost.speaks(here) else None
-        self.ends, self.grace = Ends(None if own_deadline else self.job), Grace(self.job)
+        supervised = outermost.supervisor() is not None  # then somebody else asks, and tells us in time
+        self.ends, self.grace = Ends(None if own_deadline or supervised else self.job), Grace(self.job)
         self.early_s: float | None = None  # by which this job stops before its end, so that not all stop at once
         self._told = False
 
@@ -84,14 +85,12 @@ class Within:
 
     def _warn_of_a_short_grace(self, save_s: float, step_s: float) -> None:
         kill_wait_s = self.grace.kill_wait_s
-        if self._told or kill_wait_s is None or not save_s:
-            return
-        if save_s + step_s > kill_wait_s:
+        if not self._told and kill_wait_s is not None and save_s and save_s + step_s > kill_wait_s:
+            self._told = True
             warn(
                 f"{self.path}: a save takes {save_s:.0f} s and a step {step_s:.0f} s, and the grace after SIGTERM is "
                 f"{kill_wait_s:.0f} s (KillWait). Ask for a notice: #SBATCH --signal=B:USR1@{_round(save_s, step_s)}"
             )
-        self._told = True
 
 
 class _Pending:

@@ -1,0 +1,147 @@
+"""A real Slurm on this machine for the tests that are marked `slurm`: one cluster of sixteen nodes for all of them.
+
+`tests/cluster/slurm-cluster` starts it as root within seconds. Workers of pytest share it; the process that began the
+session ends it. Stories that mostly wait begin together: see `beside`. A job that names no node runs on n1 to n4; who
+needs a node alone takes one of n5 to n16 that no other test names.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "cluster" / "slurm-cluster"
+KNOBS = {"SC_NODES": "16", "SC_KILLWAIT": "10", "SC_GRACE": "10", "SC_PREEMPT_SIGNAL": "1"}
+ALONE = "n[5-16]"
+JOB = f"""#!/bin/bash
+#SBATCH --requeue --open-mode=append --output=out.txt
+exec {sys.executable} -u train.py
+"""
+
+
+class Slurm:
+    """A running cluster."""
+
+    def __init__(self, directory: Path, **knobs: str) -> None:
+        self.directory = directory
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
+        self.environment = {**clean, "SLURM_CONF": str(directory / "etc" / "slurm.conf")}
+        port = 20000 + 20 * (
+            zlib.crc32(bytes(directory)) % 500
+        )  # two clusters that look for one together find the same
+        self._knobs = {**KNOBS, "SC_PORT": str(port), **knobs}
+
+    def tend(self, *words: str) -> None:
+        """up, down, kill-node NODE, start-node NODE."""
+        environment = {**self.environment, **self._knobs}
+        done = subprocess.run(
+            ["bash", str(SCRIPT), *words, str(self.directory)],
+            env=environment,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def pid(self, daemon: str) -> int:
+        """Of slurmctld, or of a node's slurmd."""
+        return int((self.directory / "run" / f"{daemon}.id").read_text().split()[0])
+
+    def ask(self, *words: str, cwd: Path | None = None) -> str:
+        done = subprocess.run(
+            words, check=False, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, (words, done.stderr)
+        return done.stdout.strip()
+
+    def sbatch(self, place: Path, *options: str, script: str = JOB) -> str:
+        """Submit a batch script that lies, and whose job works, in `place`."""
+        (place / "job.sh").write_text(script)
+        shared = () if "-w" in options or self._knobs["SC_NODES"] != KNOBS["SC_NODES"] else (f"--exclude={ALONE}",)
+        return self.ask("sbatch", "--parsable", *shared, *options, "job.sh", cwd=place)
+
+    def show(self, job: str) -> dict[str, str]:
+        """What scontrol shows of it."""
+        return dict(re.findall(r"(?<!\S)(\w+)=(\S*)", self.ask("scontrol", "--oneliner", "show", "job", job)))
+
+    def wait(self, job: str, *states: str, limit_s: float = 120) -> dict[str, str]:
+        """What it is like, once it is in one of the states."""
+        return self.until(lambda: (now := self.show(job))["JobState"] in states and now, limit_s)
+
+    def until(self, condition, limit_s: float = 120):
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            if found := condition():
+                return found
+            time.sleep(0.2)
+        raise AssertionError(f"not within {limit_s} s; {self.ask('squeue')}")
+
+    def endings(self, job: str) -> list[str]:
+        """How each of its starts ended, in order, by Slurm's own record (jobcomp). PENDING: put back into the queue."""
+        lines = (self.directory / "log" / "jobcomp.txt").read_text().splitlines()
+        found = (re.match(rf"JobId={job} .*?JobState=(\w+) ", line) for line in lines)
+        return [match[1] for match in found if match]
+
+    def log(self) -> str:
+        return (self.directory / "log" / "slurmctld.log").read_text()
+
+
+def missing() -> str | None:
+    """Why there can be no cluster here."""
+    if os.getuid():
+        return "a real Slurm is started by root only"
+    absent = [name for name in ("slurmctld", "slurmd", "sbatch", "munged") if not shutil.which(name)]
+    return f"not installed: {', '.join(absent)}" if absent else None
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory):
+    """The cluster that all tests share."""
+    if reason := missing():
+        pytest.skip(reason)
+    base = tmp_path_factory.getbasetemp()
+    cluster = Slurm((base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "slurm")
+    cluster.tend("up")
+    return cluster
+
+
+def pytest_sessionfinish(session):
+    """In the process that began: end the cluster, whichever worker started it."""
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    if factory is None or os.environ.get("PYTEST_XDIST_WORKER") or factory._basetemp is None:
+        return
+    directory = factory._basetemp / "slurm"
+    if directory.is_dir():
+        Slurm(directory).tend("down")
+
+
+def beside(story):
+    """Make a test of a story, which takes the cluster and a place of its own, and may return lines to print.
+
+    All stories that pytest was asked for begin together, in one worker, each in a thread: mostly they wait for Slurm.
+    """
+
+    def test(begun):
+        print(*(begun[story].result() or ()), sep="\n")
+
+    test.__name__, test.__doc__, test.story = story.__name__, story.__doc__, story
+    test.pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.xdist_group("slurm")]
+    return test
+
+
+@pytest.fixture(scope="session")
+def begun(request, slurm, tmp_path_factory):
+    """What is to become of each story."""
+    stories = [item.function.story for item in request.session.items if hasattr(item.function, "story")]
+    pool = ThreadPoolExecutor(len(stories))
+    places = [tmp_path_factory.mktemp(story.__name__.removeprefix("test_")[:40]) for story in stories]
+    return {story: pool.submit(story, slurm, place) for story, place in zip(stories, places, strict=True)}
