@@ -20,6 +20,7 @@ class Supervised:
     def __init__(self, place, command, *options, out=None, err=None, **environment):
         self.place, self.tag = Path(place), uuid.uuid4().hex
         self.out, self.err = self.place / "out", self.place / "err"
+        self.before = len(self.printed) if self.out.exists() else 0
         words = [sys.executable, "-m", "holdfast", "run", *map(str, options), "--", *map(str, command)]
         with self.out.open("ab") as output, self.err.open("ab") as errors:
             self.process = subprocess.Popen(
@@ -73,7 +74,8 @@ class Supervised:
 
     @property
     def home(self):
-        (home,) = (path.parent for path in self.place.glob(".holdfast/*/supervisor.jsonl"))
+        found = [*self.place.glob(".holdfast/*/supervisor.jsonl"), *self.place.glob("place/supervisor.jsonl")]
+        (home,) = (path.parent for path in found)
         return home
 
     def events(self, kind=None):

@@ -107,6 +107,11 @@ def read(path: Path) -> list[Event]:
             data = file.read()
     except disk.NotPlain:
         return []
+    return parse(data)
+
+
+def parse(data: bytes) -> list[Event]:
+    """The whole lines in `data`, a piece of a journal."""
     found = (_event(line) for line in dict.fromkeys(data.split(b"\n")) if line)
     return [event for event in found if event is not None]
 

@@ -66,6 +66,13 @@ class Ear(AbstractContextManager["Ear"]):
                 self.tell(signal.Signals(number).name)
         return numbers
 
+    def close(self) -> None:
+        """Hear nothing any more, nor let those hear that are started from now on: a scheduler that is asked to requeue a job
+        goes on to end it, and with it, before they have done their work, its own commands.
+        """
+        for number in STOPS:
+            signal.signal(number, signal.SIG_IGN)
+
     def tell(self, reason: str) -> None:
         """Be told to stop, for this reason if for none before."""
         if self.told is None:

@@ -6,6 +6,7 @@ import signal
 import time
 
 from ..cluster.watch import Ends, Grace
+from ..interval import LEAVE_S, SAVE_MARGIN
 from ..job import Job
 from .ear import Ear
 
@@ -22,6 +23,7 @@ class Time:
     def __init__(self, job: Job | None, grace_s: float | None, lead_s: float) -> None:
         self._job, self._grace_option_s, self.lead_s = job, grace_s, lead_s
         self._ends, self._grace = Ends(job), Grace(job)
+        self.save_s = 0.0  # what the last save may take, when that is known
 
     def look(self) -> None:
         """Take in what the scheduler has answered meanwhile. Never waits."""
@@ -39,7 +41,8 @@ class Time:
     def stop_due_s(self) -> float | None:
         """When the command has to be told to stop, should nobody else do it."""
         left_s = self.left_s()
-        return None if left_s is None else time.monotonic() + left_s - self.lead_s
+        need_s = SAVE_MARGIN * self.save_s + LEAVE_S if self.save_s else 0.0
+        return None if left_s is None else time.monotonic() + left_s - max(self.lead_s, need_s)
 
     def grace_s(self, number: int) -> float:
         """From that signal on, as far as it is known now."""

@@ -35,6 +35,7 @@ SHOWN_LINES = 20
 SCRIPT = "job.sh"  # what `holdfast submit` has submitted
 TOGETHER_S = 1.0  # a scheduler tells the processes of a job one after another: perhaps us next
 CARRIED = ("deadline", judge.LATE)  # untold reasons to leave, for which the job is carried on
+MEASURED_S = 30.0  # between two looks at how long the run's saves take
 LATE_SHARE = 0.02  # of the time left at its start by which a program may stop too early
 
 
@@ -89,6 +90,7 @@ class _Supervisor:
     attempts: list[Attempt] = field(default_factory=list)
     kept: Kept | None = None
     tail: str = ""
+    measured_s: float = 0.0
     outer: Path | None = field(default_factory=outermost.supervisor)  # then it speaks for the job
     witness: Witness = field(init=False)
     time: Time = field(init=False)
@@ -136,6 +138,7 @@ class _Supervisor:
         if self.kept is not None:
             self.kept.begin()
         self.witness.before()
+        self.time.save_s = self.witness.save_s
         began_s, began_unix_s = time.monotonic(), time.time()
         start = Start(
             self.program,
@@ -238,6 +241,7 @@ class _Supervisor:
             return None
         if not self.options.requeue:
             return f"job {self.job.id} is not requeued: --no-requeue"
+        self.ear.close()
         before = [event for event in read(self.place.journal) if event["event"] == "requeued"]
         return carry.carry_on(
             self.job,
@@ -279,6 +283,9 @@ class _Supervisor:
         return left_s <= self.options.lead_s * 1.5 + LATE_SHARE * left_at_start_s
 
     def _look(self, pids: Sequence[int]) -> None:
+        if self.time.left_s() is not None and time.monotonic() >= self.measured_s + MEASURED_S:
+            self.witness.look()
+            self.time.save_s, self.measured_s = self.witness.save_s, time.monotonic()
         if self.kept is not None:
             self.kept.look(pids)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +13,8 @@ from ..cluster import outermost
 from ..errors import StoreError
 from ..store.format import Name, parse_name
 from ..store.store import Store
+
+LOOKED_AT_BYTES = 1 << 18  # of the end of a journal that grows
 
 
 class Said(NamedTuple):
@@ -29,13 +33,27 @@ class Witness:
         self._furthest: dict[Path, tuple[int, int]] = {}
         self._attempts: dict[Path, int] = {}
         self.run: Path | None = outermost.run_of(place)
+        self.save_s = 0.0  # what the run's saves have taken, at most
         self.before()
+
+    def _take_saves(self, events: Iterable[journal.Event]) -> None:
+        self.save_s = max([self.save_s, *(event["save_s"] for event in events if event["event"] == "saved")])
 
     def before(self) -> None:
         """Look at the run as it is before a start."""
         if self.run is not None:
-            self._attempts[self.run] = max([0, *(log.attempt for log in journal.logs(self.run))])
+            logs = journal.logs(self.run)
+            self._attempts[self.run] = max([0, *(log.attempt for log in logs)])
+            self._take_saves([event for log in logs[-1:] for event in log.events])
             self._furthest[self.run] = max(self._furthest.get(self.run, (-1, 0)), _newest(self.run))
+
+    def look(self) -> None:
+        """While it runs: learn how long its saves take."""
+        self.run = outermost.run_of(self._place)
+        if self.run is not None:
+            for log in sorted(self.run.glob("attempts/*/attempt-*.jsonl"), key=lambda path: path.stat().st_mtime)[-1:]:
+                with suppress(OSError):
+                    self._take_saves(_last_events(log))
 
     def after(self, began_unix_s: float) -> Said:
         """What that start, which began then, has left."""
@@ -56,6 +74,12 @@ class Witness:
         if last.get("event") not in journal.CLOSING:
             return Said(progressed=progressed)
         return Said(str(last["event"]), str(last.get("reason") or last.get("error") or ""), progressed)
+
+
+def _last_events(path: Path) -> list[journal.Event]:
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOOKED_AT_BYTES))
+        return journal.parse(file.read())
 
 
 def _newest(run: Path) -> tuple[int, int]:
