@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -162,6 +163,16 @@ def cancel(ids: Sequence[str]) -> None:
         ClusterError: refused, with Slurm's words.
     """
     _obeyed(["scancel", *ids])
+
+
+def kills_its_step(command: Sequence[str], number: int) -> bool:
+    """Whether this signal makes `srun` kill what it has started, or ask for another one, instead of handing it on."""
+    return os.path.basename(command[0]) == "srun" and number not in (signal.SIGUSR1, signal.SIGUSR2)
+
+
+def signal_to_steps(job: Job, number: int) -> list[str]:
+    """The command that sends a signal to all tasks of the job's steps, and not to its batch shell."""
+    return ["scancel", f"--signal={signal.Signals(number).name.removeprefix('SIG')}", job.id]
 
 
 def batch_script(job: Job) -> str:

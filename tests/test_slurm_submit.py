@@ -1,0 +1,205 @@
+"""`holdfast submit` on a real Slurm: what it submits goes on until it is done, and then leaves the queue.
+
+Each interruption is asserted from Slurm's own record. The stories begin together and mostly wait.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from real_slurm import beside
+from toy import Toy
+
+HOLDFAST = Path(sys.executable).parent / "holdfast"
+TRAIN = f"""
+import os, random, sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from toy import Toy, new_run
+random.seed(1)
+toy = Toy()
+with new_run("runs/toy", toy, every=None) as run:
+    for step in run.steps(int(sys.argv[1])):
+        time.sleep(0 if os.path.exists("fast") else 0.05)  # until the last interruption is behind us
+        toy.learn(step)
+        if step % 20 == 19:
+            print("step", step + 1, flush=True)
+print("final", toy.value)
+"""
+
+
+def final(steps):
+    """What the uninterrupted run prints at its end."""
+    state = random.getstate()
+    random.seed(1)
+    toy = Toy()
+    for step in range(steps):
+        toy.learn(step)
+    random.setstate(state)
+    return f"final {toy.value}\n"
+
+
+def call(slurm, place, *words):
+    """`holdfast WORDS` in `place`, as a user of this cluster."""
+    (place / "train.py").write_text(TRAIN)
+    environment = {**slurm.environment, "PATH": f"{HOLDFAST.parent}:{os.environ['PATH']}"}
+    return subprocess.run(
+        [HOLDFAST, *map(str, words)],
+        check=False,
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def submit(slurm, place, *words):
+    """The new job's id and its output file."""
+    done = call(slurm, place, "submit", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return answer["job"], place / answer["output"]
+
+
+def text(path):
+    return path.read_text() if path.exists() else ""
+
+
+def until_says(slurm, output, word):
+    slurm.until(lambda: word in text(output))
+
+
+def until_resumed(slurm, output, starts):
+    """Once so many starts have come far enough to have a new step behind them."""
+    slurm.until(lambda: len(re.findall(r"(?:starts fresh|resumes at).*\n(?:.*\n)*?step", text(output))) >= starts)
+
+
+def end_in(slurm, job, seconds):
+    """The time limit comes so soon."""
+    slurm.ask("scontrol", "update", f"JobId={job}", f"EndTime=now+{seconds}")
+
+
+def gone(slurm, job):
+    """Once nothing of it waits or runs."""
+    live = "PENDING,RUNNING,COMPLETING,SUSPENDED"
+    slurm.until(lambda: not slurm.ask("squeue", "-h", "-j", job, "-t", live))
+
+
+@beside
+def test_a_submitted_command_runs_to_its_end(slurm, place):
+    """Once, and its output is where submit said."""
+    job, output = submit(slurm, place, "--time", "5", "--", "python", "train.py", 20)
+    assert "COMPLETED" == slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED")["JobState"]
+    assert text(output).endswith(f"step 20\n{final(20)}")
+    assert place / f".holdfast/train/slurm-{job}.out" == output
+    assert ["COMPLETED"] == slurm.endings(job)
+
+
+@beside
+def test_a_time_limit_is_survived_twice(slurm, place):
+    """Requeued under its own id; the output of all three starts is in one file."""
+    job, output = submit(slurm, place, "--time", "5", "--lead", "8", "--", "python", "train.py", 3000)
+    for restarts in ("1", "2"):
+        until_resumed(slurm, output, int(restarts))
+        end_in(slurm, job, 5)
+        slurm.until(lambda restarts=restarts: slurm.show(job)["Restarts"] == restarts)
+    (place / "fast").touch()
+    slurm.wait(job, "COMPLETED")
+    assert text(output).endswith(final(3000))
+    assert [1, 1] == [text(output).count(f"step {step}\n") for step in (20, 3000)]
+    assert ["TIMEOUT", "PENDING", "TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(job)
+
+
+@beside
+def test_a_chain_of_ten_goes_on_from_task_to_task_and_ends_with_the_work(slurm, place):
+    """The first task runs out of time, the second finishes, and the eight that are left never begin."""
+    job, output = submit(slurm, place, "--time", "5", "--lead", "8", "--chain", 10, "--", "python", "train.py", 3000)
+    until_resumed(slurm, output, 1)
+    end_in(slurm, f"{job}_1", 5)
+    assert "75:0" == slurm.wait(f"{job}_1", "FAILED", "TIMEOUT")["ExitCode"]
+    (place / "fast").touch()
+    slurm.wait(f"{job}_2", "COMPLETED")
+    gone(slurm, job)
+    assert text(output).endswith(final(3000))
+    assert ["CANCELLED"] == slurm.endings(job)  # the array's own id is that of the tasks which never began
+    assert 2 == text(output).count("(attempt ")
+    assert 1 == text(output).count("starts fresh")
+
+
+@beside
+def test_a_task_that_starts_after_the_work_is_done_ends_at_once(slurm, place):
+    """Where the rest could not be cancelled: an array of the same directory sees that it is over, another one does not."""
+    job, output = submit(slurm, place, "--time", "5", "--chain", 3, "--hold", "--", "python", "train.py", 20)
+    (place / f".holdfast/train/done-{job}").touch()
+    slurm.ask("scontrol", "release", job)
+    gone(slurm, job)
+    assert 3 == text(output).count("an earlier task of this array has finished the work")
+    assert "step" not in text(output)
+    again, output = submit(slurm, place, "--time", "5", "--chain", 3, "--", "python", "train.py", 20)
+    gone(slurm, again)
+    assert text(output).endswith(final(20))
+
+
+@beside
+def test_a_notice_while_the_data_set_is_staged_does_not_end_the_job(slurm, place):
+    """The shell ignores it, and holdfast, once it is there, sees that the time is short: the job is carried on."""
+    source = place / "data"
+    source.mkdir()
+    (source / "a").write_text("1")
+    words = ["--setup", f"export SLURM_TMPDIR={place}/node", "--stage", "data", "--lead", "100", "--time", "5"]
+    words += ["--setup", "echo staging; until [ -e staged ]; do sleep 0.2; done"]
+    job, output = submit(slurm, place, *words, "--", "python", "train.py", 3000)
+    until_says(slurm, output, "staging")
+    end_in(slurm, job, 90)
+    slurm.until(lambda: f"job_signal: {signal.SIGUSR1} of running JobId={job} successful" in slurm.log())
+    (place / "staged").touch()
+    slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
+    (place / "fast").touch()
+    slurm.wait(job, "COMPLETED")
+    assert text(output).endswith(final(3000))
+    assert "1" == (place / "node/data/a").read_text()
+
+
+@beside
+def test_a_step_of_srun_hears_of_a_notice_and_of_the_end(slurm, place):
+    """Srun hands SIGUSR1 on; at SIGTERM it would kill its tasks, so they are told past it."""
+    job, output = submit(slurm, place, "--time", "5", "--", "srun", "python", "train.py", 3000)
+    until_resumed(slurm, output, 1)
+    slurm.ask("scancel", "--batch", "--signal=USR1", job)
+    assert "75:0" == slurm.wait(job, "FAILED")["ExitCode"]
+    assert 1 == text(output).count("stopped by SIGUSR1 at step")
+    job, output = submit(slurm, place, "--time", "5", "--", "srun", "python", "train.py", 3000)
+    until_resumed(slurm, output, 1)
+    slurm.ask("scancel", "--batch", "--signal=TERM", job)
+    assert "75:0" == slurm.wait(job, "FAILED")["ExitCode"]
+    assert 1 == text(output).count("stopped by SIGTERM at step")
+    (place / "fast").touch()
+    job, output = submit(slurm, place, "--time", "5", "--", "srun", "python", "train.py", 3000)
+    slurm.wait(job, "COMPLETED")
+    assert text(output).endswith(final(3000))
+
+
+@beside
+def test_a_partition_that_does_not_exist_is_one_line_and_exit_6(slurm, place):
+    """Slurm's own words; and nothing is in the queue."""
+    done = call(slurm, place, "submit", "-p", "nope", "--job-name", "nowhere", "--", "python", "train.py", 20)
+    assert (6, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert "invalid partition specified: nope" in done.stderr
+    assert "" == slurm.ask("squeue", "-h", "-n", "nowhere")
+
+
+@beside
+def test_a_doctor_asks_the_real_slurm(slurm, place):
+    """What it is set to, and of the partition that is named."""
+    done = call(slurm, place, "doctor", "--partition", "preempt", "--json")
+    checks = {check["name"]: check["what"] for check in json.loads(done.stdout)["checks"]}
+    assert 0 == done.returncode
+    assert "preempt: 10 s of grace, then REQUEUE" == checks["preemption"]
+    assert "10 s from SIGTERM to SIGKILL" == checks["KillWait"]
+    assert checks["scheduler"].startswith("Slurm ")
+    assert ["train.py"] == [path.name for path in place.iterdir()]
