@@ -510,6 +510,13 @@ def test_a_full_disk_does_not_keep_a_job_from_going_on(fakes):
     assert "requeued" == carried(Lines(error=NoSpace("full"))).how
 
 
+def test_a_job_of_another_scheduler_is_not_taken_for_one_of_slurms(fakes):
+    """Its number means nothing here."""
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    assert "unclear" == carried(Lines(), here=HERE._replace(scheduler="pbs")).how
+    assert [] == fakes.calls
+
+
 def test_no_scheduler_command_raises_out_of_it(fakes):
     """Whatever is or is not on PATH."""
     assert "failed" == carried(Lines()).how

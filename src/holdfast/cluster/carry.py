@@ -59,6 +59,10 @@ def carry_on(
     scheduler is away it tries again, for `patience_s`; `meanwhile` gets a line at the first failure. Never raises, never
     speaks: the caller says the line.
     """
+    if job.scheduler != "slurm":
+        return Carried(
+            "unclear", "unclear", f"job {job.id}: nobody asks {job.scheduler}; its own rules decide what follows"
+        )
     turn = _Turn(job, heard, journal, tuple(places), limit, successor)
     give_up_s, wait_s = time.monotonic() + patience_s, FIRST_WAIT_S
     while True:
