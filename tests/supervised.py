@@ -17,7 +17,7 @@ PATIENCE_S = 60
 class Supervised:
     """One `holdfast run` in the directory `place`, its output in files there unless pipes are wanted."""
 
-    def __init__(self, place, command, *options, out=None, err=None, **environment):
+    def __init__(self, place, command, *options, out=None, err=None, alone=False, **environment):
         self.place, self.tag = Path(place), uuid.uuid4().hex
         self.out, self.err = self.place / "out", self.place / "err"
         self.before = len(self.printed) if self.out.exists() else 0
@@ -27,6 +27,7 @@ class Supervised:
                 words,
                 cwd=place,
                 stdin=subprocess.DEVNULL,
+                start_new_session=alone,
                 stdout=output if out is None else out,
                 stderr=errors if err is None else err,
                 env={**os.environ, "SUPERVISED_TAG": self.tag, "PYTHONUNBUFFERED": "1", **environment},

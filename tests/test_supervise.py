@@ -273,6 +273,17 @@ def test_a_signal_during_the_childs_start_is_heard_by_it(tmp_path):
         assert 75 == it.end()
 
 
+def test_a_signal_at_the_very_end_changes_no_exit_code(tmp_path):
+    """The interpreter takes a moment to leave; the outcome was settled before."""
+    words = [sys.executable, "-c", SLOW_END]
+    for _ in range(3):
+        process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert b"leaving\n" == process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert 75 == process.wait(60)
+        process.stdout.close()
+
+
 def test_ignored_signals_stay_ignored(tmp_path):
     """`nohup holdfast run -- ...` outlives the terminal, and so does its command."""
     words = f"trap '' HUP; exec {sys.executable} -m holdfast run -- bash -c 'kill -HUP $$ $PPID; echo alive'"
@@ -291,6 +302,17 @@ def test_a_batch_script_may_ignore_the_notice_until_it_is_heard(tmp_path):
     process.send_signal(signal.SIGUSR1)
     assert 75 == process.wait(60)
     assert "ready\ngot USR1\n" == (tmp_path / "out").read_text()
+
+
+SLOW_END = """
+import atexit, os, sys, time
+from holdfast.cli import main
+atexit.register(lambda: (os.write(1, b"leaving\\n"), time.sleep(0.3)))
+stops = "trap 'exit 75' TERM; kill -TERM $(cat pid); while :; do sleep 0.05; done"
+sys.argv = ["holdfast", "run", "--", "bash", "-c", stops]
+open("pid", "w").write(str(os.getpid()))
+main()
+"""
 
 
 # What it leaves behind -------------------------------------------------------------------------------------------
@@ -358,10 +380,10 @@ def test_zombies_of_orphans_are_reaped_while_the_command_runs(tmp_path):
 def test_nothing_goes_on_when_the_supervisor_is_killed(tmp_path, whole_group):
     """SIGKILL gives it no time for a word: daemons and all end within a moment."""
     command = python(DAEMON.replace("time.sleep(0.3)", "time.sleep(600)"), "0")
-    with Supervised(tmp_path, command) as it:
+    with Supervised(tmp_path, command, alone=True) as it:
         ready(it, "daemon")
         if whole_group:
-            os.kill(it.process.pid, signal.SIGKILL)
+            os.killpg(it.process.pid, signal.SIGKILL)
         else:
             it.process.kill()
         it.process.wait()

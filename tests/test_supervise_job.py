@@ -233,6 +233,29 @@ def test_a_signal_to_all_processes_is_not_taken_for_the_commands_own_stop(tmp_pa
     assert ["scontrol requeue 120"] == requeues(fakes)
 
 
+def test_a_command_that_was_told_before_us_is_not_started_again_in_a_doomed_job(tmp_path, fakes):
+    """Of a preemption with grace, only the tasks of srun hear at first: Slurm says that it is one."""
+    now = str(int(time.time()))
+    fakes.job(StartTime=str(int(now) - 100), PreemptTime=now)
+    with Supervised(tmp_path, train(tmp_path)) as it:
+        until(lambda: "step" in it.printed)
+        os.kill(it.events("start")[0]["pid"], 15)
+        assert 75 == it.end()
+    assert 1 == len(it.events("start"))
+    assert ["scontrol requeue 120"] == requeues(fakes)
+    assert "stopped by what ends the job; run me again\nholdfast: job 120: preempted; requeued\n" in it.said
+
+
+def test_a_command_that_somebody_else_has_told_goes_on_in_the_same_job(tmp_path, fakes):
+    """`scancel --signal`, or kill: the job has time left, and so has the command."""
+    with Supervised(tmp_path, train(tmp_path)) as it:
+        until(lambda: "step" in it.printed)
+        os.kill(it.events("start")[0]["pid"], 15)
+        assert 0 == it.end()
+    assert 2 == len(it.events("start"))
+    assert [] == requeues(fakes)
+
+
 def test_jobs_from_one_directory_do_not_meet(tmp_path, fakes):
     """Each has a place of its own, with its job's id, of an array with its task's."""
     supervised(tmp_path, [sys.executable, script(tmp_path, "pass")], SLURM_ARRAY_JOB_ID="120", SLURM_ARRAY_TASK_ID="3")

@@ -331,6 +331,17 @@ def test_a_crash_leaves_no_half_checkpoint(tmp_path, program, there):
     assert 8 == shelf.last(orderly=True)
 
 
+def test_what_shows_by_itself_that_it_is_whole_is_kept_at_once(tmp_path, program, there):
+    """Also after a crash: some formats end with a mark."""
+    shelf = Kept(tmp_path / "run", program)
+    shelf.begin()
+    program.found = Checkpoint([there], 1, whole=True)
+    assert 1 == shelf.look([])
+    there.write_text("later")
+    program.found = Checkpoint([there], 2, whole=True)
+    assert 2 == shelf.last(orderly=False)
+
+
 def test_without_steps_of_its_own_they_are_counted(tmp_path, program, there):
     """And a count that falls back goes on from what is there: a checkpoint is never overwritten."""
     shelf = Kept(tmp_path / "run", program)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from ..apps.command import Command
+from .. import disk
+from ..apps import known
 from ..apps.program import Program
 from ..cluster import chain as links
 from ..cluster.carry import MOST_REQUEUES
@@ -103,8 +104,6 @@ def command(
 
 
 def _program(app: str | None, place: Path) -> Program:
-    if app is None:
-        return Command()
-    from ..apps import known
-
-    return known.program(app, Path.cwd(), place)
+    if app is not None:
+        disk.make_dirs(place / "app")
+    return known.program(app, Path.cwd(), place / "app")

@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Self
+from typing import Self
 
 from .child import SIGNALS
 from .warden import adopt
@@ -28,21 +28,19 @@ class Ear(AbstractContextManager["Ear"]):
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
         self._theirs.setblocking(False)
-        self._previous: dict[int, Any] = {}
         self._fd = -1
 
     def __enter__(self) -> Self:
         self._fd = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
             if number not in IGNORED or signal.getsignal(number) is not signal.SIG_IGN:
-                self._previous[number] = signal.signal(number, lambda *_: None)
+                signal.signal(number, lambda *_: None)
         adopt(orphans=True)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()  # this process is about to end, and with which code has been decided
         adopt(orphans=False)
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
         signal.set_wakeup_fd(self._fd)
         self._ours.close()
         self._theirs.close()

@@ -46,7 +46,8 @@ def writes(pids: Collection[int], files: Collection[Path]) -> bool:
 
 
 def _all() -> Iterator[Process]:
-    for name in os.listdir("/proc"):
+    """None where there is no /proc: then only the command's group is looked after."""
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdecimal():
             try:
                 text = Path("/proc", name, "stat").read_text(encoding="utf-8", errors="replace")

@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.program import Ended, Program
-from ..cluster import carry, outermost
-from ..cluster.cause import Heard
-from ..errors import ChildError
+from ..cluster import carry, outermost, slurm
+from ..cluster.cause import Heard, cause
+from ..errors import ChildError, ClusterError
 from ..job import Job, job
-from ..journal import read
 from ..provenance import redact
 from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
@@ -34,7 +33,9 @@ from .witness import Said, Witness
 SHOWN_LINES = 20
 SCRIPT = "job.sh"  # what `holdfast submit` has submitted
 TOGETHER_S = 1.0  # a scheduler tells the processes of a job one after another: perhaps us next
-CARRIED = ("deadline", judge.LATE)  # untold reasons to leave, for which the job is carried on
+DOOMED = "what ends the job"
+CARRIED = ("deadline", judge.LATE, DOOMED)  # untold reasons to leave, for which the job is carried on
+ASKED_S = 60.0
 MEASURED_S = 30.0  # between two looks at how long the run's saves take
 LATE_SHARE = 0.02  # of the time left at its start by which a program may stop too early
 
@@ -74,8 +75,9 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
     here = job()
     begin = {"command": redact(command), "cwd": str(Path.cwd()), "job": here._asdict() if here else None}
     with Ear() as ear:
-        root = Path("runs" if options.keeps else ".holdfast")
-        place = enter(options.directory, options.name or name_of(command), root, begin)
+        name = options.name or name_of(command)
+        chosen = Path("runs", name) if options.keeps and options.directory is None else options.directory
+        place = enter(chosen, name, Path(".holdfast"), begin)
         return _Supervisor(command, program(place.path), options, ear, place, here).run()
 
 
@@ -91,6 +93,7 @@ class _Supervisor:
     kept: Kept | None = None
     tail: str = ""
     measured_s: float = 0.0
+    asked_s: float = -ASKED_S
     outer: Path | None = field(default_factory=outermost.supervisor)  # then it speaks for the job
     witness: Witness = field(init=False)
     time: Time = field(init=False)
@@ -125,6 +128,8 @@ class _Supervisor:
             self.place.record("next", do=following.do, why=following.why, wait_s=round(following.wait_s, 3))
             if following.do in {"done", "leave", "fail"}:
                 return following
+            if self.attempts[-1].reason.startswith("SIG") and self._is_doomed():
+                return Next("leave", DOOMED)
             self._tell(following)
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
 
@@ -218,7 +223,7 @@ class _Supervisor:
         self._close_store()
         self.place.close("stop", reason=reason, exit_code=code)
         say(f"{self._name}: {self._parting(reason, code)}")
-        carried = self._carry_on() if self.ear.told or last.why in CARRIED else None
+        carried = self._carry_on(last) if self.ear.told or last.why in CARRIED else None
         if carried is not None:
             say(carried)
         return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
@@ -235,18 +240,19 @@ class _Supervisor:
         )
         return f"stopped, {reason}; {release}run me again" if release else f"stopped by {reason}; run me again"
 
-    def _carry_on(self) -> str | None:
+    def _carry_on(self, last: Next) -> str | None:
         """The last act in a job: requeue it, if the scheduler's own evidence says why it was told to stop; the line to say."""
         if self.job is None or self.outer is not None or not outermost.speaks(self.job):
             return None
         if not self.options.requeue:
             return f"job {self.job.id} is not requeued: --no-requeue"
         self.ear.close()
-        before = [event for event in read(self.place.journal) if event["event"] == "requeued"]
         return carry.carry_on(
             self.job,
-            Heard(self.ear.told or "deadline", self.ear.told_unix_s or time.time()),
-            carry.Journal(self.place.record, len(before)),
+            Heard(
+                self.ear.told or ("SIGTERM" if last.why == DOOMED else "deadline"), self.ear.told_unix_s or time.time()
+            ),
+            carry.Journal(self.place.record, self.place.count("requeued")),
             places=self._places,
             limit=self.options.max_requeues,
             successor=script if (script := self.place.path / SCRIPT).is_file() else None,
@@ -274,6 +280,19 @@ class _Supervisor:
 
     def _for_program(self, left_s: float | None) -> float | None:
         return None if left_s is None else max(left_s - self.options.lead_s, 1.0)
+
+    def _is_doomed(self) -> bool:
+        """Whether the scheduler is ending the job, and has told the command before us: srun's tasks hear of a preemption first."""
+        if self.job is None or self.outer is not None or not outermost.speaks(self.job):
+            return False
+        if time.monotonic() < self.asked_s + ASKED_S:
+            return False
+        self.asked_s = time.monotonic()
+        try:
+            why = cause(Heard("SIGTERM", time.time()), self.job.restart_count, slurm.seen(self.job))
+        except ClusterError:
+            return False
+        return why != "unclear"
 
     def _is_late(self, left_at_start_s: float | None) -> bool:
         """Whether another start in this job is not worth it: the program may have stopped for want of time."""

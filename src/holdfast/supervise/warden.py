@@ -132,14 +132,15 @@ def _attend(link: socket.socket, wakeup: socket.socket, pid: int) -> None:
             return
         killing = killing or orders is None or signal.SIGKILL in orders
         if killing:
+            if not ended:
+                _send_group(pid, signal.SIGKILL)
             kill_all()
             continue
         for number in orders or b"":
             if ended:
                 _send(processes.descendants(os.getpid()), number)
             else:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, number)
+                _send_group(pid, number)
 
 
 def _orders(link: socket.socket) -> bytes | None:
@@ -169,6 +170,11 @@ def _reap(child: int) -> tuple[int | None, bool]:
 def _say(link: socket.socket, line: str) -> None:
     with suppress(OSError):  # nobody listens any more: the next look says so
         link.sendall(f"{line}\n".encode())
+
+
+def _send_group(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
 
 
 def _send(pids: Sequence[int] | set[int], number: int) -> None:
