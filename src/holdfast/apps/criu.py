@@ -28,12 +28,12 @@ _PROC = Path("/proc")
 
 
 class Criu:
-    """One program. Its output goes to `output.txt` in the supervisor's directory, and each dump into one of its own."""
+    """One program. Its output goes to `output.txt` in the supervisor's directory, its dump to `images`."""
 
     def __init__(self, work: Path, room: Path) -> None:
         del work
         self._room = room
-        self._images = room / "start-0"
+        self._images = room / "images"
         self._written: list[Path] = []  # files that it had open for writing when it was told to stop
         self._found: Checkpoint | None = None
         self._asked = self._resumed = False
@@ -45,7 +45,7 @@ class Criu:
             raise UsageError("--app criu: there is no criu on PATH; build CRIU 4.2 or later (docs/apps.md)")
         if not command:
             raise UsageError("--app criu: no command; write it as in `-- ./simulate input.txt`")
-        self._images = rooms.fresh(self._room)
+        rooms.emptied(self._images)
         self._written, self._found = [], None
         self._asked, self._resumed = False, checkpoint is not None
         if checkpoint is None:

@@ -16,20 +16,21 @@ from pathlib import Path
 from ..errors import UsageError
 from . import rooms
 from .program import Checkpoint, Ended, Verdict
-from .take import Look, look, looks
+from .take import Look, look, looks, take
 
 INTERVAL_S = 900
+ASK = 'while kill -0 "$1"; do dmtcp_command --coord-port "$(cat "$0")" --kcheckpoint; sleep 0.5; done 2>/dev/null'
 NO_IMAGE = 99  # also of a program whose coordinator was killed
 FELL = {139, -signals.SIGSEGV}  # over a cut image
 
 
 class Dmtcp:
-    """One computation. Each start writes its images into a directory of its own, `start-N` in the supervisor's."""
+    """One computation. Its images go to `images` in the supervisor's directory, and on from there into the store."""
 
     def __init__(self, work: Path, room: Path, environment: Mapping[str, str] = os.environ) -> None:
         del work
-        self._room, self._environment = room, environment
-        self._images = room / "start-0"
+        self._environment = environment
+        self._images = room / "images"
         self._asked: dict[Path, Look] | None = None  # the images when it was told to stop
         self._resumed = False
 
@@ -41,17 +42,20 @@ class Dmtcp:
             raise UsageError(f"--app dmtcp: there is no {start} on PATH; build DMTCP 4.2 or later (docs/apps.md)")
         if not command:
             raise UsageError("--app dmtcp: no command; write it as in `-- ./simulate input.txt`")
-        self._images = rooms.fresh(self._room)
+        rooms.emptied(self._images)
         self._asked, self._resumed = None, checkpoint is not None
         interval = self._environment.get("DMTCP_CHECKPOINT_INTERVAL", str(INTERVAL_S))
-        coordinator = ["--new-coordinator", "--coord-port", "0", "--port-file", str(self._port)]
+        launch = ["env", f"DMTCP_CHECKPOINT_DIR={self._images}", start]  # the coordinator knows no --ckptdir on restart
+        coordinator = ["--new-coordinator", "--coord-port", "0", "--port-file", str(self._images / "port")]
         places = ["--ckptdir", str(self._images), "--interval", interval]
         if checkpoint is None:
-            return [start, *coordinator, *places, *command]
+            return [*launch, *coordinator, *places, *command]
         images = sorted(str(path) for path in checkpoint.glob("*.dmtcp"))
         if not images:
             raise UsageError(f"{checkpoint}: holds no image of DMTCP; another program's? Give another --run")
-        return [start, *coordinator, *places, *images]
+        beside = [path for path in checkpoint.glob("*_files/**/*") if path.is_file()]
+        take(Checkpoint(beside, root=checkpoint), self._images)  # it looks for these where it once saved them
+        return [*launch, *coordinator, *places, *images]
 
     def checkpoint(self) -> Checkpoint | None:
         """The images, when the coordinator has written its script after them and none is half-way."""
@@ -65,22 +69,16 @@ class Dmtcp:
         return Checkpoint([*sorted(images), *sorted(beside)], root=self._images, whole=True)
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
-        """`dmtcp_command --kcheckpoint`; before there is anybody to ask, SIGTERM."""
-        del signal, pid
-        try:
-            port = self._port.read_text(encoding="ascii").strip()
-        except OSError:
-            port = ""
-        if not port:
-            return signals.SIGTERM
+        """Asks for `--kcheckpoint` until the program is gone: while it is being restored, the request is lost in silence."""
+        del signal
         if self._asked is None:
-            self._asked = looks(self._images.glob("*.dmtcp"))
-        return ["dmtcp_command", "--coord-port", port, "--kcheckpoint"]
+            self._asked = looks(self._images.glob("*.dmtcp*"))
+        return ["sh", "-c", ASK, str(self._images / "port"), str(pid)]
 
     def verdict(self, ended: Ended) -> Verdict:
-        """Stopped when images were written after we asked; else the exit code is the program's own."""
-        if self._asked is not None and self.checkpoint() and looks(self._images.glob("*.dmtcp")) != self._asked:
-            return "stopped"
+        """Stopped when an image was begun after we asked; else the exit code is the program's own."""
+        if self._asked is not None and looks(self._images.glob("*.dmtcp*")) != self._asked:
+            return "stopped"  # 0 is what it says then, whatever became of the images
         if ended.code == 0:
             return "done"
         if (
@@ -91,7 +89,3 @@ class Dmtcp:
         ):
             return "damaged"
         return "stopped" if ended.told and (ended.code < 0 or ended.code == NO_IMAGE) else "failed"
-
-    @property
-    def _port(self) -> Path:
-        return self._images / "port"

@@ -7,11 +7,8 @@ from pathlib import Path
 from .. import disk
 
 
-def fresh(room: Path) -> Path:
-    """An empty directory `start-N` in `room`; those of earlier starts are removed, for what they held is in the store."""
-    used = [int(path.name[6:]) for path in room.glob("start-*") if path.name[6:].isdecimal()]
-    for number in used:
-        disk.remove_tree(room / f"start-{number}")
-    path = room / f"start-{max(used, default=0) + 1}"
-    disk.make_dirs(path)
-    return path
+def emptied(room: Path) -> Path:
+    """The directory `room`, with nothing in it: what an earlier start left there is in the store."""
+    disk.remove_tree(room)
+    disk.make_dirs(room)
+    return room

@@ -179,7 +179,7 @@ class Start:
     def _forget_asking(self) -> None:
         for asking in self._asking:
             if asking.poll() is None:
-                asking.kill()
+                os.killpg(asking.pid, signal.SIGKILL)  # a script's own children with it
                 asking.wait()
 
     def _press(self, child: Child) -> None:
