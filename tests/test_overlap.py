@@ -22,8 +22,9 @@ import pytest
 from holdfast import Every, Last, Run, Store
 from holdfast.errors import StoreError
 from holdfast.pages import Data, Wait
-from holdfast.run import overlap
+from holdfast.run import overlap, saving
 from holdfast.run.overlap import Overlap
+from holdfast.run.writer import Writer
 from holdfast.state import snapshot
 from holdfast.state.tree import flatten
 from holdfast.store.shards import Abandoned
@@ -901,7 +902,7 @@ def test_a_write_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch):
     got = len(os.read(reading, 1))  # it is under way
     monkeypatch.setattr(overlap, "time", SimpleNamespace(sleep=lambda _: (looks.release(), time.sleep(0.001))))
 
-    checking = Overlap(lambda leaf, line: None)
+    checking = Overlap(lambda leaf, line: None, lambda: True)
     taken = snapshot.Snapshot(snapshot.Arena(), [], {})
     lent = SimpleNamespace(written=counted.is_set)
     checking._copying = overlap._Copying([], thread.ident)
@@ -926,3 +927,59 @@ def test_a_write_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch):
     thread.join(LONG_S)
     assert all(looked)
     assert "overlap is off: w changed" in str(outcome[0])
+
+
+# Interrupted
+
+
+def ctrl_c(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+BETWEEN: dict[str, tuple[Any, str]] = {
+    "laid out, not given to the writer": (saving, "Flight"),
+    "given to the writer": (Writer, "submit"),
+    "as its thread is started": (threading.Thread, "start"),
+}
+
+
+@pytest.mark.parametrize("kind", BETWEEN)
+def test_a_step_inside_the_block_goes_on_after_ctrl_c_in_a_save(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Nobody makes that copy: neither a step nor the end of the block waits for it, and the next save is made."""
+    where, name = BETWEEN[kind]
+    state, step = adam(net())
+    with Run(tmp_path, state, every=Every(steps=1), keep=Last(99)) as run:
+        with pytest.raises(KeyboardInterrupt):
+            for number in run.steps(9):
+                if number == 6:
+                    run.wait()
+                    monkeypatch.setattr(where, name, ctrl_c)
+                step()
+        monkeypatch.undo()
+        ended = threading.Thread(target=step, daemon=True)
+        ended.start()
+        ended.join(5)
+        assert not ended.is_alive()
+        run.save()
+        expected = state_bits(state)
+    saved = Store(tmp_path).load()
+    assert expected == {name: bits(saved[name]) for name in state}
+
+
+def test_without_threads_a_tried_state_is_copied_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """The system gives none for the writer: each save has returned before the loop goes on, and none waits for itself."""
+
+    def none(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def between(run: Run, number: int) -> None:
+        if number == 6:
+            run.wait()
+            monkeypatch.setattr(Writer, "submit", none)
+            monkeypatch.setattr(overlap, "_place", lambda thread: "where it waits")
+            signal.alarm(20)
+
+    assert trained(tmp_path, adam(net()), steps=9, between=between) == set(range(1, 10))
+    signal.alarm(0)

@@ -149,9 +149,10 @@ class _Copying:
 class Overlap:
     """What of an attempt's periodic saves is copied beside the loop."""
 
-    def __init__(self, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, tell: Callable[[str, str], None], in_flight: Callable[[], bool]) -> None:
         self.steps: list[Steps] = []
         self._tell = tell  # that it is off: which leaf, and the line
+        self._in_flight = in_flight  # whether a save is under way beside the loop
         self._off = False
         self._trusted: set[str] = set()  # leaves that were tried
         self._known: dict[str, int] = {}  # those of the last copy beside the loop, and their places
@@ -217,6 +218,9 @@ class Overlap:
         copying = self._copying
         if copying is None or os.getpid() != self._process:
             return
+        if not self._in_flight():  # Ctrl-C came before it was
+            self.forget()
+            return
         copying.laid_out.wait()
         if copying.live is None:  # what the save ends with says why
             self._copying = None
@@ -232,7 +236,7 @@ class Overlap:
             self._turn_off(copying.verdict)
 
     def forget(self) -> None:
-        """The save was not begun: nobody makes its copy."""
+        """Nothing is copied beside the loop: the save was not begun, or the loop makes it itself."""
         self._trial = self._copying = None
 
     def _lent(self) -> dict[int, Lent]:

@@ -152,7 +152,7 @@ class Session:
         self.saved: format.Name | None = None  # or about to be: the one in flight
         self.flight: Flight | None = None
         self.writer, self.arena = Writer(), Arena()
-        self.overlap = Overlap(self._tell_no_overlap)
+        self.overlap = Overlap(self._tell_no_overlap, lambda: self.writer.in_flight)
         self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
         self.asked = False  # run.save() inside a loop
         self.cramped = False  # there was no memory for a snapshot, and it was told
