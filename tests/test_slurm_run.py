@@ -75,7 +75,7 @@ def test_a_command_that_hangs_at_its_time_limit_is_killed_and_requeued(slurm, pl
     slurm.wait(number, "COMPLETED")
     assert "killed" in [event["event"] for event in told(place, "killed")]
     assert ["TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(number)
-    assert [] == left(number)
+    slurm.until(lambda: not left(number), 10)
 
 
 @beside
@@ -92,7 +92,7 @@ def test_scancel_of_a_supervised_script_stays_ended(slurm, place):
     assert f"job {number} was cancelled, and is not requeued. To go on, type: scontrol requeue {number}" in output(
         place
     )
-    assert [] == left(number)
+    slurm.until(lambda: not left(number), 10)
 
 
 @beside
