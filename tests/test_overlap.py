@@ -510,6 +510,60 @@ def test_what_the_loop_changes_meanwhile_is_not_saved(monkeypatch: pytest.Monkey
         assert [expected[checkpoint.step]] == checkpoint.load()["holdfast"]["vars"]["seen"]
 
 
+MISUSED: dict[str, Callable[[torch.Tensor], object]] = {
+    "turned": lambda weight: weight.t_(),
+    "given other memory": lambda weight: weight.set_(torch.zeros(3)),
+    "given other data": lambda weight: setattr(weight, "data", torch.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("kind", MISUSED)
+def test_a_tensor_of_the_users_over_a_weight_is_saved_as_it_was(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """It is turned, or made another's, right after the safe point: what the writer's thread sees is none of that."""
+    go, real = threading.Event(), Overlap._laid_out
+    held: list[bool] = []
+
+    def laid_out(*given: Any) -> Any:
+        held.append(go.wait(LONG_S))
+        return real(*given)
+
+    monkeypatch.setattr(Overlap, "_laid_out", laid_out)
+    state, step = adam(net())
+    weight = state["model"][0].weight
+
+    def between(run: Run, number: int) -> None:
+        if number:
+            MISUSED[kind](run.vars.weight)
+        go.set()
+        run.wait()
+        run.vars.weight = weight.data
+
+    def and_hold() -> None:
+        step()
+        go.clear()
+
+    assert trained(tmp_path, (state, and_hold), steps=8, between=between) == set(range(1, 9))
+    assert len(held) >= 2
+    for checkpoint in Store(tmp_path).checkpoints():
+        saved = checkpoint.load()
+        assert bits(saved["model"]["0.weight"]) == bits(saved["holdfast"]["vars"]["weight"])
+
+
+def test_an_empty_tensor_in_two_places_comes_back_as_one(staged_by: list[str], tmp_path: Path):
+    """Whoever lays it out."""
+
+    def between(run: Run, number: int) -> None:
+        run.vars.one = run.vars.other = torch.zeros(0)
+
+    trained(tmp_path, adam(net()), steps=8, between=between)
+    assert "holdfast" in staged_by
+    for checkpoint in Store(tmp_path).checkpoints():
+        variables = checkpoint.load()["holdfast"]["vars"]
+        assert variables["one"] is variables["other"]
+
+
 def test_what_cannot_be_kept_is_laid_out_by_the_loop(staged_by: list[str], tmp_path: Path):
     """An array among the variables: nobody knows whose memory it is."""
     numpy = pytest.importorskip("numpy")

@@ -61,14 +61,14 @@ class Steps(Protocol):
 
 
 class Keeping(Protocol):
-    """Leaves that are kept for later: what is lent as it is, copies of the others."""
+    """Leaves that are kept for later: twins of what is lent, over its memory, and copies of the others."""
 
     @property
     def referred(self) -> Collection[int]:
         """The addresses of what was lent."""
 
     def keep(self, leaf: Any) -> Any:
-        """The leaf, or a copy of it. Moving: it cannot be told what else changes it, or it is too large."""
+        """A leaf of our own. Moving: it cannot be told what else changes this one, or it is too large."""
 
     def settle(self) -> None:
         """Moving: leaves that share memory would come apart."""

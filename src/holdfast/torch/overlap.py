@@ -80,16 +80,17 @@ class Steps:
 
 
 class Keeping:
-    """Captured tensors that are kept for later: those over `lent` memory as they are, of the others copies."""
+    """Captured tensors that are kept for later: of those over `lent` memory twins that share it, of the others copies."""
 
     def __init__(self, lent: Mapping[int, Lent]) -> None:
         self._lent = lent
         self.referred: set[int] = set()
         self._copied: list[tuple[int, int]] = []  # from where to where
+        self._copies: dict[int, torch.Tensor] = {}  # by the ids of what was copied: one that stands twice stays one
         self._spare = MOST_BYTES
 
     def keep(self, leaf: Any) -> Any:
-        """The tensor, or a copy of it with all that is saved of it.
+        """A tensor of our own, whose shape and memory nobody changes, with all that is saved of this one.
 
         Raises:
             Moving: it is none of a kind that is known to be alone in its memory, or all copies would be too large.
@@ -107,12 +108,15 @@ class Keeping:
             if found.size_bytes != size or found.shape != leaf.shape:
                 raise Moving
             self.referred.add(start)
-            return leaf
+            return leaf.detach()
+        if id(leaf) in self._copies:
+            return self._copies[id(leaf)]
         self._spare -= size
         copy = leaf.clone() if self._spare >= 0 and not (leaf.is_conj() or leaf.is_neg()) else None
         if copy is None or copy.stride() != leaf.stride():
             raise Moving
         self._copied.append((start, start + size))
+        self._copies[id(leaf)] = copy
         return copy
 
     def settle(self) -> None:
