@@ -114,6 +114,21 @@ def slurm(tmp_path_factory):
     return cluster
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Of several workers, one gets all files with stories, and first; the others share the rest."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    files = Path(__file__).parent.glob("test_*.py")
+    telling = {path.name for path in files if "\n@beside\n" in path.read_text(encoding="utf-8")}
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "slurm" if Path(nodeid.split("::")[0]).name in telling else nodeid
+
+    return Scheduling(config, log)
+
+
 def pytest_sessionfinish(session):
     """In the process that began: end the cluster, whichever worker started it."""
     factory = getattr(session.config, "_tmp_path_factory", None)
@@ -134,7 +149,7 @@ def beside(story):
         print(*(begun[story].result() or ()), sep="\n")
 
     test.__name__, test.__doc__, test.story = story.__name__, story.__doc__, story
-    test.pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.xdist_group("slurm")]
+    test.pytestmark = [pytest.mark.slurm, pytest.mark.slow]
     return test
 
 

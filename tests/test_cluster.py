@@ -536,8 +536,9 @@ def test_a_supervisor_is_known_from_the_environment_and_from_its_file(tmp_path):
         for name, value in around.items():
             patch.setenv(name, value)
         with outermost.announced(tmp_path / "x") as environment:
-            assert {"HOLDFAST_SUPERVISOR": str(tmp_path / "x")} == environment
-            assert tmp_path / "x" == outermost.supervisor(environment)
+            assert {"HOLDFAST_SUPERVISOR": str(tmp_path / "x"), "HOLDFAST_SUPERVISOR_JOB": "120:2"} == environment
+            assert tmp_path / "x" == outermost.supervisor(environment)  # a container's own environment
+            assert tmp_path / "x" == outermost.supervisor(around | environment)
             assert tmp_path / "x" == outermost.supervisor(around)
             assert outermost.supervisor({**around, "SLURM_RESTART_COUNT": "3"}) is None
             assert outermost.supervisor({**around, "SLURM_JOB_ID": "121"}) is None

@@ -8,12 +8,13 @@ import os
 import random
 import re
 import signal
+import sys
 import textwrap
 import time
 from pathlib import Path
 
 from holdfast import Store, journal
-from real_slurm import JOB, Slurm, beside
+from real_slurm import ALONE, JOB, Slurm, beside
 from toy import Toy, events
 
 HEAD = f"""
@@ -244,6 +245,41 @@ def test_a_task_of_an_array_is_requeued_alone(slurm, place):
         assert final() in output(place, f"out-{task}.txt")
     assert [("requeued", "time limit")] == carried(place / "1")
     assert ([], "0") == (carried(place / "2"), slurm.show(f"{array}_2")["Restarts"])
+
+
+@beside
+def test_a_heterogeneous_job_is_requeued_by_its_leaders_id(slurm, place):
+    """Both parts of it."""
+    script(place)
+    alone = f"#SBATCH --exclude={ALONE}\n"
+    text = JOB.replace("exec ", f"{alone}#SBATCH hetjob\n{alone}exec ")
+    job = running(slurm, slurm.sbatch(place, script=text), place)
+    slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+2")
+    slurm.until(lambda: "TIMEOUT" in slurm.endings(job))
+    slurm.until(lambda: "(attempt 2)" in output(place))
+    goes_on_to_the_end(slurm, job, place)
+    assert ["TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(job)
+    assert ["TIMEOUT", "PENDING"] == slurm.endings(str(int(job) + 1))[:2]
+    assert [("requeued", "time limit")] == carried(place)
+
+
+@beside
+def test_a_task_with_an_environment_of_its_own_knows_its_supervisor(slurm, place):
+    """srun --export=NONE: the run leaves the job to `holdfast run`, which is outside of it."""
+    script(place)
+    holdfast = Path(sys.executable).parent / "holdfast"
+    text = JOB.replace("exec ", f"exec {holdfast} run --run job -- srun --export=NONE ")
+    job = running(slurm, slurm.sbatch(place, script=text), place)
+    slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+2")
+    slurm.until(lambda: "TIMEOUT" in slurm.endings(job))
+    slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
+    slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED")
+    goes_on_to_the_end(slurm, job, place)
+    assert [] == carried(place)
+    ours = [
+        event["cause"] for event in journal.read(place / "job" / "supervisor.jsonl") if event["event"] == "requeued"
+    ]
+    assert (["time limit"], "1") == (ours, slurm.show(job)["Restarts"])
 
 
 @beside

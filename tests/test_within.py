@@ -69,7 +69,7 @@ def test_a_run_that_stops_in_a_job_requeues_it_as_its_last_act(tmp_path, fakes):
 
 
 OTHERWISE = {
-    "under a supervisor": {"HOLDFAST_SUPERVISOR": "/tmp"},
+    "under a supervisor": {"HOLDFAST_SUPERVISOR": "/tmp", "HOLDFAST_SUPERVISOR_JOB": "120:0"},
     "in a drill": {"HOLDFAST_DRILL": "{}"},
     "in a process that is not number 0": {"SLURM_PROCID": "1"},
     "in a rank of a launcher's": {"RANK": "2"},
@@ -84,6 +84,15 @@ def test_only_the_outermost_process_speaks_for_the_job(tmp_path, fakes, where):
     assert 75 == ended.code, ended
     assert [] == requeues(fakes)
     assert [] == events(tmp_path / "run", "requeued")
+
+
+def test_a_supervisor_of_another_job_does_not_speak_for_this_one(tmp_path, fakes):
+    """A job that was submitted from inside a supervised one inherits its environment; so does another start."""
+    for number, of in enumerate(("119:0", "120:1", "")):
+        (tmp_path / str(number)).mkdir()
+        train = script(tmp_path / str(number), STOPPING)
+        launch(train, HOLDFAST_SUPERVISOR="/tmp", HOLDFAST_SUPERVISOR_JOB=of)
+        assert number + 1 == len(requeues(fakes))
 
 
 def test_a_supervisor_learns_where_the_run_is(tmp_path, fakes):

@@ -18,6 +18,7 @@ from .. import disk
 from ..job import Job, job
 
 SUPERVISOR = "HOLDFAST_SUPERVISOR"
+OF_JOB = "HOLDFAST_SUPERVISOR_JOB"  # the start of the job in which it is: what is submitted from there inherits both
 RUN_HERE = "run-here.json"  # in the supervisor's directory: where the run is that it looks after
 
 # Of one job, only the process with number 0 speaks; launchers inside a job count by themselves.
@@ -50,7 +51,7 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
             disk.make_dirs(place.parent)
             disk.replace_with(place, [msgspec.json.encode(facts) + b"\n"])
     try:
-        yield {SUPERVISOR: str(directory)}
+        yield {SUPERVISOR: str(directory), OF_JOB: _start(here)}
     finally:
         if place is not None:
             with suppress(OSError):
@@ -59,10 +60,10 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
 
 
 def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The directory of the supervisor that speaks for this process; None when there is none."""
-    if environment.get(SUPERVISOR):
-        return Path(environment[SUPERVISOR])
+    """The directory of the supervisor that speaks for this process; None when there is none, or it is another job's."""
     here, place = job(environment), _place(environment)
+    if environment.get(SUPERVISOR) and (here is None or environment.get(OF_JOB, "") == _start(here)):
+        return Path(environment[SUPERVISOR])
     if here is None or place is None:
         return None
     try:
@@ -90,6 +91,10 @@ def run_of(directory: Path) -> Path | None:
         return Path(msgspec.json.decode((directory / RUN_HERE).read_bytes(), type=_RunHere).run)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def _start(here: Job | None) -> str:
+    return f"{here.id}:{here.restart_count}" if here is not None else ""
 
 
 def _place(environment: Mapping[str, str] = os.environ) -> Path | None:

@@ -171,7 +171,7 @@ def kills_its_step(command: Sequence[str], number: int) -> bool:
 
 
 def signal_to_steps(job: Job, number: int) -> list[str]:
-    """The command that sends a signal to all tasks of the job's steps, and not to its batch shell."""
+    """The command that sends a signal to all tasks of the steps of the job that we are in, and not to its batch shell."""
     return ["scancel", f"--signal={signal.Signals(number).name.removeprefix('SIG')}", job.id]
 
 
@@ -305,7 +305,7 @@ def _words(answer: Answer) -> str:
 
 
 def _says_of_a_job(name: str) -> bool:
-    return name.startswith(("SLURM_", "SLURMD_")) and name != "SLURM_CONF"
+    return name.startswith(("SLURM_", "SLURMD_", "HOLDFAST_SUPERVISOR")) and name != "SLURM_CONF"
 
 
 def _number(pattern: str, text: str, what: str) -> float:
