@@ -34,7 +34,7 @@ test: setup  ## the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slurm: setup  ## what needs a real Slurm, on one that it starts as root; prints how long a stop and a restart took
-	$(BIN)/python -m pytest -n 4 --dist loadgroup -m slurm -rP
+	$(BIN)/python -m pytest -n 2 -m slurm -rP
 
 check: lint types  ## under a minute: format, lint, types, fast tests
 	$(BIN)/python -m pytest -n 2 -q -m "not slow and not drill and not system and not slurm"

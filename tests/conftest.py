@@ -4,7 +4,7 @@ import os
 
 from hypothesis import settings
 
-from real_slurm import begun, pytest_sessionfinish, slurm  # noqa: F401  fixtures, and the end of what they begin
+from real_slurm import begun, pytest_sessionfinish, pytest_xdist_make_scheduler, slurm  # noqa: F401
 
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("here", deadline=None)
