@@ -249,7 +249,7 @@ def test_a_held_run_is_not_started_again_until_it_is_released(tmp_path, undistur
         assert (0, told) == (done.returncode, done.stdout)
         os.kill(it.events("start")[-1]["pid"], signal.SIGTERM)
         assert 75 == it.end()
-    assert f"stopped, held; `holdfast release {tmp_path / 'run'}`, then run me again\n" in it.said
+    assert f"stopped, and on hold: `holdfast release {tmp_path / 'run'}`, then run me again\n" in it.said
     assert 0 == hold("release", tmp_path / "run").returncode
     with Supervised(tmp_path, command) as it:
         stepped(it, it.printed.count("step") + 3)
@@ -277,3 +277,47 @@ def test_hold_and_release_do_what_they_say_once(tmp_path):
     assert 3 == done.returncode
     assert "or one in which `holdfast run` has left a supervisor.jsonl" in done.stderr
     assert not Path(tmp_path / "hold").exists()
+
+
+# The real launcher -----------------------------------------------------------------------------------------------
+
+RANKED = """
+    assert os.environ["RANK"] == "0"
+    with new_run(RUN, toy, every=Every(steps=20), keep=Last(3)) as run:
+        for step in run.steps(120):
+            toy.learn(step)
+            print("step", step, flush=True)
+            time.sleep(0.05)
+    print("value", toy.value, flush=True)
+"""
+
+
+def test_a_real_torchrun_is_seen_through(tmp_path):
+    """Told by SIGUSR1, which would kill it, it gets SIGTERM and says 1: we say 75. Its process stopped by somebody: again."""
+    expected = value(launch(script(tmp_path, RANKED), RANK="0").out)
+    (tmp_path / "run").rename(tmp_path / "undisturbed")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", script(tmp_path, RANKED)]
+    with Supervised(tmp_path, torchrun) as it:
+        stepped(it)
+        it.send("USR1")
+        assert 75 == it.end()
+    with Supervised(tmp_path, torchrun) as it:
+        stepped(it, it.printed.count("step") + 5)
+        owner = journal.logs(tmp_path / "run")[-1].owner
+        os.kill(owner["pid"], signal.SIGTERM)
+        assert 0 == it.end()
+    assert expected == value(it.printed)
+    assert [(1, "stopped"), (1, "stopped"), (0, "done")] == [(e["code"], e["verdict"]) for e in it.events("exit")]
+
+
+def test_a_place_that_another_commands_run_has_used_tells_nothing_of_this_one(tmp_path):
+    """The run that was told there is not this command's: nobody can say whether it got further."""
+    supervised(tmp_path, train(tmp_path), "--run", "place")
+    it = supervised(
+        tmp_path,
+        ["bash", "-c", "n=$(cat n || echo 0); echo $((n+1)) > n; sleep 1; [ $n -ge 1 ] || exit 75"],
+        "--run",
+        "place",
+    )
+    assert 0 == it.code
+    assert [None, None] == [event.get("progressed") for event in it.events("exit")][-2:]

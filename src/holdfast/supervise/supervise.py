@@ -14,13 +14,12 @@ from typing import NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.program import Ended, Program
-from ..cluster import carry, outermost, slurm
-from ..cluster.cause import Heard, cause
-from ..errors import ChildError, ClusterError
+from ..cluster import carry, outermost
+from ..errors import ChildError
 from ..job import Job, job
 from ..provenance import redact
 from ..store.checkpoint import Checkpoint
-from ..terminal import say, warn
+from ..terminal import say
 from . import judge
 from .ear import Ear
 from .judge import Attempt, Next
@@ -28,14 +27,17 @@ from .keep import LOOK_S, Kept
 from .limits import LEAD_S, Time
 from .place import Place, enter, name_of
 from .start import LISTENS_S, PERHAPS_S, ROUND_S, Start
+from .within import Within
 from .witness import Said, Witness
 
 SHOWN_LINES = 20
-SCRIPT = "job.sh"  # what `holdfast submit` has submitted
 TOGETHER_S = 1.0  # a scheduler tells the processes of a job one after another: perhaps us next
-DOOMED = "what ends the job"
-CARRIED = ("deadline", judge.LATE, DOOMED)  # untold reasons to leave, for which the job is carried on
-ASKED_S = 60.0
+ENDING = "what ends the job"
+CARRIED = {
+    "deadline": "deadline",
+    judge.LATE: "deadline",
+    ENDING: "SIGTERM",
+}  # untold reasons to leave, for which the job is carried on: as what
 MEASURED_S = 30.0  # between two looks at how long the run's saves take
 LATE_SHARE = 0.02  # of the time left at its start by which a program may stop too early
 
@@ -93,9 +95,8 @@ class _Supervisor:
     kept: Kept | None = None
     tail: str = ""
     measured_s: float = 0.0
-    asked_s: float = -ASKED_S
-    outer: Path | None = field(default_factory=outermost.supervisor)  # then it speaks for the job
     witness: Witness = field(init=False)
+    within: Within = field(init=False)
     time: Time = field(init=False)
     environment: dict[str, str] = field(init=False)
 
@@ -104,6 +105,8 @@ class _Supervisor:
             around.callback(self._close_store)
             try:
                 self.witness = Witness(self.place.path)
+                requeue, limit = self.options.requeue, self.options.max_requeues
+                self.within = Within(self.job, self.place, requeue=requeue, limit=limit)
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
                 around.callback(self.time.close)
                 if self.options.keeps:
@@ -128,8 +131,8 @@ class _Supervisor:
             self.place.record("next", do=following.do, why=following.why, wait_s=round(following.wait_s, 3))
             if following.do in {"done", "leave", "fail"}:
                 return following
-            if self.attempts[-1].reason.startswith("SIG") and self._is_doomed():
-                return Next("leave", DOOMED)
+            if self.attempts[-1].reason.startswith("SIG") and self.within.is_ending():
+                return Next("leave", ENDING)
             self._tell(following)
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
 
@@ -223,41 +226,22 @@ class _Supervisor:
         self._close_store()
         self.place.close("stop", reason=reason, exit_code=code)
         say(f"{self._name}: {self._parting(reason, code)}")
-        carried = self._carry_on(last) if self.ear.told or last.why in CARRIED else None
+        what = self.ear.told or CARRIED.get(last.why)
+        carried = self.within.carry_on(self.ear, what, self._places) if what else None
         if carried is not None:
             say(carried)
         return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
 
     def _parting(self, reason: str, code: int) -> str:
+        """How it stopped, and what is to be done."""
         if not self.attempts:
             return f"stopped by {reason} before it was started; run me again"
         if code != RUN_ME_AGAIN:
             return f"stopped by {reason}: {judge.describe(self.attempts[-1].code)}"
-        release = (
-            f"`holdfast release {next(path for path in self._places if _is_held(path))}`, then "
-            if reason == judge.HELD
-            else ""
-        )
-        return f"stopped, {reason}; {release}run me again" if release else f"stopped by {reason}; run me again"
-
-    def _carry_on(self, last: Next) -> str | None:
-        """The last act in a job: requeue it, if the scheduler's own evidence says why it was told to stop; the line to say."""
-        if self.job is None or self.outer is not None or not outermost.speaks(self.job):
-            return None
-        if not self.options.requeue:
-            return f"job {self.job.id} is not requeued: --no-requeue"
-        self.ear.close()
-        return carry.carry_on(
-            self.job,
-            Heard(
-                self.ear.told or ("SIGTERM" if last.why == DOOMED else "deadline"), self.ear.told_unix_s or time.time()
-            ),
-            carry.Journal(self.place.record, self.place.count("requeued")),
-            places=self._places,
-            limit=self.options.max_requeues,
-            successor=script if (script := self.place.path / SCRIPT).is_file() else None,
-            meanwhile=warn,
-        ).line
+        held = next(filter(_is_held, self._places), None)
+        if reason == judge.HELD:
+            return f"stopped, and on hold: `holdfast release {held}`, then run me again"
+        return f"stopped by {reason}; run me again"
 
     # -- what the parts above ask ----------------------------------------------------------------------------------
 
@@ -280,19 +264,6 @@ class _Supervisor:
 
     def _for_program(self, left_s: float | None) -> float | None:
         return None if left_s is None else max(left_s - self.options.lead_s, 1.0)
-
-    def _is_doomed(self) -> bool:
-        """Whether the scheduler is ending the job, and has told the command before us: srun's tasks hear of a preemption first."""
-        if self.job is None or self.outer is not None or not outermost.speaks(self.job):
-            return False
-        if time.monotonic() < self.asked_s + ASKED_S:
-            return False
-        self.asked_s = time.monotonic()
-        try:
-            why = cause(Heard("SIGTERM", time.time()), self.job.restart_count, slurm.seen(self.job))
-        except ClusterError:
-            return False
-        return why != "unclear"
 
     def _is_late(self, left_at_start_s: float | None) -> bool:
         """Whether another start in this job is not worth it: the program may have stopped for want of time."""

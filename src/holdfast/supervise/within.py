@@ -1,0 +1,57 @@
+"""Within: what the supervisor does about the job that it runs in, if nobody above it speaks for that job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..cluster import carry, outermost, slurm
+from ..cluster.cause import Heard, cause
+from ..errors import ClusterError
+from ..job import Job
+from ..terminal import warn
+from .ear import Ear
+from .place import Place
+
+ASKED_S = 60.0  # between two questions to the scheduler
+SCRIPT = "job.sh"  # what `holdfast submit` has submitted
+
+
+class Within:
+    """The job, from its beginning to the last act."""
+
+    def __init__(self, job: Job | None, place: Place, *, requeue: bool, limit: int) -> None:
+        alone = job is not None and outermost.supervisor() is None and outermost.speaks(job)
+        self._job = job if alone else None
+        self._place, self._requeue, self._limit = place, requeue, limit
+        self._asked_s = -ASKED_S
+
+    def is_ending(self) -> bool:
+        """Whether the scheduler ends the job, and has told the command before us: of a preemption, srun's tasks hear first."""
+        if self._job is None or time.monotonic() < self._asked_s + ASKED_S:
+            return False
+        self._asked_s = time.monotonic()
+        try:
+            why = cause(Heard("SIGTERM", time.time()), self._job.restart_count, slurm.seen(self._job))
+        except ClusterError:
+            return False
+        return why != "unclear"
+
+    def carry_on(self, ear: Ear, what: str, places: Sequence[Path]) -> str | None:
+        """Requeue the job, if the scheduler's own evidence says why it was told to stop by `what`; the line to say."""
+        if self._job is None:
+            return None
+        if not self._requeue:
+            return f"job {self._job.id} is not requeued: --no-requeue"
+        ear.close()
+        script = self._place.path / SCRIPT
+        return carry.carry_on(
+            self._job,
+            Heard(what, ear.told_unix_s or time.time()),
+            carry.Journal(self._place.record, self._place.count("requeued")),
+            places=places,
+            limit=self._limit,
+            successor=script if script.is_file() else None,
+            meanwhile=warn,
+        ).line
