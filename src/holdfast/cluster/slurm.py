@@ -300,7 +300,8 @@ def _obeyed(command: Sequence[str], **options: object) -> Answer:
 
 def _words(answer: Answer) -> str:
     """Slurm's own words, on one line."""
-    said = " ".join((answer.err.strip() or answer.out.strip()).split())
+    lines = (answer.err.strip() or answer.out.strip()).splitlines()
+    said = "; ".join(" ".join(re.sub(r"^\w+: (error|fatal): ", "", line).split()) for line in lines if line.strip())
     return said[:500] or f"exit code {answer.code} and no word"
 
 
