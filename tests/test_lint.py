@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast import journal
 from holdfast.cli import commands
@@ -226,6 +228,14 @@ FAULTS = {
         6,
         CLEAN,
     ),
+    "a word that is no option": (
+        "script-refused",
+        CLEAN.replace("--requeue", "--requeue stray words"),
+        3,
+        CLEAN.replace("--requeue", "--requeue --job-name words"),
+    ),
+    "an option that there is not": ("script-refused", CLEAN.replace("--requeue", "-! --requeue"), 3, CLEAN),
+    "line breaks of DOS": ("script-refused", CLEAN.replace("\n", "\r\n"), 1, CLEAN),
     "a copy that keeps what was cut short": (
         "copy-cut-short",
         CLEAN.replace("module load anaconda/3", "cp -ru /data $SLURM_TMPDIR"),
@@ -321,6 +331,10 @@ def test_the_command_says_file_line_what_why_and_fix(tmp_path, monkeypatch):
     assert (0, "") == (invoke("clean.sh").exit_code, invoke("clean.sh").stdout)
     assert 2 == invoke("nowhere.sh").exit_code
     assert 2 == invoke().exit_code
+    Path("job.py").write_text("#!/usr/bin/env python3\n#SBATCH --time=5\n")
+    assert (2, 1) == (invoke("job.py").exit_code, len(invoke("job.py").stderr.splitlines()))
+    Path("job.zsh").write_text(CLEAN.replace("/bin/bash", "/usr/bin/env zsh"))
+    assert 0 == invoke("job.zsh").exit_code
     assert 3 == invoke("clean.sh", "--run", "nowhere").exit_code
 
 
@@ -405,7 +419,19 @@ case $x in a|b) tenth ;; *) eleventh ;; esac
 )
 def test_directives_are_read_as_sbatch_reads_them(line, options):
     """Short names become long ones, and a comment may follow."""
-    assert options == [str(option) for option in sbatch.directives(f"#!/bin/bash\n#SBATCH {line}\n")[0]]
+    assert options == [str(option) for option in sbatch.directives(f"#!/bin/bash\n#SBATCH {line}\n").options]
+
+
+PIECES = ["'", '"', "`", "$(", "${", "((", ")", "}", "{", "[[", "]]", "<<E", "\n", "&", "|", ";;", "case x in", "esac"]
+PIECES += ["for", "do", "done", "f()", "#", "\\", " ", "exec x", "trap 'a' USR1", "wait", "E", "#SBATCH -x --y=z\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=30).map("".join))
+def test_whatever_the_text_is_it_is_read_to_its_end(text):
+    """Half a script, or none at all: no error, and no line that is not there."""
+    lines = text.count("\n") + 1
+    assert all(1 <= command.line <= lines and command.words for command in bash.commands(text))
+    assert all(1 <= finding.line <= lines for finding in lint(text))
 
 
 # What is claimed of bash, tried ---------------------------------------------------------------------------------

@@ -198,6 +198,8 @@ def test_the_job_calls_the_holdfast_that_submitted_it(place, tmp_path):
 
     assert f"exec {program}" == last(program, path="/usr/bin:/bin")
     assert "exec holdfast" == last(program, path=f"{program.parent}:/usr/bin:/bin")
+    words[2:2] = ["--export=NONE"]
+    assert f"exec {program}" == last(program, path=f"{program.parent}:/usr/bin:/bin")
     assert f"exec {sys.executable} -m holdfast" == last(sys.executable, "-m", "holdfast", path="/usr/bin:/bin")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from ..cluster import batch, lint
 from ..cluster.batch import Around
-from ..errors import NotFound
+from ..errors import NotFound, UsageError
 from . import measured, options
 from .shown import echo, echo_json
 
@@ -44,6 +45,9 @@ def line(finding: dict[str, Any]) -> str:
 def findings(script: Path, run: str | None = None) -> list[dict[str, Any]]:
     """What is wrong with the script in this file, if it is submitted from here."""
     text = script.read_text(encoding="utf-8", errors="replace")
+    interpreter = re.match(r"#![ \t]*(\S+)(?:[ \t]+(\S+))?", text)
+    if interpreter is None or not (interpreter[2] or interpreter[1]).endswith("sh"):
+        raise UsageError(f"{script}: not a shell script; its first line should be #!/bin/bash")
     read = batch.read(text, Around())
     place = Path(read.chdir or ".")
     directory = run or read.directory

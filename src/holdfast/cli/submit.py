@@ -110,7 +110,7 @@ def command(
         supervisor=[
             f"--{name.replace('_', '-')}={supervisor[name]}" for name in SUPERVISOR if supervisor[name] is not None
         ],
-        holdfast=own_name(),
+        holdfast=own_name(in_full=any(option.name == "export" for option in words.sbatch)),
     )
     text = script.script(order)
     if dry_run:
@@ -164,13 +164,14 @@ def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int
     return lead
 
 
-def own_name() -> str:
-    """How a job calls this very program: by its name where PATH knows it, else in full."""
+def own_name(*, in_full: bool) -> str:
+    """How a job calls this very program: by its name where PATH knows it, else in full, as where PATH may be another."""
     called = os.path.abspath(sys.argv[0])
     if os.path.basename(called) != "holdfast":
         return f"{shlex.quote(sys.executable)} -m holdfast"
     found = shutil.which("holdfast")
-    return "holdfast" if found and os.path.samefile(found, called) else shlex.quote(called)
+    by_name = found and os.path.samefile(found, called) and not in_full
+    return "holdfast" if by_name else shlex.quote(called)
 
 
 def write(file: Path, text: str, order: Order, base: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from . import bash, sbatch
@@ -38,8 +38,10 @@ class Trap(NamedTuple):
 class Script(NamedTuple):
     """A batch script, read."""
 
+    text: str
     options: Sequence[sbatch.Option]
     late: Sequence[int]  # #SBATCH lines that sbatch does not look at
+    refused: Mapping[int, str]  # and those for which it refuses the script
     signal: sbatch.Signal | None
     commands: Sequence[Command]
     around: Around
@@ -128,8 +130,8 @@ class Script(NamedTuple):
 
 def read(text: str, around: Around) -> Script:
     """The script that `text` is."""
-    options, late = sbatch.directives(text)
-    return Script(options, late, sbatch.signal(options), bash.commands(text), around)
+    options, late, refused = sbatch.directives(text)
+    return Script(text, options, late, refused, sbatch.signal(options), bash.commands(text), around)
 
 
 def program(command: Command) -> tuple[str, ...]:

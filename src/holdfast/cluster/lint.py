@@ -351,6 +351,14 @@ def directive_too_late(script: Script) -> Iterator[Finding]:
         )
 
 
+def script_refused(script: Script) -> Iterator[Finding]:
+    """What sbatch does not take at all."""
+    for line, why in script.refused.items():
+        yield Finding(line, "script-refused", why, "sbatch refuses the whole script", "write --option=value")
+    if "\r\n" in script.text:
+        yield Finding(1, "script-refused", "DOS line breaks", "sbatch refuses the whole script", "sed -i 's/\\r$//' it")
+
+
 RULES: Sequence[Callable[[Script], Iterator[Finding]]] = (
     notice_unheard,
     no_grace,
@@ -370,4 +378,5 @@ RULES: Sequence[Callable[[Script], Iterator[Finding]]] = (
     log_folder_missing,
     copy_cut_short,
     directive_too_late,
+    script_refused,
 )

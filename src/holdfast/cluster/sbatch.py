@@ -55,7 +55,7 @@ def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
         elif found and found[-1].value is None:
             found[-1] = found[-1]._replace(value=word)
         else:
-            raise UsageError(f"{word!r} is neither an option nor the value of one; the command comes after --")
+            raise UsageError(f"{word!r} is neither an option nor the value of one")
     return found
 
 
@@ -67,23 +67,35 @@ def merged(*layers: Iterable[Option]) -> list[Option]:
     return list(found.values())
 
 
-def directives(text: str) -> tuple[list[Option], list[int]]:
-    """The options in a script's `#SBATCH` lines, and the numbers of those lines that come too late: after a command.
+class Directives(NamedTuple):
+    """The `#SBATCH` lines of a script."""
+
+    options: list[Option]
+    late: list[int]  # lines that sbatch does not look at, for they come after a command
+    refused: dict[int, str]  # lines for which it refuses the script, and what is wrong with them
+
+
+def directives(text: str) -> Directives:
+    """Read them.
 
     Source: sbatch(1): lines after the first that is neither a comment nor empty are not looked at.
     """
     found: list[Option] = []
     late: list[int] = []
+    refused: dict[int, str] = {}
     begun = False
     for number, line in enumerate(text.splitlines(), 1):
         if match := DIRECTIVE.match(line):
             if begun:
                 late.append(number)
-            else:
+                continue
+            try:
                 found += parse(_words(line[match.end() :]), line=number)
+            except UsageError as error:
+                refused[number] = str(error)
         elif line.strip() and not line.lstrip().startswith("#"):
             begun = True
-    return found, late
+    return Directives(found, late, refused)
 
 
 def signal(options: Iterable[Option]) -> Signal | None:

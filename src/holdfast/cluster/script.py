@@ -18,7 +18,7 @@ LEAD_S = 120
 LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun")
 OURS = {  # what we write ourselves -> what to say instead
     "signal": "--lead SECONDS",
-    "array": "--chain N",
+    "array": "--chain N for tasks one after another; tasks of another kind are jobs of their own",
     "open-mode": "nothing: it is append, or a restart would empty the output",
     "wrap": "the command after --",
     "parsable": "--json",
