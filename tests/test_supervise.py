@@ -402,6 +402,19 @@ def test_nothing_goes_on_when_the_warden_is_killed(tmp_path):
     assert f"holdfast: {sys.executable}: killed by SIGKILL" in it.said
 
 
+def test_the_command_does_not_outlive_both(tmp_path):
+    """`pkill -9 holdfast` strikes supervisor and warden at once: the kernel ends the command with its parent."""
+    with Supervised(tmp_path, ["sleep", "600"]) as it:
+        until(lambda: it.begun)
+        command = it.events("start")[0]["pid"]
+        warden = int(Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[1])
+        it.send("STOP")  # so that neither sees the other's end
+        os.kill(warden, signal.SIGKILL)
+        it.process.kill()
+        it.process.wait()
+        until(lambda: not it.left(), "the end of all")
+
+
 def test_the_next_supervisor_takes_the_place_of_a_killed_one(tmp_path):
     """Its journal goes on; the one before has no last line."""
     with Supervised(tmp_path, bash("echo ready; sleep 600"), "--run", ".holdfast/it") as it:
@@ -473,6 +486,27 @@ def test_a_reader_that_stops_reading_holds_up_no_stop(tmp_path):
         it.send("TERM")
         assert 143 == it.end()
         it.process.stdout.close()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_has_closed(tmp_path, closed):
+    """No pipe of ours takes their place, and the exit code is right."""
+    writes = "echo out; echo err >&2; echo done > done; exit 3"
+    words = f"{sys.executable} -m holdfast run -- bash -c '{writes}' {closed}"
+    done = subprocess.run(bash(words), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (8, "done\n") == (done.returncode, (tmp_path / "done").read_text())
+    assert "Traceback" not in done.stderr
+    assert ("out\n" in done.stdout, "bash: exit 3" in done.stderr) == (
+        ">&-" != closed[:3] and " >" not in closed,
+        "2>" not in closed,
+    )
+
+
+def test_a_command_that_removes_our_directory_ends_as_ever(tmp_path):
+    """The journal is lost, which is told; the exit code is not."""
+    it = supervised(tmp_path, bash("rm -r .holdfast; echo over; exit 3"))
+    assert (8, "over\n") == (it.code, it.printed)
+    assert "supervisor.jsonl: No such file or directory; supervising goes on, the journal waits" in it.said
 
 
 def test_on_a_terminal_the_command_has_the_terminal(tmp_path):

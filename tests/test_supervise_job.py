@@ -11,6 +11,7 @@ import pytest
 
 from fakes import Fakes
 from supervised import Supervised, python, supervised, until
+from test_supervise_keep import driven, kept, uninterrupted
 from test_supervise_run import TRAINS, train
 from toy import script
 
@@ -203,6 +204,25 @@ def test_the_measured_save_of_a_run_is_part_of_the_lead(tmp_path, fakes):
     assert 75 == it.code
     assert end - 5 < it.events("signal")[-1]["time"] < end - 3.5
     assert ["scontrol requeue 120"] == requeues(fakes)
+
+
+def test_a_program_that_stops_by_itself_near_the_end_is_not_started_again(tmp_path, fakes, monkeypatch):
+    """It was given the time that is left, and exits with 0 although it is not done: the job is carried on."""
+    end = str(int(time.time()) + 70)
+    fakes.job(EndTime=end)
+    monkeypatch.setenv("SLURM_JOB_END_TIME", end)
+    it = driven(tmp_path, 10_000, "--max-s", 1)
+    assert (75, 1) == (it.code, it.printed.count("from"))
+    assert "stopped by the job's end being near; run me again\nholdfast: job 120: time limit; requeued\n" in it.said
+    assert kept(tmp_path)
+
+
+def test_far_from_the_end_it_is_started_again(tmp_path, fakes, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 7000))
+    it = driven(tmp_path, 60, "--max-s", 0.7)
+    assert (0, uninterrupted(60)) == (it.code, it.printed.splitlines()[-1])
+    assert it.printed.count("from") > 1
+    assert [] == requeues(fakes)
 
 
 def test_a_command_that_hangs_is_killed_in_time_for_the_requeue(tmp_path, fakes):

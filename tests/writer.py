@@ -1,6 +1,6 @@
 """A program of somebody else's: it writes its checkpoint in place, slowly, and reads it when it is given one.
 
-    writer.py STEPS [--from FILE] [--pause SECONDS] [--hold]
+    writer.py STEPS [--from FILE] [--pause SECONDS] [--step SECONDS] [--max-s SECONDS]
 
 Each step adds to a number; every 5 steps, and on SIGTERM, state.ck is overwritten, half now and half after the pause. It
 prints its number at the end. A file that is not whole makes it say so and exit with 1. A step of which the file `poison`
@@ -43,8 +43,10 @@ def main():
     parser.add_argument("--from", dest="start")
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--step", type=float, default=0.02)
+    parser.add_argument("--max-s", type=float, default=float("inf"))
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+    ends = time.monotonic() + given.max_s
     step, value = read(given.start) if given.start else (0, 1)
     print("from", step, flush=True)
     while step < given.steps:
@@ -58,6 +60,9 @@ def main():
         if told:
             print("stopped early", flush=True)
             sys.exit(1)
+        if time.monotonic() > ends:
+            print("stopped early, the limit is reached", flush=True)
+            sys.exit(0)
     print("value", value, flush=True)
 
 

@@ -75,6 +75,13 @@ class _Pipe:
         return bytes(self._tail)
 
 
+def fill_gaps() -> None:
+    """Give a descriptor of 0, 1, 2 that our caller has closed to nobody, or the next pipe of ours would be taken for it."""
+    while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
 class Output:
     """Of one start of the command."""
 

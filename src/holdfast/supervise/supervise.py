@@ -25,6 +25,7 @@ from .ear import Ear
 from .judge import Attempt, Next
 from .keep import LOOK_S, Kept
 from .limits import LEAD_S, Time
+from .output import fill_gaps
 from .place import Place, enter, name_of
 from .start import LISTENS_S, PERHAPS_S, ROUND_S, Start
 from .within import Within
@@ -76,6 +77,7 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
     """
     here = job()
     begin = {"command": redact(command), "cwd": str(Path.cwd()), "job": here._asdict() if here else None}
+    fill_gaps()
     with Ear() as ear:
         name = options.name or name_of(command)
         chosen = Path("runs", name) if options.keeps and options.directory is None else options.directory
