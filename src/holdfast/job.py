@@ -34,9 +34,15 @@ class _Names(NamedTuple):
     nodes: str = ""
     cpus: tuple[str, ...] = ()
     tmpdir: tuple[str, ...] = ()
+    mark: str = ""  # is set, too, where the id's own name is a common one
+    no_task: tuple[str, ...] = ()  # what stands in `task` outside of an array
+    element: str = "{array}_{task}"  # a task's id, as the scheduler's commands take it
 
 
-# Sources: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+# Sources: sbatch(1), OUTPUT ENVIRONMENT VARIABLES. IBM Spectrum LSF 10.1, "Environment variables set for job execution".
+# qsub(1B) of OpenPBS, ENVIRONMENT VARIABLES. submit(1) of Grid Engine, ENVIRONMENTAL VARIABLES. flux-environment(7).
+# Kubernetes, "Indexed Job" and "Accessing the Kubernetes API from a Pod". Where several are set, as by a Flux instance
+# inside of a Slurm job, the first here is the outermost: the one that a job is given back to.
 SCHEDULERS: Mapping[str, _Names] = {
     "slurm": _Names(
         "SLURM_JOB_ID",
@@ -49,6 +55,46 @@ SCHEDULERS: Mapping[str, _Names] = {
         ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"),
         ("SLURM_TMPDIR",),
     ),
+    "lsf": _Names(
+        "LSB_JOBID",
+        "LSB_RESTART",  # Y, however often
+        "LSB_JOBID",
+        "LSB_JOBINDEX",
+        processes="LSB_DJOB_NUMPROC",
+        cpus=("LSB_MAX_NUM_PROCESSORS",),
+        no_task=("0",),
+        element="{array}[{task}]",
+    ),
+    "pbs": _Names(
+        "PBS_JOBID",  # of an array's task "120[3].server" already
+        task="PBS_ARRAY_INDEX",
+        cpus=("NCPUS",),
+        tmpdir=("TMPDIR",),
+    ),
+    "sge": _Names(
+        "JOB_ID",
+        "RESTARTED",
+        "JOB_ID",
+        "SGE_TASK_ID",
+        nodes="NHOSTS",
+        cpus=("NSLOTS",),
+        tmpdir=("TMPDIR",),
+        mark="SGE_TASK_ID",
+        no_task=("undefined",),
+        element="{array}.{task}",
+    ),
+    "flux": _Names(
+        "FLUX_JOB_ID",
+        process="FLUX_TASK_RANK",
+        processes="FLUX_JOB_SIZE",
+        nodes="FLUX_JOB_NNODES",
+        tmpdir=("FLUX_JOB_TMPDIR",),
+    ),
+    "kubernetes": _Names(
+        "HOSTNAME",  # the pod's name
+        task="JOB_COMPLETION_INDEX",
+        mark="KUBERNETES_SERVICE_HOST",
+    ),
 }
 
 
@@ -56,14 +102,15 @@ def job(environment: Mapping[str, str] = os.environ) -> Job | None:
     """The job that this process runs in; None outside of any."""
     for scheduler, names in SCHEDULERS.items():
         number = environment.get(names.id)
-        if number:
+        if number and (not names.mark or environment.get(names.mark)):
             array, task = environment.get(names.array), environment.get(names.task)
+            task = None if task in names.no_task else task
             leader = environment.get("SLURM_HET_JOB_ID") if scheduler == "slurm" else None
             return Job(
                 scheduler,
-                f"{array}_{task}" if array and task else leader or number,
+                names.element.format(array=array, task=task) if array and task else leader or number,
                 _count(environment, names.restart_count, 0),
-                array,
+                array if task else None,
                 task,
                 _count(environment, names.process, 0),
                 _count(environment, names.processes, 1),
@@ -95,4 +142,4 @@ def restart_count() -> int:
 
 def _count(environment: Mapping[str, str], name: str, otherwise: int) -> int:
     text = environment.get(name, "")
-    return int(text) if text.isdecimal() else otherwise
+    return int(text) if text.isdecimal() else 1 if text == "Y" else otherwise

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..errors import ClusterError, StoreError, Superseded
 from ..job import Job
-from . import slurm
+from . import other, slurm
 from .ask import Silent
 from .cause import Cause, Heard, cause
 from .slurm import Seen
@@ -23,7 +23,9 @@ MOST_REQUEUES = 1000
 PATIENCE_S = 600.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 
-How = Literal["requeued", "submitted", "by slurm", "cancelled", "held", "limit", "unclear", "superseded", "failed"]
+How = Literal[
+    "requeued", "submitted", "by slurm", "by its rule", "cancelled", "held", "limit", "unclear", "superseded", "failed"
+]
 
 
 class Carried(NamedTuple):
@@ -60,9 +62,7 @@ def carry_on(
     speaks: the caller says the line.
     """
     if job.scheduler != "slurm":
-        return Carried(
-            "unclear", "unclear", f"job {job.id}: nobody asks {job.scheduler}; its own rules decide what follows"
-        )
+        return _by_its_rule(job, heard, journal, tuple(places), limit)
     turn = _Turn(job, heard, journal, tuple(places), limit, successor)
     give_up_s, wait_s = time.monotonic() + patience_s, FIRST_WAIT_S
     while True:
@@ -79,6 +79,22 @@ def carry_on(
             return turn.failed(error)
         time.sleep(wait_s * DICE.uniform(0.75, 1.25))
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
+def _by_its_rule(job: Job, heard: Heard, journal: Journal, places: Sequence[Path], limit: int) -> Carried:
+    """What another scheduler than Slurm makes of the job: nobody asks it why, so that little is certain."""
+    held = next((place for place in places if (place / HOLD).exists()), None)
+    if held is not None:
+        return Carried("held", "unclear", f"job {job.id} is not requeued: {held} is on hold")
+    if journal.requeues >= limit:
+        often = f"it was requeued {journal.requeues} times, and {limit} are the most"
+        return Carried("limit", "unclear", f"job {job.id} is not requeued: {often}")
+    if heard.what == other.DEADLINE or heard.what in other.RULES[job.scheduler].notices:
+        with suppress(StoreError, OSError):  # before it is done; a full disk is no reason to stop here
+            journal.record("requeued", job=job.id, heard=heard.what, heard_at=heard.at_s)
+    onward = other.carry_on(job, heard.what)
+    why: Cause = "time limit" if onward.how in {"by its rule", "requeued"} else "unclear"
+    return Carried(onward.how, why, onward.line)
 
 
 class _Turn:

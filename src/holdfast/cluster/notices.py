@@ -1,0 +1,190 @@
+"""Notices: what a cloud says of a machine that it is about to take back, polled between two steps. No thread, no wait."""
+
+from __future__ import annotations
+
+import json
+import random
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+LIMIT_S = 2.0  # for one answer; the address is on the machine itself
+EVERY_S = 5.0  # what AWS recommends
+_MOST_BYTES = 1 << 16
+_DICE = random.Random()  # noqa: S311  jitter, no cryptography; our own, for the user's generator is the run's state
+
+
+class Cloud(NamedTuple):
+    """Where to ask, and what means that the end is near."""
+
+    url: str
+    headers: Mapping[str, str]
+    soon: Callable[[int, str], bool]  # of the status and the body
+    token_url: str = ""  # is asked first, by PUT, for a token
+    token_headers: Mapping[str, str] = {}
+    token_header: str = ""  # that carries it
+
+
+def _is_preempted(status: int, body: str) -> bool:
+    return status == 200 and body.strip() == "TRUE"
+
+
+def _has_action(status: int, body: str) -> bool:
+    return status == 200 and _read(body).get("action") in {"terminate", "stop", "hibernate"}
+
+
+def _has_preemption(status: int, body: str) -> bool:
+    events = _read(body).get("Events")
+    kinds = [event.get("EventType") for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+    return status == 200 and bool({"Preempt", "Terminate"} & {*kinds})
+
+
+# Sources. AWS: EC2 User Guide, "Spot Instance interruption notices" and IMDSv2: 404 until there is one, two minutes ahead.
+# GCP: Compute Engine, "Handle preemption": TRUE, 30 s ahead. Azure: "Scheduled Events for Linux VMs": Preempt, 30 s ahead.
+CLOUDS: Mapping[str, Cloud] = {
+    "aws": Cloud(
+        "http://169.254.169.254/latest/meta-data/spot/instance-action",
+        {},
+        _has_action,
+        "http://169.254.169.254/latest/api/token",
+        {"X-aws-ec2-metadata-token-ttl-seconds": "21600"},
+        "X-aws-ec2-metadata-token",
+    ),
+    "gcp": Cloud(
+        "http://169.254.169.254/computeMetadata/v1/instance/preempted",
+        {"Metadata-Flavor": "Google"},
+        _is_preempted,
+    ),
+    "azure": Cloud(
+        "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01",
+        {"Metadata": "true"},
+        _has_preemption,
+    ),
+}
+
+
+class Notices:
+    """Looks whether the cloud takes this machine back; `look` is called at safe points and returns at once.
+
+    notices = Notices(CLOUDS["aws"])
+    for batch in run.batches(loader):
+        ...
+        if notices.look():
+            signal.raise_signal(signal.SIGTERM)  # the next safe point saves, and ends with 75
+    """
+
+    def __init__(self, cloud: Cloud, every_s: float = EVERY_S) -> None:
+        self._cloud, self._every_s = cloud, every_s
+        self._next_s = time.monotonic()
+        self._token = ""
+        self._asking: _Question | None = None
+        self._for_token = False
+        self.soon = False
+        self.complaint = ""  # the last trouble, for who wonders why nothing comes
+
+    def look(self) -> bool:
+        """Whether a notice has come. Sends a question when one is due, and takes up its answer at a later look."""
+        if self.soon:
+            return True
+        if self._asking is None:
+            if time.monotonic() < self._next_s:
+                return False
+            self._ask()
+        if self._asking is not None and (answer := self._asking.answer()) is not None:
+            self._asking = None
+            self._take(answer)
+        return self.soon
+
+    def _ask(self) -> None:
+        self._next_s = time.monotonic() + self._every_s * _DICE.uniform(0.8, 1.2)
+        cloud = self._cloud
+        self._for_token = bool(cloud.token_url) and not self._token
+        if self._for_token:
+            self._asking = _Question("PUT", cloud.token_url, cloud.token_headers)
+        else:
+            token = {cloud.token_header: self._token} if self._token else {}
+            self._asking = _Question("GET", cloud.url, {**cloud.headers, **token})
+
+    def _take(self, answer: _Answer) -> None:
+        self.complaint = answer.error
+        if self._for_token:
+            self._token = answer.body.strip() if answer.status == 200 and "\n" not in answer.body.strip() else ""
+            if self._token:
+                self._ask()
+            return
+        if answer.status == 401:  # the token has run out
+            self._token = ""
+        self.soon = self._cloud.soon(answer.status, answer.body)
+
+
+class _Answer(NamedTuple):
+    status: int
+    body: str
+    error: str = ""
+
+
+class _Question:
+    """One HTTP request, on a socket that never waits. HTTP/1.0: the answer is over when the other side closes."""
+
+    def __init__(self, method: str, url: str, headers: Mapping[str, str]) -> None:
+        parts = urlsplit(url)
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        lines = [f"{method} {target} HTTP/1.0", f"Host: {parts.netloc}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self._out = ("\r\n".join([*lines, "Content-Length: 0", "", ""])).encode("ascii")
+        self._heard = b""
+        self._ends_s = time.monotonic() + LIMIT_S
+        self._error = ""
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.connect((parts.hostname or "", parts.port or 80))
+        except BlockingIOError:
+            pass  # under way
+        except OSError as error:
+            self._error = error.strerror or str(error)
+
+    def __del__(self) -> None:
+        self._socket.close()  # who asks goes away in the midst of it
+
+    def answer(self) -> _Answer | None:
+        """What came, or what went wrong; None while it is under way."""
+        while not self._error:
+            reads, writes, _ = select.select([self._socket], [self._socket] if self._out else [], [], 0)
+            try:
+                if writes:
+                    self._out = self._out[self._socket.send(self._out) :]
+                elif reads:
+                    data = self._socket.recv(4096)
+                    self._heard += data
+                    if not data or len(self._heard) > _MOST_BYTES:
+                        return self._close(_parsed(self._heard))
+                elif time.monotonic() >= self._ends_s:
+                    self._error = f"no answer within {LIMIT_S:g} s"
+                else:
+                    return None
+            except OSError as error:
+                self._error = error.strerror or str(error)
+        return self._close(_Answer(0, "", self._error))
+
+    def _close(self, answer: _Answer) -> _Answer:
+        self._socket.close()
+        return answer
+
+
+def _parsed(data: bytes) -> _Answer:
+    head, _, body = data.decode(errors="replace").partition("\r\n\r\n")
+    words = head.split(maxsplit=2)
+    if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdecimal():
+        return _Answer(0, "", "no answer in HTTP")
+    return _Answer(int(words[1]), body)
+
+
+def _read(body: str) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,184 @@
+"""Spot notices: a metadata service on loopback, asked between two steps, without threads on our side and without waiting."""
+
+import json
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from holdfast.cluster import notices
+from holdfast.cluster.notices import CLOUDS, Notices
+
+
+class Service(BaseHTTPRequestHandler):
+    """What `answers` says for a path: status and body, or seconds to be silent."""
+
+    def do_GET(self):
+        asked = (self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
+        self.server.asked.append(asked)
+        status, body = self.server.answers(*asked)
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    do_PUT = do_GET  # noqa: N815  the server looks for that name
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def service():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    server.asked = []
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def here(cloud, server):
+    """The cloud's own table, with only its address changed."""
+    address = f"http://127.0.0.1:{server.server_port}"
+    moved = [url.replace("http://169.254.169.254", address) for url in (CLOUDS[cloud].url, CLOUDS[cloud].token_url)]
+    return CLOUDS[cloud]._replace(url=moved[0], token_url=moved[1])
+
+
+def looked(it, times=60):
+    """Whether it comes to a notice within some looks."""
+    for _ in range(times):
+        if it.look():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def aws(answer, ttl="21600"):
+    def answers(method, path, headers):
+        if path == "/latest/api/token":
+            right = method == "PUT" and headers.get("x-aws-ec2-metadata-token-ttl-seconds") == ttl
+            return (200, "TOKEN==") if right else (400, "")
+        if headers.get("x-aws-ec2-metadata-token") != "TOKEN==":
+            return 401, ""
+        return answer
+
+    return answers
+
+
+def gcp(answer):
+    return lambda method, path, headers: answer if headers.get("metadata-flavor") == "Google" else (403, "")
+
+
+def azure(answer):
+    return lambda method, path, headers: answer if headers.get("metadata") == "true" else (400, "")
+
+
+def events(*kinds):
+    return json.dumps({"DocumentIncarnation": 1, "Events": [{"EventType": kind} for kind in kinds]})
+
+
+CASES = [
+    ("aws", aws((404, "Not Found")), False),
+    ("aws", aws((200, '{"action": "terminate", "time": "2026-11-21T08:22:00Z"}')), True),
+    ("aws", aws((200, '{"action": "hibernate"}')), True),
+    ("aws", aws((200, "<html>proxy</html>")), False),
+    ("aws", lambda *_: (403, ""), False),
+    ("gcp", gcp((200, "FALSE")), False),
+    ("gcp", gcp((200, "TRUE\n")), True),
+    ("gcp", gcp((503, "TRUE")), False),
+    ("azure", azure((200, events())), False),
+    ("azure", azure((200, events("Freeze", "Reboot"))), False),
+    ("azure", azure((200, events("Freeze", "Preempt"))), True),
+    ("azure", azure((200, '{"Events": 7}')), False),
+]
+
+
+@pytest.mark.parametrize(("cloud", "answers", "expected"), CASES)
+def test_what_the_cloud_says_becomes_a_notice(service, cloud, answers, expected):
+    """By its own words and nothing else; with the headers without which it says nothing."""
+    service.answers = answers
+    it = Notices(here(cloud, service), every_s=0.05)
+    assert expected == looked(it)
+    assert service.asked
+
+
+def test_it_is_asked_only_when_it_is_due(service):
+    """A thousand safe points a second are one question every five."""
+    service.answers = gcp((200, "FALSE"))
+    it = Notices(here("gcp", service))
+    for _ in range(300):
+        assert not it.look()
+        time.sleep(0.001)
+    assert 1 == len(service.asked)
+
+
+def test_a_token_that_has_run_out_is_fetched_again(service):
+    """AWS says 401 then."""
+    current = ["A"]
+
+    def answers(method, path, headers):
+        if path.endswith("token"):
+            return 200, current[0]
+        return (200, '{"action": "stop"}') if headers["x-aws-ec2-metadata-token"] == "B" == current[0] else (404, "")
+
+    def expired(method, path, headers):
+        return (
+            answers(method, path, headers)
+            if path.endswith("token") or headers["x-aws-ec2-metadata-token"] == "B"
+            else (401, "")
+        )
+
+    service.answers = answers
+    it = Notices(here("aws", service), every_s=0.02)
+    assert not looked(it, 10)
+    current[0], service.answers = "B", expired
+    assert looked(it)
+
+
+def test_a_look_never_waits(monkeypatch):
+    """A service that accepts and says nothing costs microseconds, and a line for who wonders."""
+    monkeypatch.setattr(notices, "LIMIT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cloud = CLOUDS["gcp"]._replace(url=f"http://127.0.0.1:{silent.getsockname()[1]}/x")
+        it = Notices(cloud, every_s=0.01)
+        began = time.monotonic()
+        took = []
+        while not it.complaint and time.monotonic() < began + 10:
+            before = time.perf_counter()
+            it.look()
+            took.append(time.perf_counter() - before)
+            time.sleep(0.001)
+    assert "no answer within 0.1 s" == it.complaint
+    assert sorted(took)[len(took) // 2] < 0.002
+    assert not it.soon
+
+
+def test_nobody_there_is_no_notice():
+    """On a machine of one's own, and in a container that may not ask."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    it = Notices(CLOUDS["gcp"]._replace(url=f"http://127.0.0.1:{port}/x"), every_s=0.01)
+    assert not looked(it, 10)
+    assert "Connection refused" == it.complaint
+
+
+def test_it_starts_no_thread(service):
+    """A loader's worker may be forked at any instant."""
+    service.answers = gcp((200, "TRUE"))
+    before = {thread for thread in threading.enumerate() if "process_request" not in thread.name}
+    assert looked(Notices(here("gcp", service)))
+    assert before == {thread for thread in threading.enumerate() if "process_request" not in thread.name}
+
+
+def test_what_it_said_once_stands(service):
+    """A notice is not taken back."""
+    service.answers = gcp((200, "TRUE"))
+    it = Notices(here("gcp", service), every_s=0.01)
+    assert looked(it)
+    service.answers = gcp((200, "FALSE"))
+    assert looked(it)
+    assert 1 == len(service.asked)
