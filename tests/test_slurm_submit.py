@@ -184,6 +184,71 @@ def test_a_step_of_srun_hears_of_a_notice_and_of_the_end(slurm, place):
     assert text(output).endswith(final(3000))
 
 
+ASKED = """import os
+from holdfast import cluster
+print("task", os.environ["SLURM_PROCID"], "on", os.environ["SLURMD_NODENAME"], "has", cluster.cpus(), "cpus", flush=True)
+"""
+
+
+@beside
+def test_several_tasks_are_started_by_srun_with_their_cpus(slurm, place):
+    """Which srun does not take over by itself; each task is told its own."""
+    (place / "asked.py").write_text(ASKED)
+    words = ["--time", "5", "-N", 2, "--ntasks-per-node", 2, "-c", 1, "--", "python", "asked.py"]
+    job, output = submit(slurm, place, *words)
+    slurm.wait(job, "COMPLETED")
+    found = sorted(re.findall(r"task (\d) on (\w+) has (\d) cpus", text(output)))
+    assert [("0", "1"), ("1", "1"), ("2", "1"), ("3", "1")] == [(task, cpus) for task, _, cpus in found]
+    assert 2 == len({node for _, node, _ in found})
+
+
+# What lint says of Slurm, tried ---------------------------------------------------------------------------------
+
+ARRAY = """#!/bin/bash
+#SBATCH --array=1-3%1 --requeue --open-mode=append --output=out.txt
+echo task $SLURM_ARRAY_TASK_ID start ${SLURM_RESTART_COUNT:-0}
+[ $SLURM_ARRAY_TASK_ID = 3 ] && [ -z "$SLURM_RESTART_COUNT" ] && scontrol requeue $SLURM_JOB_ID && sleep 60
+exit 0
+"""
+
+
+@beside
+def test_the_id_of_an_arrays_last_task_means_the_whole_array(slurm, place):
+    """whole-array-requeued: tasks that were done long ago start again."""
+    slurm.sbatch(place, script=ARRAY)
+    slurm.until(lambda: "task 3 start 1" in text(place / "out.txt"))
+    again = re.findall(r"task (\d) start 1", text(place / "out.txt"))
+    assert ["1", "2", "3"] == sorted(again)
+
+
+@beside
+def test_output_in_a_folder_that_is_not_there_fails_without_a_word(slurm, place):
+    """log-folder-missing: the script's own mkdir comes too late, for not a line of it is run."""
+    made = "#!/bin/bash\n#SBATCH --output=logs/out.txt\nmkdir -p logs\ntouch begun\n"
+    job = slurm.sbatch(place, script=made)
+    assert "FAILED" == slurm.wait(job, "FAILED", "COMPLETED")["JobState"]
+    assert ["job.sh"] == [path.name for path in place.iterdir()]
+
+
+@beside
+def test_a_directive_with_a_stray_word_is_refused(slurm, place):
+    """script-refused; and one after a command is not seen at all: directive-too-late."""
+    (place / "job.sh").write_text("#!/bin/bash\n#SBATCH --time=5 stray\ntrue\n")
+    done = subprocess.run(
+        ["sbatch", "--test-only", "job.sh"],
+        check=False,
+        cwd=place,
+        env=slurm.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "Invalid directive found in batch script: stray" in done.stderr
+    late = slurm.sbatch(place, "--hold", script="#!/bin/bash\ntrue\n#SBATCH --job-name=late\n")
+    assert "job.sh" == slurm.show(late)["JobName"]
+    slurm.ask("scancel", late)
+
+
 @beside
 def test_a_partition_that_does_not_exist_is_one_line_and_exit_6(slurm, place):
     """Slurm's own words; and nothing is in the queue."""
