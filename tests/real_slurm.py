@@ -1,8 +1,8 @@
-"""A real Slurm on this machine for the tests that are marked `slurm`: one cluster of sixteen nodes for all of them.
+"""A real Slurm on this machine for the tests that are marked `slurm`: one cluster of twenty nodes for all of them.
 
 `tests/cluster/slurm-cluster` starts it as root within seconds. Workers of pytest share it; the process that began the
-session ends it. Stories that mostly wait begin together: see `beside`. A job that names no node runs on n1 to n4; who
-needs a node alone takes one of n5 to n16 that no other test names.
+session ends it. Stories that mostly wait begin together: see `beside`. Who needs a node alone takes
+one of n5 to n16 that no other test names; all other jobs run on the rest, which is the default partition `shared`.
 """
 
 import os
@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "cluster" / "slurm-cluster"
-KNOBS = {"SC_NODES": "16", "SC_KILLWAIT": "10", "SC_GRACE": "10", "SC_PREEMPT_SIGNAL": "1"}
-ALONE = "n[5-16]"
+KNOBS = {"SC_NODES": "20", "SC_KILLWAIT": "10", "SC_GRACE": "10", "SC_PREEMPT_SIGNAL": "1"}
+SHARED = "PartitionName=shared Nodes=n[1-4,17-20] Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF"
 JOB = f"""#!/bin/bash
 #SBATCH --requeue --open-mode=append --output=out.txt
 exec {sys.executable} -u train.py
@@ -33,9 +33,7 @@ class Slurm:
         self.directory = directory
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
         self.environment = {**clean, "SLURM_CONF": str(directory / "etc" / "slurm.conf")}
-        port = 20000 + 20 * (
-            zlib.crc32(bytes(directory)) % 500
-        )  # two clusters that look for one together find the same
+        port = 20000 + 30 * (zlib.crc32(bytes(directory)) % 400)  # two that look for a free one together find the same
         self._knobs = {**KNOBS, "SC_PORT": str(port), **knobs}
 
     def tend(self, *words: str) -> None:
@@ -66,8 +64,8 @@ class Slurm:
     def sbatch(self, place: Path, *options: str, script: str = JOB) -> str:
         """Submit a batch script that lies, and whose job works, in `place`."""
         (place / "job.sh").write_text(script)
-        shared = () if "-w" in options or self._knobs["SC_NODES"] != KNOBS["SC_NODES"] else (f"--exclude={ALONE}",)
-        return self.ask("sbatch", "--parsable", *shared, *options, "job.sh", cwd=place)
+        alone = ("-p", "long") if "-w" in options and "-p" not in options else ()
+        return self.ask("sbatch", "--parsable", *alone, *options, "job.sh", cwd=place)
 
     def show(self, job: str) -> dict[str, str]:
         """What scontrol shows of it."""
@@ -110,6 +108,9 @@ def slurm(tmp_path_factory):
         pytest.skip(reason)
     base = tmp_path_factory.getbasetemp()
     cluster = Slurm((base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "slurm")
+    extra = cluster.directory / "etc" / "extra.conf"
+    extra.parent.mkdir(parents=True, exist_ok=True)
+    extra.write_text(SHARED + "\n")
     cluster.tend("up")
     return cluster
 
