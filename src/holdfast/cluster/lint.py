@@ -184,29 +184,35 @@ def usr1_with_nccl(script: Script) -> Iterator[Finding]:
 
 
 def torchrun_grace(script: Script) -> Iterator[Finding]:
-    """What torchrun hands on is TERM, INT, HUP and QUIT, and 30 s later it kills."""
-    enough = with_margin_s(script.around.save_s) <= TORCHRUN_GRACE_S if script.around.save_s is not None else False
-    for command in script.body if not enough else ():
+    """What torchrun has told to stop, it kills 30 s later."""
+    save_s = script.around.save_s
+    if save_s is not None and with_margin_s(save_s) <= TORCHRUN_GRACE_S:
+        return
+    for command in script.body:
         if starts(command, "torchrun") and not _told(script, command, "shutdown"):
             yield Finding(
                 command.line,
                 "torchrun-grace",
                 f"torchrun kills its processes {TORCHRUN_GRACE_S} s after it told them to stop",
                 "a save that takes longer is lost",
-                "write export PET_SHUTDOWN_TIMEOUT=300 before it (a recent torch needs it, an older one ignores it), or save faster",
+                "write export PET_SHUTDOWN_TIMEOUT=300 before it (old versions of torch ignore it), or save faster",
             )
-        if starts(command, "torchrun") and _unhandled(script) and not _told(script, command, "signals"):
+
+
+def torchrun_signal(script: Script) -> Iterator[Finding]:
+    """What torchrun hands on is TERM, INT, HUP and QUIT; of others it dies. `holdfast run` sends it SIGTERM instead."""
+    signal = script.signal
+    if signal is None or signal.name in ("TERM", "INT", "HUP", "QUIT"):
+        return
+    for command in script.body:
+        if starts(command, "torchrun") and not is_holdfast(command) and not _told(script, command, "signals"):
             yield Finding(
                 command.line,
                 "torchrun-signal",
-                f"torchrun dies of SIG{script.signal.name if script.signal else ''} and tells its processes nothing",
+                f"torchrun dies of SIG{signal.name} and tells its processes nothing",
                 "it hands on TERM, INT, HUP and QUIT only",
-                f"write export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{script.signal.name if script.signal else ''}",
+                f"write export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{signal.name}, or holdfast run",
             )
-
-
-def _unhandled(script: Script) -> bool:
-    return script.signal is not None and script.signal.name not in ("TERM", "INT", "HUP", "QUIT")
 
 
 def _told(script: Script, command: Command, what: str) -> bool:
@@ -369,6 +375,7 @@ RULES: Sequence[Callable[[Script], Iterator[Finding]]] = (
     cont_trapped,
     usr1_with_nccl,
     torchrun_grace,
+    torchrun_signal,
     lead_too_short,
     requeue_missing,
     append_missing,
