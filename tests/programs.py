@@ -33,6 +33,8 @@ class Watched(Supervised):
 
     def program(self):
         """The pid of the program that runs now."""
+        if not (self.home / "supervisor.jsonl").exists():
+            return None
         starts = [event for event in self.events("start") if Path(f"/proc/{event['pid']}").exists()]
         return starts[-1]["pid"] if starts else None
 
