@@ -166,6 +166,18 @@ def test_a_notice_while_the_data_set_is_staged_does_not_end_the_job(slurm, place
 
 
 @beside
+def test_a_cancel_while_the_data_set_is_staged_ends_the_job(slurm, place):
+    """For good: what the user cancels stays cancelled."""
+    words = ["--setup", "echo staging; until [ -e staged ]; do sleep 0.2; done", "--time", "5"]
+    job, output = submit(slurm, place, *words, "--", "python", "train.py", 20)
+    until_says(slurm, output, "staging")
+    slurm.ask("scancel", job)
+    gone(slurm, job)
+    assert ["CANCELLED"] == slurm.endings(job)
+    assert "step" not in text(output).replace("slurmstepd", "")
+
+
+@beside
 def test_a_step_of_srun_hears_of_a_notice_and_of_the_end(slurm, place):
     """Srun hands SIGUSR1 on; at SIGTERM it would kill its tasks, so they are told past it."""
     job, output = submit(slurm, place, "--time", "5", "--", "srun", "python", "train.py", 3000)
