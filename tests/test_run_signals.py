@@ -312,3 +312,56 @@ def test_without_a_terminal_there_is_one_line_and_no_more(tmp_path):
     """Where it resumes; a log file fills with nothing else."""
     ended = launch(script(tmp_path, SLOW.replace("0.25", "0.01")))
     assert (f"holdfast: {tmp_path / 'run'}: starts fresh (attempt 1)\n", "done\n") == (ended.err, ended.out)
+
+
+STRUCK = """
+    from holdfast import disk
+    from holdfast.store import pruning
+
+    def struck(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    kept, asked = int(sys.argv[1]), sys.argv[2]
+    with new_run(RUN, toy, every=Every(steps=1) if asked == "due" else None, keep=Last(kept)) as run:
+        for step in run.steps(9):
+            toy.learn(step)
+            if asked == "asked" and step < 2:
+                run.save()
+            if step == 2:
+                run.wait()
+                pruning.verify = pruning.discard = struck
+                if asked == "asked":
+                    run.save()
+                send("TERM")
+"""
+
+
+@pytest.mark.parametrize("asked", ["due", "asked", "never"])
+def test_nothing_is_read_back_or_removed_between_a_stops_save_and_its_last_line(tmp_path, asked):
+    """A SIGKILL awaits whoever would: the good-bye is there, 75 as well. The next start removes what this one left."""
+    train = script(tmp_path, STRUCK)
+    if asked == "never":
+        assert 75 == launch(script(tmp_path, STRUCK.replace("step == 2", "step == 1")), 1, "never").code
+        train = script(tmp_path, STRUCK)
+    stopped = launch(train, 1, asked)
+    assert 75 == stopped.code, stopped
+    assert "SIGTERM" == events(tmp_path / "run", "stop")[-1]["reason"]
+    assert "step-000000003" == names(tmp_path / "run")[-1]
+    assert 2 == len(names(tmp_path / "run"))
+    again = launch(
+        script(tmp_path, STRUCK.replace('send("TERM")', "pass").replace("= struck", "= pruning.discard")), 1, "never"
+    )
+    assert 0 == again.code, again
+    assert ["step-000000009"] == names(tmp_path / "run")
+
+
+def test_stops_alone_do_not_fill_a_disk(tmp_path):
+    """Attempts that save nothing but their stop: what is left over stays a few."""
+    body = SENDING.replace("new_run(RUN, toy, every=None)", "new_run(RUN, toy, every=None, keep=Last(1))")
+    train = script(tmp_path, body)
+    counts = []
+    for step in range(5):
+        stopped = launch(train, step, "TERM")
+        assert 75 == stopped.code, stopped
+        counts.append(len(names(tmp_path / "run")))
+    assert [1, 2, 3, 1, 2] == counts

@@ -864,3 +864,29 @@ def test_a_pin_at_the_moment_of_the_link_wins(tmp_path):
         steady(store, (3,))
     assert names_of(store[2]) == {1}
     assert not list(store[3].problems())
+
+
+def test_what_a_stop_has_left_makes_room_when_the_disk_is_full(tmp_path, monkeypatch):
+    """A save that finds no space applies the rule first; one that the rule cannot help is refused, and nothing goes."""
+    store = Store(tmp_path, keep=Last(1))
+    for step in (1, 2, 3):
+        store.commit(store.stage({"step": step}), step=step, leave=lambda: 2)
+    assert [1, 2, 3] == [checkpoint.step for checkpoint in store.checkpoints()]
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 0 if len(store.checkpoints()) > 1 else 1 << 40)
+    store.save({"step": 4}, step=4)
+    assert [4] == [checkpoint.step for checkpoint in store.checkpoints()]
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 0)
+    with pytest.raises(NoSpace, match="nothing was written"):
+        store.save({"step": 5}, step=5)
+    assert [4] == [checkpoint.step for checkpoint in store.checkpoints()]
+
+
+def test_what_is_left_to_the_next_save_goes_with_it(tmp_path):
+    """Also when more is left over than was allowed, and when that is allowed no more while it is read back."""
+    store = Store(tmp_path, keep=Last(1))
+    for step in (1, 2, 3):
+        store.commit(store.stage({"step": step}), step=step, leave=lambda: 1)
+    assert [3] == [checkpoint.step for checkpoint in store.checkpoints()]
+    answers = iter([0, 1])
+    store.commit(store.stage({"step": 4}), step=4, leave=lambda: next(answers))
+    assert [3, 4] == [checkpoint.step for checkpoint in store.checkpoints()]

@@ -24,6 +24,7 @@ from .writer import BeforeEach
 LAST_CHANCE = ("asked", "the end")  # besides a stop: reasons for which a full disk is an error
 BACKGROUND = ("asked", "new best", "due")  # reasons for which nobody waits
 FLUSH_S = 1.0
+LEFT = 2  # checkpoints that stops leave to the next save to prune: nobody waits for a read-back then
 
 
 def step_done(session: Session, *, final: bool = False) -> None:
@@ -158,6 +159,7 @@ def _commit(session: Session, made: Staged | Later, flight: Flight, before_each:
         facts=flight.facts,
         before_each=still_wanted,
         before_last=confirm,
+        leave=lambda: LEFT if _is_stopping(session) else 0,
     )
     save_s = time.monotonic() - flight.began_s - waited_s
     session.save_s = max(session.save_s, save_s)
@@ -175,6 +177,10 @@ def _commit(session: Session, made: Staged | Later, flight: Flight, before_each:
     )
     session.attempt.flush()
     return checkpoint
+
+
+def _is_stopping(session: Session) -> bool:
+    return session.stop.reason is not None or drill_limit(session) is not None
 
 
 def land(session: Session, *, last_chance: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from .. import bulk, retention
 from ..errors import Damaged
@@ -13,6 +13,8 @@ from .checkpoint import Checkpoint
 from .sharing import Sharing
 from .shelf import Shelf
 
+PART_BYTES = 1 << 30  # read back between two looks at whether that is still wanted
+
 
 def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
     """What `rule` does not keep, oldest first; the `spared` stay whatever it says."""
@@ -21,20 +23,37 @@ def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Che
     return [shelf.checkpoint(each.name) for each in facts if each.name not in kept]
 
 
-def verify(attempt: Attempt, stay: Sequence[Checkpoint], spared: Collection[str], sharing: Sharing) -> None:
-    """Read the newest of those that `stay`, and the `spared`, back from the medium.
+def verify(
+    attempt: Attempt, checkpoints: Sequence[Checkpoint], sharing: Sharing, before_each: Callable[[], None]
+) -> None:
+    """Read them back from the medium. What `before_each` of their parts raises ends it.
 
     Raises:
         Damaged: one of these is not what was committed.
     """
     bulk.release()  # what is read needs buffers of its own
     with attempt.acting("verify a checkpoint"):
-        for checkpoint in stay:
-            if checkpoint is stay[-1] or checkpoint.path.name in spared:
-                rest = checkpoint.manifest.files.keys() - sharing.read_back(checkpoint)
-                for problem in checkpoint.problems(cold=True, only=rest):
+        for checkpoint in checkpoints:
+            for names in _parts(checkpoint, sharing.read_back(checkpoint)):
+                before_each()
+                for problem in checkpoint.problems(cold=True, only=names):
                     attempt.require()
                     raise Damaged(f"{problem}; no older checkpoint was removed")
+    before_each()
+
+
+def _parts(checkpoint: Checkpoint, read: Collection[str]) -> list[set[str]]:
+    """Names of its files but for those that were `read`, in parts of about `PART_BYTES`; the manifest belongs to each."""
+    parts: list[set[str]] = [set()]
+    size = 0
+    for name, file in checkpoint.manifest.files.items():
+        if name not in read:
+            if size >= PART_BYTES:
+                parts.append(set())
+                size = 0
+            parts[-1].add(name)
+            size += file.size_bytes
+    return parts
 
 
 def discard(attempt: Attempt, doomed: Sequence[Checkpoint]) -> list[Checkpoint]:

@@ -227,9 +227,11 @@ class Store:
         facts: Facts | None = None,
         before_each: Callable[[], None] = lambda: None,
         before_last: Callable[[], None] = lambda: None,
+        leave: Callable[[], int] = lambda: 0,
     ) -> Checkpoint:
         """The second half of `save`. What `before_each` request to the disk raises ends it: nothing was saved. So does
-        what `before_last` raises, when the leaves are on the disk and nobody can see them yet.
+        what `before_last` raises, when the leaves are on the disk and nobody can see them yet. While the rule would
+        remove no more than `leave` says, nothing is read back or removed: it is left to the next save.
 
         Raises:
             Stale: a file that did not change cannot be taken over from the last checkpoint, and `staged`, being a
@@ -257,14 +259,19 @@ class Store:
             self._require_space(staged.size_bytes + 512 * len(staged.leaves))
             before = self._sharing.lineage
             try:
-                checkpoint = self._finish(attempt, name, self._begin(attempt, name), fill, before_each)
+                checkpoint = self._finish(attempt, name, self._begin(attempt, name), fill)
             except Stale:
                 self._sharing.distrust(self.parent)
                 if staged.snapshot is not None:
                     raise
                 alone = Staged(staged.tree, staged.leaves, shards.layout(staged.leaves))
-                return self.commit(alone, step=step, facts=facts, before_each=before_each, before_last=before_last)
+                return self.commit(
+                    alone, step=step, facts=facts, before_each=before_each, before_last=before_last, leave=leave
+                )
             self._sharing.sample(staged, before)
+            with suppress(Abandoned):  # it is committed; whoever waits for the writer will prune
+                before_each()
+                self._apply_rule(name, leave)
             return checkpoint
 
     @contextmanager
@@ -287,6 +294,7 @@ class Store:
             disk.remove_tree(partial)
             raise
         self._finish(attempt, name, partial, lambda path: self._manifest(name, facts, make_durable(path), {}, None))
+        self._apply_rule(name)
 
     def pin(self, step: int | str) -> None:
         """Keep that checkpoint for ever, whatever the rules say; files that it shares with others become its own.
@@ -348,14 +356,7 @@ class Store:
             disk.make_dir(partial)
         return partial
 
-    def _finish(
-        self,
-        attempt: Attempt,
-        name: Name,
-        partial: Path,
-        fill: Callable[[Path], Manifest],
-        before_prune: Callable[[], None] = lambda: None,
-    ) -> Checkpoint:
+    def _finish(self, attempt: Attempt, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Checkpoint:
         with self._acting(attempt, "save"):
             try:
                 manifest = fill(partial)
@@ -367,11 +368,13 @@ class Store:
             self.parent = str(name)
             self._point()
             self._sharing.remember(path, manifest)
-            with suppress(Abandoned):  # it is committed; whoever waits for the writer will prune
-                before_prune()
-                if self.keep is not None:
-                    self._prune(self.keep, spared=(str(name),))
         return Checkpoint(path)
+
+    def _apply_rule(self, name: Name, leave: Callable[[], int] = lambda: 0) -> None:
+        """Remove what the rule does not keep, now that `name` is committed."""
+        if self.keep is not None:
+            with suppress(Abandoned):
+                self._prune(self.keep, spared=(str(name),), leave=leave)
 
     def _manifest(
         self, name: Name, facts: Facts, files: dict[str, format.File], leaves: dict[str, format.Leaf], body: Any
@@ -396,6 +399,9 @@ class Store:
         )
 
     def _require_space(self, need: int) -> None:
+        if need + _SPARE_BYTES > disk.free_bytes(self.root) and self.keep is not None:
+            with suppress(Damaged):  # the newest, which is why nothing was removed
+                self._prune(self.keep, spared=())  # what a stop has left
         free = disk.free_bytes(self.root)
         if need + _SPARE_BYTES > free:
             raise NoSpace(
@@ -416,7 +422,8 @@ class Store:
         except NotFound:
             attempts.unpoint(attempt, link)
 
-    def _prune(self, rule: Rule, spared: Collection[str]) -> list[Checkpoint]:
+    def _prune(self, rule: Rule, spared: Collection[str], leave: Callable[[], int] = lambda: 0) -> list[Checkpoint]:
+        """What was removed. Abandoned: it is no more than `leave` says, perhaps only now, and nothing was removed."""
         if self.attempt is None and not pruning.prunable(self._shelf, rule, spared):
             return []
         attempt = self.claim()
@@ -426,9 +433,16 @@ class Store:
             )  # looked up as the owner: before, another might have been at work
             if not doomed:
                 return []
+
+            def still_wanted() -> None:
+                if len(doomed) <= leave():
+                    raise Abandoned
+
+            still_wanted()
             goes = {checkpoint.path.name for checkpoint in doomed}
             stay = [checkpoint for checkpoint in self.checkpoints() if checkpoint.path.name not in goes]
-            pruning.verify(attempt, stay, spared, self._sharing)
+            needed = [checkpoint for checkpoint in stay if checkpoint is stay[-1] or checkpoint.path.name in spared]
+            pruning.verify(attempt, needed, self._sharing, still_wanted)
             removed = pruning.discard(attempt, doomed)
             self._point()
             return removed
