@@ -303,7 +303,12 @@ def test_torchruns_grace_is_enough_for_a_save_that_is_fast():
 def test_a_log_folder_that_is_not_there_is_found_also_when_the_script_makes_it(option, finds):
     """Slurm opens the output before the first line of the script runs."""
     text = CLEAN.replace("module load", "mkdir -p logs\nmodule load").replace("--requeue", f"--requeue {option}")
-    assert finds == ("log-folder-missing" in found(text, exists=lambda folder: folder == "there"))
+    around = Around(exists=lambda folder: folder == "there")
+    whys = [each.why for each in lint(text, around) if each.rule == "log-folder-missing"]
+    assert finds == bool(whys)
+    assert all("mkdir in the script comes too late" in why for why in whys)
+    without = [each.why for each in lint(text.replace("mkdir -p logs\n", ""), around)]
+    assert not any("too late" in why for why in without)
 
 
 def test_a_comment_switches_a_rule_off():

@@ -278,6 +278,15 @@ def test_a_mistake_in_the_file_is_one_line_and_exit_2(place, text, why):
     assert why in result.stderr
 
 
+def test_the_file_names_options_as_the_command_line_does(place):
+    """`run` and not what we call it inside; a switch is true or false."""
+    Path("holdfast.toml").write_text('[submit]\nrun = "runs/z"\nretries = 3\nmax-requeues = 0\ndry-run = true\n')
+    result = submit("--", "python", "a.py")
+    assert 0 == result.exit_code, result.output
+    assert result.stdout.endswith(" run --run runs/z --lead=120 --retries=3 --max-requeues=0 -- python a.py\n")
+    assert ["holdfast.toml"] == [path.name for path in place.iterdir()]
+
+
 def test_a_file_further_up_is_not_looked_at(place, monkeypatch):
     """It may be a stranger's, and its set-up lines would be run."""
     Path("holdfast.toml").write_text(SETTINGS.format(""))

@@ -41,11 +41,12 @@ class Passing(click.Command):
     """Takes its own options, keeps those it does not know for sbatch, and what follows `--` for the job."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = [param.name for param in self.params if isinstance(param, click.Option) and param.name]
-        settings = defaults("submit", [*known, "sbatch"])
+        known = {opt: str(param.name) for param in self.get_params(ctx) for opt in param.opts}
+        named = {opt.removeprefix("--").replace("-", "_"): name for opt, name in known.items() if opt.startswith("--")}
+        settings = defaults("submit", [*named, "sbatch"])
         given = settings.pop("sbatch", {})
-        words = sort(args, [opt for param in self.get_params(ctx) for opt in param.opts])
-        ctx.default_map = settings
+        words = sort(args, [*known])
+        ctx.default_map = {named[opt]: value for opt, value in settings.items()}
         ctx.obj = words._replace(sbatch=sbatch.merged(from_table(given), words.sbatch))
         return super().parse_args(ctx, words.ours)
 
