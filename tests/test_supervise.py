@@ -152,7 +152,17 @@ def test_a_terminal_that_is_gone_is_a_stop(tmp_path):
 
 def test_the_whole_group_hears_it(tmp_path):
     """The command may be a shell that runs the program as its child, and that the signal kills."""
-    program = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print('saved'), sys.exit(75)))\nprint('ready')\ntime.sleep(600)"
+    program = """
+import signal, sys, time
+def save(number, frame):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as some do: a second one would end it in the midst of the save
+    time.sleep(6)
+    print("saved")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+print("ready")
+time.sleep(600)
+"""
     (tmp_path / "program.py").write_text(program)
     with Supervised(tmp_path, bash(f"{sys.executable} program.py; echo unreachable")) as it:
         ready(it)
@@ -279,6 +289,8 @@ def test_a_signal_at_the_very_end_changes_no_exit_code(tmp_path):
     for _ in range(3):
         process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert b"leaving\n" == process.stdout.readline()
+        ignored = Path(f"/proc/{process.pid}/status").read_text().partition("SigIgn:\t")[2].split()[0]
+        assert int(ignored, 16) >> (signal.SIGTERM - 1) & 1  # a handler would go before the interpreter does
         process.send_signal(signal.SIGTERM)
         assert 75 == process.wait(60)
         process.stdout.close()
@@ -339,9 +351,10 @@ def test_a_daemon_of_the_command_does_not_outlive_it(tmp_path, code):
 
 
 def test_a_bomb_of_grandchildren_is_cleaned_up(tmp_path):
-    """Five generations deep, half of them in groups of their own, each with a child more whenever one is looked at."""
+    """Five generations deep, half of them in groups of their own, deaf, each with a new child ten times a second."""
     bomb = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 for depth in range(5):
     for _ in range(2):
         if os.fork() == 0:

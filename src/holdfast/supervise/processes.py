@@ -36,7 +36,12 @@ def members(group: int) -> list[int]:
 
 def catch(pids: Iterable[int], number: int) -> bool:
     """Whether one of the processes has a handler of its own for the signal."""
-    return any(_catches(pid, number) for pid in pids)
+    return any(_has(pid, "SigCgt", number) for pid in pids)
+
+
+def heed(pids: Iterable[int], number: int) -> bool:
+    """Whether one of the processes does not ignore the signal: who had it, and is still there, is at work on it."""
+    return any(not _has(pid, "SigIgn", number) for pid in pids)
 
 
 def writes(pids: Collection[int], files: Collection[Path]) -> bool:
@@ -57,13 +62,14 @@ def _all() -> Iterator[Process]:
             yield Process(int(name), int(parent), int(group))
 
 
-def _catches(pid: int, number: int) -> bool:
+def _has(pid: int, mask: str, number: int) -> bool:
+    """Whether the signal is in that mask of the process; a process that is over has none."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
-    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
-    return bool(caught >> (number - 1) & 1)
+    found = next((int(line.split()[1], 16) for line in lines if line.startswith(f"{mask}:")), 0)
+    return bool(found >> (number - 1) & 1)
 
 
 def _writes(pid: int, wanted: Collection[tuple[int, int]]) -> bool:

@@ -199,7 +199,7 @@ class Start:
     def _tidy(self, child: Child, now: float) -> None:
         """End what the command has left behind. When only its shell fell to the signal, the rest may be saving."""
         fell = self._handed and (child.code or 0) < 0
-        if fell and processes.catch(processes.descendants(os.getpid()), signal.SIGTERM):
+        if fell and any(processes.heed(processes.members(child.pid), number) for number in self._handed):
             return
         if self._nudged_s is None:
             child.send(signal.SIGTERM)
