@@ -174,5 +174,4 @@ def _plain(said: str) -> str:
     said = re.sub(r"Object missing required field (`\w+`)", r"the key \1 is missing", said)
     said = re.sub(r"Object contains unknown field (`\w+`)", r"there is no key \1", said)
     where = place.strip("`").removeprefix("$").removeprefix(".")
-    where = re.sub(r"\[\.\.\.\]", ", an item", where)
     return f"`{where}`: {said}" if where else said

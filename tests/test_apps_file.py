@@ -1,0 +1,221 @@
+"""App files: a program described in TOML. The example is the one in docs/apps.md, read out of the page and run."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast import Store
+from holdfast.apps.file import AppFile, read
+from holdfast.apps.program import Ended
+from holdfast.errors import UsageError
+from programs import Watched, interrupted, steps
+
+DOCUMENT = (Path(__file__).parents[1] / "docs" / "apps.md").read_text()
+EXAMPLE = re.search(r"^```toml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[1]
+SOLVER = re.search(r"^```python no-run\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[1]
+LEAST = {
+    "start": '["solve"]',
+    "resume": '["solve", "{checkpoint}"]',
+    "checkpoint": '["state.*"]',
+    "finished": '{ files = ["result"] }',
+}
+
+
+def app(**changes):
+    """A small app file, some of it otherwise; None: left out."""
+    return "".join(f"{key} = {value}\n" for key, value in {**LEAST, **changes}.items() if value is not None)
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "app.toml").write_text(EXAMPLE)
+    (tmp_path / "solve.py").write_text(SOLVER)
+    return tmp_path
+
+
+def newest(place):
+    """The time of its checkpoint, once there is one."""
+    file = place / "state.json"
+    return file.stat().st_mtime_ns if file.exists() else None
+
+
+def uninterrupted(place):
+    (place / "alone").mkdir()
+    (place / "alone" / "solve.py").write_text(SOLVER)
+    (place / "alone" / "app.toml").write_text(EXAMPLE)
+    with Watched(place / "alone", "app.toml", ["python3", "solve.py"]) as it:
+        assert 0 == it.end(), it.said
+    return (place / "alone" / "result.txt").read_text()
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_survives_kills(place):
+    """As it stands there: told, killed and told again, its result is the uninterrupted one."""
+    interrupted(place, "app.toml", ["python3", "solve.py"], ["TERM", "KILL", "TERM"], lambda: newest(place))
+    assert steps(place)
+    with Watched(place, "app.toml", ["python3", "solve.py"]) as it:
+        assert 0 == it.end(), it.said
+    assert "going on from" in it.printed
+    assert uninterrupted(place) == (place / "result.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_the_program_calls_bad_is_quarantined(place):
+    """By the pattern `damaged` of the page's example."""
+    interrupted(place, "app.toml", ["python3", "solve.py"], ["TERM"], lambda: newest(place))
+    store = Store(place / "run")
+    with store.directory(step=9) as bad:
+        (bad / "state.json").write_text('{"step": 5')
+    store.close()
+    with Watched(place, "app.toml", ["python3", "solve.py"]) as it:
+        assert 0 == it.end(), it.said
+    assert ["step-000000009-refused"] == [each.name for each in (place / "run" / "quarantine").iterdir()]
+    assert uninterrupted(place) == (place / "result.txt").read_text()
+
+
+MISTAKES = [
+    (app(start=None), "the key `start` is missing"),
+    (app(finished=None), "the key `finished` is missing"),
+    (app(restart='["x"]'), "there is no key `restart`"),
+    (app(finished="{ file = 3 }"), "`finished`: there is no key `file`"),
+    (app(start='"solve"'), "`start`: Expected `array`, got `str`"),
+    (app(start="[1]"), "`start[0]`: Expected `str`, got `int`"),
+    (app(checkpoint="[]"), "`checkpoint` is empty"),
+    (app(start="[]"), "`start` is empty"),
+    (app(resume='["solve"]'), "`resume` has no {checkpoint}: the program could not find what it goes on from"),
+    (app(finished="{}"), "`finished` needs `files`, `output` or both: exit codes do not tell whether it is done"),
+    (app(checkpoint='["../state"]'), "`checkpoint`: '../state' leads out of the directory in which the program runs"),
+    (app(checkpoint='["/state"]'), "`checkpoint`: '/state' leads out of the directory in which the program runs"),
+    (
+        app(finished='{ files = ["a/../../b"] }'),
+        "`finished.files`: 'a/../../b' leads out of the directory in which the program runs",
+    ),
+    (app(stop='"HARD"'), "`stop`: 'HARD' is no signal; write one as TERM or INT, or a command as a list of words"),
+    (app(stop="[]"), "`stop` is empty"),
+    (app(stop="15"), "`stop`: Expected `str | array`, got `int`"),
+    (app(damaged='"("'), "`damaged`: '(' is no regular expression: missing ), unterminated subpattern at position 0"),
+    (app(finished='{ output = "[" }'), "`finished.output`: '[' is no regular expression"),
+    (app(settle_s="-1"), "`settle_s` is negative"),
+    ("start = [", "Invalid value (at end of document)"),
+    ("start = 5 5", "Expected newline"),
+]
+
+
+@pytest.mark.parametrize(("text", "line"), MISTAKES)
+def test_each_mistake_is_one_clear_line(tmp_path, text, line):
+    """With the file's name, and before anything is started."""
+    file = tmp_path / "app.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read(file)
+    said = str(caught.value)
+    assert said.startswith(f"{file}: ")
+    assert line in said
+    assert "\n" not in said
+
+
+def test_a_mistake_ends_the_command_with_2(tmp_path):
+    """No such file, no such app: one line each."""
+    (tmp_path / "app.toml").write_text(app(start=None))
+    for name, line in (
+        ("app.toml", "app.toml: the key `start` is missing"),
+        ("absent.toml", "absent.toml: No such file or directory"),
+        ("gromax", "--app gromax: there is gromacs, lammps, dmtcp, criu, or a file whose name ends in .toml"),
+    ):
+        with Watched(tmp_path, name, ["true"]) as it:
+            assert 2 == it.end()
+        assert line in it.said.splitlines()[-1]
+
+
+def parsed(place, **changes):
+    (place / "app.toml").write_text(app(**changes))
+    return AppFile(read(place / "app.toml"), place)
+
+
+def test_the_command_goes_where_the_file_says(tmp_path):
+    """`{command}` takes the words from behind `--`; a pattern in the checkpoint becomes its files, as in a shell."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for name in ("ck-1", "ck-2"):
+        (kept / name).touch()
+    program = parsed(tmp_path, start='["nice", "{command}"]', resume='["{command}", "--from={checkpoint}/ck-*"]')
+    assert ["nice", "a", "b"] == program.begin(["a", "b"], None, None)
+    expected = ["a", f"--from={kept}/ck-1", f"--from={kept}/ck-2"]
+    assert expected == program.begin(["a"], kept, None)
+    with pytest.raises(UsageError, match="there is none"):
+        program.begin([], None, None)
+    with pytest.raises(UsageError, match="leave one of them out"):
+        parsed(tmp_path).begin(["a"], None, None)
+    assert ["solve", str(kept)] == parsed(tmp_path).begin([], kept, None)
+
+
+def test_files_count_once_they_are_new_and_quiet(tmp_path):
+    """What was there before is another's; what still changes is not complete."""
+    (tmp_path / "state.1").write_text("old")
+    program = parsed(tmp_path, settle_s="0.2")
+    program.begin([], None, None)
+    assert program.checkpoint() is None
+    (tmp_path / "state.2").write_text("half")
+    assert program.checkpoint() is None
+    (tmp_path / "state.2").write_text("all of it")
+    assert program.checkpoint() is None
+    time.sleep(0.25)
+    assert [tmp_path / "state.2"] == [*program.checkpoint().files]
+
+
+def test_of_numbered_files_the_newest_may_do(tmp_path):
+    """With `newest`, one of each pattern."""
+    program = parsed(tmp_path, settle_s="0", newest="true", checkpoint='["state.*", "rng.*"]')
+    program.begin([], None, None)
+    for name in ("state.9", "rng.9", "state.10", "rng.10"):
+        (tmp_path / name).write_text(name)
+        time.sleep(0.01)
+    assert [tmp_path / "rng.10", tmp_path / "state.10"] == [*program.checkpoint().files]
+
+
+ENDS = [
+    (Ended(0, "", told=False), True, "done"),
+    (Ended(0, "", told=False), False, "stopped"),
+    (Ended(1, "", told=True), False, "stopped"),
+    (Ended(1, "", told=False), True, "failed"),
+    (Ended(1, "cannot read state", told=False), False, "damaged"),
+]
+
+
+@pytest.mark.parametrize(("ended", "finished", "expected"), ENDS)
+def test_done_is_what_the_file_says(tmp_path, ended, finished, expected):
+    """The files are there, new, and the code is 0; 0 alone has stopped early."""
+    (tmp_path / "result").write_text("of an earlier run")
+    (tmp_path / "kept").mkdir()
+    program = parsed(tmp_path, damaged='"cannot read"')
+    program.begin([], tmp_path / "kept", None)
+    if finished:
+        (tmp_path / "result").write_text("42")
+    assert expected == program.verdict(ended)
+
+
+def test_output_may_say_it(tmp_path):
+    """A pattern in the last lines."""
+    program = parsed(tmp_path, finished='{ output = "(?m)^Normal termination" }')
+    program.begin([], None, None)
+    assert "done" == program.verdict(Ended(0, "x\nNormal termination of solver", told=False))
+    assert "stopped" == program.verdict(Ended(0, "Stopped early", told=False))
+
+
+def test_what_a_killed_program_was_writing_does_not_count(tmp_path):
+    """Ended by itself, its last files are complete; killed, they must have been quiet before."""
+    program = parsed(tmp_path, settle_s="60")
+    for code, expected in ((-9, None), (1, [tmp_path / "state.1"])):
+        program.begin([], None, None)
+        (tmp_path / "state.1").write_text(f"{code}")
+        program.verdict(Ended(code, "", told=True))
+        found = program.checkpoint()
+        assert expected == (None if found is None else [*found.files])
+
+
+def test_it_stops_as_the_file_says(tmp_path):
+    """One signal for all, or a command that gets the process id."""
+    assert 2 == parsed(tmp_path, stop='"INT"').stop(15, 7)
+    assert ["ctl", "stop", "7"] == parsed(tmp_path, stop='["ctl", "stop", "{pid}"]').stop(15, 7)
