@@ -140,6 +140,12 @@ FAULTS = {
         3,
         job("listen() { trap 'touch stop' USR1; }\nexec holdfast run -- python train.py"),
     ),
+    "a trap that is set again after it was taken back": (
+        "trap-before-exec",
+        job("trap - USR1\ntrap 'touch stop' USR1\nexec holdfast run -- python train.py"),
+        4,
+        job("trap - USR1\ntrap -p\nexec holdfast run -- python train.py"),
+    ),
     "a foreground child hides a trap": (
         "trap-hidden",
         job("trap 'scontrol requeue $SLURM_JOB_ID' USR1\npython train.py"),

@@ -15,7 +15,7 @@ from ..errors import ChildError, UsageError
 from ..job import job
 from ..supervise.limits import LEAD_S
 from ..supervise.supervise import Options, supervise
-from ..terminal import say
+from ..terminal import say, warn
 from . import options
 from .shown import json_line, safe
 
@@ -96,7 +96,9 @@ def command(
             click.echo(json_line({"end": "failed", "exit_code": error.exit_code, "reason": head}))
         raise click.exceptions.Exit(error.exit_code) from error
     if chain and outcome.end == "end":
-        links.end(outcome.directory, job())
+        trouble = links.end(outcome.directory, job())
+        if trouble is not None:
+            warn(trouble)
     if as_json:
         click.echo(json_line(outcome._asdict() | {"directory": str(outcome.directory)}))
     if outcome.exit_code:

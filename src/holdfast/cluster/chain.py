@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .. import disk
+from ..errors import ClusterError
 from ..job import Job
 from . import slurm
 
@@ -15,18 +16,26 @@ def is_over(directory: Path, job: Job | None) -> bool:
     return job is not None and job.array is not None and _mark(directory, job.array).exists()
 
 
-def end(directory: Path, job: Job | None) -> None:
+def end(directory: Path, job: Job | None) -> str | None:
     """The work is done: tasks that start nevertheless will see it, and those that wait are cancelled.
 
-    Raises:
-        ClusterError: they could not be cancelled; they will end by themselves, as soon as they start.
+    What of that could not be done; the work is done all the same.
     """
     if job is None or job.array is None:
-        return
-    with suppress(FileExistsError):
-        disk.write(_mark(directory, job.array), [])
-    disk.sync_dir(directory)
-    slurm.cancel(["--state=PENDING", job.array])
+        return None
+    failed = []
+    mark = _mark(directory, job.array)
+    try:
+        with suppress(FileExistsError):
+            disk.write(mark, [])
+        disk.sync_dir(directory)
+    except OSError as error:
+        failed.append(f"{mark}: {error.strerror}")
+    try:
+        slurm.cancel(["--state=PENDING", job.array])
+    except ClusterError as error:
+        failed.append(str(error))
+    return f"tasks of this array that are left may start in vain: {'; '.join(failed)}" if failed else None
 
 
 def _mark(directory: Path, array: str) -> Path:
