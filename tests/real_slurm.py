@@ -2,7 +2,7 @@
 
 `tests/cluster/slurm-cluster` starts it as root within seconds. Workers of pytest share it; the process that began the
 session ends it. Stories that mostly wait begin together: see `beside`. Who needs a node alone takes
-one of n5 to n16 that no other test names; all other jobs run on the rest, which is the default partition `shared`.
+one of n5 to n16, or n20, that no other test names; all other jobs run on the rest, which is the default partition `shared`.
 """
 
 import os
@@ -19,7 +19,7 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "cluster" / "slurm-cluster"
 KNOBS = {"SC_NODES": "20", "SC_KILLWAIT": "10", "SC_GRACE": "10", "SC_PREEMPT_SIGNAL": "1"}
-SHARED = "PartitionName=shared Nodes=n[1-4,17-20] Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF"
+SHARED = "PartitionName=shared Nodes=n[1-4,17-19] Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF"
 JOB = f"""#!/bin/bash
 #SBATCH --requeue --open-mode=append --output=out.txt
 exec {sys.executable} -u train.py

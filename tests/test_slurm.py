@@ -343,6 +343,28 @@ def test_scancel_while_training_stays_ended(slurm, place):
     assert "1" == slurm.show(job)["Restarts"]
 
 
+@beside
+def test_scancel_after_a_preemption_and_within_the_grace_of_one_stays_ended(slurm, place):
+    """Slurm still shows the time of the earlier start's preemption; and a user may cancel what is about to be preempted."""
+    script(place)
+    job = running(slurm, slurm.sbatch(place, "-p", "pcancel", "-w", "n20", "-c", "4"), place)
+    preempt(slurm, "n20", place, seconds=1)
+    slurm.until(lambda: "(attempt 2)" in output(place))
+    slurm.ask("scancel", job)
+    stays_ended(slurm, job, place)
+    slurm.ask("scontrol", "requeue", job)
+    slurm.until(lambda: "(attempt 3)" in output(place))
+    preempt(slurm, "n20", place, seconds=1)
+    slurm.until(lambda: slurm.show(job).get("PreemptTime", "None") != "None")
+    time.sleep(3)  # Slurm writes seconds: in the same one as the preemption it would count as that
+    slurm.ask("scancel", job)
+    ended = slurm.wait(job, "CANCELLED")
+    time.sleep(12)
+    assert ("CANCELLED", ended["Restarts"]) == tuple(slurm.show(job)[name] for name in ("JobState", "Restarts"))
+    assert ["PREEMPTED", "PENDING", "CANCELLED", "PENDING", "CANCELLED"] == slurm.endings(job)
+    assert [("requeued", "preempted"), ("not_requeued", "cancelled"), ("not_requeued", "unclear")] == carried(place)
+
+
 SLOW_SAVE = """
 import pathlib
 class Slow(Toy):

@@ -10,7 +10,7 @@ Cause = Literal["cancelled", "requeued", "preempted", "time limit", "unclear"]
 
 LEAD_S = 600.0  # of a notice, when nobody knows
 LATE_S = 90.0  # a notice may come this much before its lead: limits are looked at twice a minute
-TOGETHER_S = 2.0  # Slurm writes down a preemption and the end of what is preempted in the same second
+TOGETHER_S = 1.0  # Slurm writes down a preemption and the end of what is preempted in the same second
 NOTICES = ("SIGUSR1", "SIGUSR2", "deadline")
 
 # squeue(1), JOB STATE CODES: those in which Slurm has not begun to end the job
