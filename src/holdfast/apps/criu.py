@@ -42,7 +42,7 @@ class Criu:
         """The command with its output in a file, or `criu restore` after its files were cut back. The supervisor keeps time."""
         del time_left_s
         if shutil.which("criu") is None:
-            raise UsageError("--app criu: there is no criu on PATH; build CRIU 4.2 or later (docs/apps.md)")
+            raise UsageError("--app criu: there is no criu on PATH; install CRIU 4.2 or later (docs/apps.md)")
         if not command:
             raise UsageError("--app criu: no command; write it as in `-- ./simulate input.txt`")
         rooms.emptied(self._images)

@@ -39,7 +39,7 @@ class Dmtcp:
         del time_left_s
         start = "dmtcp_launch" if checkpoint is None else "dmtcp_restart"
         if shutil.which(start) is None:
-            raise UsageError(f"--app dmtcp: there is no {start} on PATH; build DMTCP 4.2 or later (docs/apps.md)")
+            raise UsageError(f"--app dmtcp: there is no {start} on PATH; install DMTCP 4.2 or later (docs/apps.md)")
         if not command:
             raise UsageError("--app dmtcp: no command; write it as in `-- ./simulate input.txt`")
         rooms.emptied(self._images)
