@@ -1,5 +1,6 @@
 """The laws of the store."""
 
+import errno
 import itertools
 import math
 import os
@@ -24,7 +25,7 @@ from holdfast import disk, retention
 from holdfast.errors import Damaged, HoldfastError, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import checkpoint as checkpoints
-from holdfast.store import format
+from holdfast.store import format, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from test_crash import put, state_of, whole
@@ -890,3 +891,30 @@ def test_what_is_left_to_the_next_save_goes_with_it(tmp_path):
     answers = iter([0, 1])
     store.commit(store.stage({"step": 4}), step=4, leave=lambda: next(answers))
     assert [3, 4] == [checkpoint.step for checkpoint in store.checkpoints()]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["narrow", "none", "wide", "nothing"])))
+def test_leaves_without_bytes_are_no_gap(tmp_path, order, monkeypatch):
+    """Wherever they stand in the state: the next leaf of their file begins where they do. Also where files are copied."""
+    monkeypatch.setattr(lineage, "LINK_BYTES", 1)
+    monkeypatch.setattr(shards, "LINK_BYTES", 1)
+
+    def refused(*_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    leaves = {
+        "narrow": np.arange(9, dtype="int8"),
+        "none": np.empty((1, 0), "uint16"),
+        "wide": np.arange(9, dtype="uint16"),
+        "nothing": np.empty((0, 3), "uint16"),
+    }
+    state = {name: leaves[name] for name in order}
+    store = Store(tmp_path)
+    store.save(state, step=1)
+    monkeypatch.setattr(disk, "link", refused)
+    store.save(state, step=2)
+    for saved in store.checkpoints():
+        assert [] == list(saved.problems(cold=True))
+        assert order == tuple(saved.load())
+        assert all(np.array_equal(leaves[name], value) for name, value in saved.load().items())
+    assert store[2].manifest.files["state.safetensors"].links == 1

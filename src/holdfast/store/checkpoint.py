@@ -212,7 +212,7 @@ class Checkpoint:
                 start = min(size or 0, file.size_bytes)
                 yield Problem(path, start, max(size or 0, file.size_bytes), f"{had}, was {file.size_bytes}")
             elif leaves[name]:
-                yield from self._header_problems(path, file, sorted(leaves[name], key=lambda leaf: leaf.offset))
+                yield from self._header_problems(path, file, sorted(leaves[name], key=lambda leaf: leaf.order))
             elif not files.sound(path, file, cold=cold):
                 yield Problem(path, 0, size, "changed since commit")
 

@@ -65,6 +65,11 @@ class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     digest: str
     attrs: dict[str, Any] = {}
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """Its place among the leaves of its file: one without bytes comes before the one that begins where it lies."""
+        return self.offset, self.size_bytes
+
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One data file. Of a shared one: for which checkpoint it was written, when, and how many have taken it over since."""

@@ -181,7 +181,7 @@ def copy(source: Path, target: Path, link: Link) -> None:
     Raises:
         Stale: they are not what was committed.
     """
-    leaves = sorted(link.leaves.values(), key=lambda leaf: leaf.offset)
+    leaves = sorted(link.leaves.values(), key=lambda leaf: leaf.order)
     sizes = [leaves[0].offset, *(leaf.size_bytes for leaf in leaves)]
     with open(disk.open_plain(source), "rb") as file:
         whole = sum(sizes) == os.fstat(file.fileno()).st_size
