@@ -97,7 +97,13 @@ def blank(stored: StoredLeaf) -> Blank:
         array = np.empty(stored.shape, _checked_dtype(stored))
     except UNSOUND as error:
         raise Damaged(f"leaf {stored.key!r}: {error}") from error
-    return Blank(_memory(array), lambda: np.asfortranarray(array) if stored.attrs.get("order") == "F" else array)
+    return Blank(_memory(array), lambda: _in_fortran_order(array) if stored.attrs.get("order") == "F" else array)
+
+
+def _in_fortran_order(array: Any) -> Any:
+    if array.dtype.names is None or not array.nbytes:
+        return np.asfortranarray(array)
+    return np.asfortranarray(array.view(np.dtype((np.void, array.itemsize)))).view(array.dtype)
 
 
 def mapped(stored: StoredLeaf, data: memoryview) -> Any:
