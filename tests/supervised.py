@@ -86,7 +86,8 @@ class Supervised:
     @property
     def begun(self):
         """Whether its command has been started."""
-        return any(b'"start"' in path.read_bytes() for path in self.place.glob(".holdfast/*/supervisor.jsonl"))
+        found = [*self.place.glob(".holdfast/*/supervisor.jsonl"), *self.place.glob("place/supervisor.jsonl")]
+        return any(b'"start"' in path.read_bytes() for path in found)
 
     def story(self):
         """The kinds of the journal's lines, in order."""

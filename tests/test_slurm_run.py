@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from holdfast import journal
 from real_slurm import JOB, beside
@@ -33,16 +34,15 @@ def told(place, *kinds):
     return [event for event in journal.read(place / "place" / "supervisor.jsonl") if event["event"] in kinds]
 
 
-def left(number):
-    """Processes of the job that still run on this machine."""
+def left(place):
+    """Command lines of the job's processes that still run on this machine."""
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                ours = f"SLURM_JOB_ID={number}\0".encode() in file.read()
-        except OSError:
+            ours = f"SLURM_SUBMIT_DIR={place}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+            found += [Path(f"/proc/{pid}/cmdline").read_bytes()] * ours
+        except OSError:  # it is over
             continue
-        found += [pid] * ours
     return found
 
 
@@ -75,7 +75,7 @@ def test_a_command_that_hangs_at_its_time_limit_is_killed_and_requeued(slurm, pl
     slurm.wait(number, "COMPLETED")
     assert "killed" in [event["event"] for event in told(place, "killed")]
     assert ["TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(number)
-    slurm.until(lambda: not left(number), 10)
+    slurm.until(lambda: not left(place), 10)
 
 
 @beside
@@ -92,7 +92,7 @@ def test_scancel_of_a_supervised_script_stays_ended(slurm, place):
     assert f"job {number} was cancelled, and is not requeued. To go on, type: scontrol requeue {number}" in output(
         place
     )
-    slurm.until(lambda: not left(number), 10)
+    slurm.until(lambda: not left(place), 10)
 
 
 @beside

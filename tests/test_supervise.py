@@ -22,7 +22,9 @@ IGNORES = (
 
 
 def ready(it, text="ready"):
+    """Once the command has printed this, and its start is in the journal."""
     until(lambda: text in it.printed, f"{text!r} in the output")
+    until(lambda: it.begun, "the start")
 
 
 # Exit codes ------------------------------------------------------------------------------------------------------
