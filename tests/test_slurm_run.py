@@ -83,6 +83,7 @@ def test_scancel_of_a_supervised_script_stays_ended(slurm, place):
     """It saved, and is not started again; what would, is said."""
     number = slurm.sbatch(place, script=job(place))
     running(slurm, number, place, "begun 0\n")
+    assert left(place)
     slurm.ask("scancel", number)
     slurm.wait(number, "CANCELLED")
     slurm.until(lambda: "is not requeued" in output(place))
