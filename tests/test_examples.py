@@ -149,14 +149,14 @@ def test_milas_job_goes_on_after_its_time_and_a_requeue_bit_for_bit(slurm, place
     """Run alone, in a hand-written script: it asks for its requeue by itself, and counts its restarts."""
     cifar10(place / "datasets", images=130)
     environment = site(slurm, place, "mila", DATASETS=str(place / "datasets"))
-    job = sbatch(place, environment, "-p", "long", "--gpus-per-task=0", "--mem=1G", "job.sh")
+    job = sbatch(place, environment, "-p", "shared", "--gpus-per-task=0", "--mem=1G", "job.sh")
     output = place / f"slurm-{job}.out"
-    slurm.until(lambda: "epoch 1:" in text(output))
+    slurm.until(lambda: "epoch 1:" in text(output), limit_s=300)
     time_is_up(slurm, job, lead_s=300)
-    slurm.until(lambda: "start 2 of this job" in text(output))
-    slurm.until(lambda: "epoch 2:" in text(output))
+    slurm.until(lambda: "start 2 of this job" in text(output), limit_s=300)
+    slurm.until(lambda: "epoch 2:" in text(output), limit_s=300)
     slurm.ask("scontrol", "requeue", job)
-    slurm.wait(job, "COMPLETED")
+    slurm.wait(job, "COMPLETED", limit_s=300)
     said = text(output)
     assert ["1", "2", "3"] == re.findall(r"start (\d) of this job", said)
     assert [str(epoch) for epoch in range(1, 6)] == re.findall(r"^epoch (\d):", said, re.MULTILINE)
@@ -182,12 +182,12 @@ def learned(run):
 def test_northeasterns_training_goes_on_from_task_to_task(slurm, place):
     """The first task's time is up, the second finishes, the rest is cancelled; the losses are the uninterrupted ones."""
     environment = site(slurm, place, "northeastern")
-    job = sbatch(place, environment, "-p", "long", "--gres=none", "--mem=1G", "train.sh")
+    job = sbatch(place, environment, "-p", "shared", "--gres=none", "--mem=1G", "train.sh")
     output = place / f"train-{job}.out"
-    slurm.until(lambda: "Epoch 20 " in text(output))
+    slurm.until(lambda: "Epoch 20 " in text(output), limit_s=300)
     time_is_up(slurm, f"{job}_1", lead_s=60)
     assert "75:0" == slurm.wait(f"{job}_1", "FAILED")["ExitCode"]
-    slurm.wait(f"{job}_2", "COMPLETED")
+    slurm.wait(f"{job}_2", "COMPLETED", limit_s=300)
     slurm.until(lambda: ["CANCELLED"] == slurm.endings(job))
     (place / "alone").mkdir()
     alone = subprocess.run(
@@ -220,13 +220,13 @@ def test_northeasterns_simulation_goes_on_from_task_to_task_byte_for_byte(slurm,
     (place / "bin/gmx_mpi").write_text(MPI)
     (place / "bin/gmx_mpi").chmod(0o755)
     water(place)
-    job = sbatch(place, environment, "-p", "long", "-n", "1", "-t", "5", "mdrun.sh")
+    job = sbatch(place, environment, "-p", "shared", "-n", "1", "mdrun.sh")
     output = place / f"myrun-{job}.out"
     slurm.until(lambda: (place / "traj_comp.xtc").exists() and (place / "traj_comp.xtc").stat().st_size > 0)
     time_is_up(slurm, f"{job}_1", lead_s=300)
     assert "75:0" == slurm.wait(f"{job}_1", "FAILED")["ExitCode"]
     assert not (place / "confout.gro").exists()
-    slurm.wait(f"{job}_2", "COMPLETED")
+    slurm.wait(f"{job}_2", "COMPLETED", limit_s=300)
     slurm.until(lambda: ["CANCELLED"] == slurm.endings(job))
     assert 1 == text(output).count("Restarting from checkpoint") + text(place / "md.log").count(
         "Restarting from checkpoint"

@@ -109,7 +109,7 @@ def test_a_time_limit_is_survived_twice(slurm, place):
         end_in(slurm, job, 5)
         slurm.until(lambda restarts=restarts: slurm.show(job)["Restarts"] == restarts)
     (place / "fast").touch()
-    slurm.wait(job, "COMPLETED")
+    slurm.wait(job, "COMPLETED", limit_s=300)
     assert text(output).endswith(final(3000))
     assert [1, 1] == [text(output).count(f"step {step}\n") for step in (20, 3000)]
     assert ["TIMEOUT", "PENDING", "TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(job)
@@ -123,7 +123,7 @@ def test_a_chain_of_ten_goes_on_from_task_to_task_and_ends_with_the_work(slurm, 
     end_in(slurm, f"{job}_1", 5)
     assert "75:0" == slurm.wait(f"{job}_1", "FAILED", "TIMEOUT")["ExitCode"]
     (place / "fast").touch()
-    slurm.wait(f"{job}_2", "COMPLETED")
+    slurm.wait(f"{job}_2", "COMPLETED", limit_s=300)
     gone(slurm, job)
     assert text(output).endswith(final(3000))
     assert ["CANCELLED"] == slurm.endings(job)  # the array's own id is that of the tasks which never began
@@ -160,7 +160,7 @@ def test_a_notice_while_the_data_set_is_staged_does_not_end_the_job(slurm, place
     (place / "staged").touch()
     slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
     (place / "fast").touch()
-    slurm.wait(job, "COMPLETED")
+    slurm.wait(job, "COMPLETED", limit_s=300)
     assert text(output).endswith(final(3000))
     assert "1" == (place / "node/data/a").read_text()
 
@@ -192,7 +192,7 @@ def test_a_step_of_srun_hears_of_a_notice_and_of_the_end(slurm, place):
     assert 1 == text(output).count("stopped by SIGTERM at step")
     (place / "fast").touch()
     job, output = submit(slurm, place, "--time", "5", "--", "srun", "python", "train.py", 3000)
-    slurm.wait(job, "COMPLETED")
+    slurm.wait(job, "COMPLETED", limit_s=300)
     assert text(output).endswith(final(3000))
 
 
@@ -208,7 +208,7 @@ def test_several_tasks_are_started_by_srun_with_their_cpus(slurm, place):
     (place / "asked.py").write_text(ASKED)
     words = ["--time", "5", "-N", 2, "--ntasks-per-node", 2, "-c", 1, "--", "python", "asked.py"]
     job, output = submit(slurm, place, *words)
-    slurm.wait(job, "COMPLETED")
+    slurm.wait(job, "COMPLETED", limit_s=300)
     found = sorted(re.findall(r"task (\d) on (\w+) has (\d) cpus", text(output)))
     assert [("0", "1"), ("1", "1"), ("2", "1"), ("3", "1")] == [(task, cpus) for task, _, cpus in found]
     assert 2 == len({node for _, node, _ in found})
@@ -238,7 +238,7 @@ def test_output_in_a_folder_that_is_not_there_fails_without_a_word(slurm, place)
     """log-folder-missing: the script's own mkdir comes too late, for not a line of it is run."""
     made = "#!/bin/bash\n#SBATCH --output=logs/out.txt\nmkdir -p logs\ntouch begun\n"
     job = slurm.sbatch(place, script=made)
-    assert "FAILED" == slurm.wait(job, "FAILED", "COMPLETED")["JobState"]
+    assert "FAILED" == slurm.wait(job, "FAILED", "COMPLETED", limit_s=300)["JobState"]
     assert ["job.sh"] == [path.name for path in place.iterdir()]
 
 
