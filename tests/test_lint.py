@@ -286,6 +286,13 @@ def test_a_script_that_uses_holdfast_requeues_by_itself():
     assert "requeue-is-not-for-time" not in found(text, read=lambda _: "import os\nfrom holdfast import Run\n")
 
 
+def test_usr1_is_fine_for_one_task_whatever_gpus_it_has():
+    """NCCL is for several."""
+    options = "--no-requeue --signal=B:USR1@300 --gpus-per-node=4 --nodes=1 --cpus-per-task=8"
+    assert {} == found(job("exec holdfast run -- python train.py", options))
+    assert ["usr1-with-nccl"] == list(found(job("exec holdfast run -- srun python a.py", f"{options} -n 1-4")))
+
+
 @pytest.mark.parametrize(("save_s", "finds"), [(41.0, False), (250.0, True), (None, False)])
 def test_a_lead_shorter_than_the_measured_save_is_found(save_s, finds):
     """Half as much again as it took, and a second to leave."""
@@ -403,7 +410,7 @@ third &> log 2>&1 < in &
 f() { inside; }
 function g { within
 }
-while kill -0 $pid; do seventh; done
+while kill -0 $pid; do seventh; done; for x in 1 2; do each $x; done
 if [[ a && -n b ]]; then eighth; fi; x=(1 2) ninth --a=b#c \
    continued
 case $x in a|b) tenth ;; *) eleventh ;; esac
@@ -411,12 +418,12 @@ case $x in a|b) tenth ;; *) eleventh ;; esac
     commands = bash.commands(text)
     words = [command.words[0] for command in commands]
     assert (
-        "first cat second third fourth fifth sixth inside within kill seventh [[ eighth x=(1 2) tenth eleventh"
+        "first cat second third fourth fifth sixth inside within kill seventh each [[ eighth x=(1 2) tenth eleventh"
     ) == " ".join(words)
     assert ("first", "a b", "c;d", "e f", "$(date; wc | x)", "`y; z`", "$((1 + 2))", "${v:-(}") == commands[0].words
     assert ["third", "fourth", "fifth", "sixth"] == [each.words[0] for each in commands if each.background]
     assert {"inside": "f", "within": "g"} == {each.words[0]: each.function for each in commands if each.function}
-    assert ["kill", "seventh"] == [each.words[0] for each in commands if each.loop]
+    assert ["kill", "seventh", "each"] == [each.words[0] for each in commands if each.loop]
     assert [12, 14, 14] == [each.line for each in commands[-3:]]
     assert ("x=(1 2)", "ninth", "--a=b#c", "continued") == commands[-3].words
 
@@ -437,7 +444,21 @@ def test_directives_are_read_as_sbatch_reads_them(line, options):
 
 
 PIECES = ["'", '"', "`", "$(", "${", "((", ")", "}", "{", "[[", "]]", "<<E", "\n", "&", "|", ";;", "case x in", "esac"]
-PIECES += ["for", "do", "done", "f()", "#", "\\", " ", "exec x", "trap 'a' USR1", "wait", "E", "#SBATCH -x --y=z\n"]
+PIECES += [
+    "(",
+    "for",
+    "do",
+    "done",
+    "f()",
+    "#",
+    "\\",
+    " ",
+    "exec x",
+    "trap 'a' USR1",
+    "wait",
+    "E",
+    "#SBATCH -x --y=z\n",
+]
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=30).map("".join))
