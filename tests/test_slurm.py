@@ -451,7 +451,8 @@ def test_a_run_on_hold_stays_ended_after_its_time_limit(slurm, place):
 @beside
 def test_a_requeue_that_is_due_while_slurmctld_is_down_comes_later(shared, place):
     """It is tried again, it is said what to type should that not do; the controller comes back, and so does the job."""
-    own = Slurm(place / "cluster", SC_NODES="1", SC_PROCTRACK="linuxproc", SC_KILLWAIT="60")
+    short = shared.directory.with_name("own")  # the names of its sockets lie below
+    own = Slurm(short, SC_NODES="1", SC_PROCTRACK="linuxproc", SC_KILLWAIT="60")
     own.tend("up")
     try:
         script(place)
