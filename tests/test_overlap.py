@@ -474,6 +474,22 @@ def test_moments_under_other_names_are_saved_again(staged_by: list[str], tmp_pat
     assert "step 8 is not saved, and training goes on: its tensors have other names" in capsys.readouterr().err
 
 
+def test_moments_that_take_turns_cost_two_saves_and_no_more(tmp_path: Path, capsys: Any):
+    """An optimizer with two buffers that swaps them in each step: soon such states are laid out by the loop."""
+    state, step = adam(net())
+    entries = state["optimizer"].state
+
+    def and_take_turns() -> None:
+        step()
+        entry = entries[state["model"][0].weight]
+        entry.setdefault("spare", torch.zeros(WIDTH, WIDTH))
+        entry["exp_avg"], entry["spare"] = entry["spare"].copy_(entry["exp_avg"]), entry["exp_avg"]
+
+    steps = trained(tmp_path, (state, and_take_turns), steps=20)
+    assert 18 == len(steps)
+    assert 2 == capsys.readouterr().err.count("its tensors have other names")
+
+
 def test_what_the_loop_changes_meanwhile_is_not_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Lists of the user's, buffers and step counts change before the writer's thread has seen them."""
     go, real = threading.Event(), Overlap._laid_out

@@ -157,6 +157,7 @@ class Overlap:
         self._trusted: set[str] = set()  # leaves that were tried
         self._known: dict[str, int] = {}  # those of the last copy beside the loop, and their places
         self._keeps = True  # states can be kept for later, as far as was seen
+        self._strayed = False  # one was kept whose tensors lay otherwise
         self._trial: _Live | None = None
         self._copying: _Copying | None = None
         self._process = os.getpid()
@@ -270,6 +271,7 @@ class Overlap:
             staged = store.stage(kept, arena, lambda block: _is_lent(block, lent))
             found = _live(staged.snapshot, lent) if staged.snapshot is not None else None
             if found is None or found.places() != self._known:
+                self._strayed, self._keeps = True, not self._strayed  # twice: its tensors take turns
                 raise Abandoned("its tensors have other names, or lie otherwise, than in the save before")
             live = found
         except MemoryError as error:
