@@ -232,6 +232,7 @@ class _Supervisor:
         carried = self.within.carry_on(self.ear, what, self._places) if what else None
         if carried is not None:
             say(carried)
+        code = (self.within.exit_code or code) if code == RUN_ME_AGAIN else code
         return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
 
     def _parting(self, reason: str, code: int) -> str:

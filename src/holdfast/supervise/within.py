@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cluster import carry, outermost, slurm
+from ..cluster import carry, other, outermost, slurm
 from ..cluster.cause import Heard, cause
 from ..errors import ClusterError
 from ..job import Job
@@ -26,10 +26,11 @@ class Within:
         self._job = job if alone else None
         self._place, self._requeue, self._limit = place, requeue, limit
         self._asked_s = -ASKED_S
+        self.exit_code: int | None = None  # another than 75, that makes the scheduler start the job again
 
     def is_ending(self) -> bool:
         """Whether the scheduler ends the job, and has told the command before us: of a preemption, srun's tasks hear first."""
-        if self._job is None or time.monotonic() < self._asked_s + ASKED_S:
+        if self._job is None or self._job.scheduler != "slurm" or time.monotonic() < self._asked_s + ASKED_S:
             return False
         self._asked_s = time.monotonic()
         try:
@@ -46,7 +47,7 @@ class Within:
             return f"job {self._job.id} is not requeued: --no-requeue"
         ear.close()
         script = self._place.path / SCRIPT
-        return carry.carry_on(
+        carried = carry.carry_on(
             self._job,
             Heard(what, ear.told_unix_s or time.time()),
             carry.Journal(self._place.record, self._place.count("requeued")),
@@ -54,4 +55,7 @@ class Within:
             limit=self._limit,
             successor=script if script.is_file() else None,
             meanwhile=warn,
-        ).line
+        )
+        if carried.how == "by its rule":
+            self.exit_code = other.exit_code(self._job, what)
+        return carried.line
