@@ -82,8 +82,7 @@ def test_exit_codes_in_the_readme_are_those_of_the_errors():
     """Every exit code that an error can give stands in the README's table, and no other."""
     table = {int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)}
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "exit_code")]
-    not_yet = {errors.ClusterError.exit_code}  # clusters come with their own issue
-    assert table == {0, 75} | {kind.exit_code for kind in kinds} - not_yet
+    assert table == {0, 75} | {kind.exit_code for kind in kinds}
 
 
 @pytest.mark.parametrize("command", ["demo", "test"])
