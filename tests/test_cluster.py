@@ -60,6 +60,8 @@ TABLE = {
     "notice of the time limit": ("SIGUSR1", 0, GOING_ON | {"end_s": NOW + 600}, "time limit"),
     "our own deadline": ("deadline", 0, GOING_ON | {"end_s": NOW + 20}, "time limit"),
     "our own deadline, and the limit was lifted": ("deadline", 0, GOING_ON | {"end_s": NOW + 86400}, "unclear"),
+    "the cloud takes the node": ("spot notice", 0, GOING_ON | {"end_s": NOW + 86400}, "preempted"),
+    "scancel after the cloud's notice": ("spot notice", 0, ENDING, "cancelled"),
     "USR1 by hand": ("SIGUSR1", 0, GOING_ON | {"end_s": NOW + 86400}, "unclear"),
     "USR1 by hand, no limit": ("SIGUSR1", 0, GOING_ON, "unclear"),
     "TERM by hand": ("SIGTERM", 0, GOING_ON, "unclear"),

@@ -11,6 +11,7 @@ from ..apps import known
 from ..apps.program import Program
 from ..cluster import chain as links
 from ..cluster.carry import MOST_REQUEUES
+from ..cluster.notices import CLOUDS
 from ..errors import ChildError, UsageError
 from ..job import job
 from ..supervise.limits import LEAD_S
@@ -42,6 +43,7 @@ RUN_DIR = click.Path(path_type=Path, file_okay=False)
     "--lead", type=click.FloatRange(0), default=LEAD_S, show_default=True, help="Seconds before a job's end to stop at."
 )
 @click.option("--requeue/--no-requeue", default=True, show_default=True, help="Carry the job on when its time is up.")
+@click.option("--spot", type=click.Choice(sorted(CLOUDS)), help="Stop when this cloud takes the machine back.")
 @click.option("--chain", is_flag=True, help="This job is one of an array that does the work in turn; needs --run.")
 @options.as_json
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -54,6 +56,7 @@ def command(
     grace: float | None,
     lead: float,
     requeue: bool,
+    spot: str | None,
     chain: bool,
     as_json: bool,
     command: tuple[str, ...],
@@ -84,6 +87,7 @@ def command(
         grace_s=grace,
         lead_s=lead,
         requeue=requeue,
+        spot=spot,
     )
     try:
         outcome = supervise(command, lambda place: _program(app, place), chosen)

@@ -11,6 +11,7 @@ Cause = Literal["cancelled", "requeued", "preempted", "time limit", "unclear"]
 LEAD_S = 600.0  # of a notice, when nobody knows
 LATE_S = 90.0  # a notice may come this much before its lead: limits are looked at twice a minute
 TOGETHER_S = 1.0  # Slurm writes down a preemption and the end of what is preempted in the same second
+SPOT = "spot notice"  # of the cloud that a node belongs to
 NOTICES = ("SIGUSR1", "SIGUSR2", "deadline")
 
 # squeue(1), JOB STATE CODES: those in which Slurm has not begun to end the job
@@ -59,7 +60,7 @@ def _of_an_ending_job(seen: Seen) -> Cause:
 
 def _of_a_running_job(heard: Heard, seen: Seen) -> Cause:
     """A notice; or a signal that somebody sent by hand."""
-    if _preempted(seen):
+    if _preempted(seen) or heard.what == SPOT:
         return "preempted"
     lead_s = heard.lead_s
     if lead_s is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import select
 import socket
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 LIMIT_S = 2.0  # for one answer; the address is on the machine itself
 EVERY_S = 5.0  # what AWS recommends
 _MOST_BYTES = 1 << 16
+_HERE = "http://169.254.169.254"  # the metadata service of all of them
 _DICE = random.Random()  # noqa: S311  jitter, no cryptography; our own, for the user's generator is the run's state
 
 
@@ -46,24 +48,38 @@ def _has_preemption(status: int, body: str) -> bool:
 # GCP: Compute Engine, "Handle preemption": TRUE, 30 s ahead. Azure: "Scheduled Events for Linux VMs": Preempt, 30 s ahead.
 CLOUDS: Mapping[str, Cloud] = {
     "aws": Cloud(
-        "http://169.254.169.254/latest/meta-data/spot/instance-action",
+        f"{_HERE}/latest/meta-data/spot/instance-action",
         {},
         _has_action,
-        "http://169.254.169.254/latest/api/token",
+        f"{_HERE}/latest/api/token",
         {"X-aws-ec2-metadata-token-ttl-seconds": "21600"},
         "X-aws-ec2-metadata-token",
     ),
     "gcp": Cloud(
-        "http://169.254.169.254/computeMetadata/v1/instance/preempted",
+        f"{_HERE}/computeMetadata/v1/instance/preempted",
         {"Metadata-Flavor": "Google"},
         _is_preempted,
     ),
     "azure": Cloud(
-        "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01",
+        f"{_HERE}/metadata/scheduledevents?api-version=2020-07-01",
         {"Metadata": "true"},
         _has_preemption,
     ),
 }
+
+# What moves the service for a cloud's own tools moves it for us. Sources: the AWS SDKs' reference; google-auth.
+MOVED_BY: Mapping[str, str] = {"aws": "AWS_EC2_METADATA_SERVICE_ENDPOINT", "gcp": "GCE_METADATA_HOST"}
+
+
+def cloud(name: str, environment: Mapping[str, str] = os.environ) -> Cloud:
+    """The cloud of that name, a key of `CLOUDS`, at the address that the environment gives its metadata service."""
+    found, place = CLOUDS[name], environment.get(MOVED_BY.get(name, ""), "").rstrip("/")
+    if not place:
+        return found
+    address = place if "://" in place else f"http://{place}"
+    return found._replace(
+        url=found.url.replace(_HERE, address, 1), token_url=found.token_url.replace(_HERE, address, 1)
+    )
 
 
 class Notices:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from ..apps.program import Program
 from ..cluster import slurm
+from ..cluster.cause import SPOT
+from ..cluster.notices import Notices
 from ..job import job
 from ..terminal import say, warn
 from . import processes
@@ -25,6 +27,8 @@ LISTENS_S = 10.0  # within this time after its start a program that uses `Run` b
 PERHAPS_S = 1.0  # and any other
 ROUND_S = 5.0
 CLOSE_S = 0.05
+DEADLINE = "deadline"
+_TOLD_BY = {DEADLINE: "the job's time is nearly up", SPOT: "the cloud takes this machine back"}
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Start:
     look: Callable[[Sequence[int]], None] = lambda _: None  # from time to time, with the processes that are at work
     look_s: float = ROUND_S
     listens_s: float = PERHAPS_S
+    notices: Notices | None = None
     killed: bool = False
     tail: str = ""
     _waiting: list[int] = field(default_factory=list)  # signals that are to be handed on
@@ -111,12 +116,19 @@ class Start:
             elif number in STOPS:
                 self.note("signal", signal=signal.Signals(number).name)
                 self._waiting.append(number)
-        due = self.time.stop_due_s()
-        if self.ear.told is None and due is not None and time.monotonic() >= due:
-            self.ear.tell("deadline")
-            self.note("signal", signal="deadline")
-            say("the job's time is nearly up: the command is told to stop")
+        why = self._untold_reason()
+        if self.ear.told is None and why is not None:
+            self.ear.tell(why)
+            self.note("signal", signal=why)
+            say(f"{_TOLD_BY[why]}: the command is told to stop")
             self._waiting.append(signal.SIGTERM)
+
+    def _untold_reason(self) -> str | None:
+        """Why to stop although no signal has come."""
+        due = self.time.stop_due_s()
+        if due is not None and time.monotonic() >= due:
+            return DEADLINE
+        return SPOT if self.notices is not None and self.notices.look() else None
 
     def _doze(self, child: Child) -> None:
         """Ctrl-Z: the command stops with us, and goes on with us."""

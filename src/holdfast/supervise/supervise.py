@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.program import Ended, Program
 from ..cluster import carry, outermost
+from ..cluster.notices import Notices, cloud
 from ..errors import ChildError
 from ..job import Job, job
 from ..provenance import redact
@@ -54,6 +55,7 @@ class Options:
     grace_s: float | None = None
     lead_s: float = LEAD_S
     requeue: bool = True
+    spot: str | None = None  # the cloud that may take this machine back
 
 
 class Outcome(NamedTuple):
@@ -97,6 +99,7 @@ class _Supervisor:
     kept: Kept | None = None
     tail: str = ""
     measured_s: float = 0.0
+    notices: Notices | None = None
     witness: Witness = field(init=False)
     within: Within = field(init=False)
     time: Time = field(init=False)
@@ -111,6 +114,7 @@ class _Supervisor:
                 self.within = Within(self.job, self.place, requeue=requeue, limit=limit)
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
                 around.callback(self.time.close)
+                self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
                 if self.options.keeps:
                     self.kept = Kept(self.place.path, self.program)
                 self.environment = {**os.environ, **around.enter_context(outermost.announced(self.place.path))}
@@ -160,6 +164,7 @@ class _Supervisor:
             self._look,
             LOOK_S if self.kept is not None else ROUND_S,
             LISTENS_S if self.witness.run is not None else PERHAPS_S,
+            self.notices,
         )
         code = start.run()
         if self.ear.told is None and code != 0:
