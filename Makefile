@@ -31,13 +31,13 @@ demo: setup  ## kills the example's training on purpose and compares the bits
 	$(BIN)/holdfast drill --kills 5 --signals KILL,TERM --seed 7 -- $(BIN)/python examples/digits/train.py
 
 test: setup  ## the whole suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 test-slurm: setup  ## what needs a real Slurm, on one that it starts as root; prints how long a stop and a restart took
 	$(BIN)/python -m pytest -n 2 -m slurm -rP
 
 check: lint types  ## under a minute: format, lint, types, fast tests
-	$(BIN)/python -m pytest -n 2 -q -m "not slow and not drill and not system and not slurm"
+	$(BIN)/python -m pytest -n 2 -q -m "not slow and not drill and not system and not slurm" --hypothesis-profile=quick
 
 lint: setup
 	$(BIN)/ruff format --check .

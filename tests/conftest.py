@@ -1,4 +1,4 @@
-"""What all tests share: the same examples in every CI run, fresh ones on a developer's machine."""
+"""What all tests share: the same examples in every CI run, fresh ones on a developer's machine; one thread for operators."""
 
 import os
 
@@ -6,6 +6,12 @@ from hypothesis import settings
 
 from real_slurm import begun, pytest_sessionfinish, pytest_xdist_make_scheduler, slurm  # noqa: F401
 
+# Before torch is there: several test processes share the cores, and operators' threads would only spin for each other.
+# What their number changes is asked by tests/test_exactness.py, which sets it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("here", deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+chosen = "ci" if os.environ.get("CI") else "here"
+settings.register_profile("quick", settings.get_profile(chosen), max_examples=25)  # of `make check`
+settings.load_profile(chosen)
