@@ -4,6 +4,7 @@ Its commands are played by small scripts on PATH; tests/test_slurm.py asks the r
 """
 
 import os
+import signal
 import time
 
 import pytest
@@ -546,6 +547,43 @@ def test_a_supervisor_is_known_from_the_environment_and_from_its_file(tmp_path):
             assert outermost.supervisor({**around, "SLURM_JOB_ID": "121"}) is None
             assert outermost.supervisor({}) is None
         assert outermost.supervisor(around) is None
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def inside(tmp_path, monkeypatch):
+    """This process is in a job."""
+    for name, value in {"SLURM_JOB_ID": "120", "SLURM_SUBMIT_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_of_supervisors_side_by_side_only_process_0_is_announced(tmp_path, inside, monkeypatch):
+    """`srun --ntasks=2 holdfast run`: had rank 1 come first, rank 0 would take it for the one that speaks."""
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    with outermost.announced(tmp_path / "one"):
+        assert outermost.supervisor({**os.environ, "SLURM_PROCID": "0"}) is None
+
+
+def test_a_supervisor_inside_of_another_leaves_the_announcement_alone(tmp_path, inside):
+    """Also when it ends first."""
+    with outermost.announced(tmp_path / "outer"):
+        with outermost.announced(tmp_path / "inner") as environment:
+            assert str(tmp_path / "inner") == environment["HOLDFAST_SUPERVISOR"]
+            assert tmp_path / "outer" == outermost.supervisor()
+        assert tmp_path / "outer" == outermost.supervisor()
+
+
+def test_a_supervisor_that_was_killed_does_not_speak_for_the_job(tmp_path, inside):
+    """Its file stays behind, and a cluster that lost its state counts jobs from 1 again."""
+    child = os.fork()
+    if not child:
+        with outermost.announced(tmp_path / "killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert (tmp_path / ".holdfast" / "job-120.json").exists()
+    assert outermost.supervisor() is None
+    with outermost.announced(tmp_path / "next"):
+        assert tmp_path / "next" == outermost.supervisor()
     assert [] == list(tmp_path.iterdir())
 
 

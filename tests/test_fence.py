@@ -18,11 +18,10 @@ from typing import Any
 import pytest
 
 from faults import Call, Memory, door, requests, scratched
-from holdfast import disk, journal
+from holdfast import disk, journal, owner
 from holdfast.errors import HoldfastError, StoreError, Superseded
 from holdfast.rules import Best, Last
 from holdfast.run.run import Run
-from holdfast.store import owner
 from holdfast.store.attempt import Attempt, read_run
 from holdfast.store.store import Store
 from test_crash import Model, put, state_of, step_of, through, whole

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from .. import owner
 from ..journal import Event, Log
-from ..store import owner
 
 
 def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:

@@ -7,14 +7,14 @@ their own (`srun --export=NONE`, a container).
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from .. import disk
+from .. import disk, owner
 from ..job import Job, job
 
 SUPERVISOR = "HOLDFAST_SUPERVISOR"
@@ -28,8 +28,7 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 class _Announced(msgspec.Struct, frozen=True):
     directory: str
     restart_count: int
-    pid: int
-    host: str
+    owner: dict[str, Any]
 
 
 class _RunHere(msgspec.Struct, frozen=True):
@@ -40,13 +39,14 @@ class _RunHere(msgspec.Struct, frozen=True):
 def announced(directory: Path) -> Iterator[dict[str, str]]:
     """While it holds, children know that a supervisor with this directory speaks for the job.
 
-    What it yields belongs into the child's environment. Where the submit directory cannot be written, that is all.
+    What it yields belongs into the child's environment. That is all where the submit directory cannot be written, and of
+    a supervisor that itself does not speak for the job: the file is another's.
     """
     directory = directory.absolute()
-    place = _place()
     here = job()
+    place = _place() if here is not None and speaks(here) and supervisor() is None else None
     if place is not None and here is not None:
-        facts = _Announced(str(directory), here.restart_count, os.getpid(), platform.node())
+        facts = _Announced(str(directory), here.restart_count, owner.me())
         with suppress(OSError):
             disk.make_dirs(place.parent)
             disk.replace_with(place, [msgspec.json.encode(facts) + b"\n"])
@@ -67,10 +67,12 @@ def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
     if here is None or place is None:
         return None
     try:
-        facts = msgspec.json.decode(place.read_bytes(), type=_Announced)
+        facts, written_s = msgspec.json.decode(place.read_bytes(), type=_Announced), place.stat().st_mtime
     except (OSError, msgspec.DecodeError):
         return None
-    return Path(facts.directory) if facts.restart_count == here.restart_count else None
+    if facts.restart_count != here.restart_count or owner.proven_gone(facts.owner, written_s):
+        return None
+    return Path(facts.directory)
 
 
 def speaks(here: Job, environment: Mapping[str, str] = os.environ) -> bool:

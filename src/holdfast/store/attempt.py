@@ -19,10 +19,9 @@ from typing import Any
 
 import msgspec
 
-from .. import disk, journal
+from .. import disk, journal, owner
 from ..errors import Damaged, NoSpace, NotFound, StoreError, Superseded, UsageError
 from ..journal import Event, Log
-from . import owner
 from .format import MANIFEST, parse_name
 
 _MOST_ROUNDS = 1000  # of emptying a directory that a ghost goes on filling

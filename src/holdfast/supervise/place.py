@@ -11,12 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .. import disk, journal
+from .. import disk, journal, owner
 from ..cluster import script
 from ..errors import NoSpace, StoreError, UsageError
 from ..job import job
 from ..journal import CLOSING, Event
-from ..store import owner
 from ..terminal import warn
 
 JOURNAL = "supervisor.jsonl"

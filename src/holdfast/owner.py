@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..job import job as job_here
+from .job import job as job_here
 
 Facts = Mapping[str, Any]
 
