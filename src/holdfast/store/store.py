@@ -399,10 +399,11 @@ class Store:
         )
 
     def _require_space(self, need: int) -> None:
-        if need + _SPARE_BYTES > disk.free_bytes(self.root) and self.keep is not None:
-            with suppress(Damaged):  # the newest, which is why nothing was removed
-                self._prune(self.keep, spared=())  # what a stop has left
         free = disk.free_bytes(self.root)
+        if need + _SPARE_BYTES > free and self.keep is not None:
+            with suppress(Damaged):  # the newest, which is why nothing was removed
+                if self._prune(self.keep, spared=()):  # what a stop has left
+                    free = disk.free_bytes(self.root)
         if need + _SPARE_BYTES > free:
             raise NoSpace(
                 f"{self.root}: the checkpoint needs {need:,} bytes and {free:,} are free; nothing was written. "
