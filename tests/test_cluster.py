@@ -337,7 +337,7 @@ def test_a_time_limit_is_requeued_once_and_journalled_before(fakes):
     lines = Lines()
     assert ("requeued", "time limit", "job 120: time limit; requeued") == carried(lines)
     assert [("requeued", "time limit")] == lines.events
-    assert ["scontrol show job 120", "scontrol requeue 120"] == fakes.calls
+    assert [*["scontrol show job 120"] * 2, "scontrol requeue 120"] == fakes.calls
 
 
 def test_a_task_of_an_array_is_requeued_alone(fakes):
@@ -346,7 +346,7 @@ def test_a_task_of_an_array_is_requeued_alone(fakes):
     fakes.job(JobState="COMPLETING", Reason="TimeLimit")
     fakes.say("scontrol requeue 16_3")
     assert "requeued" == carried(Lines(), here=here).how
-    assert ["scontrol show job 16_3", "scontrol requeue 16_3"] == fakes.calls
+    assert [*["scontrol show job 16_3"] * 2, "scontrol requeue 16_3"] == fakes.calls
 
 
 LEFT_ALONE = {
@@ -435,6 +435,35 @@ def test_a_refusal_because_slurm_was_faster_is_none(fakes):
     swap = f"/bin/cp {requeued} {fakes.place.parent}/out-0"
     fakes.say("scontrol requeue", err="Job is pending execution", code=1, after=swap)
     assert ("by slurm", "requeued") == carried(Lines(), "deadline")[:2]
+
+
+def test_what_is_cancelled_while_the_journal_is_written_stays_cancelled(fakes):
+    """A full NFS server takes seconds for a line: the evidence from before it is old."""
+    fakes.job(JobState="RUNNING", EndTime=NOW + 20)
+    fakes.say("scontrol write", "#!/bin/sh\n")
+    lines = Lines()
+
+    def slowly(event, /, **facts):
+        lines.record(event, **facts)
+        fakes.job(JobState="COMPLETING")
+
+    done = carry_on(HERE, Heard("SIGUSR1", NOW), Journal(slowly), patience_s=0)
+    assert ("cancelled", "cancelled") == done[:2]
+    assert [("requeued", "time limit"), ("not_requeued", "cancelled")] == lines.events
+    assert [] == [call for call in fakes.calls if "requeue" in call]
+    assert "scontrol show job 120" == fakes.calls[-1]
+
+
+def test_what_is_cancelled_between_the_refusal_and_a_successor_has_none(fakes):
+    """A successor would go on with what the user has ended."""
+    fakes.job(JobState="RUNNING", EndTime=NOW + 20)
+    cancelled = fakes.place.parent / "cancelled"
+    cancelled.write_text(record(JobState="COMPLETING"))
+    swap = f"/bin/cp {cancelled} {fakes.place.parent}/out-0"
+    fakes.say("scontrol requeue", err="Requested operation is presently disabled", code=1, after=swap)
+    fakes.say("sbatch", "121\n")
+    assert ("cancelled", "cancelled") == carried(Lines(), "deadline")[:2]
+    assert [] == [call for call in fakes.calls if call.startswith("sbatch")]
 
 
 def test_when_nothing_works_the_user_is_told_what_to_type(fakes):

@@ -108,6 +108,7 @@ class _Turn:
         self.seen: Seen | None = None
         self.why: Cause = "unclear"
         self._recorded = False
+        self._leads: dict[str, float] | None = None
 
     def take(self) -> Carried:
         """One try.
@@ -117,6 +118,15 @@ class _Turn:
             ClusterError: it is not, and says nothing that we understand.
             Superseded: a later attempt owns the run: a requeue would end that one.
         """
+        left = self._left_alone()
+        if left is None and not self._recorded:  # before the call: the room may be fenced right after it
+            self._record("requeued", restart_count=self.job.restart_count)
+            self._recorded = True
+            left = self._left_alone()  # writing it down may have taken long
+        return left or self._carry(f"job {self.job.id}")
+
+    def _left_alone(self) -> Carried | None:
+        """What is said of a job that is not to be carried on, as the scheduler sees it now; None of one that is."""
         self.seen = slurm.seen(self.job)
         self.why = cause(self._lead(), self.job.restart_count, self.seen)
         name = f"job {self.job.id}"
@@ -134,7 +144,7 @@ class _Turn:
         if self.journal.requeues >= self.limit:
             often = f"it was requeued {self.journal.requeues} times, and {self.limit} are the most"
             return self._left("limit", f"{name} is not requeued: {often}. {self.to_go_on()}")
-        return self._carry(name)
+        return None
 
     def failed(self, error: ClusterError) -> Carried:
         """Nothing works: exactly what the user must type."""
@@ -151,9 +161,6 @@ class _Turn:
         return f"To go on, type: {first}{' || '.join(filter(None, [again, sbatch])) or 'sbatch, with its script'}"
 
     def _carry(self, name: str) -> Carried:
-        if not self._recorded:  # before the call: the room may be fenced right after it
-            self._record("requeued", restart_count=self.job.restart_count)
-            self._recorded = True
         try:
             slurm.requeue(self.job)
             return Carried("requeued", self.why, f"{name}: {self.why}; requeued")
@@ -161,19 +168,15 @@ class _Turn:
             raise
         except ClusterError as error:
             refusal = error
-        if self._already():
-            return Carried("by slurm", "requeued", f"{name}: Slurm starts it again by itself")
+        left = self._left_alone()  # somebody may have been faster
+        if left is not None:
+            return left
         try:
             number = self._submit()
         except ClusterError as error:  # also when nobody knows whether it was done: two would be worse than none
             return self.failed(ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}"))
         self._note("submitted", successor=number)
         return Carried("submitted", self.why, f"{name}: {self.why}; {refusal}. Job {number} goes on after it")
-
-    def _already(self) -> bool:
-        """Whether the refusal means that somebody was faster."""
-        seen = slurm.seen(self.job)
-        return seen is not None and seen.restarts > self.job.restart_count
 
     def _submit(self) -> str:
         """The job that begins when this one has ended."""
@@ -205,7 +208,9 @@ class _Turn:
         heard = self.heard
         if heard.lead_s is not None or heard.what == "deadline" or self.seen is None or self.seen.state != "RUNNING":
             return heard
-        return heard._replace(lead_s=slurm.lead_s(self._script()).get(heard.what))
+        if self._leads is None:  # asked once: the look right before the call is to be that, and nothing more
+            self._leads = slurm.lead_s(self._script())
+        return heard._replace(lead_s=self._leads.get(heard.what))
 
     def _evidence(self) -> str:
         return f"state {self.seen.state}, reason {self.seen.reason}" if self.seen else "Slurm does not know the job"
