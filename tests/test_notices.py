@@ -187,6 +187,17 @@ def test_what_it_said_once_stands(service):
     assert 1 == len(service.asked)
 
 
+def test_the_next_look_is_due_soon_while_a_question_is_under_way(service):
+    """And else when the next question is."""
+    service.answers = lambda *_: (404, "")
+    it = Notices(here("gcp", service), every_s=20)
+    before = time.monotonic()
+    it.look()
+    assert it.due_s < time.monotonic() + 1
+    assert not looked(it, times=20)
+    assert before + 15 < it.due_s < time.monotonic() + 25
+
+
 # Under the supervisor -------------------------------------------------------------------------------------------------
 
 WAITS = """
@@ -197,6 +208,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "variable", "path"),
     [

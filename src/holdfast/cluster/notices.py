@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 LIMIT_S = 2.0  # for one answer; the address is on the machine itself
 EVERY_S = 5.0  # what AWS recommends
+ROUND_TRIP_S = 0.05  # after which an answer may have come
 _MOST_BYTES = 1 << 16
 _HERE = "http://169.254.169.254"  # the metadata service of all of them
 _DICE = random.Random()  # noqa: S311  jitter, no cryptography; our own, for the user's generator is the run's state
@@ -113,6 +114,11 @@ class Notices:
             self._asking = None
             self._take(answer)
         return self.soon
+
+    @property
+    def due_s(self) -> float:
+        """When, in monotonic seconds, the next look may find something."""
+        return time.monotonic() + ROUND_TRIP_S if self._asking is not None else self._next_s
 
     def _ask(self) -> None:
         self._next_s = time.monotonic() + self._every_s * _DICE.uniform(0.8, 1.2)

@@ -106,6 +106,8 @@ class Start:
             dues.append(self.time.patience_ends_s(self.ear))
         if (due := self.time.stop_due_s()) is not None and not self.ear.told:
             dues.append(due)
+        if self.notices is not None and not self.ear.told:
+            dues.append(self.notices.due_s)
         del child
         return max(min(dues) - now, 0.0) + 0.001
 
