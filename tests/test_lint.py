@@ -487,6 +487,27 @@ def test_bash_dies_of_a_notice_without_a_trap():
     assert -signal.SIGUSR1 == signalled("echo ready; sleep 0.3; echo alive")[0]
 
 
+RUBBISH = {
+    "brackets": "(" * 20_000,
+    "substitutions": "$(" * 20_000,
+    "quoted substitutions": '"$(' * 20_000,
+    "arrays": "a=(" * 20_000,
+    "comments": "#" * 50_000,
+    "permissions": "# holdfast: allow " * 3_000,
+    "background": "a & " * 5_000,
+    "directives": "#SBATCH --a='" * 10_000,
+    "a function that calls itself": "f() {\n" + "f\n" * 100 + "}\n" + "f\n" * 20,
+}
+
+
+@pytest.mark.parametrize("what", RUBBISH)
+def test_rubbish_is_read_to_its_end_in_time(what):
+    """No recursion, and nothing that grows with the square of a line."""
+    began = time.monotonic()
+    lint(f"#!/bin/bash\n{RUBBISH[what]}\n")
+    assert time.monotonic() - began < 2
+
+
 def test_exec_takes_the_trap_away_and_leaves_what_is_ignored():
     """trap-before-exec."""
     assert -signal.SIGUSR1 == signalled("trap 'echo heard' USR1; exec sh -c 'echo ready; sleep 0.3'")[0]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 _BLANK = re.compile(r"(?:[ \t\r]|\\\n)+")
 _REDIRECTION = re.compile(r"\d*(&>>|&>|>>|>&|<&|<<<|<<-|<<|<>|>\||[<>](?!\())")
 _OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|\|&|[;&|()\n]")
+_DEEPEST = 50  # brackets inside of one another; below that they are plain characters
 _ENDS_WORD = " \t\r\n;&|()<>"
 _HEADS = {"if", "then", "elif", "else", "while", "until", "do", "!", "time", "{"}
 _BLOCKS = {"for", "select", "case", "function"}  # words in which more than the first is no command
@@ -176,13 +177,13 @@ def _substitutes(text: str, place: int) -> bool:
     return text[place : place + 2] in ("<(", ">(") or (text[place] == "(" and text[place - 1 : place] == "=")
 
 
-def _after(text: str, place: int) -> int:
+def _after(text: str, place: int, depth: int = 0) -> int:
     """Behind the character, the quoted text or the expansion at `place`."""
     for opening, closing in (("$((", "))"), ("$(", ")"), ("<(", ")"), (">(", ")"), ("(", ")"), ("${", "}")):
-        if text.startswith(opening, place):
+        if depth < _DEEPEST and text.startswith(opening, place):
             place += len(opening)
             while place < len(text) and not text.startswith(closing, place):
-                place = place + 1 if opening == "${" and text[place] in "()" else _after(text, place)
+                place = place + 1 if opening == "${" and text[place] in "()" else _after(text, place, depth + 1)
             return place + len(closing)
     if text[place] == "\\":
         return place + 2
@@ -191,7 +192,7 @@ def _after(text: str, place: int) -> int:
     if text[place] in '"`':
         quote, place = text[place], place + 1
         while place < len(text) and text[place] != quote:
-            place = place + 1 if text[place] in "'(" else _after(text, place)
+            place = place + 1 if text[place] in "'(" or depth >= _DEEPEST else _after(text, place, depth + 1)
         return place + 1
     return place + 1
 

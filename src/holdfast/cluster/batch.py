@@ -19,6 +19,7 @@ sbatch scancel scontrol sed seq set shift shopt sinfo sleep sort source squeue s
 trap true type ulimit umask unalias uname unset unzip wait wc wget which
 """
 QUICK = frozenset(_QUICK.split())
+_DEEPEST = 3  # functions that call one another
 
 
 class Around(NamedTuple):
@@ -53,12 +54,16 @@ class Script(NamedTuple):
     @property
     def body(self) -> list[Command]:
         """What runs, in order: functions in the place where they are called."""
-        return [inner for command in self.commands if command.function is None for inner in self._called(command, 3)]
+        functions = self._functions()
+        outside = functions.pop(None, [])
+        return [inner for command in outside for inner in _called(command, functions)]
 
-    def _called(self, command: Command, depth: int) -> list[Command]:
-        inner = [each for each in self.commands if each.function == command.words[0]] if depth else []
-        expanded = [nested for each in inner for nested in self._called(each, depth - 1)]
-        return [each._replace(background=each.background or command.background) for each in expanded] or [command]
+    def _functions(self) -> dict[str | None, list[Command]]:
+        """The commands of each function; under None those outside of any."""
+        found: dict[str | None, list[Command]] = {}
+        for command in self.commands:
+            found.setdefault(command.function, []).append(command)
+        return found
 
     @property
     def work(self) -> Command | None:
@@ -71,7 +76,7 @@ class Script(NamedTuple):
 
     def handler(self, trap: Trap) -> list[Command]:
         """The commands of a trap, also of functions that it calls."""
-        return [inner for command in _handling(trap) for inner in self._called(command, 3)]
+        return [inner for command in _handling(trap) for inner in _called(command, self._functions())]
 
     @property
     def everything(self) -> list[Command]:
@@ -156,6 +161,17 @@ def is_holdfast(command: Command) -> bool:
     if words[1:4] == ("-m", "holdfast", "run"):
         return True
     return len(words) > 1 and os.path.basename(words[0]) == "holdfast" and words[1] == "run"
+
+
+def _called(
+    command: Command, functions: Mapping[str | None, list[Command]], inside: Sequence[str] = ()
+) -> list[Command]:
+    """What runs when `command` does: of a function its commands, once where it calls itself."""
+    name = command.words[0]
+    if name in inside or len(inside) >= _DEEPEST:
+        return [command]
+    expanded = [nested for each in functions.get(name, ()) for nested in _called(each, functions, (*inside, name))]
+    return [each._replace(background=each.background or command.background) for each in expanded] or [command]
 
 
 def _handling(trap: Trap) -> list[Command]:

@@ -19,7 +19,9 @@ from .batch import Around, Script, is_exec, is_holdfast, program, read, starts
 
 LATE_S = 30  # limits are looked at every 30 s: a notice may come as much before its lead
 TORCHRUN_GRACE_S = 30  # Source: torch.distributed.run, --shutdown-timeout
-ALLOWED = re.compile(r"#.*?holdfast: allow ([\w, -]+)")  # such a comment, anywhere in the script, switches rules off
+ALLOWED = re.compile(
+    r"^[^#\n]*#.*?holdfast: allow ([\w, -]+)", re.MULTILINE
+)  # such a comment, anywhere in the script, switches rules off
 
 
 class Finding(NamedTuple):
