@@ -97,10 +97,38 @@ MISTAKES = [
     (app(stop="15"), "`stop`: Expected `str | array`, got `int`"),
     (app(damaged='"("'), "`damaged`: '(' is no regular expression: missing ), unterminated subpattern at position 0"),
     (app(finished='{ output = "[" }'), "`finished.output`: '[' is no regular expression"),
-    (app(settle_s="-1"), "`settle_s` is negative"),
+    (app(settle_s="-1"), "`settle_s` is no span of time"),
+    (app(settle_s="inf"), "`settle_s` is no span of time"),
+    (app(settle_s="nan"), "`settle_s` is no span of time"),
+    (app(stop='"_IGN"'), "`stop`: '_IGN' is no signal"),
+    (app(checkpoint='["a**"]'), "`checkpoint`: 'a**': write ** alone between two slashes"),
+    (app(start=r'["a\u0000b"]'), r"`start`: 'a\x00b' holds a zero byte"),
+    (app(checkpoint=r'["a\u0000b"]'), r"`checkpoint`: 'a\x00b' holds a zero byte"),
+    (app(damaged='"a{99999999999}"'), "`damaged`: 'a{99999999999}' is no regular expression"),
+    (app(damaged=f'"{"(" * 3000}{")" * 3000}"'), "is no regular expression"),
+    ("start = " + "[" * 100_000, "too many brackets inside of one another"),
     ("start = [", "Invalid value (at end of document)"),
     ("start = 5 5", "Expected newline"),
 ]
+
+
+def test_the_supervisors_own_directory_is_no_checkpoint(tmp_path):
+    """`**/*` would take the store into the store, and find it changed each time."""
+    program = parsed(tmp_path, settle_s="0", checkpoint='["**/*"]')
+    program.begin([], None, None)
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "shard").touch()
+    (tmp_path / "state").touch()
+    assert [tmp_path / "state"] == program.checkpoint().files
+
+
+def test_a_supervisor_that_has_the_programs_directory_takes_its_files_all_the_same(place):
+    """`--run .`"""
+    program = AppFile(read(place / "app.toml"), place, place / "app")
+    program.begin(["python3", "solve.py"], None, None)
+    (place / "state.json").touch()
+    program.verdict(Ended(0, "", told=False))
+    assert [place / "state.json"] == program.checkpoint().files
 
 
 @pytest.mark.parametrize(("text", "line"), MISTAKES)
@@ -131,7 +159,7 @@ def test_a_mistake_ends_the_command_with_2(tmp_path):
 
 def parsed(place, **changes):
     (place / "app.toml").write_text(app(**changes))
-    return AppFile(read(place / "app.toml"), place)
+    return AppFile(read(place / "app.toml"), place, place / "run" / "app")
 
 
 def test_the_command_goes_where_the_file_says(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import re
 import signal as signals
 import time
@@ -51,6 +52,8 @@ def read(path: Path) -> App:
         raise UsageError(f"{path}: {error.strerror}") from error
     except (msgspec.DecodeError, ValueError) as error:
         raise UsageError(f"{path}: {_plain(str(error))}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: too many brackets inside of one another") from error
     for problem in _mistakes(app):
         raise UsageError(f"{path}: {problem}")
     return app
@@ -59,8 +62,10 @@ def read(path: Path) -> App:
 class AppFile:
     """One program, as an app file describes it. What was there before `begin` is another's."""
 
-    def __init__(self, app: App, work: Path) -> None:
+    def __init__(self, app: App, work: Path, room: Path) -> None:
         self._app, self._work = app, work
+        place = room.parent  # the supervisor's: its store is no part of a checkpoint
+        self._ours = room if work.is_relative_to(place) else place
         self._before: dict[Path, Look] = {}
         self._seen: dict[Path, Look] = {}
         self._since_s = 0.0
@@ -119,7 +124,8 @@ class AppFile:
         return chosen
 
     def _matching(self, patterns: Sequence[str]) -> list[Path]:
-        return [path for pattern in patterns for path in sorted(self._work.glob(pattern)) if path.is_file()]
+        found = [path for pattern in patterns for path in sorted(self._work.glob(pattern)) if path.is_file()]
+        return [path for path in found if not path.is_relative_to(self._ours)]
 
 
 def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[str]:
@@ -149,21 +155,31 @@ def _mistakes(app: App) -> list[str]:
             path = PurePosixPath(pattern)
             if path.is_absolute() or ".." in path.parts or not path.parts:
                 wrong.append(f"`{key}`: {pattern!r} leads out of the directory in which the program runs")
+            if any("**" in part and part != "**" for part in path.parts):
+                wrong.append(f"`{key}`: {pattern!r}: write ** alone between two slashes")
     for key, text in (("damaged", app.damaged), ("finished.output", app.finished.output)):
         wrong += _not_a_pattern(key, text)
-    if isinstance(app.stop, str) and not hasattr(signals, f"SIG{app.stop}"):
+    if isinstance(app.stop, str) and f"SIG{app.stop}" not in signals.Signals.__members__:
         wrong.append(f"`stop`: {app.stop!r} is no signal; write one as TERM or INT, or a command as a list of words")
     if not app.stop:
         wrong.append("`stop` is empty")
-    if app.settle_s < 0:
-        wrong.append("`settle_s` is negative")
-    return wrong
+    if not 0 <= app.settle_s < math.inf:
+        wrong.append("`settle_s` is no span of time")
+    return wrong + _zero_bytes(app)
+
+
+def _zero_bytes(app: App) -> list[str]:
+    """Words that no command and no file's name can hold."""
+    stop = [app.stop] if isinstance(app.stop, str) else app.stop
+    words = {"start": app.start, "resume": app.resume, "checkpoint": app.checkpoint, "stop": stop}
+    words["finished.files"] = app.finished.files
+    return [f"`{key}`: {word!r} holds a zero byte" for key, of in words.items() for word in of if "\0" in word]
 
 
 def _not_a_pattern(key: str, text: str | None) -> list[str]:
     try:
         re.compile(text or "")
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         return [f"`{key}`: {text!r} is no regular expression: {error}"]
     return []
 

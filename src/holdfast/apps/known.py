@@ -36,5 +36,5 @@ def program(app: str | None, work: Path, room: Path) -> Program:
     if app in APPS:
         return APPS[app](work, room)
     if app.endswith(".toml"):
-        return AppFile(read(Path(app)), work)
+        return AppFile(read(Path(app)), work, room)
     raise UsageError(f"--app {app}: there is {', '.join(APPS)}, or a file whose name ends in .toml (docs/apps.md)")
