@@ -524,6 +524,15 @@ def test_a_command_that_removes_our_directory_ends_as_ever(tmp_path):
     assert "supervisor.jsonl: No such file or directory; supervising goes on, the journal waits" in it.said
 
 
+def test_a_working_directory_that_was_removed_is_said_by_name(tmp_path):
+    """A job whose folder somebody has tidied away: a command would not find its files either."""
+    (tmp_path / "gone").mkdir()
+    it = supervised(tmp_path, bash(f"cd gone; rmdir ../gone; exec {sys.executable} -m holdfast run -- true"))
+    assert 8 == it.code
+    assert "holdfast: the working directory has been removed; nothing was started" in it.said
+    assert "exit 2" in it.said
+
+
 def test_on_a_terminal_the_command_has_the_terminal(tmp_path):
     """Its own, for colours and progress; only nothing can be typed, which would stop a process in the background."""
     ours, theirs = pty.openpty()

@@ -93,11 +93,11 @@ class Start:
             descriptor, event = pipe.interest()
             poller.register(descriptor, event)
             moving[descriptor] = pipe
-        for descriptor, _ in poller.poll(self._pause_s(child) * 1000):
+        for descriptor, _ in poller.poll(self._pause_s() * 1000):
             if descriptor in moving and moving[descriptor].open:
                 moving[descriptor].move()
 
-    def _pause_s(self, child: Child) -> float:
+    def _pause_s(self) -> float:
         if self._waiting or self._asking or self._ended_s is not None or self.killed:
             return CLOSE_S
         now = time.monotonic()
@@ -108,7 +108,6 @@ class Start:
             dues.append(due)
         if self.notices is not None and not self.ear.told:
             dues.append(self.notices.due_s)
-        del child
         return max(min(dues) - now, 0.0) + 0.001
 
     def _hear(self, child: Child) -> None:

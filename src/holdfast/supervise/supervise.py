@@ -16,7 +16,7 @@ from ..apps.command import RUN_ME_AGAIN
 from ..apps.program import Ended, Program
 from ..cluster import carry, outermost
 from ..cluster.notices import Notices, cloud
-from ..errors import ChildError
+from ..errors import ChildError, UsageError
 from ..job import Job, job
 from ..provenance import redact
 from ..store.checkpoint import Checkpoint
@@ -78,7 +78,7 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
         StoreError: its checkpoints cannot be kept, or none of them would do.
     """
     here = job()
-    begin = {"command": redact(command), "cwd": str(Path.cwd()), "job": here._asdict() if here else None}
+    begin = {"command": redact(command), "cwd": str(_here()), "job": here._asdict() if here else None}
     fill_gaps()
     with Ear() as ear:
         name = options.name or name_of(command)
@@ -313,6 +313,13 @@ class _Supervisor:
     def _close_store(self) -> None:
         if self.kept is not None:
             self.kept.close()
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the working directory has been removed; nothing was started") from error
 
 
 def _is_held(path: Path) -> bool:
