@@ -75,6 +75,26 @@ def test_a_checkpoint_that_the_program_calls_bad_is_quarantined(place):
     assert uninterrupted(place) == (place / "result.txt").read_text()
 
 
+def test_a_program_that_the_file_names_whole_needs_no_command(tmp_path):
+    """With one, the file says where it would go."""
+    words = '["bash", "-c", "echo over; exit 3"]'
+    (tmp_path / "app.toml").write_text(app(start=words))
+    with Watched(tmp_path, "app.toml", []) as it:
+        assert 8 == it.end()
+    assert "over\n" == it.printed
+    assert "holdfast: app: exit 3; it ended with" in it.said
+    with Watched(tmp_path, "app.toml", ["true"]) as it:
+        assert 2 == it.end()
+    assert "`start` has no {command} to take it" in it.said
+
+
+@pytest.mark.parametrize("name", ["gromacs", "lammps", "dmtcp", "criu"])
+def test_an_app_with_a_name_needs_a_command(tmp_path, name):
+    with Watched(tmp_path, name, []) as it:
+        assert 2 == it.end()
+    assert "holdfast: Missing argument 'COMMAND...'; see holdfast run --help" in it.said
+
+
 MISTAKES = [
     (app(start=None), "the key `start` is missing"),
     (app(finished=None), "the key `finished` is missing"),

@@ -35,6 +35,11 @@ def program(app: str | None, work: Path, room: Path) -> Program:
         return Command()
     if app in APPS:
         return APPS[app](work, room)
-    if app.endswith(".toml"):
+    if is_file(app):
         return AppFile(read(Path(app)), work, room)
     raise UsageError(f"--app {app}: there is {', '.join(APPS)}, or a file whose name ends in .toml (docs/apps.md)")
+
+
+def is_file(app: str | None) -> bool:
+    """Whether `app` is an app file, which may name the program whole."""
+    return app is not None and app.endswith(".toml")

@@ -46,7 +46,7 @@ RUN_DIR = click.Path(path_type=Path, file_okay=False)
 @click.option("--spot", type=click.Choice(sorted(CLOUDS)), help="Stop when this cloud takes the machine back.")
 @click.option("--chain", is_flag=True, help="This job is one of an array that does the work in turn; needs --run.")
 @options.as_json
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def command(
     directory: Path | None,
     app: str | None,
@@ -72,6 +72,8 @@ def command(
     Exit 0: done. 75: stopped and saved, run me again. 8: COMMAND failed for good; its last lines are shown. 2: it cannot
     be started. Told to stop, a command that cannot go on later gives its own code, 143 for SIGTERM.
     """
+    if not command and not known.is_file(app):
+        raise click.MissingParameter(param_hint="'COMMAND...'", param_type="argument")
     if chain and directory is None:
         raise UsageError("--chain needs --run DIR, which all tasks of the array share")
     if chain and directory is not None and links.is_over(directory, job()):

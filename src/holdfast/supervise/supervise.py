@@ -268,7 +268,7 @@ class _Supervisor:
 
     @property
     def _name(self) -> str:
-        return self.command[0]
+        return self.command[0] if self.command else self.options.name or self.place.path.name
 
     def _for_program(self, left_s: float | None) -> float | None:
         return None if left_s is None else max(left_s - self.options.lead_s, 1.0)
