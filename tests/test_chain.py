@@ -1,10 +1,19 @@
 """A chain: the task that finishes the work ends the rest; what cannot be cancelled ends by itself."""
 
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from fakes import Fakes, record
+from holdfast import journal
+from holdfast.cluster import chain
+from holdfast.job import Job
+from holdfast.supervise.place import JOURNAL, living
+from holdfast.supervise.turn import await_turn
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
 
@@ -18,11 +27,14 @@ def task(tmp_path):
         '#!/bin/sh\necho "$@" >> "$SEEN"\n[ -z "$CODE" ] || echo no >&2\nexit ${CODE:-0}\n'
     )
     (programs / "scancel").chmod(0o755)
+    (programs / "scontrol").write_text('#!/bin/sh\n. "$SCONTROL"\n')
+    (programs / "scontrol").chmod(0o755)
 
     def run(array, number, *command, options=("--run", "d"), **more):
         environment = {
             "PATH": f"{programs}:/usr/bin:/bin",
             "SEEN": str(tmp_path / "seen"),
+            "SCONTROL": str(tmp_path / "scontrol"),
             "SLURM_JOB_ID": str(100 + number),
             "SLURM_ARRAY_JOB_ID": str(array),
             "SLURM_ARRAY_TASK_ID": str(number),
@@ -85,3 +97,101 @@ def test_a_chain_needs_a_directory_that_its_tasks_share(task):
     done = task(7, 1, "true", options=())
     assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
     assert "--chain needs --run DIR" in done.stderr
+
+
+# The task before is still ending -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """A supervisor of a task, on another machine, that has begun in the directory and said no good-bye."""
+
+    def begin(array="7", number="1", restarts=0):
+        owner = {"host": "n1", "boot": "another", "pid": 12, "user": "ada"}
+        owner["job"] = {"id": array, "array_task": number, "restart_count": restarts}
+        (tmp_path / "d").mkdir()
+        line = {"event": "begin", "time": 1.0, "supervisor": "before", "owner": owner}
+        (tmp_path / "d/supervisor.jsonl").write_text(json.dumps(line) + "\n")
+
+    return begin
+
+
+def slurm_says(tmp_path, *states, kill_wait=10, **facts):
+    """Of task 1, one after another; the last one from then on."""
+    for number, state in enumerate(states):
+        (tmp_path / f"state-{number}").write_text(record(JobState=state, **facts))
+    rest = f"""case "$*" in
+"show config") echo "KillWait = {kill_wait} sec";;
+"show job 7_1") f={tmp_path}; n=$(cat $f/n 2>/dev/null || echo 0); cat $f/state-$n; [ -e $f/state-$((n+1)) ] && echo $((n+1)) > $f/n; exit 0;;
+*) echo "unexpected: $*" >&2; exit 1;; esac
+"""
+    (tmp_path / "scontrol").write_text(rest)
+
+
+def test_a_task_waits_for_the_one_before_that_still_ends(task, earlier, tmp_path):
+    """Slurm starts it as soon as the one before has been told; it says once that it waits, and then goes on."""
+    earlier()
+    slurm_says(tmp_path, "COMPLETING", "COMPLETING", "TIMEOUT")
+    began = time.monotonic()
+    done = task(7, 2, "touch", "begun")
+    assert (0, True) == (done.returncode, (tmp_path / "begun").exists())
+    told = "holdfast: d: task 1 of this array is still ending (pid 12 on n1, user ada, job 7); waits up to 70 s for it"
+    assert 1 == done.stderr.splitlines().count(told)
+    assert time.monotonic() - began > 1
+
+
+def test_a_task_that_slurm_calls_over_is_not_waited_for(task, earlier, tmp_path):
+    """Killed on a node that is no more, it has said no good-bye; not a word is lost about it."""
+    earlier()
+    slurm_says(tmp_path, "NODE_FAIL")
+    done = task(7, 2, "touch", "begun")
+    assert (0, True) == (done.returncode, (tmp_path / "begun").exists())
+    assert "waits" not in done.stderr
+    said = [line for line in journal.read(tmp_path / "d" / JOURNAL) if line.get("supervisor") == "before"]
+    assert [None, "its task is over, as Slurm says"] == [line.get("why") for line in said]
+
+
+def test_an_earlier_start_of_a_task_that_waits_again_is_over(task, earlier, tmp_path):
+    """Slurm has put it back into the queue after its node was lost; this task goes first."""
+    earlier()
+    slurm_says(tmp_path, "PENDING", Restarts=1)
+    assert 0 == task(7, 2, "true").returncode
+
+
+def test_a_task_finished_while_another_waited_for_it_leaves_nothing_to_do(task, earlier, tmp_path):
+    """The mark is looked for after the wait."""
+    earlier()
+    slurm_says(tmp_path, "COMPLETING", "COMPLETED")
+    (tmp_path / "d/done-7").touch()
+    done = task(7, 2, "touch", "begun")
+    assert (0, False) == (done.returncode, (tmp_path / "begun").exists())
+    assert "finished the work" in done.stderr
+
+
+def test_who_is_of_another_array_is_not_waited_for(task, earlier, tmp_path):
+    """It may run for days: wrong use, at once."""
+    earlier(array="6")
+    slurm_says(tmp_path, "COMPLETING")
+    done = task(7, 2, "true")
+    assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert "another `holdfast run` may still be running there" in done.stderr
+
+
+def test_a_wait_has_its_limit(earlier, tmp_path, monkeypatch):
+    """KillWait and a minute, or what Slurm sets by default; then whoever is there may be running, as ever."""
+    fakes, here = Fakes(tmp_path, monkeypatch), Job("slurm", "7_2", 0, "7", "2")
+    fakes.job(JobState="COMPLETING")
+    fakes.say("scontrol show config", "KillWait = 10 sec\n")
+    assert 70 == chain.patience_s()
+    fakes.say("scontrol show config", err="no", code=1)
+    assert 90 == chain.patience_s()
+    earlier()
+    monkeypatch.setattr(chain, "patience_s", lambda: 1.0)
+    await_turn(tmp_path / "d", here)
+    assert 1 == len(living(tmp_path / "d" / JOURNAL))
+
+
+def test_a_slurm_that_does_not_answer_proves_nothing(tmp_path, monkeypatch):
+    """The wait goes on."""
+    Fakes(tmp_path, monkeypatch).say("scontrol show", err="Unable to contact slurm controller", code=1)
+    assert not chain.has_ended({"job": {"id": "7", "array_task": "1"}}, Job("slurm", "7_2", 0, "7", "2"))

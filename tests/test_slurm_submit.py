@@ -131,6 +131,39 @@ def test_a_chain_of_ten_goes_on_from_task_to_task_and_ends_with_the_work(slurm, 
     assert 1 == text(output).count("starts fresh")
 
 
+SLOW = """
+import os, signal, sys, time
+def save(number, frame):
+    signal.signal(number, signal.SIG_IGN)  # told by Slurm, and by the supervisor
+    time.sleep(6 if not os.path.exists("saved") else 600)
+    open("saved", "w").close()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+print("begins", flush=True)
+while not os.path.exists("fast"):
+    time.sleep(0.1)
+"""
+
+
+@beside
+def test_a_task_that_saves_for_long_costs_the_chain_no_other(slurm, place):
+    """Slurm starts the next one in the second in which it tells it to end: that one waits, also for one that is killed."""
+    (place / "slow.py").write_text(SLOW)
+    job, output = submit(slurm, place, "--time", "5", "--chain", 5, "--", "python", "slow.py")
+    for task in (1, 2):
+        slurm.until(lambda task=task: text(output).count("begins") == task)
+        slurm.ask("scancel", f"{job}_{task}")
+        slurm.until(lambda task=task: f"task {task} of this array is still ending" in text(output), limit_s=30)
+        assert "COMPLETING" == slurm.show(f"{job}_{task}")["JobState"]
+        assert task == text(output).count("begins")
+    slurm.until(lambda: text(output).count("begins") == 3)
+    (place / "fast").touch()
+    slurm.wait(f"{job}_3", "COMPLETED")
+    gone(slurm, job)
+    assert 2 == text(output).count("is still ending")
+    assert "another `holdfast run`" not in text(output)
+
+
 @beside
 def test_a_task_that_starts_after_the_work_is_done_ends_at_once(slurm, place):
     """Where the rest could not be cancelled: an array of the same directory sees that it is over, another one does not."""

@@ -16,6 +16,7 @@ from ..errors import ChildError, UsageError
 from ..job import job
 from ..supervise.limits import LEAD_S
 from ..supervise.supervise import Options, supervise
+from ..supervise.turn import await_turn
 from ..terminal import say, warn
 from . import options
 from .shown import json_line, safe
@@ -76,9 +77,11 @@ def command(
         raise click.MissingParameter(param_hint="'COMMAND...'", param_type="argument")
     if chain and directory is None:
         raise UsageError("--chain needs --run DIR, which all tasks of the array share")
-    if chain and directory is not None and links.is_over(directory, job()):
-        say(f"{directory}: an earlier task of this array has finished the work; nothing is left to do")
-        return
+    if chain and directory is not None:
+        await_turn(directory, job())
+        if links.is_over(directory, job()):
+            say(f"{directory}: an earlier task of this array has finished the work; nothing is left to do")
+            return
     chosen = Options(
         directory=directory,
         keeps=app is not None,

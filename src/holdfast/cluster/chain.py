@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from .. import disk
 from ..errors import ClusterError
 from ..job import Job
 from . import slurm
+
+SPARE_S = 60.0  # for what a node does after SIGKILL
+KILL_WAIT_S = 30.0  # Slurm's default, where it does not say
+# Not over, whatever its processes do. Source: squeue(1), JOB STATE CODES.
+_LIVE = ("COMPLETING", "CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
 
 
 def is_over(directory: Path, job: Job | None) -> bool:
@@ -36,6 +43,39 @@ def end(directory: Path, job: Job | None) -> str | None:
     except ClusterError as error:
         failed.append(str(error))
     return f"tasks of this array that are left may start in vain: {'; '.join(failed)}" if failed else None
+
+
+def task_of(facts: Mapping[str, Any], job: Job | None) -> str | None:
+    """The number of the owner's task, if that is another one of this very array."""
+    of = facts.get("job")
+    if job is None or job.scheduler != "slurm" or job.array is None or not isinstance(of, Mapping):
+        return None
+    task = str(of.get("array_task"))
+    return task if of.get("id") == job.array and task != job.task else None
+
+
+def has_ended(facts: Mapping[str, Any], job: Job) -> bool:
+    """Whether Slurm says that the owner's start of its task is over. False where it does not answer.
+
+    Slurm starts the next task while the one before is still COMPLETING: told to end, and perhaps saving.
+    """
+    task = task_of(facts, job)
+    try:
+        seen = slurm.seen(job._replace(id=f"{job.array}_{task}")) if task is not None else None
+    except ClusterError:
+        return False
+    if task is None or seen is None:  # one that Slurm has forgotten is over
+        return task is not None
+    again = seen.restarts > int(facts["job"].get("restart_count") or 0)
+    return seen.state not in _LIVE or (again and seen.state != "COMPLETING")
+
+
+def patience_s() -> float:
+    """Seconds after which nothing of a task that was told to end can be left on a node that works."""
+    try:
+        return slurm.kill_wait_s() + SPARE_S
+    except ClusterError:
+        return KILL_WAIT_S + SPARE_S
 
 
 def _mark(directory: Path, array: str) -> Path:

@@ -88,7 +88,7 @@ def enter(path: Path | None, name: str, root: Path, begin: Event) -> Place:
         return place
     for number in range(1, _MOST_PLACES):
         chosen = (root / (name if number == 1 else f"{name}-{number}")).absolute()
-        if any(not _is_gone(begun) for begun in unfinished(chosen / JOURNAL)):
+        if living(chosen / JOURNAL):
             continue
         place, others = _enter(chosen, begin)
         if not others:
@@ -113,6 +113,11 @@ def unfinished(path: Path, before: str | None = None) -> list[Event]:
         elif event["event"] in CLOSING:
             begun.pop(name, None)
     return list(begun.values())
+
+
+def living(path: Path) -> list[Event]:
+    """Those of them who may live."""
+    return [begin for begin in unfinished(path) if not _is_gone(begin)]
 
 
 def name_of(command: Sequence[str]) -> str:
