@@ -366,7 +366,9 @@ def test_what_slurm_does_or_the_user_wanted_is_left_alone(fakes, how):
     done = carried(lines)
     assert how == done.how
     assert words in done.line
-    assert ("To go on, type: scontrol requeue 120 || sbatch /home/a/job.sh" in done.line) == (how != "by slurm")
+    assert ("To go on, type: scontrol requeue 120 || sbatch --chdir=/home/a /home/a/job.sh" in done.line) == (
+        how != "by slurm"
+    )
     assert ["not_requeued"] == [event for event, _ in lines.events]
     assert not any("requeue" in call for call in fakes.calls)
 
@@ -379,7 +381,7 @@ def test_on_hold_is_not_requeued(fakes, tmp_path):
     (place / HOLD).touch()
     done = carried(Lines(), places=[tmp_path / "nothing", place])
     assert "held" == done.how
-    assert f"holdfast release '{place}' && scontrol requeue 120" in done.line
+    assert f"holdfast release '{place}' && {{ scontrol requeue 120" in done.line
 
 
 def test_the_cap_on_requeues_holds(fakes):
@@ -477,8 +479,22 @@ def test_when_nothing_works_the_user_is_told_what_to_type(fakes):
     assert "failed" == done.how
     assert "Access/permission denied" in done.line
     assert "Invalid account" in done.line
-    assert done.line.endswith("To go on, type: scontrol requeue 120 || sbatch /home/a/job.sh")
+    assert done.line.endswith("To go on, type: scontrol requeue 120 || sbatch --chdir=/home/a /home/a/job.sh")
     assert ["requeued", "not_requeued"] == [event for event, _ in lines.events]
+
+
+def test_the_line_to_type_can_be_pasted_as_it_is(fakes, tmp_path):
+    """From any folder; and where a run is on hold and cannot be released, nothing is started."""
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit", WorkDir="/home/a b")
+    place, script = tmp_path / "on hold", tmp_path / "its job.sh"
+    place.mkdir()
+    (place / "hold").touch()
+    done = carried(Lines(), places=[place], successor=script)
+    again = f"scontrol requeue 120 || sbatch --chdir='/home/a b' '{script}'"
+    assert done.line.endswith(f"To go on, type: holdfast release '{place}' && {{ {again}; }}")
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit", Requeue=0)
+    done = carried(Lines(), places=[place])
+    assert done.line.endswith(f"To go on, type: holdfast release '{place}' && sbatch --chdir=/home/a /home/a/job.sh")
 
 
 def test_an_interactive_job_has_nothing_to_requeue(fakes):

@@ -22,7 +22,7 @@ def order(command, options="", directory=".holdfast/train", **more):
 
 
 ORDERS = {
-    "plain": order("python train.py --lr 1e-3", "--time 12:00:00 -p long"),
+    "plain": order("python train.py --lr 1e-3", "--time 12:00:00 -p long --chdir=/home/ada/cats"),
     "setup": order(
         "python train.py",
         "--gpus-per-task=1 -c 4 --mem 16G -t 0:15:00",

@@ -439,7 +439,7 @@ def test_a_run_on_hold_stays_ended_after_its_time_limit(slurm, place):
     time.sleep(10)
     assert ("TIMEOUT", "0") == tuple(slurm.show(job)[name] for name in ("JobState", "Restarts"))
     assert (
-        f"is not requeued: {place}/run is on hold. To go on, type: holdfast release {place}/run && scontrol requeue"
+        f"is not requeued: {place}/run is on hold. To go on, type: holdfast release {place}/run && {{ scontrol requeue"
         in output(place)
     )
     assert [("not_requeued", "time limit")] == carried(place)

@@ -101,6 +101,18 @@ def test_a_submitted_command_runs_to_its_end(slurm, place):
 
 
 @beside
+def test_the_script_can_be_submitted_by_hand_from_another_folder(slurm, place):
+    """As the line says that a stopped job leaves: its output and its run are where they were."""
+    job, _ = submit(slurm, place, "--time", "5", "--hold", "--", "python", "train.py", 20)
+    slurm.ask("scancel", job)
+    path = f"--export=ALL,PATH={HOLDFAST.parent}:{os.environ['PATH']}"
+    again = slurm.ask("sbatch", "--parsable", path, str(place / ".holdfast/train/job.sh"), cwd=Path("/"))
+    slurm.ask("scontrol", "release", again)
+    assert "COMPLETED" == slurm.wait(again, "COMPLETED", "FAILED")["JobState"]
+    assert text(place / f".holdfast/train/slurm-{again}.out").endswith(final(20))
+
+
+@beside
 def test_a_time_limit_is_survived_twice(slurm, place):
     """Requeued under its own id; the output of all three starts is in one file."""
     job, output = submit(slurm, place, "--time", "5", "--lead", "8", "--", "python", "train.py", 3000)

@@ -176,6 +176,13 @@ def test_what_the_supervisor_takes_is_handed_on(place):
     assert "--requeue" not in directives(text)
 
 
+def test_the_script_may_be_submitted_from_any_folder(place):
+    """Its paths are those of the folder where submit was called, or that the user named."""
+    assert f"--chdir={place}" in directives(script("-t", 60, "--", "python", "a.py"))
+    text = script("-t", 60, "-D", "elsewhere", "--", "python", "a.py")
+    assert [f"--chdir={place}/elsewhere"] == [line for line in directives(text) if "chdir" in line]
+
+
 def test_a_job_that_runs_elsewhere_keeps_its_things_there(place):
     """--chdir, as sbatch has it."""
     (place / "elsewhere").mkdir()
@@ -247,8 +254,15 @@ def test_options_come_from_a_file_too_and_the_command_line_wins(place, file, pre
     """Also under another name: -t is --time."""
     Path(file).write_text(SETTINGS.format(prefix))
     text = script("--", "python", "a.py")
-    wanted = ["--partition=long", "--time=12:00:00", "--cpus-per-task=4", "--exclusive", "--requeue"]
-    assert wanted == directives(text)[2:7]
+    wanted = [
+        "--partition=long",
+        "--time=12:00:00",
+        "--cpus-per-task=4",
+        "--exclusive",
+        f"--chdir={place}",
+        "--requeue",
+    ]
+    assert wanted == directives(text)[2:8]
     assert "--signal=B:USR1@300" in directives(text)
     assert "\nmodule load anaconda/3\n" in text
     assert "--max-no-progress=5" in text

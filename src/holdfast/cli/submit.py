@@ -100,10 +100,11 @@ def command(
     app = supervisor.get("app")
     place = directory or f"{'runs' if app else '.holdfast'}/{script.name([app] if app else words.command)}"
     base = Path(next((option.value or "." for option in words.sbatch if option.name == "chdir"), "."))
+    wherever = Option("chdir", os.path.abspath(base))  # of the same script, submitted from another folder
     order = Order(
         command=words.command,
         directory=place,
-        options=words.sbatch,
+        options=sbatch.merged(words.sbatch, [wherever]),
         lead_s=lead_s(lead, words.sbatch, measured.save_s(base / place)),
         chain=chain,
         setup=setup,

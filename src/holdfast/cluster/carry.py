@@ -155,10 +155,13 @@ class _Turn:
         seen = self.seen
         if seen is not None and not seen.batch:
             return "To go on, start it again as you did"
-        command = str(self.successor or (seen.command if seen else ""))
-        sbatch = f"sbatch {f'--array={self.job.task} ' if self.job.task else ''}{command}" if command else ""
+        command = shlex.quote(str(self.successor)) if self.successor else seen.command if seen else ""
+        options = {"array": self.job.task, "chdir": seen.options.get("chdir") if seen else None}
+        words = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
         again = f"scontrol requeue {self.job.id}" if seen is None or seen.requeue else ""
-        return f"To go on, type: {first}{' || '.join(filter(None, [again, sbatch])) or 'sbatch, with its script'}"
+        ways = [*filter(None, [again]), *([" ".join(["sbatch", *words, command])] if command else [])]
+        either = " || ".join(ways) or "sbatch, with its script"
+        return f"To go on, type: {first}{f'{{ {either}; }}' if first and len(ways) > 1 else either}"
 
     def _carry(self, name: str) -> Carried:
         try:

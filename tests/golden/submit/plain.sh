@@ -4,6 +4,7 @@
 #SBATCH --output=.holdfast/train/slurm-%j.out
 #SBATCH --time=12:00:00
 #SBATCH --partition=long
+#SBATCH --chdir=/home/ada/cats
 #SBATCH --requeue            # preempted, or its node lost: Slurm starts the job again
 #SBATCH --open-mode=append   # or each start would empty the output
 #SBATCH --signal=B:USR1@120  # a notice, 120 to 150 s before the time is over
