@@ -117,6 +117,14 @@ def test_ls_tells_quarantine_and_attempts(run):
     assert "step-000000030: digest" in invoke("ls", run).stdout
 
 
+def test_ls_tells_that_a_run_is_on_hold(run):
+    """And of one that is not, nothing."""
+    told = "on hold: once it stops it is neither started again nor requeued, until holdfast release"
+    assert (False, False) == (asked("ls", run)["held"], told in invoke("ls", run).stdout)
+    assert 0 == invoke("hold", run).exit_code
+    assert (True, True) == (asked("ls", run)["held"], told in invoke("ls", run).stdout.splitlines())
+
+
 def test_an_attempt_that_left_no_good_bye_is_told_from_one_that_lives(run):
     """A killed process is proven gone; this process is not."""
     begin = "from holdfast import Store; import sys, os; Store(sys.argv[1]).claim(); os._exit(9)"

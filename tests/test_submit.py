@@ -176,6 +176,20 @@ def test_what_the_supervisor_takes_is_handed_on(place):
     assert "--requeue" not in directives(text)
 
 
+def test_a_run_on_hold_is_submitted_and_told(place):
+    """The supervisor's directory, or the run that it looks after; else not a word."""
+    words = ["-t", 60, "--", "python", "a.py"]
+    assert "on hold" not in submit(*words).stderr
+    (place / "runs").mkdir()
+    (place / "runs/hold").touch()
+    (place / ".holdfast/a/run-here.json").write_text(json.dumps({"run": str(place / "runs")}))
+    of = f"{place}/runs"
+    told = f"holdfast: {of} is on hold: it runs until it stops, and is not started again; holdfast release {of}\n"
+    assert (0, told) == ((result := submit(*words)).exit_code, result.stderr)
+    (place / ".holdfast/a/hold").touch()
+    assert ".holdfast/a is on hold: it runs until it stops" in submit(*words).stderr
+
+
 def test_the_script_may_be_submitted_from_any_folder(place):
     """Its paths are those of the folder where submit was called, or that the user named."""
     assert f"--chdir={place}" in directives(script("-t", 60, "--", "python", "a.py"))

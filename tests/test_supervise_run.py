@@ -265,6 +265,18 @@ def test_the_supervisors_own_directory_can_be_held(tmp_path):
     assert 0 == hold("hold", tmp_path / "place").returncode
     it = supervised(tmp_path, ["bash", "-c", count], "--run", "place")
     assert (75, "1\n") == (it.code, (tmp_path / "n").read_text())
+    of = f"{tmp_path}/place"
+    told = f"holdfast: {of} is on hold: it runs until it stops, and is not started again; holdfast release {of}"
+    assert told == it.said.splitlines()[0]
+
+
+def test_a_run_that_begins_on_hold_says_so(tmp_path):
+    """Once, with or without a supervisor."""
+    command = train(tmp_path, TRAINS.replace("time.sleep(0.02)", "pass"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/hold").touch()
+    it = supervised(tmp_path, command)
+    assert (0, 1) == (it.code, it.said.count(f"{tmp_path}/run is on hold: it runs until it stops"))
 
 
 def test_hold_and_release_do_what_they_say_once(tmp_path):

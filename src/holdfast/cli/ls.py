@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from .. import journal
+from ..cluster.carry import HOLD
 from ..journal import Log
 from ..store.checkpoint import Checkpoint
 from ..store.locate import Place, best_of, fault, locate
@@ -37,6 +38,7 @@ def command(run: str, as_json: bool) -> None:
     logs = journal.logs(root) if root else []
     facts = {
         "run": str(place.path),
+        "held": root is not None and (root / HOLD).exists(),
         "checkpoints": checkpoints(place),
         "quarantine": quarantine(root, logs) if root else [],
         "attempts": attempts(logs),
@@ -116,6 +118,8 @@ def _print(facts: dict[str, Any]) -> None:
         echo("no committed checkpoint")
     else:
         table(COLUMNS, [_row(row) for row in facts["checkpoints"]], right=("STEP", "EPOCH", "SIZE", "ON DISK"))
+    if facts["held"]:
+        echo("on hold: once it stops it is neither started again nor requeued, until holdfast release")
     _section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
     _section(f"attempts: {len(facts['attempts'])}", map(_attempt, facts["attempts"]))
 

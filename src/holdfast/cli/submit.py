@@ -17,9 +17,12 @@ import click
 
 from .. import disk
 from ..cluster import lint, sbatch, script, slurm
+from ..cluster.carry import HOLD, on_hold
+from ..cluster.outermost import run_of
 from ..cluster.sbatch import Option
 from ..cluster.script import Order
 from ..errors import NoSpace, UsageError
+from ..terminal import say
 from . import lint as told
 from . import measured, options
 from .defaults import defaults
@@ -122,6 +125,9 @@ def command(
     write(file, text, order, base)
     for finding in lint.lint(text):
         click.echo(f"holdfast: warning: {safe(told.line({'file': str(file), **finding._asdict()}))}", err=True)
+    held = next((path for path in (file.parent, run_of(file.parent)) if path and (path / HOLD).exists()), None)
+    if held is not None:
+        say(on_hold(held))
     _say(slurm.submit([str(file)]), file, order, base, as_json=as_json)
 
 

@@ -43,6 +43,11 @@ class Journal(NamedTuple):
     requeues: int = 0  # lines `requeued` in it so far
 
 
+def on_hold(place: Path) -> str:
+    """What to say where a command begins, or is to begin, in a place that is on hold."""
+    return f"{place} is on hold: it runs until it stops, and is not started again; holdfast release {shlex.quote(str(place))}"
+
+
 def carry_on(
     job: Job,
     heard: Heard,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import interval, journal
 from ..cluster import outermost
-from ..cluster.carry import Journal, carry_on
+from ..cluster.carry import HOLD, Journal, carry_on, on_hold
 from ..cluster.cause import Heard
 from ..cluster.watch import DICE, Ends, Grace
 from ..errors import StoreError
@@ -41,6 +41,8 @@ class Within:
         supervisor = outermost.supervisor()
         if supervisor is not None:
             outermost.tell_run(supervisor, self.path)
+        if (self.path / HOLD).exists():
+            say(on_hold(self.path))
         if fresh and self.job is not None and self.job.restart_count > 0:
             warn(
                 f"{self.path}: this is start {self.job.restart_count + 1} of job {self.job.id}, and there is no checkpoint "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import select
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
-from ..apps.program import Ended, Program
+from ..apps.program import Ended, Leaver, Program
+from ..apps.take import looks
 from ..cluster import carry, outermost
 from ..cluster.notices import Notices, cloud
 from ..errors import ChildError, UsageError
@@ -24,7 +26,7 @@ from ..terminal import say
 from . import judge
 from .ear import Ear
 from .judge import Attempt, Next
-from .keep import LOOK_S, Kept
+from .keep import LEFT, LEFT_WORD, LOOK_S, Kept, cut_short
 from .limits import LEAD_S, Time
 from .output import fill_gaps
 from .place import Place, enter, name_of
@@ -110,6 +112,8 @@ class _Supervisor:
             around.callback(self._close_store)
             try:
                 self.witness = Witness(self.place.path)
+                if _is_held(self.place.path):  # a run says so itself
+                    say(carry.on_hold(self.place.path))
                 requeue, limit = self.options.requeue, self.options.max_requeues
                 self.within = Within(self.job, self.place, requeue=requeue, limit=limit)
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
@@ -129,6 +133,7 @@ class _Supervisor:
     def _until_over(self) -> Next:
         """Starts, one after another, with what follows from each."""
         limits = judge.Limits(self.options.retries, self.options.max_no_progress)
+        self._take_over()
         while True:
             if self.ear.told is not None:
                 return Next("leave", f"told to stop by {self.ear.told}")
@@ -141,6 +146,17 @@ class _Supervisor:
                 return Next("leave", ENDING)
             self._tell(following)
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
+
+    def _take_over(self) -> None:
+        """What a program that was killed together with its supervisor has written, and nobody has kept."""
+        since_s = cut_short(self.place.journal) if self.kept is not None else None
+        left = self.program.left(since_s) if since_s is not None and isinstance(self.program, Leaver) else None
+        if self.kept is None or left is None:
+            return
+        settle_s = left.settle_s or 0.0
+        quiet_s = time.time() - max((seen.mtime_ns for seen in looks(left.files).values()), default=0) / 1e9
+        self._wait(min(settle_s - quiet_s, settle_s))
+        self.kept.take_over(left)
 
     def _attempt(self) -> Attempt:
         """One start, seen out and judged on its own."""
@@ -184,14 +200,18 @@ class _Supervisor:
         self.tail = start.tail
         told = self.ear.told
         verdict = self.program.verdict(Ended(code, start.tail, told is not None))
-        step = self.kept.last(orderly=verdict in {"done", "stopped"}) if self.kept is not None else None
+        orderly = verdict in {"done", "stopped"} and code >= 0  # what a killed one was writing may be half a file
+        step = self.kept.last(orderly=orderly) if self.kept is not None else None
         if said.event == "stop":  # whatever a launcher made of the exit code
             verdict = "stopped"
         progressed = said.progressed
         if self.kept is not None:
             progressed = self.kept.committed > 0
+        if self._has_failed_with_what_was_left(verdict, code, checkpoint):
+            verdict = "damaged"
         if verdict == "damaged" and self.kept is not None and checkpoint is not None:
-            self.kept.set_aside(checkpoint, "refused", "could not be read by the program")
+            word = LEFT_WORD if checkpoint.head.note == LEFT else "refused"
+            self.kept.set_aside(checkpoint, word, "could not be read by the program")
         elif verdict == "damaged":
             verdict = "failed"
         took_s = time.monotonic() - began_s
@@ -280,12 +300,21 @@ class _Supervisor:
             return False
         return left_s <= self.options.lead_s * 1.5 + LATE_SHARE * left_at_start_s
 
-    def _look(self, pids: Sequence[int]) -> None:
+    def _has_failed_with_what_was_left(self, verdict: str, code: int, checkpoint: Checkpoint | None) -> bool:
+        """Whether it is to be taken for half a file: nobody saw it settle, and it has brought the program nowhere."""
+        if self.kept is None or checkpoint is None or checkpoint.head.note != LEFT or self.ear.told is not None:
+            return False
+        return verdict == "failed" and code != -signal.SIGKILL and not self.kept.committed
+
+    def _look(self, pids: Callable[[], Sequence[int]]) -> float:
+        """Look at what is to be looked at; in how many seconds it is due again."""
         if self.time.left_s() is not None and time.monotonic() >= self.measured_s + MEASURED_S:
             self.witness.look()
             self.time.save_s, self.measured_s = self.witness.save_s, time.monotonic()
-        if self.kept is not None:
-            self.kept.look(pids)
+        if self.kept is None:
+            return ROUND_S
+        self.kept.look(pids)
+        return self.kept.look_s
 
     def _tell(self, following: Next) -> None:
         how = judge.describe(self.attempts[-1].code)
