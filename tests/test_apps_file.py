@@ -1,5 +1,7 @@
 """App files: a program described in TOML. The example is the one in docs/apps.md, read out of the page and run."""
 
+import json
+import os
 import re
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ from holdfast.apps.file import AppFile, read
 from holdfast.apps.program import Ended
 from holdfast.errors import UsageError
 from programs import Watched, interrupted, steps
+from supervised import until
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "apps.md").read_text()
 EXAMPLE = re.search(r"^```toml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[1]
@@ -93,6 +96,69 @@ def test_an_app_with_a_name_needs_a_command(tmp_path, name):
     with Watched(tmp_path, name, []) as it:
         assert 2 == it.end()
     assert "holdfast: Missing argument 'COMMAND...'; see holdfast run --help" in it.said
+
+
+FAST = """
+import json, os, signal, sys, time
+step = json.load(open(sys.argv[1]))["step"] if len(sys.argv) > 1 else 0
+print("from", step, flush=True)
+for step in range(step + 1, 10_000):
+    time.sleep(0.6)
+    json.dump({"step": step}, open("state.part", "w"))
+    os.replace("state.part", "state.json")
+"""
+
+
+def fast(place, settle_s):
+    """An app file for a program that writes a checkpoint every 0.6 s; its command."""
+    command = 'start = ["python3", "fast.py"]\nresume = ["python3", "fast.py", "{checkpoint}/state.json"]\n'
+    (place / "fast.py").write_text(FAST)
+    (place / "app.toml").write_text(
+        f'{command}checkpoint = ["state.json"]\nsettle_s = {settle_s}\nfinished = {{ files = ["result"] }}\n'
+    )
+    return []
+
+
+@pytest.mark.slow
+def test_a_program_that_writes_often_is_kept_while_it_runs(tmp_path):
+    """Its files are looked at again after `settle_s`, and not seconds later when they have long changed."""
+    with Watched(tmp_path, "app.toml", fast(tmp_path, 0.2)) as it:
+        until(lambda: it.home.joinpath("checkpoints").is_dir() and len(steps(tmp_path)) > 1, "two checkpoints")
+
+
+@pytest.mark.slow
+def test_what_lies_there_when_all_were_killed_is_gone_on_from(tmp_path):
+    """Nothing of it had ever settled; the program and its supervisor were killed together."""
+    command = fast(tmp_path, 2)
+    with Watched(tmp_path, "app.toml", command) as it:
+        until(lambda: newest(tmp_path), "a checkpoint of its own")
+        it.process.kill()
+        it.process.wait()
+        until(lambda: not it.left(), "the end of what it started")
+    there = json.loads((tmp_path / "state.json").read_text())["step"]
+    with Watched(tmp_path, "app.toml", command) as it:
+        until(lambda: it.printed.count("from ") > 1, "a second start")
+    assert f"from {there}\n" in it.printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("older", [False, True])
+def test_half_a_file_of_a_killed_start_costs_nothing_but_itself(tmp_path, older):
+    """The program fails with it: set aside, and what there was before is used, be it nothing."""
+    command = fast(tmp_path, 0.2 if older else 2)
+    with Watched(tmp_path, "app.toml", command) as it:
+        until(lambda: it.home.joinpath("checkpoints").is_dir() and steps(tmp_path) if older else newest(tmp_path))
+        it.process.kill()
+        it.process.wait()
+        until(lambda: not it.left(), "the end of what it started")
+    good = Store(tmp_path / "run").latest().path if older else None
+    expected = json.loads((good / "state.json").read_text())["step"] if good is not None else 0
+    (tmp_path / "state.json").write_text('{"step"')
+    with Watched(tmp_path, "app.toml", command) as it:
+        until(lambda: it.printed.count("from ") > 1, "a second start")
+    assert f"from {expected}\n" == it.printed[it.before :]
+    (aside,) = (tmp_path / "run" / "quarantine").iterdir()
+    assert aside.name.endswith("-left")
 
 
 MISTAKES = [
@@ -199,18 +265,14 @@ def test_the_command_goes_where_the_file_says(tmp_path):
     assert ["solve", str(kept)] == parsed(tmp_path).begin([], kept, None)
 
 
-def test_files_count_once_they_are_new_and_quiet(tmp_path):
-    """What was there before is another's; what still changes is not complete."""
+def test_only_new_files_count(tmp_path):
+    """What was there before is another's; how long the others have to stay as they are, the file says."""
     (tmp_path / "state.1").write_text("old")
     program = parsed(tmp_path, settle_s="0.2")
     program.begin([], None, None)
     assert program.checkpoint() is None
-    (tmp_path / "state.2").write_text("half")
-    assert program.checkpoint() is None
-    (tmp_path / "state.2").write_text("all of it")
-    assert program.checkpoint() is None
-    time.sleep(0.25)
-    assert [tmp_path / "state.2"] == [*program.checkpoint().files]
+    (tmp_path / "state.2").write_text("new")
+    assert ([tmp_path / "state.2"], 0.2) == (program.checkpoint().files, program.checkpoint().settle_s)
 
 
 def test_of_numbered_files_the_newest_may_do(tmp_path):
@@ -252,15 +314,13 @@ def test_output_may_say_it(tmp_path):
     assert "stopped" == program.verdict(Ended(0, "Stopped early", told=False))
 
 
-def test_what_a_killed_program_was_writing_does_not_count(tmp_path):
-    """Ended by itself, its last files are complete; killed, they must have been quiet before."""
-    program = parsed(tmp_path, settle_s="60")
-    for code, expected in ((-9, None), (1, [tmp_path / "state.1"])):
-        program.begin([], None, None)
-        (tmp_path / "state.1").write_text(f"{code}")
-        program.verdict(Ended(code, "", told=True))
-        found = program.checkpoint()
-        assert expected == (None if found is None else [*found.files])
+def test_what_a_killed_start_has_left_is_newer_than_that_start(tmp_path):
+    """Asked before `begin`, by the next supervisor."""
+    for name, age_s in (("state.1", 50), ("state.2", 30)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    assert [tmp_path / "state.2"] == parsed(tmp_path).left(time.time() - 40).files
+    assert parsed(tmp_path).left(time.time() - 20) is None
 
 
 def test_it_stops_as_the_file_says(tmp_path):

@@ -257,9 +257,9 @@ def there(tmp_path, program):
 
 def looked(kept, pids=()):
     """Two looks, far enough apart."""
-    first = kept.look(pids)
+    first = kept.look(lambda: pids)
     time.sleep(0.06)
-    return first, kept.look(pids)
+    return first, kept.look(lambda: pids)
 
 
 def test_it_is_kept_when_it_has_not_changed_between_two_looks(tmp_path, program, there):
@@ -282,8 +282,45 @@ def test_what_changes_at_every_look_is_kept_when_nobody_is_writing_it(tmp_path, 
     for step in range(8):
         there.write_text(f"state {step}")
         program.found = Checkpoint([there], step)
-        found.append(shelf.look([]))
+        found.append(shelf.look(list))
     assert [None, None, 2, None, None, 5, None, None] == found
+
+
+def test_what_says_when_it_has_settled_is_looked_at_again_in_time(tmp_path, program, there, monkeypatch):
+    """However seldom we look otherwise."""
+    monkeypatch.setattr(keep, "LOOK_S", 60.0)
+    program.found = Checkpoint([there], 7, settle_s=0.2)
+    shelf = Kept(tmp_path / "run", program)
+    shelf.begin()
+    assert (None, 0.1) == (shelf.look(list), shelf.look_s)
+    time.sleep(0.1)
+    assert (None, 0.1) == (shelf.look(list), shelf.look_s)
+    time.sleep(0.1)
+    assert (7, 60.0) == (shelf.look(list), shelf.look_s)
+
+
+def test_what_never_settles_is_told_once(tmp_path, program, there, monkeypatch, capsys):
+    """And never kept: that the file changes at every look is no sign of its being whole."""
+    monkeypatch.setattr(keep, "UNSETTLED_S", 0.2)
+    program.found = Checkpoint([there], settle_s=0.05)
+    shelf = Kept(tmp_path / "run", program)
+    shelf.begin()
+    for step in range(20):
+        there.write_text(f"state {step}")
+        assert shelf.look(list) is None
+        time.sleep(0.02)
+    said = capsys.readouterr().err
+    assert "a.ck: never unchanged for 0.05 s, so nothing of it could be kept since" in said
+    assert 1 == said.count("give a shorter `settle_s`, or let the program write to another name")
+
+
+def test_what_may_be_of_two_checkpoints_is_not_taken_over(tmp_path, program, there, capsys):
+    """Killed between two files, one is new and the other old."""
+    (tmp_path / "b.ck").touch()
+    shelf = Kept(tmp_path / "run", program)
+    assert shelf.take_over(Checkpoint([there, tmp_path / "b.ck"])) is None
+    assert "a.ck, b.ck: written when the last start was killed, perhaps not all of them" in capsys.readouterr().err
+    assert 0 == shelf.take_over(Checkpoint([there]))
 
 
 def test_what_somebody_holds_open_for_writing_is_not_whole_yet(tmp_path, program, there, monkeypatch):
@@ -296,7 +333,7 @@ def test_what_somebody_holds_open_for_writing_is_not_whole_yet(tmp_path, program
             assert (None, None) == looked(shelf, [os.getpid()])
         monkeypatch.setattr(keep, "HELD_S", 0.2)
         time.sleep(0.2)
-        assert 7 == shelf.look([os.getpid()])
+        assert 7 == shelf.look(lambda: [os.getpid()])
     assert not list((tmp_path / "run" / "attempts" / "1").glob("step-*"))
 
 
@@ -323,7 +360,7 @@ def test_a_crash_leaves_no_half_checkpoint(tmp_path, program, there):
     shelf = Kept(tmp_path / "run", program)
     shelf.begin()
     assert None is shelf.last(orderly=False)
-    shelf.look([])
+    shelf.look(list)
     time.sleep(0.06)
     assert 7 == shelf.last(orderly=False)
     there.write_text("at the end")
@@ -336,7 +373,7 @@ def test_what_shows_by_itself_that_it_is_whole_is_kept_at_once(tmp_path, program
     shelf = Kept(tmp_path / "run", program)
     shelf.begin()
     program.found = Checkpoint([there], 1, whole=True)
-    assert 1 == shelf.look([])
+    assert 1 == shelf.look(list)
     there.write_text("later")
     program.found = Checkpoint([there], 2, whole=True)
     assert 2 == shelf.last(orderly=False)

@@ -6,7 +6,6 @@ import glob
 import math
 import re
 import signal as signals
-import time
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -67,9 +66,7 @@ class AppFile:
         place = room.parent  # the supervisor's: its store is no part of a checkpoint
         self._ours = room if work.is_relative_to(place) else place
         self._before: dict[Path, Look] = {}
-        self._seen: dict[Path, Look] = {}
-        self._since_s = 0.0
-        self._over = self._resumed = False
+        self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """`start`, or `resume` with the checkpoint's directory in it."""
@@ -80,17 +77,17 @@ class AppFile:
         if not command and COMMAND in words:
             raise UsageError(f"`start` takes the command from behind `--` for {COMMAND}, and there is none")
         self._before = looks([*self._matching(self._app.checkpoint), *self._matching(self._app.finished.files)])
-        self._seen = {}
-        self._over, self._resumed = False, checkpoint is not None
+        self._resumed = checkpoint is not None
         return [each for word in words for each in _filled(word, command, checkpoint)]
 
     def checkpoint(self) -> Checkpoint | None:
-        """The files, once they have not changed for `settle_s`, or when the program has ended by itself."""
-        now = looks(self._files())
-        if now != self._seen:
-            self._seen, self._since_s = now, time.monotonic()
-        quiet = self._over or time.monotonic() - self._since_s >= self._app.settle_s
-        return Checkpoint(sorted(now), root=self._work) if now and quiet else None
+        """The files; complete when they have not changed for `settle_s`, or when the program has ended by itself."""
+        return self._written(looks(self._files()))
+
+    def left(self, since_unix_s: float) -> Checkpoint | None:
+        """Those of its files that have changed since then."""
+        changed = {path: seen for path, seen in looks(self._files()).items() if seen.mtime_ns > since_unix_s * 1e9}
+        return self._written(changed)
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
         """As the file says; never another signal than that."""
@@ -101,12 +98,14 @@ class AppFile:
 
     def verdict(self, ended: Ended) -> Verdict:
         """Done when all of `finished` holds. A program that says 0 too early has stopped."""
-        self._over = ended.code >= 0  # what a killed one was writing may be half a file
         if ended.code == 0 and self._finished(ended.tail):
             return "done"
         if self._resumed and self._app.damaged is not None and re.search(self._app.damaged, ended.tail):
             return "damaged"
         return "stopped" if ended.told or ended.code == 0 else "failed"
+
+    def _written(self, files: dict[Path, Look]) -> Checkpoint | None:
+        return Checkpoint(sorted(files), root=self._work, settle_s=self._app.settle_s) if files else None
 
     def _finished(self, tail: str) -> bool:
         finished = self._app.finished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 Verdict = Literal["done", "stopped", "failed", "damaged"]  # damaged: it could not go on from what `begin` gave it
 
@@ -24,6 +24,7 @@ class Checkpoint(NamedTuple):
     step: int | None = None  # its own count, where it can be known; else the supervisor counts
     root: Path | None = None  # in the store, files bear their names relative to it; without it, their last names
     whole: bool = False  # the files themselves show that they are complete: nobody need wait until they have settled
+    settle_s: float | None = None  # complete once unchanged for so long; None: for as long as the supervisor thinks fit
 
 
 class Program(Protocol):
@@ -50,3 +51,11 @@ class Program(Protocol):
 
     def verdict(self, ended: Ended) -> Verdict:
         """Whether it is done: exit codes lie."""
+
+
+@runtime_checkable
+class Leaver(Protocol):
+    """A program whose files may be gone on from although nobody saw how it ended."""
+
+    def left(self, since_unix_s: float) -> Checkpoint | None:
+        """The files of a checkpoint that it has written since then, whole or not; asked before `begin`."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from .. import journal
 from ..apps.program import Checkpoint as Written
 from ..apps.program import Program
 from ..apps.take import Look, looks, take
@@ -20,8 +21,14 @@ from ..terminal import say, warn
 from . import processes
 
 KEEP = Last(3)
-LOOK_S = 3.0  # between two looks; what has not changed from one to the next has settled
+LEFT = "left by a start that was killed"  # the note of a checkpoint that nobody saw settle
+LEFT_WORD = "left"
+LOOK_S = (
+    3.0  # between two looks; what has not changed from one to the next has settled, unless its program says how long
+)
 RESTLESS = 3  # looks that each find another one: it comes so often that it counts when nobody is writing it just now
+SOON_S = 0.1  # the shortest time between two looks, while something new waits until it has settled
+UNSETTLED_S = 30.0  # for so long something new has never settled: that is told
 HELD_S = 60.0  # what a process holds open for writing has settled when it has not changed for so long
 SAME_BYTES = 1 << 20
 
@@ -42,6 +49,9 @@ class Kept:
         self._restless = 0  # looks at which it had changed again, since the last commit
         self._done: dict[Path, Look] = {}  # what has been committed of this start
         self._complaint = ""
+        self._new_s: float | None = None  # since when there has been something new that has not settled
+        self._told = False  # that it never does
+        self.look_s = LOOK_S  # until the next look is due
         self.committed = 0  # since the last `begin`
 
     def newest_valid(self) -> Checkpoint | None:
@@ -58,7 +68,9 @@ class Kept:
                 if problem is None:
                     return checkpoint
                 self.set_aside(checkpoint, "damaged", problem)
-        aside = sorted(path.name for path in self.store.root.glob("quarantine/step-*"))
+        aside = sorted(
+            path.name for path in self.store.root.glob("quarantine/step-*") if not path.name.endswith(f"-{LEFT_WORD}")
+        )
         if aside:
             raise StoreError(
                 f"{self.store.root}: there were checkpoints, and none that would do is left; they are in "
@@ -77,27 +89,33 @@ class Kept:
     def begin(self) -> None:
         """Before a start."""
         self._done, self._seen, self._since_s, self._restless = {}, {}, 0.0, 0
+        self._new_s, self.look_s = None, LOOK_S
         self.committed = 0
 
-    def look(self, pids: Sequence[int]) -> int | None:
+    def look(self, pids: Callable[[], Sequence[int]]) -> int | None:
         """Commit what the program has written meanwhile, if it has settled; the step, if there was anything.
 
         `pids`: those who may still be writing it.
         """
+        self.look_s = LOOK_S
         found = self._program.checkpoint()
         if found is None:
             return None
         now = looks(found.files)
         if not now or now == self._done:
             return None
+        if found.settle_s is not None:
+            self.look_s = min(max(found.settle_s / 2, SOON_S), LOOK_S)
         if now != self._seen:
             self._seen, self._since_s = now, time.monotonic()
             self._restless += 1
-        quiet_s = time.monotonic() - self._since_s
-        settled = quiet_s >= LOOK_S or self._restless >= RESTLESS
         if found.whole:
             return self._commit_if_it_fits(found, now)
-        if not settled or (quiet_s < HELD_S and processes.writes(pids, found.files)):
+        if not self._has_settled(found) and (found.settle_s is not None or self._restless < RESTLESS):
+            self._tell_if_never(found)
+            return None
+        if time.monotonic() - self._since_s < HELD_S and processes.writes(pids(), found.files):
+            self._new_s = None
             return None
         return self._commit_if_it_fits(found, now)
 
@@ -111,12 +129,40 @@ class Kept:
         now = looks(found.files) if found is not None else {}
         if found is None or not now or now == self._done:
             return None
-        settled = found.whole or (now == self._seen and time.monotonic() - self._since_s >= LOOK_S)
+        settled = found.whole or (now == self._seen and self._has_settled(found))
         return self._commit(found, now) if orderly or settled else None
+
+    def take_over(self, left: Written) -> int | None:
+        """Commit the one file that an earlier start has left; the step, if it is not what the store has already.
+
+        Of several files nobody can tell whether all are of the same checkpoint: these stay where they are, and that is told.
+        """
+        if len(left.files) > 1:
+            names = ", ".join(sorted(path.name for path in left.files))
+            warn(f"{names}: written when the last start was killed, perhaps not all of them: they are not used")
+            return None
+        return self._commit(left, looks(left.files), LEFT)
 
     def close(self) -> None:
         with suppress(StoreError):  # a successor owns it, or the disk is full: nothing is lost with a good-bye
             self.store.close()
+
+    def _has_settled(self, found: Written) -> bool:
+        settle_s = LOOK_S if found.settle_s is None else found.settle_s
+        return time.monotonic() - self._since_s >= settle_s
+
+    def _tell_if_never(self, found: Written) -> None:
+        now_s = time.monotonic()
+        self._new_s = now_s if self._new_s is None else self._new_s
+        if self._told or found.settle_s is None or now_s - self._new_s < max(UNSETTLED_S, 3 * found.settle_s):
+            return
+        names = ", ".join(sorted(path.name for path in found.files)[:3])
+        warn(
+            f"{names}: never unchanged for {found.settle_s:g} s, so nothing of it could be kept since "
+            f"{now_s - self._new_s:.0f} s: give a shorter `settle_s`, or let the program write to another name, rename "
+            "it when it is complete, and set `settle_s = 0`"
+        )
+        self._told = True
 
     def _commit_if_it_fits(self, found: Written, now: dict[Path, Look]) -> int | None:
         try:
@@ -127,13 +173,13 @@ class Kept:
             self._complaint = str(error)
             return None
 
-    def _commit(self, found: Written, now: dict[Path, Look]) -> int | None:
+    def _commit(self, found: Written, now: dict[Path, Look], note: str | None = None) -> int | None:
         """The step under which it now lies in the store; None when the program was writing after all, or nothing is new."""
         newest = next((each.step for each in reversed(self.store.checkpoints())), -1)
         step = found.step if found.step is not None and found.step > newest else newest + 1
         if newest < 0 or self._done or not _same(found, self.store.latest()):
             try:
-                with self.store.directory(step=step) as path, self.store.claim().acting("keep a checkpoint"):
+                with self.store.directory(step=step, note=note) as path, self.store.claim().acting("keep a checkpoint"):
                     if not take(found, path) or looks(found.files) != now:
                         raise _Moving
             except _Moving:
@@ -144,7 +190,17 @@ class Kept:
         else:
             step = newest
         self._done, self._complaint, self._restless = now, "", 0
+        self._new_s, self.look_s = None, LOOK_S
         return step
+
+
+def cut_short(path: Path) -> float | None:
+    """When the last start began that the supervisor's journal `path` knows, if it knows no end of it."""
+    with suppress(OSError):
+        last = next((each for each in reversed(journal.read(path)) if each["event"] in {"start", "exit"}), None)
+        if last is not None and last["event"] == "start":
+            return float(last["time"])
+    return None
 
 
 def _problem(checkpoint: Checkpoint) -> str | None:

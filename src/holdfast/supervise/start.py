@@ -41,7 +41,9 @@ class Start:
     ear: Ear
     time: Time
     note: Callable[..., None]  # what happens, for the journal
-    look: Callable[[Sequence[int]], None] = lambda _: None  # from time to time, with the processes that are at work
+    look: Callable[[Callable[[], Sequence[int]]], float] = lambda _: (
+        ROUND_S
+    )  # from time to time, with who asks for the processes that are at work; when it is due again
     look_s: float = ROUND_S
     listens_s: float = PERHAPS_S
     notices: Notices | None = None
@@ -230,5 +232,5 @@ class Start:
     def _attend(self, child: Child) -> None:
         self.time.look()
         if child.code is None and time.monotonic() >= self._looked_s + self.look_s:
-            self.look(processes.descendants(os.getpid()))
+            self.look_s = self.look(lambda: processes.descendants(os.getpid()))
             self._looked_s = time.monotonic()
