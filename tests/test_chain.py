@@ -60,7 +60,11 @@ def test_the_task_that_finishes_cancels_those_that_wait(task, tmp_path):
 def test_a_task_that_stops_or_fails_cancels_nothing(task, tmp_path):
     """The next one goes on."""
     told = 'kill -TERM "$(cut -d" " -f4 /proc/$PPID/stat)"; sleep 0.5; exit 75'  # the supervisor, past its warden
-    assert 75 == task(7, 1, "sh", "-c", told).returncode
+    stopped = task(7, 1, "sh", "-c", told)
+    assert 75 == stopped.returncode
+    assert stopped.stderr.endswith("holdfast: job 7_1: the next task of the array goes on\n")
+    last = task(7, 1, "sh", "-c", told, SLURM_ARRAY_TASK_MAX="1")
+    assert last.stderr.endswith("job 7_1: it was the last task of the array; to go on, submit it again\n")
     assert 8 == task(7, 2, "false").returncode
     assert [] == cancelled(tmp_path)
 

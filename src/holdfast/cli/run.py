@@ -92,6 +92,7 @@ def command(
         grace_s=grace,
         lead_s=lead,
         requeue=requeue,
+        chain=chain,
         spot=spot,
     )
     try:

@@ -57,6 +57,7 @@ class Options:
     grace_s: float | None = None
     lead_s: float = LEAD_S
     requeue: bool = True
+    chain: bool = False  # another task of the array goes on
     spot: str | None = None  # the cloud that may take this machine back
 
 
@@ -115,7 +116,7 @@ class _Supervisor:
                 if _is_held(self.place.path):  # a run says so itself
                     say(carry.on_hold(self.place.path))
                 requeue, limit = self.options.requeue, self.options.max_requeues
-                self.within = Within(self.job, self.place, requeue=requeue, limit=limit)
+                self.within = Within(self.job, self.place, requeue=requeue, limit=limit, chain=self.options.chain)
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
                 around.callback(self.time.close)
                 self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None

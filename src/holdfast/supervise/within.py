@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +22,10 @@ SCRIPT = "job.sh"  # what `holdfast submit` has submitted
 class Within:
     """The job, from its beginning to the last act."""
 
-    def __init__(self, job: Job | None, place: Place, *, requeue: bool, limit: int) -> None:
+    def __init__(self, job: Job | None, place: Place, *, requeue: bool, limit: int, chain: bool) -> None:
         alone = job is not None and outermost.supervisor() is None and outermost.speaks(job)
         self._job = job if alone else None
-        self._place, self._requeue, self._limit = place, requeue, limit
+        self._place, self._requeue, self._limit, self._chain = place, requeue, limit, chain
         self._asked_s = -ASKED_S
         self.exit_code: int | None = None  # another than 75, that makes the scheduler start the job again
 
@@ -43,6 +44,8 @@ class Within:
         """Requeue the job, if the scheduler's own evidence says why it was told to stop by `what`; the line to say."""
         if self._job is None:
             return None
+        if self._chain and self._job.task is not None:
+            return f"job {self._job.id}: {_next(self._job.task)}"
         if not self._requeue:
             return f"job {self._job.id} is not requeued: --no-requeue"
         ear.close()
@@ -59,3 +62,10 @@ class Within:
         if carried.how == "by its rule":
             self.exit_code = other.exit_code(self._job, what)
         return carried.line
+
+
+def _next(task: str) -> str:
+    """What comes after this task of a chain. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
+    if task == os.environ.get("SLURM_ARRAY_TASK_MAX"):
+        return "it was the last task of the array; to go on, submit it again"
+    return "the next task of the array goes on"
