@@ -571,6 +571,11 @@ def test_help_imports_no_framework_and_no_command():
     assert all(f"  {name} " in done.stdout for name in commands.list_commands(None))
 
 
+def test_help_lists_the_commands_by_name():
+    """A to Z."""
+    assert sorted(COMMANDS) == list(COMMANDS)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_help_and_json(name):
     """Wherever it is listed it can be called, says what it does as the list says, and speaks JSON."""

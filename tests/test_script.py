@@ -88,6 +88,21 @@ def test_a_job_is_called_after_its_script_or_its_program():
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        "srun gmx_mpi mdrun -s run.tpr",
+        "srun -n 4 -c2 --mpi=pmix -l /opt/bin/gmx_mpi mdrun",
+        "mpirun -np 4 --bind-to core gmx_mpi mdrun",
+        "srun --ntasks 4 --exclusive gmx_mpi",
+    ],
+)
+def test_who_starts_a_program_gives_it_no_name(command):
+    """Or all of a user's jobs were called srun."""
+    assert "gmx_mpi" == name(shlex.split(command))
+    assert "srun" == name(["srun"])
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [("1", 60), ("90:30", 5430), ("1:2:3", 3723), ("2-3", 183600), ("2-3:4", 183840), ("2-3:4:5", 183845)],
 )

@@ -153,6 +153,7 @@ def test_the_lead_is_what_a_save_of_this_run_needs(place):
     """Half as much again as it took, a second to leave, and the 30 s by which a notice may be late."""
     assert "--signal=B:USR1@120" in directives(script("-t", "1:00:00", "--", "python", "a.py"))
     assert "--signal=B:USR1@60" in directives(script("-t", "4", "--", "python", "a.py"))  # a quarter of little time
+    assert "a quarter of a --time under 8 minutes" in " ".join(submit("--help").stdout.split())
     history = place / "runs/x/history"
     history.mkdir(parents=True)
     (history / "attempt-1.jsonl").write_bytes(journal.lines([{"event": "saved", "step": 1, "save_s": 400.0}]))

@@ -63,7 +63,8 @@ class Passing(click.Command):
     "--lead",
     type=click.IntRange(1),
     metavar="SECONDS",
-    help=f"How long before its end the job gets notice. Default: {script.LEAD_S}, or what a save of this run needs.",
+    help=f"How long before its end the job gets notice. Default: {script.LEAD_S}, a quarter of a --time under "
+    f"{4 * script.LEAD_S // 60} minutes, or what a save of this run needs.",
 )
 @click.option(
     "--setup", multiple=True, metavar="LINE", help="A line of the script, before the command: module load ..."

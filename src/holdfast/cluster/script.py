@@ -6,6 +6,7 @@ People read it: it says what it does and why, and runs as it is when it is submi
 from __future__ import annotations
 
 import os.path
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -16,6 +17,9 @@ from .sbatch import Option
 
 LEAD_S = 120
 LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun")
+_VALUED = re.compile(
+    r"-(?![HkOQsvWlKuXEZ])[A-Za-z]|-np|--(bind-to|map-by|rank-by|host|hostfile|machinefile|mpi|cpu-bind)"
+)
 OURS = {  # what we write ourselves -> what to say instead
     "signal": "--lead SECONDS",
     "array": "--chain N for tasks one after another; tasks of another kind are jobs of their own",
@@ -67,11 +71,23 @@ def options(order: Order) -> list[Option]:
 
 
 def name(command: Sequence[str]) -> str:
-    """What a command is called after: the script's name, else the program's."""
-    words = [word for word in command if not word.startswith("-")]
+    """What a command is called after: the script's name, else the program's, whoever starts it."""
+    words = [word for word in _program(command) if not word.startswith("-")]
     script = next((word for word in words if word.endswith((".py", ".sh", ".R", ".jl", ".m"))), None)
     stem = os.path.splitext(os.path.basename(script or words[0]))[0] if words else ""
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in stem) or "job"
+
+
+def _program(command: Sequence[str]) -> Sequence[str]:
+    """The command without `srun -n 4` and its like, as far as their options can be told from the program."""
+    words = list(command)
+    while words and os.path.basename(words[0]) in LAUNCHERS[:-1]:
+        words.pop(0)
+        while words and words[0].startswith("-"):
+            option = words.pop(0)
+            if words and (_VALUED.fullmatch(option) or words[0].isdecimal()):
+                words.pop(0)
+    return words or command
 
 
 def notice(order: Order) -> str:
