@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from fakes import Fakes, record
-from holdfast import journal
+from holdfast import Store, journal, owner
 from holdfast.cluster import chain
+from holdfast.errors import UsageError
 from holdfast.job import Job
+from holdfast.run import turn
 from holdfast.supervise.place import JOURNAL, living
 from holdfast.supervise.turn import await_turn
 
@@ -193,6 +195,36 @@ def test_a_wait_has_its_limit(earlier, tmp_path, monkeypatch):
     monkeypatch.setattr(chain, "patience_s", lambda: 1.0)
     await_turn(tmp_path / "d", here)
     assert 1 == len(living(tmp_path / "d" / JOURNAL))
+
+
+def test_a_run_without_a_supervisor_waits_as_well(tmp_path, monkeypatch, capsys):
+    """An array of a hand-written script: the attempt of the task before may still be saving."""
+    fakes = Fakes(tmp_path, monkeypatch)
+    fakes.job(JobState="COMPLETING")
+    fakes.say("scontrol show config", "KillWait = 10 sec\n")
+    fakes.say("squeue", "UNLIMITED\n")
+    for name, value in {"JOB_ID": "101", "ARRAY_JOB_ID": "7", "ARRAY_TASK_ID": "1"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr(owner, "proven_gone", lambda *_: False)
+    monkeypatch.setattr(owner, "is_me", lambda _: False)
+    before = Store(tmp_path / "run")
+    before.save({"x": 1}, step=1)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    with pytest.raises(UsageError, match="attempt 1 may still be running"):
+        Store(tmp_path / "run").claim()
+    looks = []
+
+    def ends(_):
+        looks.append(1)
+        if len(looks) == 2:
+            fakes.job(JobState="TIMEOUT")
+
+    monkeypatch.setattr(chain.time, "sleep", ends)
+    turn.await_turn(tmp_path / "run", Job("slurm", "7_2", 0, "7", "2"))
+    assert 1 == capsys.readouterr().err.count("task 1 of this array is still ending")
+    assert 2 == Store(tmp_path / "run").claim().number
+    assert 2 == len(looks)
+    assert {"scontrol show job 7_1", "scontrol show config"} == set(fakes.calls)
 
 
 def test_a_slurm_that_does_not_answer_proves_nothing(tmp_path, monkeypatch):

@@ -177,6 +177,25 @@ def test_a_task_that_saves_for_long_costs_the_chain_no_other(slurm, place):
 
 
 @beside
+def test_the_run_of_a_killed_task_is_taken_over_by_the_next(slurm, place):
+    """An array of a script without supervisor, whose first task does not end by itself: the second waits for it."""
+    (place / "train.py").write_text(TRAIN.replace("toy.learn(step)", "stuck(); toy.learn(step)"))
+    stuck = "import signal\ndef stuck():\n    while not os.path.exists('fast'): time.sleep(0.1)\n"
+    ignore = "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    print('stuck', flush=True)\n"
+    body = (place / "train.py").read_text().replace("random.seed(1)", stuck + "random.seed(1)", 1)
+    (place / "train.py").write_text(body.replace("    for step in", ignore + "    for step in"))
+    head = "#!/bin/bash\n#SBATCH --array=1-2%1 --output=out.txt --open-mode=append\n"
+    job = slurm.sbatch(place, script=f"{head}exec {sys.executable} -u train.py 20\n")
+    until_says(slurm, place / "out.txt", "stuck")
+    slurm.ask("scancel", f"{job}_1")
+    until_says(slurm, place / "out.txt", "task 1 of this array is still ending")
+    slurm.until(lambda: text(place / "out.txt").count("stuck") == 2)
+    (place / "fast").touch()
+    assert "COMPLETED" == slurm.wait(f"{job}_2", "COMPLETED", "FAILED")["JobState"]
+    assert text(place / "out.txt").endswith(final(20))
+
+
+@beside
 def test_a_task_that_starts_after_the_work_is_done_ends_at_once(slurm, place):
     """Where the rest could not be cancelled: an array of the same directory sees that it is over, another one does not."""
     job, output = submit(slurm, place, "--time", "5", "--chain", 3, "--hold", "--", "python", "train.py", 20)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from .. import disk
+from .. import disk, owner
 from ..errors import ClusterError
 from ..job import Job
 from . import slurm
 
+LOOK_S = 2.0  # between two questions to Slurm
+OVER = "its task is over, as Slurm says"
 SPARE_S = 60.0  # for what a node does after SIGKILL
 KILL_WAIT_S = 30.0  # Slurm's default, where it does not say
 # Not over, whatever its processes do. Source: squeue(1), JOB STATE CODES.
@@ -43,6 +46,40 @@ def end(directory: Path, job: Job | None) -> str | None:
     except ClusterError as error:
         failed.append(str(error))
     return f"tasks of this array that are left may start in vain: {'; '.join(failed)}" if failed else None
+
+
+class Earlier(NamedTuple):
+    """Who was in a place before, has said no good-bye, and may live."""
+
+    owner: Mapping[str, Any]
+    close: Callable[[], Any]  # say good-bye for him
+
+
+def await_turn(
+    place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job | None, say: Callable[[str], Any]
+) -> None:
+    """Wait while other tasks of this array end in `place`, as long as Slurm lets them.
+
+    It starts the next task in the second in which it tells one to end. Who said good-bye, or is provably gone, is not in
+    `earlier` any more; who is over as Slurm says, is closed. Others are left to whoever enters.
+    """
+    until_s = 0.0
+    while here is not None and (tasks := [each for each in earlier() if task_of(each.owner, here) is not None]):
+        over = [each for each in tasks if has_ended(each.owner, here)]
+        for each in over:
+            each.close()
+        if over:
+            continue
+        if not until_s:
+            limit_s = patience_s()
+            until_s = time.monotonic() + limit_s
+            who = (
+                f"task {task_of(tasks[0].owner, here)} of this array is still ending ({owner.describe(tasks[0].owner)})"
+            )
+            say(f"{place}: {who}; waits up to {limit_s:.0f} s for it")
+        elif time.monotonic() > until_s:
+            return
+        time.sleep(LOOK_S)
 
 
 def task_of(facts: Mapping[str, Any], job: Job | None) -> str | None:

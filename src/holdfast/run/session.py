@@ -119,6 +119,8 @@ class Session:
         self.within = Within(options.path, self.stop, own_deadline=options.deadline is not None)
         self.around = ExitStack()  # what holds while the attempt lives
         self.store = Store(options.path, keep=options.keep, take_over=options.take_over, whole=options.whole)
+        if not options.take_over:
+            self.within.await_turn(self.store.root)
         self.attempt = self.store.claim()
         self.left = False  # its block has ended
         self.over: Stopped | None = None  # it has stopped, and does nothing any more

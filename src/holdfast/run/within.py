@@ -16,7 +16,7 @@ from ..errors import StoreError
 from ..job import Job, job
 from ..store.attempt import Attempt
 from ..terminal import say, warn
-from . import settings
+from . import settings, turn
 from .stop import Stop, hear_again
 
 MOST_JITTER_S = 30.0  # by which 500 jobs that are told at once save one after the other
@@ -34,6 +34,10 @@ class Within:
         self.ends, self.grace = Ends(None if own_deadline or supervised else self.job), Grace(self.job)
         self.early_s: float | None = None  # by which this job stops before its end, so that not all stop at once
         self._told = False
+
+    def await_turn(self, root: Path) -> None:
+        """Before it is claimed: an earlier task of the same array may still be saving there."""
+        turn.await_turn(root, self.job)
 
     def begin(self, *, fresh: bool) -> None:
         """Tell the supervisor where the run is; warn of a restart that finds nothing to go on from."""

@@ -237,11 +237,20 @@ def _living(root: Path) -> list[Log]:
     return [log for log in journal.logs(root) if log.attempt in rooms]
 
 
+def strangers(root: Path) -> list[Log]:
+    """Attempts that have said no good-bye and may live: `claim` refuses to begin beside them."""
+    return [log for log in _living(root) if _is_stranger(log)]
+
+
+def _is_stranger(log: Log) -> bool:
+    if log.closed or owner.precedes(log.owner):
+        return False
+    return not log.owner or owner.is_me(log.owner) or not owner.proven_gone(log.owner, _last_seen(log))
+
+
 def _refuse_strangers(root: Path, logs: list[Log], *, take_over: bool) -> None:
     for log in logs:
-        if take_over or log.closed or owner.precedes(log.owner):
-            continue
-        if not log.owner or owner.is_me(log.owner) or not owner.proven_gone(log.owner, _last_seen(log)):
+        if not take_over and _is_stranger(log):
             here = " (this very process)" if owner.is_me(log.owner) else ""
             raise UsageError(
                 f"{root}: attempt {log.attempt} may still be running: {owner.describe(log.owner)}{here}. "
