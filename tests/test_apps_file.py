@@ -306,6 +306,24 @@ def test_done_is_what_the_file_says(tmp_path, ended, finished, expected):
     assert expected == program.verdict(ended)
 
 
+def test_what_is_missing_is_said(tmp_path):
+    """A program that ends with 0 too early has not asked for anything."""
+    finished = '{ files = ["result", "*.log"], output = "^ok" }'
+    program = parsed(tmp_path, finished=finished)
+    program.begin([], None, None)
+    (tmp_path / "a.log").touch()
+    assert "stopped" == program.verdict(Ended(0, "", told=False))
+    assert "result was not written, and its last lines do not match '^ok'" == program.lacks()
+
+
+def test_a_program_that_ends_too_early_did_not_ask_to_be_run_again(tmp_path):
+    (tmp_path / "app.toml").write_text(app(start='["true"]', resume='["true", "{checkpoint}"]'))
+    with Watched(tmp_path, "app.toml", [], "--max-no-progress", "2") as it:
+        assert 8 == it.end()
+    lacks = "holdfast: app: exit 0, but `finished` does not hold: result was not written"
+    assert [f"{lacks}; started again", f"{lacks}: 2 attempts in a row got no further"] == it.said.splitlines()
+
+
 def test_output_may_say_it(tmp_path):
     """A pattern in the last lines."""
     program = parsed(tmp_path, finished='{ output = "(?m)^Normal termination" }')

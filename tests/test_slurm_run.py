@@ -101,7 +101,7 @@ def test_a_crash_in_a_job_is_a_failure(slurm, place):
     """No requeue repeats it; the job's exit code is 8."""
     number = slurm.sbatch(place, script=job(place, text="echo begun; exit 3"))
     assert "8:0" == slurm.wait(number, "FAILED")["ExitCode"]
-    assert "holdfast: bash: exit 3; it ended with\nbegun\n" in output(place)
+    assert "begun\nholdfast: command.sh: exit 3\n" in output(place)
     assert ["FAILED"] == slurm.endings(number)
 
 

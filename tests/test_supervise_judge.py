@@ -43,6 +43,15 @@ def test_one_attempt(attempt, expected):
     assert expected == follows(attempt)
 
 
+def test_why_it_is_started_again():
+    """75 asks for it, and so does a run's journal; anything else has stopped early."""
+    assert "it asked to be run again" == judge([AGAIN], Limits()).why
+    assert "it asked to be run again" == judge([Attempt("stopped", 1, 60.0, reason="SIGUSR1")], Limits()).why
+    assert "it stopped early" == judge([Attempt("stopped", 0, 60.0)], Limits()).why
+    lacks = Attempt("stopped", 0, 60.0, lacks="result was not written")
+    assert "`finished` does not hold: result was not written" == judge([lacks], Limits()).why
+
+
 def test_crashes_are_retried_as_often_as_was_said():
     """Killed by a signal counts as well; a held run is not tried again."""
     assert ["retry", "retry", "fail"] == [follows(*n * [CRASH], retries=2) for n in (1, 2, 3)]

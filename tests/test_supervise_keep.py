@@ -213,7 +213,7 @@ def test_a_crash_at_the_same_step_ends_with_the_last_lines(tmp_path):
     (tmp_path / "poison").write_text("52")
     it = driven(tmp_path, 100, "--step", "0.03", retries=1)
     assert 8 == it.code
-    assert f"{sys.executable}: exit 9: no retry left of 1; it ended with\nfrom " in it.said
+    assert f"{WRITER}: exit 9: no retry left of 1; it ended with\nfrom " in it.said
 
 
 @pytest.mark.slow

@@ -17,6 +17,10 @@ The number is the exit status of Holdfast's commands. A script of the user's tha
 Python's own 1; `Stopped` makes 75 of any process.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 
 class HoldfastError(Exception):
     """What went wrong, where, and what to do next. `exit_code` becomes the process's exit status."""
@@ -57,7 +61,13 @@ class ClusterError(HoldfastError):
 
 
 class ChildError(HoldfastError):
+    """`tail`: the last lines that the program printed; `shown`: those that the message repeats."""
+
     exit_code = 8
+
+    def __init__(self, reason: str, tail: Sequence[str] = (), shown: Sequence[str] = ()) -> None:
+        super().__init__("\n".join([f"{reason}; it ended with", *shown]) if shown else reason)
+        self.reason, self.tail = reason, [*tail]
 
 
 class Stopped(SystemExit):

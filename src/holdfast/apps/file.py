@@ -67,6 +67,7 @@ class AppFile:
         self._ours = room if work.is_relative_to(place) else place
         self._before: dict[Path, Look] = {}
         self._resumed = False
+        self._lacks = ""
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """`start`, or `resume` with the checkpoint's directory in it."""
@@ -98,21 +99,30 @@ class AppFile:
 
     def verdict(self, ended: Ended) -> Verdict:
         """Done when all of `finished` holds. A program that says 0 too early has stopped."""
-        if ended.code == 0 and self._finished(ended.tail):
+        self._lacks = ", and ".join(self._missing(ended.tail))
+        if ended.code == 0 and not self._lacks:
             return "done"
         if self._resumed and self._app.damaged is not None and re.search(self._app.damaged, ended.tail):
             return "damaged"
         return "stopped" if ended.told or ended.code == 0 else "failed"
 
+    def lacks(self) -> str:
+        """What of `finished` does not hold."""
+        return self._lacks
+
     def _written(self, files: dict[Path, Look]) -> Checkpoint | None:
         return Checkpoint(sorted(files), root=self._work, settle_s=self._app.settle_s) if files else None
 
-    def _finished(self, tail: str) -> bool:
+    def _missing(self, tail: str) -> list[str]:
         finished = self._app.finished
-        there = all(
-            any(look(path) != self._before.get(path) for path in self._matching([name])) for name in finished.files
-        )
-        return there and (finished.output is None or re.search(finished.output, tail) is not None)
+        missing = [
+            f"{name} was not written"
+            for name in finished.files
+            if not any(look(path) != self._before.get(path) for path in self._matching([name]))
+        ]
+        if finished.output is not None and not re.search(finished.output, tail):
+            missing.append(f"its last lines do not match {finished.output!r}")
+        return missing
 
     def _files(self) -> list[Path]:
         chosen: list[Path] = []

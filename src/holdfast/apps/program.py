@@ -54,6 +54,14 @@ class Program(Protocol):
 
 
 @runtime_checkable
+class Demanding(Protocol):
+    """A program whose end has to show more than the exit code 0."""
+
+    def lacks(self) -> str:
+        """What was not there at the last `verdict` for it to be "done"."""
+
+
+@runtime_checkable
 class Leaver(Protocol):
     """A program whose files may be gone on from although nobody saw how it ended."""
 

@@ -103,7 +103,9 @@ def command(
         for line in output:
             click.echo(safe(line), err=True)
         if as_json:
-            click.echo(json_line({"end": "failed", "exit_code": error.exit_code, "reason": head}))
+            click.echo(
+                json_line({"end": "failed", "exit_code": error.exit_code, "reason": error.reason, "tail": error.tail})
+            )
         raise click.exceptions.Exit(error.exit_code) from error
     if chain and outcome.end == "end":
         trouble = links.end(outcome.directory, job())

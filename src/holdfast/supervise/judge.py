@@ -28,6 +28,7 @@ class Attempt(NamedTuple):
     progressed: bool | None = None  # None: nobody can tell
     late: bool = False  # the job's time is nearly up
     held: bool = False
+    lacks: str = ""  # it ended with 0, and this was not there
 
 
 class Limits(NamedTuple):
@@ -65,7 +66,7 @@ def judge(attempts: Sequence[Attempt], limits: Limits) -> Next:
             return Next("leave", last.reason if last.reason in FINAL else LATE)
         if last.held:
             return Next("leave", HELD)
-        return Next("again", "it asked to be run again", _growing(AGAIN_S, _idle(attempts)))
+        return Next("again", _why_again(last), _growing(AGAIN_S, _idle(attempts)))
     crashes = _crashes(attempts)
     if crashes > limits.retries:
         return Next("fail", f"no retry left of {limits.retries}" if limits.retries else "")
@@ -79,6 +80,12 @@ def exit_code(last: Attempt, *, resumable: bool) -> int:
     if last.verdict == "stopped" or resumable:
         return RUN_ME_AGAIN
     return last.code if last.code >= 0 else 128 - last.code
+
+
+def _why_again(last: Attempt) -> str:
+    if last.lacks:
+        return f"`finished` does not hold: {last.lacks}"
+    return "it asked to be run again" if last.code == RUN_ME_AGAIN or last.reason else "it stopped early"
 
 
 def describe(code: int) -> str:

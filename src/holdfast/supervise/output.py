@@ -114,6 +114,12 @@ class Output:
         """The end of what was printed; of two files, the errors last."""
         return "".join(each.tail().decode(errors="replace") for each in self._behind.values())
 
+    @property
+    def elsewhere(self) -> str:
+        """As `tail`, without what went where our own words go: that stands right above them."""
+        ours = _place(2)
+        return "".join(each.tail().decode(errors="replace") for at, each in self._behind.items() if at != ours)
+
     def _prepare(self, number: int) -> int | None:
         """What takes the place of our descriptor in the command; None: itself."""
         try:
@@ -128,6 +134,14 @@ class Output:
                 self._behind[place] = _File(number)
         behind = self._behind.get(place)
         return behind.sink if isinstance(behind, _Pipe) else None
+
+
+def _place(number: int) -> tuple[int, int] | None:
+    try:
+        facts = os.fstat(number)
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
 
 
 def _is_terminal(number: int) -> bool:

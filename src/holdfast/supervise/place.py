@@ -16,7 +16,7 @@ from ..cluster import script
 from ..errors import NoSpace, StoreError, UsageError
 from ..job import job
 from ..journal import CLOSING, Event
-from ..terminal import warn
+from ..terminal import say, warn
 
 JOURNAL = "supervisor.jsonl"
 SYNCED = (*CLOSING, "requeued")  # what has to be known after a power loss, or before the scheduler ends us
@@ -92,6 +92,11 @@ def enter(path: Path | None, name: str, root: Path, begin: Event) -> Place:
             continue
         place, others = _enter(chosen, begin)
         if not others:
+            if number > 1:
+                say(
+                    f"another `holdfast run` is at work in {(root / name).absolute()}; this one keeps its journal in "
+                    f"{chosen}. If it is to be the same work, stop one of them"
+                )
             return place
         place.close("failed", why="the place is taken")
     raise StoreError(f"{root}: too many supervisors called {name}; remove those that are done")
@@ -124,6 +129,13 @@ def name_of(command: Sequence[str]) -> str:
     """What people would call the command; in a job with its id, so that jobs from one directory do not meet."""
     here, name = job(), script.name(command).strip(".")[:60] or "job"
     return f"{name}-{here.id}" if here else name
+
+
+def called(command: Sequence[str]) -> str:
+    """What messages call it: the script or the program, as it was given, and not its interpreter."""
+    name = script.name(command)
+    words = (word for word in command if not word.startswith("-"))
+    return next((word for word in words if script.name([word]) == name), command[0])
 
 
 def _enter(path: Path, begin: Event) -> tuple[Place, list[Event]]:

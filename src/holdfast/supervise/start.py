@@ -41,14 +41,13 @@ class Start:
     ear: Ear
     time: Time
     note: Callable[..., None]  # what happens, for the journal
-    look: Callable[[Callable[[], Sequence[int]]], float] = lambda _: (
-        ROUND_S
-    )  # from time to time, with who asks for the processes that are at work; when it is due again
+    look: Callable[[Callable[[], Sequence[int]]], float]  # who asks for the processes at work -> seconds until the next
     look_s: float = ROUND_S
     listens_s: float = PERHAPS_S
     notices: Notices | None = None
     killed: bool = False
     tail: str = ""
+    elsewhere: str = ""  # what of it does not stand right above our own words
     _waiting: list[int] = field(default_factory=list)  # signals that are to be handed on
     _handed: set[int] = field(default_factory=set)
     _asking: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -77,7 +76,7 @@ class Start:
                 self._press(child)
                 self._attend(child)
             self._forget_asking()
-            self.tail = output.tail
+            self.tail, self.elsewhere = output.tail, output.elsewhere
             return child.code if child.code is not None else -signal.SIGKILL
 
     def _flowing(self, output: Output) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
-from ..apps.program import Ended, Leaver, Program
+from ..apps.program import Demanding, Ended, Leaver, Program
 from ..apps.take import looks
 from ..cluster import carry, outermost
 from ..cluster.notices import Notices, cloud
@@ -29,7 +29,7 @@ from .judge import Attempt, Next
 from .keep import LEFT, LEFT_WORD, LOOK_S, Kept, cut_short
 from .limits import LEAD_S, Time
 from .output import fill_gaps
-from .place import Place, enter, name_of
+from .place import Place, called, enter, name_of
 from .start import LISTENS_S, PERHAPS_S, ROUND_S, Start
 from .within import Within
 from .witness import Said, Witness
@@ -101,6 +101,7 @@ class _Supervisor:
     attempts: list[Attempt] = field(default_factory=list)
     kept: Kept | None = None
     tail: str = ""
+    elsewhere: str = ""  # what of the tail does not stand right above our own words
     measured_s: float = 0.0
     notices: Notices | None = None
     witness: Witness = field(init=False)
@@ -126,9 +127,8 @@ class _Supervisor:
                 last = self._until_over()
                 return self._leave(last)
             except BaseException as error:
-                self.place.close(
-                    "failed", error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-                )
+                said = error.reason if isinstance(error, ChildError) else str(error)
+                self.place.close("failed", error=f"{type(error).__name__}: {said.splitlines()[0] if said else ''}")
                 raise
 
     def _until_over(self) -> Next:
@@ -198,7 +198,7 @@ class _Supervisor:
         began_s: float,
         time_left_s: float | None,
     ) -> Attempt:
-        self.tail = start.tail
+        self.tail, self.elsewhere = start.tail, start.elsewhere
         told = self.ear.told
         verdict = self.program.verdict(Ended(code, start.tail, told is not None))
         orderly = verdict in {"done", "stopped"} and code >= 0  # what a killed one was writing may be half a file
@@ -236,6 +236,7 @@ class _Supervisor:
             progressed=progressed,
             late=self._is_late(time_left_s),
             held=self.held,
+            lacks=self.program.lacks() if code == 0 and isinstance(self.program, Demanding) else "",
         )
 
     def _leave(self, last: Next) -> Outcome:
@@ -245,7 +246,7 @@ class _Supervisor:
             ChildError: the command failed.
         """
         if last.do == "fail":
-            raise ChildError(self._failure(last))
+            raise self._failure(last)
         if last.do == "done":
             self.place.close("end")
             return Outcome(0, len(self.attempts), "end", "", None, self.place.path)
@@ -289,7 +290,7 @@ class _Supervisor:
 
     @property
     def _name(self) -> str:
-        return self.command[0] if self.command else self.options.name or self.place.path.name
+        return called(self.command) if self.command else self.options.name or self.place.path.name
 
     def _for_program(self, left_s: float | None) -> float | None:
         return None if left_s is None else max(left_s - self.options.lead_s, 1.0)
@@ -318,9 +319,14 @@ class _Supervisor:
         return self.kept.look_s
 
     def _tell(self, following: Next) -> None:
-        how = judge.describe(self.attempts[-1].code)
+        last = self.attempts[-1]
+        how = f"{self._how(last)};" if last.lacks else f"{self._how(last)}; {following.why}:"
         wait = f" in {following.wait_s:.0f} s" if following.wait_s >= 1 else ""
-        say(f"{self._name}: {how}; {following.why}: started again{wait}")
+        say(f"{self._name}: {how} started again{wait}")
+
+    def _how(self, attempt: Attempt) -> str:
+        lacks = f", but `finished` does not hold: {attempt.lacks}" if attempt.lacks else ""
+        return judge.describe(attempt.code) + lacks
 
     def _wait(self, span_s: float) -> None:
         """Between two starts; a signal ends it."""
@@ -332,13 +338,11 @@ class _Supervisor:
             poller.poll(left_s * 1000 + 1)
             self.ear.hear()
 
-    def _failure(self, last: Next) -> str:
+    def _failure(self, last: Next) -> ChildError:
         """What happened, and the last that it printed."""
-        attempt = self.attempts[-1]
         why = f": {last.why}" if last.why else ""
-        lines = self.tail.rstrip("\n").splitlines()[-SHOWN_LINES:]
-        head = f"{self._name}: {judge.describe(attempt.code)}{why}"
-        return "\n".join([f"{head}; it ended with" if lines else head, *lines])
+        head = f"{self._name}: {self._how(self.attempts[-1])}{why}"
+        return ChildError(head, _last_lines(self.tail), _last_lines(self.elsewhere))
 
     def _close_store(self) -> None:
         if self.kept is not None:
@@ -350,6 +354,10 @@ def _here() -> Path:
         return Path.cwd()
     except FileNotFoundError as error:
         raise UsageError("the working directory has been removed; nothing was started") from error
+
+
+def _last_lines(text: str) -> list[str]:
+    return text.rstrip().splitlines()[-SHOWN_LINES:]
 
 
 def _is_held(path: Path) -> bool:
