@@ -241,6 +241,12 @@ FAULTS = {
         CLEAN.replace("--requeue", "--requeue --job-name words"),
     ),
     "an option that there is not": ("script-refused", CLEAN.replace("--requeue", "-! --requeue"), 3, CLEAN),
+    "an option misspelt": (
+        "script-refused",
+        CLEAN.replace("--time=1:00:00", "--tme=1:00:00"),
+        2,
+        CLEAN.replace("--time", "--tim"),
+    ),
     "line breaks of DOS": ("script-refused", CLEAN.replace("\n", "\r\n"), 1, CLEAN),
     "a copy that keeps what was cut short": (
         "copy-cut-short",
@@ -269,6 +275,19 @@ def test_each_fault_is_found_at_its_line_and_its_cure_is_not(name):
     rule, faulty, line, cured = FAULTS[name]
     assert line == found(faulty).get(rule), found(faulty)
     assert rule not in found(cured)
+
+
+def test_a_misspelt_option_is_told_with_the_one_that_was_meant():
+    """One like none is told as well; what sbatch or a plugin of many sites takes is not."""
+
+    def fixes(option):
+        text = CLEAN.replace("--requeue", f"--requeue {option}")
+        return [(each.what, each.fix) for each in lint(text) if each.rule == "script-refused"]
+
+    assert [("--ouput is no option of sbatch", "write --output")] == fixes("--ouput=x")
+    assert [("--qqq is no option of sbatch", "remove it")] == fixes("--qqq")
+    for option in ("-D x", "--gpus 1", "--x11", "--container-image=x", "--ntasks-per-n=2", "--mail-type=END", "-H"):
+        assert [] == fixes(option)
 
 
 def test_every_rule_finds_some_fault():

@@ -6,6 +6,7 @@ observed on Slurm 22.05 (docs/cluster.md); those from elsewhere name their sourc
 
 from __future__ import annotations
 
+import difflib
 import math
 import os.path
 import re
@@ -363,6 +364,16 @@ def script_refused(script: Script) -> Iterator[Finding]:
     """What sbatch does not take at all."""
     for line, why in script.refused.items():
         yield Finding(line, "script-refused", why, "sbatch refuses the whole script", "write --option=value")
+    for option in script.options:
+        if not sbatch.is_known(option.name):
+            meant = difflib.get_close_matches(option.name, sbatch.NAMES, n=1)
+            yield Finding(
+                option.line,
+                "script-refused",
+                f"--{option.name} is no option of sbatch",
+                "sbatch refuses the whole script, unless a plugin of this cluster knows it",
+                f"write --{meant[0]}" if meant else "remove it",
+            )
     if "\r\n" in script.text:
         yield Finding(1, "script-refused", "DOS line breaks", "sbatch refuses the whole script", "sed -i 's/\\r$//' it")
 

@@ -15,7 +15,18 @@ F nodefile   G gpus   H hold   i input   J job-name   k no-kill   L licenses   M
 n ntasks   O overcommit   o output   p partition   Q quiet   q qos   S core-spec   s oversubscribe   t time   v verbose
 W wait   w nodelist   x exclude
 """
+# Source: sbatch(1) of 22.05, and of later versions what they added; x11 and umask are read, and not documented.
+_NAMES = """
+acctg-freq bb bbf cluster-constraint comment container container-id contiguous cores-per-socket cpu-freq cpus-per-gpu
+deadline delay-boot exclusive export export-file external get-user-env gid gpu-bind gpu-freq gpus-per-node
+gpus-per-socket gpus-per-task gres gres-flags help hint ignore-pbs kill-on-invalid-dep mail-type mail-user mcs-label mem
+mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-requeue ntasks-per-core ntasks-per-gpu ntasks-per-node
+ntasks-per-socket oom-kill-step open-mode parsable power prefer priority profile propagate reboot requeue reservation
+resv-ports segment signal sockets-per-node spread-job stepmgr switches test-only thread-spec threads-per-core time-min tmp
+tres-bind tres-per-task uid umask usage use-min-nodes version wait-all-nodes wckey wrap x11
+"""
 LONG = dict(zip(_LETTERS.split()[::2], _LETTERS.split()[1::2], strict=True))
+NAMES = frozenset([*LONG.values(), *_NAMES.split()])
 ALONE = "HkOQsvW"  # letters that take no value
 DIRECTIVE = re.compile(r"#SBATCH(?=[ \t])")
 
@@ -57,6 +68,11 @@ def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
         else:
             raise UsageError(f"{word!r} is neither an option nor the value of one")
     return found
+
+
+def is_known(name: str) -> bool:
+    """Whether sbatch takes `--name`, which may be cut short. What Pyxis adds, which many sites have, counts."""
+    return name.startswith("container-") or any(each.startswith(name) for each in NAMES)
 
 
 def merged(*layers: Iterable[Option]) -> list[Option]:
