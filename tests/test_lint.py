@@ -23,7 +23,7 @@ CLEAN = """\
 #SBATCH --time=1:00:00
 #SBATCH --requeue --open-mode=append
 #SBATCH --signal=B:USR1@300
-module load anaconda/3
+trap '' USR1 USR2; module load anaconda/3
 exec holdfast run -- python train.py
 """
 
@@ -241,6 +241,18 @@ FAULTS = {
         CLEAN.replace("--requeue", "--requeue --job-name words"),
     ),
     "an option that there is not": ("script-refused", CLEAN.replace("--requeue", "-! --requeue"), 3, CLEAN),
+    "a notice in the set-up": (
+        "notice-in-set-up",
+        job("module load cuda\nexec holdfast run -- python a.py"),
+        3,
+        job("trap '' USR1\nmodule load cuda\nexec holdfast run -- python a.py"),
+    ),
+    "a notice for a shell that still unpacks": (
+        "notice-in-set-up",
+        job("set -e\ntar -xf x.tar\nexec holdfast run -- python a.py"),
+        4,
+        job("set -e\nexec holdfast run -- python a.py"),
+    ),
     "an option misspelt": (
         "script-refused",
         CLEAN.replace("--time=1:00:00", "--tme=1:00:00"),

@@ -20,6 +20,27 @@ from .batch import Around, Script, is_exec, is_holdfast, program, read, starts
 
 LATE_S = 30  # limits are looked at every 30 s: a notice may come as much before its lead
 TORCHRUN_GRACE_S = 30  # Source: torch.distributed.run, --shutdown-timeout
+SLOW = frozenset(
+    [
+        ".",
+        "conda",
+        "cp",
+        "curl",
+        "git",
+        "mamba",
+        "micromamba",
+        "ml",
+        "module",
+        "pip",
+        "rsync",
+        "sleep",
+        "source",
+        "tar",
+        "unzip",
+        "uv",
+        "wget",
+    ]
+)
 ALLOWED = re.compile(
     r"^[^#\n]*#.*?holdfast: allow ([\w, -]+)", re.MULTILINE
 )  # such a comment, anywhere in the script, switches rules off
@@ -71,6 +92,24 @@ def notice_unheard(script: Script) -> Iterator[Finding]:
             f"--signal={signal.name} reaches nobody",
             "without B: it is sent to srun steps alone, and this script starts none",
             f"write --signal=B:{signal.name}@{signal.lead_s}, and exec",
+        )
+
+
+def notice_in_set_up(script: Script) -> Iterator[Finding]:
+    """Until the program listens, the notice finds the shell."""
+    signal, work = script.signal, script.work
+    if signal is None or work is None or not signal.batch or not (is_exec(work) and script.supervised):
+        return
+    if any(signal.name in trap.signals and trap.line <= work.line for trap in script.traps):
+        return
+    slow = next((command for command in script.body if program(command)[:1] and program(command)[0] in SLOW), None)
+    if slow is not None and slow.line < work.line:
+        yield Finding(
+            slow.line,
+            "notice-in-set-up",
+            f"SIG{signal.name} during {program(slow)[0]} ends the job",
+            "the shell dies of it before anything listens, and such a job has failed: it is not started again",
+            f"write before it: trap '' {signal.name}",
         )
 
 
@@ -380,6 +419,7 @@ def script_refused(script: Script) -> Iterator[Finding]:
 
 RULES: Sequence[Callable[[Script], Iterator[Finding]]] = (
     notice_unheard,
+    notice_in_set_up,
     no_grace,
     trap_before_exec,
     trap_hidden,
