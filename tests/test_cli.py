@@ -129,11 +129,20 @@ def test_an_attempt_that_left_no_good_bye_is_told_from_one_that_lives(run):
     """A killed process is proven gone; this process is not."""
     begin = "from holdfast import Store; import sys, os; Store(sys.argv[1]).claim(); os._exit(9)"
     subprocess.run([sys.executable, "-c", begin, run], check=False)
-    assert "killed" == asked("ls", run)["attempts"][-1]["ended"]
+    assert ("killed", None) == tuple(asked("ls", run)["attempts"][-1][key] for key in ("ended", "seconds"))
+    assert "2: killed" == invoke("ls", run).stdout.splitlines()[-1].strip()
     store = Store(run)
     store.claim()
     assert asked("ls", run)["attempts"][-1]["ended"].startswith(f"may be running: pid {os.getpid()}")
     store.close()
+
+
+def test_of_a_killed_attempt_the_last_sign_of_life_is_told(run):
+    """When it was killed nobody knows: an hour after its last line, perhaps."""
+    save = "import sys, os; from holdfast import Store; it = Store(sys.argv[1]).claim(); "
+    save += "it.record('saved', step=77); it.flush(); os._exit(9)"
+    subprocess.run([sys.executable, "-c", save, run], check=False)
+    assert "2 to step 77, 1 saved: killed; last heard of after 0 s" in invoke("ls", run).stdout.splitlines()[-1]
 
 
 def test_a_damaged_manifest_is_a_line_and_no_crash(run):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.supervise.judge import Attempt, Limits, describe, exit_code, judge
+from holdfast.supervise.judge import Attempt, Limits, describe, exit_code, judge, was_leaving
 from holdfast.supervise.place import name_of
 
 DONE = Attempt("done", 0, 5.0)
@@ -103,6 +103,24 @@ def test_our_exit_code():
     """75 when the work can go on later; else what a shell says of the command."""
     assert 75 == exit_code(AGAIN, resumable=False) == exit_code(KILLED, resumable=True)
     assert (137, 1) == (exit_code(KILLED, resumable=False), exit_code(CRASH, resumable=False))
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "told_s", "event", "expected"),
+    [
+        (-2, "SIGINT", 101.0, "end", True),
+        (130, "SIGINT", 99.0, "end", True),
+        (1, "SIGINT", 101.0, "end", False),
+        (-9, "SIGINT", 101.0, "end", False),
+        (-15, "SIGTERM", 101.0, "end", False),
+        (-2, "SIGINT", 160.0, "end", False),  # it was at work on something else by then
+        (-2, "SIGINT", 101.0, "stop", False),
+        (-2, None, 0.0, "end", False),
+    ],
+)
+def test_ctrl_c_while_it_was_leaving(code, told, told_s, event, expected):
+    """The run's journal says that it has ended, a moment before: there was nothing left to interrupt."""
+    assert expected == was_leaving(code, told, told_s, event, 100.0)
 
 
 def test_exit_codes_in_words():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import journal
 from holdfast.apps.program import Checkpoint
 from holdfast.errors import NoSpace, StoreError
 from holdfast.store.store import Store
@@ -148,7 +149,9 @@ def test_every_checkpoint_that_is_kept_is_whole(tmp_path):
     """The program writes in place, and longer than it computes; what was caught in between is not kept."""
     it = Driven(tmp_path, 40, "--pause", "0.5", "--step", "0.1")
     seen = set()
-    while it.process.poll() is None:
+    over = False
+    while not over:
+        over = it.process.poll() is not None  # then once more: the last one comes at the very end
         for checkpoint in Store(tmp_path / "run").checkpoints() if (tmp_path / "run" / "checkpoints").is_dir() else []:
             seen.add(checkpoint.step)
             assert whole(checkpoint)
@@ -284,6 +287,14 @@ def test_what_changes_at_every_look_is_kept_when_nobody_is_writing_it(tmp_path, 
         program.found = Checkpoint([there], step)
         found.append(shelf.look(list))
     assert [None, None, 2, None, None, 5, None, None] == found
+
+
+def test_what_was_kept_is_in_the_journal_at_once(tmp_path, program, there):
+    """A supervisor that is killed later has still told when it last kept something."""
+    shelf = Kept(tmp_path / "run", program)
+    shelf.begin()
+    shelf.last(orderly=True)
+    assert "saved" in [event["event"] for event in journal.logs(tmp_path / "run")[-1].events]
 
 
 def test_what_says_when_it_has_settled_is_looked_at_again_in_time(tmp_path, program, there, monkeypatch):

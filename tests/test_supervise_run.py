@@ -190,6 +190,18 @@ def test_a_signal_during_the_restore_is_heard(tmp_path, undisturbed):
     assert not list((tmp_path / "run" / "quarantine").iterdir())
 
 
+def test_ctrl_c_while_python_leaves_a_run_that_has_ended_is_done(tmp_path):
+    """The whole group hears it, and Python dies of it; the run had nothing left to do."""
+    body = TRAINS.replace('print("value"', 'print("leaving", flush=True); time.sleep(60); print("value"')
+    with Supervised(tmp_path, train(tmp_path, body)) as it:
+        until(lambda: "leaving" in it.printed)
+        it.send("INT")
+        assert 0 == it.end()
+    assert "end" == last_of(tmp_path / "run")["event"]
+    assert "train.py: its run had ended when SIGINT came: done" in it.said
+    assert "end" == it.story()[-1]
+
+
 def test_a_save_that_fails_is_told_as_a_failure(tmp_path):
     """Told to stop, it could not save: exit 8, and its own words."""
     body = TRAINS.replace('print("step"', 'Store.commit = full if run.step == 6 else Store.commit; print("step"')

@@ -23,7 +23,7 @@ def _summary(log: Log) -> dict[str, Any]:
         "attempt": log.attempt,
         "owner": owner.describe(log.owner),
         "began": times[0] if times else None,
-        "seconds": round(times[-1] - times[0], 3) if times else None,
+        "seconds": round(times[-1] - times[0], 3) if len(times) > 1 else None,
         "restored": restored.get("checkpoint") if restored else None,
         "restored_step": restored.get("step") if restored else None,
         "last_step": max(steps, default=0) or None,

@@ -156,5 +156,6 @@ def _attempt(each: dict[str, Any]) -> str:
     start = f" from {each['restored']}" if each["restored"] else ""
     reached = f" to step {each['last_step']}" if each["last_step"] else ""
     done = "".join(f", {each[what]} {what}" for what in ("saved", "pruned", "quarantined") if each[what])
-    took = f" after {duration(each['seconds'])}" if each["seconds"] is not None else ""
+    last = "; last heard of after" if each["ended"] == "killed" else " after"
+    took = f"{last} {duration(each['seconds'])}" if each["seconds"] is not None else ""
     return f"{each['attempt']}{start}{reached}{done}: {each['ended']}{took}"

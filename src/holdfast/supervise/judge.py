@@ -12,6 +12,7 @@ from ..apps.program import Verdict
 QUICK_S = 10.0  # an attempt that nothing is known of, and that was over sooner, has got no further
 FIRST_S, MOST_S = 1.0, 300.0  # of waiting before a restart
 AGAIN_S = 0.05  # and when it had only asked for it
+LEAVING_S = 5.0  # a process that ends by a signal so soon after its run had ended was only leaving
 HELD, LATE = "held", "the job's end being near"
 FINAL = ("deadline", "drill limit")  # reasons to stop that hold for the next attempt too
 
@@ -73,6 +74,12 @@ def judge(attempts: Sequence[Attempt], limits: Limits) -> Next:
     if last.held:
         return Next("fail", "held, so it is not tried again")
     return Next("retry", f"retry {crashes} of {limits.retries}", _growing(FIRST_S, crashes - 1))
+
+
+def was_leaving(code: int, told: str | None, told_unix_s: float, event: str, event_unix_s: float) -> bool:
+    """Whether Ctrl-C only hit Python while it was leaving: `event`, the run's last word, is that it has ended."""
+    interrupted = told == "SIGINT" and code in {-signal.SIGINT, 128 + signal.SIGINT}
+    return interrupted and event == "end" and told_unix_s <= event_unix_s + LEAVING_S
 
 
 def exit_code(last: Attempt, *, resumable: bool) -> int:

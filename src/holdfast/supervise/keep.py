@@ -15,7 +15,7 @@ from ..apps.take import Look, looks, take
 from ..errors import Damaged, NoSpace, NotFound, StoreError
 from ..rules import Last
 from ..store.checkpoint import Checkpoint
-from ..store.format import MANIFEST
+from ..store.format import MANIFEST, Name
 from ..store.store import Store
 from ..terminal import say, warn
 from . import processes
@@ -178,6 +178,7 @@ class Kept:
         newest = next((each.step for each in reversed(self.store.checkpoints())), -1)
         step = found.step if found.step is not None and found.step > newest else newest + 1
         if newest < 0 or self._done or not _same(found, self.store.latest()):
+            began_s = time.monotonic()
             try:
                 with self.store.directory(step=step, note=note) as path, self.store.claim().acting("keep a checkpoint"):
                     if not take(found, path) or looks(found.files) != now:
@@ -185,6 +186,9 @@ class Kept:
             except _Moving:
                 self._seen = {}
                 return None
+            attempt = self.store.claim()
+            attempt.record("saved", step=step, checkpoint=str(Name(step)), save_s=round(time.monotonic() - began_s, 6))
+            attempt.flush()  # a supervisor that is killed later has told when it last kept something
             self.committed += 1
             say(f"{self.store.root}: kept the checkpoint of step {step}")
         else:

@@ -205,6 +205,9 @@ class _Supervisor:
         step = self.kept.last(orderly=orderly) if self.kept is not None else None
         if said.event == "stop":  # whatever a launcher made of the exit code
             verdict = "stopped"
+        elif judge.was_leaving(code, told, self.ear.told_unix_s, said.event, said.unix_s):
+            verdict = "done"
+            say(f"{self._name}: its run had ended when {told} came: done")
         progressed = said.progressed
         if self.kept is not None:
             progressed = self.kept.committed > 0

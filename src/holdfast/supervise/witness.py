@@ -23,6 +23,7 @@ class Said(NamedTuple):
 
     event: str = ""  # "stop", "end", "failed": the run's last word; "" when it died without one, or there is no run
     reason: str = ""
+    unix_s: float = 0.0  # when it said so
     progressed: bool | None = None  # the run's newest checkpoint is newer than ever; None: nobody can tell
 
 
@@ -64,7 +65,8 @@ class Witness:
         last = next((event for event in reversed(events) if event["event"] in CLOSING), None)
         if last is None:
             return Said(progressed=progressed)
-        return Said(str(last["event"]), str(last.get("reason") or last.get("error") or ""), progressed)
+        reason = str(last.get("reason") or last.get("error") or "")
+        return Said(str(last["event"]), reason, _time([last]), progressed)
 
     def _take_saves(self, events: Iterable[Event]) -> None:
         self.save_s = max([self.save_s, *(event["save_s"] for event in events if event["event"] == "saved")])
