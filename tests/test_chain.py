@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -202,7 +203,6 @@ def test_a_run_without_a_supervisor_waits_as_well(tmp_path, monkeypatch, capsys)
     fakes = Fakes(tmp_path, monkeypatch)
     fakes.job(JobState="COMPLETING")
     fakes.say("scontrol show config", "KillWait = 10 sec\n")
-    fakes.say("squeue", "UNLIMITED\n")
     for name, value in {"JOB_ID": "101", "ARRAY_JOB_ID": "7", "ARRAY_TASK_ID": "1"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setattr(owner, "proven_gone", lambda *_: False)
@@ -219,7 +219,7 @@ def test_a_run_without_a_supervisor_waits_as_well(tmp_path, monkeypatch, capsys)
         if len(looks) == 2:
             fakes.job(JobState="TIMEOUT")
 
-    monkeypatch.setattr(chain.time, "sleep", ends)
+    monkeypatch.setattr(chain, "time", SimpleNamespace(monotonic=time.monotonic, sleep=ends))
     turn.await_turn(tmp_path / "run", Job("slurm", "7_2", 0, "7", "2"))
     assert 1 == capsys.readouterr().err.count("task 1 of this array is still ending")
     assert 2 == Store(tmp_path / "run").claim().number
