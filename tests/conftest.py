@@ -1,6 +1,7 @@
 """What all tests share: the same examples in every CI run, fresh ones on a developer's machine; one thread for operators."""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -9,6 +10,11 @@ from real_slurm import begun, pytest_sessionfinish, pytest_xdist_make_scheduler,
 # Before torch is there: several test processes share the cores, and operators' threads would only spin for each other.
 # What their number changes is asked by tests/test_exactness.py, which sets it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts us in the background has the terminal's signals ignored, and whatever we start would inherit that.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("here", deadline=None)
