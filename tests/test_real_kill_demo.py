@@ -21,9 +21,10 @@ from toy import events
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
 TRAIN = Path(__file__).parents[1] / "examples" / "digits" / "train.py"
-STEPS = 25  # five saves; the fourth is the first that prunes
+STEPS = 30  # six saves; the fourth is the first that prunes, and the stop may interrupt that of the fifth
 UNSEEDED = {"holdfast/rng/numpy", "holdfast/rng/python"}  # nobody seeds or draws from them: each process has its own
-KINDS = ("allocate", "write", "fsync", "rename", "symlink", "unlink")
+# kind of call -> which of those that a run makes; the last write is in the last save, the last removals may not come
+KINDS = {"allocate": 0.7, "write": 1, "fsync": 0.7, "rename": 0.7, "symlink": 0.7, "unlink": 0.5}
 
 DYING = """
 import json, os, runpy, signal, sys, threading
@@ -88,7 +89,7 @@ def test_the_demo_killed_at_a_call_of_each_kind_inside_a_save_ends_with_the_same
     code, counts = die(tmp_path / "dry", "none", 0)
     assert code == 75
     threads = set()
-    for kind, part in zip(KINDS, (0.7, 1) * 3, strict=True):
+    for kind, part in KINDS.items():
         root, number = tmp_path / kind, int(part * json.loads(counts)[kind])
         code, thread = die(root, kind, number)
         assert code == -signal.SIGKILL
