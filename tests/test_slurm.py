@@ -335,7 +335,7 @@ def test_scancel_while_training_stays_ended(slurm, place):
     slurm.ask("scancel", job)
     stays_ended(slurm, job, place)
     assert "0" == slurm.show(job)["Restarts"]
-    assert f"scontrol requeue {job} || sbatch {place}/job.sh" in output(place)
+    assert f"scontrol requeue {job} || sbatch --chdir={place} {place}/job.sh" in output(place)
     slurm.ask("scontrol", "requeue", job)  # as it says
     slurm.until(lambda: "(attempt 2)" in output(place))
     slurm.ask("scancel", job)
