@@ -62,7 +62,7 @@ def dmtcp_restart():
 
 
 def dmtcp_command():
-    port = Path(value("--coord-port") or "/nowhere")
+    port = Path(value("--coord-port") or "/nowhere/port")
     if port.parent.is_dir():
         port.touch()
         print("Computation was checkpointed and killed.")
