@@ -104,9 +104,9 @@ def test_pace_is_learnt_from_a_journal():
 # What comes next ---------------------------------------------------------------------------------------------------
 
 
-def view(restored, step):
+def view(restored, step, kept=True):
     follow = Follow(Path(), 0)
-    follow.restored, follow.step = restored, step
+    follow.restored, follow.step, follow.kept = restored, step, kept
     return follow
 
 
@@ -133,6 +133,30 @@ def test_an_attempt_is_not_killed_before_it_has_proven_the_last_kill():
     assert aim(view(None, 0)) is None
     assert aim(view(0, 0)) is None
     assert aim(view(0, 1)) == Kill(20, "KILL", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "paced", "strikes"), [("KILL", PACE, False), ("TERM", PACE, True), ("KILL", PACE._replace(saves=()), True)]
+)
+def test_a_kill_waits_for_something_to_come_back_to(name, paced, strikes):
+    """A save in the background may not be durable steps later; a script that never saves is struck all the same."""
+    aim = Aim([Kill(20, name, 0.0)], paced, Options(kills=1))
+    aim.begin([])
+    assert (aim(view(0, 21, kept=False)) is not None) is strikes
+    assert aim(view(0, 21)) is not None
+
+
+def test_following_knows_what_is_kept(tmp_path):
+    """From the journal's own lines; the checkpoint before the first step is nothing to come back to."""
+    room = tmp_path / "attempts" / "1"
+    room.mkdir(parents=True)
+    log = room / "attempt-1.jsonl"
+    log.write_text("")
+    with Follow(tmp_path, 0) as follow, log.open("a", buffering=1) as journal:
+        for event, step, kept in (("saved", 0, False), ("digests", 4, False), ("saved", 4, True), ("digests", 5, True)):
+            journal.write(json.dumps({"event": event, "step": step}) + "\n")
+            follow.look()
+            assert follow.kept is kept
 
 
 def test_kills_go_on_until_enough_are_proven_and_no_longer():

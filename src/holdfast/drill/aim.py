@@ -57,6 +57,8 @@ class Aim:
         if self._next is None:
             more = further(self._pace, view.step, missing, self._number, options.signals, options.seed)
             self._next = self._queue.pop(0) if self._queue else more
+        if self._next is not None and self._next.signal == "KILL" and self._pace.saves and not view.kept:
+            return None  # a save in the background is not durable yet: the blow would lead back to the start
         return self._next
 
 

@@ -120,6 +120,7 @@ class Follow:
         self.room: Path | None = None
         self.restored: int | None = None  # the step it came back to
         self.step = 0  # the step it has reached
+        self.kept = False  # whether there is a checkpoint beyond step 0 to come back to
 
     def __enter__(self) -> Self:
         return self
@@ -153,6 +154,8 @@ class Follow:
 
     def _take(self, event: Mapping[str, object]) -> None:
         step = event.get("step")
+        if isinstance(step, int) and event.get("event") in ("restored", "saved"):
+            self.kept = self.kept or step > 0
         if isinstance(step, int) and event.get("event") in ("restored", "digests"):
             self.step = step
             if event["event"] == "restored":
