@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -129,6 +128,8 @@ def cpus() -> int:
 
 def tmpdir() -> Path:
     """A folder on this node that goes with the job; the system's temporary one outside of a job."""
+    import tempfile  # which imports every compressor there is
+
     here = job()
     given = [os.environ.get(name) for name in SCHEDULERS[here.scheduler].tmpdir] if here else []
     return Path(next(filter(None, given), None) or tempfile.gettempdir())

@@ -18,7 +18,7 @@ LONGEST_TEXT = 1000  # characters of an object that is no plain value: a tensor 
 DEEPEST = 32  # a mapping that holds itself must not end a save
 
 # Parts of names, written together: "--api-key", "apiKey" and "API_KEY" are all "apikey".
-TELLING_PARTS = re.compile(
+TELLING_PARTS = (  # compiled when first asked, as KNOWN_SECRETS: together a millisecond of every start
     r"password|passwd|passphrase|secret|credential|bearer|cookie|signature"
     r"|(api|access|private|encryption|account|ssh|auth|signing|license|wandb|subscription|storage|master|shared|deploy)keys?"
 )
@@ -26,7 +26,7 @@ TELLING_WORDS = {"token", "pass", "pwd", "pw", "auth", "authorization", "oauth",
 # max_tokens is no secret
 COUNTING_WORDS = {"max", "min", "num", "n", "total", "new", "per", "seen", "batch", "special"}
 
-KNOWN_SECRETS = re.compile(
+KNOWN_SECRETS = (
     r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|npm_|AIza)(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}|[a-z]{20,})"  # hf_transformers is none
     r"|(?<![A-Za-z0-9])(?:sk-|sk_live_|github_pat_|glpat-|xox[a-z]-|eyJ)(?:(?=[a-z_-]*[A-Z0-9])[\w.-]{10,}|[\w.-]{20,})"
     r"|(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,}"
@@ -151,13 +151,13 @@ def _redact_text(text: str) -> str:
             pieces += [text[at : named.end()], REDACTED]
             at = quoted.end() if quoted else len(text)
     shown = "".join([*pieces, text[at:]])
-    return KNOWN_SECRETS.sub(REDACTED, USER_INFO.sub(REDACTED, shown))
+    return re.sub(KNOWN_SECRETS, REDACTED, USER_INFO.sub(REDACTED, shown))
 
 
 def _tells(name: str) -> bool:
     """Whether what carries this name is likely a secret."""
     words = [word.lower() for word in WORDS.findall(name)]
-    if TELLING_PARTS.search("".join(words)):
+    if re.search(TELLING_PARTS, "".join(words)):
         return True
     if any(word.endswith("tokens") for word in words) and not COUNTING_WORDS.intersection(words):
         return True

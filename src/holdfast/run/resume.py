@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from .. import journal
 from ..errors import Damaged, HoldfastError, NotFound, StoreError
@@ -22,14 +23,13 @@ MOST_FAILURES = 2  # of the same kind from one checkpoint, before it is set asid
 _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, OSError)
 
 
-@dataclass
-class Resumed:
+class Resumed(msgspec.Struct):
     """Where a run goes on: nowhere (`checkpoint` None: a fresh start) or from a checkpoint, the one being restored too."""
 
     checkpoint: Checkpoint | None = None
-    memory: dict[str, Any] = field(default_factory=dict)  # what the run itself remembered
-    rejected: list[tuple[str, str]] = field(default_factory=list)  # name of a newer checkpoint, and why not
-    outvoted: dict[str, list[str]] = field(default_factory=dict)  # options of the script's that the checkpoint replaced
+    memory: dict[str, Any] = {}  # what the run itself remembered
+    rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and why not
+    outvoted: dict[str, list[str]] = {}  # options of the script's that the checkpoint replaced
 
 
 def restore_newest(

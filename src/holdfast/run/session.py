@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from .. import retention
 from ..data.feed import MOVES, Feed
@@ -35,8 +36,7 @@ from .writer import Writer
 WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields would cost a millisecond of every start
     """What the caller said, as `Run` describes it."""
 
     path: Path
@@ -78,8 +78,7 @@ class Options:
                 raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
 
 
-@dataclass
-class Source:
+class Source(msgspec.Struct):
     """What came under a name in run.batches(), and how it is walked."""
 
     loader: Any
@@ -87,8 +86,7 @@ class Source:
     begins: Any = None  # where its first walk goes on: what its predecessor, or an earlier attempt, had reached
 
 
-@dataclass(frozen=True)
-class Flight:
+class Flight(msgspec.Struct, frozen=True):
     """A save on its way to the disk, and what it takes the place of."""
 
     name: format.Name

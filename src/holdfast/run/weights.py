@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from ..errors import Damaged, Mismatch, NotFound, UsageError
 from ..store.checkpoint import Checkpoint
@@ -41,8 +42,7 @@ class Report(NamedTuple):
         return "; ".join(lines)
 
 
-@dataclass(frozen=True)
-class StartFrom:
+class StartFrom(msgspec.Struct, frozen=True):
     """Where a new run takes weights from: a run's directory or a checkpoint's.
 
     `names`: which tracked objects (default: every model). `rename`: prefix in the checkpoint -> prefix here.
@@ -51,12 +51,12 @@ class StartFrom:
 
     path: str | os.PathLike[str]
     names: tuple[str, ...] | str = ()
-    rename: Mapping[str, str] = field(default_factory=dict)
+    rename: Mapping[str, str] = {}
     strict: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str):
-            object.__setattr__(self, "names", (self.names,))
+            msgspec.structs.force_setattr(self, "names", (self.names,))
 
 
 def load_into(
