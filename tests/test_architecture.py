@@ -22,7 +22,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"rules", "disk", "pages"},
     {"bulk"},
     {"journal", "retention", "interval", "terminal", "provenance", "job", "state"},
-    {"owner"},
+    {"owner", "ranks"},
     {"store", "data", "cluster"},
     {"run"},
     {"torch", "jax", "keras", "lightning", "transformers"},

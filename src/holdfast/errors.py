@@ -9,7 +9,8 @@ HoldfastError                  1
 │  └─ Superseded               9   a later attempt owns the run; this one wrote nothing more
 ├─ Mismatch                    5   checkpoint and live objects disagree: key, shape, dtype, data position
 ├─ ClusterError                6   the scheduler refused or did not answer
-└─ ChildError                  8   a supervised program failed for good
+├─ ChildError                  8   a supervised program failed for good
+└─ RanksError                 10   the processes of one run disagree, or one did not come in time
 
 Stopped (a SystemExit)        75   not a failure: the state is saved, run me again
 
@@ -58,6 +59,10 @@ class Mismatch(HoldfastError):
 
 class ClusterError(HoldfastError):
     exit_code = 6
+
+
+class RanksError(HoldfastError):
+    exit_code = 10
 
 
 class ChildError(HoldfastError):

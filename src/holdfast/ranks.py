@@ -1,0 +1,253 @@
+"""Ranks: the processes that are one attempt of a run together, and what they say to each other.
+
+Nothing here is a collective of a framework: words go through a store of keys and values (torch's, for one), from any
+thread that has a `twin` of its own. Every wait has a deadline, and names the rank that is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import msgspec
+
+from . import errors
+from .errors import HoldfastError, RanksError
+
+TIMEOUT_S = 600.0  # that a rank is waited for; a save of another rank's may take that long
+MOST_BYTES = 4 << 20  # of one value; torch's TCPStore refuses more than 8 MiB
+_SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.02
+
+
+class Channel(Protocol):
+    """Keys and values that every rank sees."""
+
+    def put(self, key: str, value: bytes) -> None: ...
+
+    def get(self, key: str) -> bytes | None:
+        """The value, at once; None: it is not there yet."""
+        ...
+
+    def drop(self, key: str) -> None: ...
+
+    def twin(self) -> Channel:
+        """The same keys over a connection of its own, for another thread."""
+        ...
+
+
+class Word(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank says, and at which point of its program."""
+
+    topic: str
+    value: bytes
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What went wrong on a rank."""
+
+    rank: int
+    kind: str
+    text: str
+
+
+class Ranks:
+    """All ranks call the same methods in the same order; where they do not, every one of them learns who is elsewhere.
+
+    ranks.announce("checkpoint", name)      # rank 0's word to all
+    ranks.gather("digests", mine)           # everybody's to rank 0
+    ranks.agree("arguments", mine)          # everybody's to everybody
+    with ranks.together("restore"): ...     # what fails on one rank fails on all
+    """
+
+    def __init__(
+        self, rank: int = 0, world: int = 1, channel: Channel | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.rank, self.world, self.timeout_s = rank, world, timeout_s
+        self._channel, self._said = channel, 0
+        self._old: list[str] = []  # rank 0's, which all have read once they have said something else
+
+    @property
+    def alone(self) -> bool:
+        return self.world == 1
+
+    def twin(self, name: str) -> Ranks:
+        """The same ranks in a conversation of their own, which another thread may hold."""
+        if self._channel is None:
+            return self
+        return Ranks(self.rank, self.world, _Under(self._channel.twin(), name), timeout_s=self.timeout_s)
+
+    def announce(self, topic: str, value: bytes = b"") -> bytes:
+        """What rank 0 gave as `value`, on every rank.
+
+        Raises:
+            RanksError: rank 0 did not say it in time, or said something else.
+        """
+        channel = self._channel
+        if channel is None:
+            return value
+        key = self._next()
+        if self.rank == 0:
+            _put(channel, key, Word(topic, value))
+            self._old.append(key)
+            return value
+        return self._heard(channel, key, topic, 0, time.monotonic() + self.timeout_s)
+
+    def gather(self, topic: str, value: bytes = b"") -> list[bytes]:
+        """On rank 0 what every rank gave, by rank; elsewhere nothing.
+
+        Raises:
+            RanksError: a rank did not say it in time, or said something else.
+        """
+        channel = self._channel
+        if channel is None:
+            return [value]
+        key = self._next()
+        if self.rank:
+            _put(channel, f"{key}/{self.rank}", Word(topic, value))
+            return []
+        until = time.monotonic() + self.timeout_s
+        found = [value]
+        for rank in range(1, self.world):
+            found.append(self._heard(channel, f"{key}/{rank}", topic, rank, until))
+            _drop(channel, f"{key}/{rank}")
+        for old in self._old:
+            _drop(channel, old)
+        self._old.clear()
+        return found
+
+    def agree(self, topic: str, value: bytes = b"") -> list[bytes]:
+        """What every rank gave, by rank, on every rank."""
+        found = self.gather(topic, value)
+        return msgspec.msgpack.decode(self.announce(topic, msgspec.msgpack.encode(found)), type=list[bytes])
+
+    @contextmanager
+    def together(self, topic: str) -> Iterator[None]:
+        """What the block raises on one rank is raised on all, at its end: there as it is, elsewhere as its kind.
+
+        Exits that are no errors (Ctrl-C, a stop) pass, and leave the others waiting.
+        """
+        failure = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        self.report(topic, failure)
+
+    def report(self, topic: str, error: BaseException | None = None) -> None:
+        """Return when every rank has come here without an error.
+
+        Raises:
+            Exception: this rank's own error.
+            HoldfastError: another rank's, of its own kind where that is one of ours.
+        """
+        if self.alone:
+            if error is not None:
+                raise error
+            return
+        mine = b"" if error is None else msgspec.json.encode(_failure(self.rank, error))
+        try:
+            failed = [each for each in self.agree(topic, mine) if each]
+        except RanksError:
+            if error is not None:  # the reason why the others are not to be heard, perhaps
+                raise error from None
+            raise
+        if error is not None:
+            raise error
+        if failed:
+            raise _raised(msgspec.json.decode(failed[0], type=Failure))
+
+    def _next(self) -> str:
+        self._said += 1
+        return str(self._said)
+
+    def _heard(self, channel: Channel, key: str, topic: str, rank: int, until: float) -> bytes:
+        word = _wait(channel, key, until)
+        if word is None:
+            raise RanksError(
+                f"rank {rank} did not come to {topic!r} within {self.timeout_s:.0f} s (this is rank {self.rank} of "
+                f"{self.world}): it has died, hangs, or went another way. HOLDFAST_RANKS_TIMEOUT_S changes how long it "
+                "is waited for"
+            )
+        if word.topic != topic:
+            raise RanksError(
+                f"rank {rank} is at {word.topic!r} and rank {self.rank} at {topic!r}: every rank must run the same loop and "
+                "the same saves"
+            )
+        return word.value
+
+
+ALONE = Ranks()
+
+
+class _Under:
+    """The keys under a name."""
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel, self._name = channel, name
+
+    def put(self, key: str, value: bytes) -> None:
+        self._channel.put(f"{self._name}/{key}", value)
+
+    def get(self, key: str) -> bytes | None:
+        return self._channel.get(f"{self._name}/{key}")
+
+    def drop(self, key: str) -> None:
+        self._channel.drop(f"{self._name}/{key}")
+
+    def twin(self) -> Channel:
+        return _Under(self._channel.twin(), self._name)
+
+
+def _put(channel: Channel, key: str, word: Word) -> None:
+    """In pieces; what comes first says how many follow, and comes last."""
+    data = msgspec.msgpack.encode(word)
+    rest = range(MOST_BYTES, len(data), MOST_BYTES)
+    for number, start in enumerate(rest, 1):
+        channel.put(f"{key}+{number}", data[start : start + MOST_BYTES])
+    channel.put(key, len(rest).to_bytes(4, "little") + data[:MOST_BYTES])
+
+
+def _wait(channel: Channel, key: str, until: float) -> Word | None:
+    first = _poll(lambda: channel.get(key), until)
+    if first is None:
+        return None
+    more = range(1, int.from_bytes(first[:4], "little") + 1)
+    rest = [channel.get(f"{key}+{number}") or b"" for number in more]  # put before the first
+    return msgspec.msgpack.decode(b"".join([first[4:], *rest]), type=Word)
+
+
+def _poll(look: Callable[[], bytes | None], until: float) -> bytes | None:
+    nap_s = _SHORTEST_NAP_S
+    while True:
+        found = look()
+        if found is not None or time.monotonic() > until:
+            return found
+        time.sleep(nap_s)
+        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+
+
+def _drop(channel: Channel, key: str) -> None:
+    first = channel.get(key)
+    for number in range(1, int.from_bytes((first or b"\0\0\0\0")[:4], "little") + 1):
+        channel.drop(f"{key}+{number}")
+    channel.drop(key)
+
+
+def _failure(rank: int, error: BaseException) -> Failure:
+    return Failure(rank, type(error).__name__, str(error) or type(error).__name__)
+
+
+def _raised(failure: Failure) -> HoldfastError:
+    kind: Any = getattr(errors, failure.kind, None)
+    where = f"rank {failure.rank}: "
+    if isinstance(kind, type) and issubclass(kind, HoldfastError):
+        found: HoldfastError = kind(where + failure.text)
+        return found
+    return RanksError(f"{where}{failure.kind}: {failure.text}")
+
+
+def differing(said: Sequence[bytes]) -> list[int]:
+    """Ranks that said something else than rank 0."""
+    return [rank for rank, each in enumerate(said) if each != said[0]]

@@ -1,0 +1,125 @@
+"""What the processes of one run say to each other."""
+
+import os
+import random
+import time
+
+import pytest
+
+from holdfast import ranks as room
+from holdfast.errors import Damaged, NoSpace, RanksError
+from holdfast.ranks import ALONE, Ranks, differing
+from rank_threads import Shared, everywhere, ranks
+
+WORLDS = [1, 2, 3, 8]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_rank_0_is_heard_by_all(world):
+    """`announce` gives on every rank what rank 0 gave."""
+    found = everywhere(world, lambda mine: mine.announce("word", b"from 0" if mine.rank == 0 else b"ignored"))
+    assert [b"from 0"] * world == found
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_rank_0_hears_all_and_agree_tells_everybody(world):
+    """`gather` orders by rank, on rank 0 alone; `agree` does on all."""
+    said = [str(rank).encode() for rank in range(world)]
+    assert [said] + [[]] * (world - 1) == everywhere(world, lambda mine: mine.gather("x", str(mine.rank).encode()))
+    assert [said] * world == everywhere(world, lambda mine: mine.agree("x", str(mine.rank).encode()))
+
+
+def test_ranks_may_be_far_apart():
+    """Nobody waits for those who only listen: rank 0 may be 50 words ahead."""
+
+    def work(mine):
+        heard = []
+        for number in range(50):
+            if mine.rank:
+                time.sleep(random.random() / 1000)
+            heard.append(mine.announce("step", str(number).encode()))
+        return heard
+
+    assert [[str(number).encode() for number in range(50)]] * 4 == everywhere(4, work)
+
+
+def test_long_words_arrive_whole(monkeypatch):
+    """Values beyond what a channel takes at a time are cut, and put together again."""
+    monkeypatch.setattr(room, "MOST_BYTES", 1000)
+    long = os.urandom(12_345)
+    assert [[long, long]] * 2 == everywhere(2, lambda mine: mine.agree("long", long))
+
+
+@pytest.mark.parametrize("error", [NoSpace("full"), Damaged("bits"), ZeroDivisionError("mine")])
+def test_what_fails_on_one_rank_fails_on_all(error):
+    """There as it is; elsewhere as its kind, with the rank's number."""
+
+    def work(mine):
+        with mine.together("save"):
+            if mine.rank == 1:
+                raise error
+
+    first, own, last = everywhere(3, work)
+    kind = type(error) if isinstance(error, NoSpace | Damaged) else RanksError
+    assert own is error
+    assert [kind, kind] == [type(first), type(last)]
+    assert "rank 1: " in str(first)
+    assert str(error) in str(last)
+
+
+def test_a_missing_rank_is_named_in_time():
+    """Every wait has a deadline; the message says who was waited for, where, and how to wait longer."""
+
+    def work(mine):
+        return None if mine.rank == 2 else mine.agree("save step-000000004", b"")
+
+    first, second, _ = everywhere(3, work, timeout_s=0.3)
+    assert isinstance(first, RanksError)
+    assert "rank 2 did not come to 'save step-000000004'" in str(first)
+    assert "HOLDFAST_RANKS_TIMEOUT_S" in str(first)
+    assert isinstance(second, RanksError)
+
+
+def test_ranks_that_go_different_ways_learn_it():
+    """At once: nobody waits for a word that will never be said."""
+
+    def work(mine):
+        return mine.agree("save" if mine.rank == 0 else "end")
+
+    first, second = everywhere(2, work, timeout_s=1.0)
+    assert "rank 1 is at 'end' and rank 0 at 'save'" in str(first)
+    assert isinstance(second, RanksError)
+
+
+def test_words_do_not_pile_up():
+    """What all have heard is forgotten: a run may say a million things."""
+    shared = Shared()
+    first, second = (Ranks(rank, 2, shared) for rank in range(2))
+    for number in range(100):
+        first.announce("a", b"x" * number)
+        second.announce("a")
+        second.gather("b", b"y")
+        first.gather("b", b"y")
+    assert len(shared.values) <= 1
+
+
+def test_a_twin_is_a_conversation_of_its_own():
+    """Two threads of a rank may talk at once; the serial numbers of one are not the other's."""
+    first, second = ranks(2)
+    aside = [each.twin("writer") for each in (first, second)]
+    aside[0].announce("beside", b"1")
+    first.announce("main", b"2")
+    assert (b"2", b"1") == (second.announce("main"), aside[1].announce("beside"))
+
+
+def test_alone_nothing_is_said():
+    """One process agrees with itself, and its errors are its own."""
+    assert (b"x", [b"x"], [b"x"]) == (ALONE.announce("t", b"x"), ALONE.gather("t", b"x"), ALONE.agree("t", b"x"))
+    assert ALONE.twin("writer") is ALONE
+    with pytest.raises(KeyError), ALONE.together("t"):
+        raise KeyError
+
+
+def test_differing_names_those_who_disagree_with_rank_0():
+    """By rank."""
+    assert [1, 3] == differing([b"a", b"b", b"a", b"c"])
