@@ -1,5 +1,6 @@
 """What all tests share: the same examples in every CI run, fresh ones on a developer's machine; one thread for operators."""
 
+import gc
 import os
 import signal
 
@@ -21,3 +22,8 @@ settings.register_profile("here", deadline=None)
 chosen = "ci" if os.environ.get("CI") else "here"
 settings.register_profile("quick", settings.get_profile(chosen), max_examples=25)  # of `make check`
 settings.load_profile(chosen)
+
+
+def pytest_collection_finish():
+    """Torch, Hypothesis and thousands of tests are there to stay: no search for garbage looks at them again."""
+    gc.freeze()

@@ -60,6 +60,7 @@ def test_the_task_that_finishes_cancels_those_that_wait(task, tmp_path):
     assert ["--state=PENDING 7"] == cancelled(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_task_that_stops_or_fails_cancels_nothing(task, tmp_path):
     """The next one goes on."""
     told = 'kill -TERM "$(cut -d" " -f4 /proc/$PPID/stat)"; sleep 0.5; exit 75'  # the supervisor, past its warden
@@ -135,6 +136,7 @@ def slurm_says(tmp_path, *states, kill_wait=10, **facts):
     (tmp_path / "scontrol").write_text(rest)
 
 
+@pytest.mark.slow
 def test_a_task_waits_for_the_one_before_that_still_ends(task, earlier, tmp_path):
     """Slurm starts it as soon as the one before has been told; it says once that it waits, and then goes on."""
     earlier()
@@ -165,6 +167,7 @@ def test_an_earlier_start_of_a_task_that_waits_again_is_over(task, earlier, tmp_
     assert 0 == task(7, 2, "true").returncode
 
 
+@pytest.mark.slow
 def test_a_task_finished_while_another_waited_for_it_leaves_nothing_to_do(task, earlier, tmp_path):
     """The mark is looked for after the wait."""
     earlier()
@@ -184,6 +187,7 @@ def test_who_is_of_another_array_is_not_waited_for(task, earlier, tmp_path):
     assert "another `holdfast run` may still be running there" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_wait_has_its_limit(earlier, tmp_path, monkeypatch):
     """KillWait and a minute, or what Slurm sets by default; then whoever is there may be running, as ever."""
     fakes, here = Fakes(tmp_path, monkeypatch), Job("slurm", "7_2", 0, "7", "2")

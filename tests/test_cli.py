@@ -554,6 +554,7 @@ def test_the_program_exits_as_its_commands_do(run, tmp_path):
     assert "holdfast" in process("--version").stdout
 
 
+@pytest.mark.slow
 def test_every_command_works_without_torch_and_numpy(run, tmp_path):
     """All but .pt, which says what to install."""
     commands = [["ls", run], ["show", run], ["show", run, "--json"], ["verify", run], ["diff", run, run]]

@@ -535,9 +535,9 @@ def test_a_requeue_whose_answer_was_lost_is_not_done_twice(fakes, monkeypatch):
 
 def test_a_controller_that_stays_away_ends_with_the_line_to_type(fakes, monkeypatch):
     """Not before the patience is over."""
-    monkeypatch.setattr("holdfast.cluster.carry.FIRST_WAIT_S", 0.1)
+    monkeypatch.setattr("holdfast.cluster.carry.FIRST_WAIT_S", 0.02)
     fakes.say("scontrol show job", err="Unable to contact slurm controller (connect failure)", code=1)
-    done = carried(lines := Lines(), patience_s=1)
+    done = carried(lines := Lines(), patience_s=0.4)
     assert ("failed", [("not_requeued", "unclear")]) == (done.how, lines.events)
     assert "Unable to contact" in done.line
     assert len(fakes.calls) > 2

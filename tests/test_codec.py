@@ -67,7 +67,7 @@ NUMPY_DTYPES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(st.data())
 def test_every_plain_array_comes_back_bit_for_bit(data):
     """Any dtype whose values are bytes, in either byte order, any shape, 0-d and empty too."""

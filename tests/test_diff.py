@@ -136,6 +136,7 @@ def test_a_random_generator_is_told_by_name_and_once(tmp_path):
     assert "'python'" in str(found[1])
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_state_is_a_difference(tmp_path):
     """200 states, each with one bit of one leaf turned over: every one is told, at its leaf."""
     generator = random.Random(7)

@@ -135,7 +135,7 @@ def test_what_lies_in_c_order_is_its_own_memory_and_what_is_empty_is_nothing():
         assert isinstance(codec.encode_leaf(leaf).data, memoryview)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.permutations(range(4)),

@@ -47,6 +47,7 @@ for number, block in enumerate({blocks!r}):
 """
 
 
+@pytest.mark.slow
 def test_code_in_the_documents_runs(tmp_path):
     """Each block, and the example in the package's own docstring, runs as it stands, given the model and the loader
     that a reader has; each in a directory and a process of its own, which has these already.

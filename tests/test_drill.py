@@ -425,7 +425,7 @@ def test_a_command_that_hangs_is_ended_and_reported(tmp_path):
     """The timeout comes from the undisturbed run; a hang is the command's failure, with its last words."""
     hanging = [sys.executable, "-c", "import time; print('last words', flush=True); time.sleep(60)"]
     with pytest.raises(ChildError, match="last words"):
-        kill.run(Start(hanging, {}, tmp_path, timeout_s=1.0), lambda _: None)
+        kill.run(Start(hanging, {}, tmp_path, timeout_s=0.5), lambda _: None)
 
 
 def test_a_command_that_cannot_be_started_is_a_usage_error():

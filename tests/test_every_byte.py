@@ -150,6 +150,7 @@ def test_no_flipped_bit_goes_unnoticed(record_property):
     assert min(tried.values()) > 150
 
 
+@pytest.mark.slow
 def test_the_flips_would_show_a_weaker_check(monkeypatch):
     """Without the leaves' digests, without the header's, without the manifest's own: some flips are missed."""
     weaker = {

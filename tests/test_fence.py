@@ -339,6 +339,7 @@ def test_two_held_at_once_never_mix():
     assert pairs > 200
 
 
+@pytest.mark.slow
 def test_of_two_successors_one_is_superseded():
     """Held anywhere in its claim while a third takes over, the second ends with Superseded, at the latest when it acts."""
     nth = 0
@@ -397,6 +398,7 @@ def test_two_who_begin_a_run_agree_on_its_id():
     assert nth > 20
 
 
+@pytest.mark.slow
 def test_who_gives_way_to_a_newer_attempt_leaves_no_room():
     """Two claims at once: the older one, when it finds the newer one, is Superseded and takes its room away."""
     gave_way = 0

@@ -358,7 +358,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(field=st.sampled_from(sorted(format.Manifest.__struct_fields__)), value=json_values)
 def test_any_value_in_any_field_is_read_or_refused(field, value):
     """No value makes a reader fail with anything but an error of ours."""
@@ -370,7 +370,7 @@ def test_any_value_in_any_field_is_read_or_refused(field, value):
     assert msgspec.to_builtins(getattr(found, field)) == value or field in ("leaves", "shape")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(data=st.binary(max_size=300))
 def test_any_bytes_are_damage(data):
     """As a manifest, random bytes are refused; behind a true digest, too."""

@@ -539,12 +539,14 @@ def test_rubbish_is_read_to_its_end_in_time(what):
     assert time.monotonic() - began < 2
 
 
+@pytest.mark.slow
 def test_exec_takes_the_trap_away_and_leaves_what_is_ignored():
     """trap-before-exec."""
     assert -signal.SIGUSR1 == signalled("trap 'echo heard' USR1; exec sh -c 'echo ready; sleep 0.3'")[0]
     assert (0, "alive\n") == signalled("trap '' USR1; exec sh -c 'echo ready; sleep 0.3; echo alive'")[:2]
 
 
+@pytest.mark.slow
 def test_a_foreground_child_hides_the_trap_until_it_ends():
     """trap-hidden."""
     code, out, took_s = signalled("trap 'echo heard; exit 3' USR1; sh -c 'echo ready; sleep 0.6'; echo after")
@@ -552,6 +554,7 @@ def test_a_foreground_child_hides_the_trap_until_it_ends():
     assert took_s > 0.6
 
 
+@pytest.mark.slow
 def test_wait_ends_at_the_first_trapped_signal():
     """wait-once: with the loop the child ends first."""
     child = "(sleep 0.2; echo ready; sleep 0.5; echo saved) & pid=$!;"

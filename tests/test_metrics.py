@@ -158,6 +158,7 @@ KILLED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3, 7])
 def test_no_number_of_kills_adds_or_loses_a_line(tmp_path, every):
     """kill -9 at seeded steps, again and again: line for line the log of an uninterrupted run."""

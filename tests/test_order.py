@@ -13,7 +13,8 @@ from holdfast.data import Sampler, Shuffle, order
 from holdfast.data.order import CHUNK, FIRST, LONGEST, SMALL, VERSION, key
 from holdfast.errors import Mismatch
 
-LENGTHS = [0, 1, 2, SMALL - 1, SMALL, SMALL + 1, 511, 512, 513, 4096, 50_000, 2 * CHUNK + 3]
+LENGTHS = [0, 1, 2, SMALL - 1, SMALL, SMALL + 1, 511, 512, 513, 4096]
+LENGTHS += [pytest.param(length, marks=pytest.mark.slow) for length in (50_000, 2 * CHUNK + 3)]
 HUGE = [2**32 - 1, 2**32 + 1, 10**10, 2**53 + 1, LONGEST - 1, LONGEST]
 
 

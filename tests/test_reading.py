@@ -155,7 +155,7 @@ def test_every_leaf_comes_into_its_memory(kind, threads, way, lead, place, monke
             assert [] == list(reading.damaged([at for at, _ in pairs], cold=cold))
 
 
-@pytest.mark.parametrize("size", [1 << 20, (3 << 20) + 5, 40 << 20])
+@pytest.mark.parametrize("size", [1 << 20, (3 << 20) + 5, pytest.param(40 << 20, marks=pytest.mark.slow)])
 def test_files_of_real_size_come_back_cold_and_warm(size, tmp_path):
     """With the sizes that are used in earnest: one leaf in many pieces, and many leaves in one."""
     places, contents = write(tmp_path / "a", [size, 1000, size // 3])
@@ -390,6 +390,7 @@ print(filled - before, peak_mib() - filled)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cold", [True, False])
 def test_reading_takes_little_memory_besides_the_target(cold, tmp_path):
     """At most 64 MiB for 192 MiB, from the disk or from the cache; and so does checking."""

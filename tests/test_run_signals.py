@@ -154,6 +154,7 @@ def test_the_first_reason_to_stop_is_the_one_that_is_told():
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_a_span_as_deadline_stops_a_real_run_in_time(tmp_path):
     """Two and a half seconds from now: it has stopped before."""
     train = script(
@@ -299,6 +300,7 @@ def on_a_terminal(train, **environment):
     return written.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_progress(tmp_path):
     """Epoch, step and the last metrics; wiped at the end."""
     written = on_a_terminal(script(tmp_path, SLOW))
@@ -355,6 +357,7 @@ def test_nothing_is_read_back_or_removed_between_a_stops_save_and_its_last_line(
     assert ["step-000000009"] == names(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_stops_alone_do_not_fill_a_disk(tmp_path):
     """Attempts that save nothing but their stop: what is left over stays a few."""
     body = SENDING.replace("new_run(RUN, toy, every=None)", "new_run(RUN, toy, every=None, keep=Last(1))")

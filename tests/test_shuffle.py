@@ -185,7 +185,9 @@ BATTERY = [
 ]
 
 
-@pytest.mark.parametrize("orders", [shuffles, epochs, pytest.param(randperms, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "orders", [shuffles, *(pytest.param(each, marks=pytest.mark.slow) for each in (epochs, randperms))]
+)
 @pytest.mark.parametrize("measure", BATTERY, ids=lambda measure: measure.__name__)
 def test_an_order_is_as_random_as_randperm(measure, orders):
     """Seed after seed, and epoch after epoch, by the same limit as torch's own."""
@@ -210,13 +212,14 @@ def test_a_weakened_order_is_found_out(rounds, measure, monkeypatch):
     assert abs(measure(shuffles)) > LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "seen"),
     [
-        pytest.param(4, True, marks=pytest.mark.slow),
+        (4, True),
         (5, True),
         (6, False),
-        pytest.param(order.ROUNDS, False, marks=pytest.mark.slow),
+        (order.ROUNDS, False),
     ],
 )
 def test_half_of_the_rounds_are_enough(rounds, seen):

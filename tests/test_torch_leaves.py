@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Damaged, UsageError
@@ -203,7 +203,6 @@ def test_views_of_parameters_keep_what_they_are():
     assert back[0].untyped_storage().data_ptr() == back[1].untyped_storage().data_ptr()
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_views_of_one_storage_come_back_with_their_aliasing(data):
     """Whatever is drawn: the values are the same, and bytes are shared afterwards where they were shared before."""

@@ -457,6 +457,7 @@ def test_a_load_state_dict_that_refuses_is_a_mismatch() -> None:
         )
 
 
+@pytest.mark.slow
 def test_restoring_a_large_model_needs_no_second_copy() -> None:
     """Law: 64 MiB come back while the peak of resident memory rises by less than 8."""
     script = """

@@ -160,7 +160,9 @@ STATES = st.recursive(
     max_leaves=12,
 )
 FEW = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=2 * settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
@@ -514,7 +516,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5 * settings.default.max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(JSON, st.booleans())
 def test_no_json_makes_the_reader_do_anything_but_read_or_refuse(node, placeholders):
     """A value, or one of our own errors."""
