@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 Chunk = bytes | bytearray | memoryview
@@ -194,6 +195,54 @@ def replace_with(path: Path, chunks: Iterable[Chunk]) -> None:
         remove_tree(fresh)
         raise
     sync_dir(path.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Callable[[Chunk], None]]:
+    """What is written with the function takes the place of `path` in one step, whole and durable, when the block ends well.
+
+    Any number of processes may replace the same file: the last one wins. What a killed one has left beside it goes.
+    """
+    for name in os.listdir(path.parent):
+        if name.startswith(f".{path.name}.") and name.endswith(".new"):
+            _remove_abandoned(path.parent / name)
+    fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")  # a pid is not unique among containers
+    descriptor = _create_locked(fresh)
+    try:
+        yield lambda chunk: _write_all(descriptor, chunk)
+        os.fsync(descriptor)
+        replace(fresh, path)
+    except BaseException:
+        remove_tree(fresh)
+        raise
+    finally:
+        os.close(descriptor)
+    sync_dir(path.parent)
+
+
+def _create_locked(path: Path) -> int:
+    """A new file, held by a lock that goes with this process, however it ends."""
+    while True:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        with suppress(OSError):  # no locks here: then nothing is ever taken for abandoned
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # somebody took it for abandoned in between
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove a file of `_create_locked` whose process is gone; where locks prove nothing, it stays."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_file(path)  # under the lock: its maker, if it has not locked it yet, sees that it is gone
+    finally:
+        os.close(descriptor)
 
 
 def free_bytes(path: Path) -> int:

@@ -1,0 +1,1 @@
+"""Other tools' names, with what they promise and without their faults."""

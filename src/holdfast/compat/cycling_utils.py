@@ -1,0 +1,14 @@
+"""cycling_utils' names: change the import line of a script, and nothing else.
+
+    from holdfast.compat.cycling_utils import AtomicDirectory, InterruptableDistributedSampler, atomic_torch_save
+
+Signatures are those of cycling_utils (github.com/StrongResearch/cycling_utils, as of November 2025), and so is the
+documented behaviour; docs/migration-cycling-utils.md lists what is different, and the faults that are gone.
+"""
+
+from __future__ import annotations
+
+from .directory import AtomicDirectory
+from .saving import atomic_torch_save
+
+__all__ = ["AtomicDirectory", "atomic_torch_save"]

@@ -1,0 +1,41 @@
+"""torch.save, atomic and durable."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import disk
+
+_BUFFER_BYTES = 1 << 20
+
+
+def atomic_torch_save(obj: Any, f: str | Path, **kwargs: Any) -> None:
+    """`torch.save(obj, f, **kwargs)`, after which `f` is the whole new file and survives power loss.
+
+    Until then, and whenever this is interrupted, `f` is what it was. torch writes the tree of `obj` as pickle; read it
+    with `torch.load(f, weights_only=True)`, which executes nothing.
+    """
+    with disk.replacing(Path(os.path.abspath(f))) as put, io.BufferedWriter(_Sink(put), _BUFFER_BYTES) as sink:
+        torch.save(obj, sink, **kwargs)
+
+
+class _Sink(io.RawIOBase):
+    """A file to write into, for those who want one."""
+
+    def __init__(self, put: Callable[[memoryview], None]) -> None:
+        super().__init__()
+        self._put = put
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        chunk = memoryview(data)
+        self._put(chunk)
+        return chunk.nbytes

@@ -1,0 +1,161 @@
+"""atomic_torch_save: the file is the old one or the new one, whole and durable."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+
+from faults import Crash, Memory, counting, door, scratched
+from holdfast.compat.cycling_utils import atomic_torch_save
+
+
+def state(number, size=20_000):
+    return {"weights": torch.full((size,), float(number)), "step": number, "names": ["a", "b"]}
+
+
+def number_in(path):
+    """Which state the file holds, having compared all of it."""
+    found = torch.load(path, weights_only=True)
+    wanted = state(found["step"], len(found["weights"]))
+    assert torch.equal(wanted["weights"], found["weights"])
+    assert wanted["names"] == found["names"]
+    return found["step"]
+
+
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}, {"pickle_protocol": 2}])
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_drop_in_for_torch_save(tmp_path, kind, options):
+    """The same arguments in, the same object out of torch.load; nothing else is left in the directory."""
+    path = kind(tmp_path / "latest.pt")
+    for number in (1, 2):
+        atomic_torch_save(state(number), path, **options)
+        assert number == number_in(path)
+    assert ["latest.pt"] == os.listdir(tmp_path)
+
+
+def test_a_relative_path_is_the_callers_own(tmp_path, monkeypatch):
+    """As with torch.save."""
+    monkeypatch.chdir(tmp_path)
+    atomic_torch_save(state(1), "latest.pt")
+    assert number_in("latest.pt") == 1
+
+
+def test_what_cannot_be_saved_leaves_the_old_file(tmp_path):
+    """An object that torch refuses, half-way."""
+    path = tmp_path / "latest.pt"
+    atomic_torch_save(state(1), path)
+    with pytest.raises((AttributeError, TypeError), match="pickle"):
+        atomic_torch_save({"weights": torch.ones(10), "bad": lambda: None}, path)
+    assert number_in(path) == 1
+    assert ["latest.pt"] == os.listdir(tmp_path)
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    """Whichever write is refused."""
+    path = tmp_path / "latest.pt"
+    atomic_torch_save(state(1), path)
+
+    def full(call, perform):
+        if call.name == "write":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return perform()
+
+    with door(full), pytest.raises(OSError, match="No space left"):
+        atomic_torch_save(state(2), path)
+    assert number_in(path) == 1
+    assert ["latest.pt"] == os.listdir(tmp_path)
+
+
+def test_power_lost_at_any_change_leaves_the_old_or_the_new():
+    """Also of what a power loss does to names and data that were not synced. Returned means: the new one."""
+    with scratched("compat-saving") as base:
+        run = base / "run"
+        run.mkdir()
+        with door(memory := Memory(base)):
+            atomic_torch_save(state(1), run / "latest.pt")
+        seen = []
+
+        def change(call, perform):
+            seen.extend(picture for _, picture in memory.states())
+            return memory(call, perform)
+
+        with door(change):
+            atomic_torch_save(state(2), run / "latest.pt")
+        for place, picture in enumerate(seen):
+            assert number_after(picture, base / f"before-{place}") in {1, 2}
+        for place, (_, picture) in enumerate(memory.states()):
+            assert number_after(picture, base / f"after-{place}") == 2
+        memory.close()
+        assert len(seen) > 10
+
+
+def number_after(picture, place):
+    for _ in picture.build(place):
+        pass
+    return number_in(place / "run" / "latest.pt")
+
+
+def test_nothing_is_renamed_before_it_is_synced(tmp_path):
+    """Data, rename, directory: in that order."""
+    calls = []
+    with door(counting(calls)):
+        atomic_torch_save(state(1), tmp_path / "latest.pt")
+    assert ["create", "write", "fsync", "rename", "fsync"] == [
+        call.name for number, call in enumerate(calls) if call.name != "write" or calls[number - 1].name != "write"
+    ]
+
+
+@pytest.mark.slow
+def test_what_a_killed_save_left_goes_with_the_next(tmp_path):
+    """However many were killed: their parts do not fill the disk."""
+    path = tmp_path / "latest.pt"
+    atomic_torch_save(state(1), path)
+    script = """
+import os, signal, sys, torch
+from holdfast.compat.cycling_utils import atomic_torch_save
+
+class Deadly:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+atomic_torch_save({"weights": torch.ones(10), "deadly": Deadly()}, sys.argv[1])
+"""
+    for _ in range(2):
+        killed = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert len(os.listdir(tmp_path)) == 2  # never more than one part
+    atomic_torch_save(state(2), path)
+    assert ["latest.pt"] == os.listdir(tmp_path)
+    assert number_in(path) == 2
+
+
+def test_two_that_save_the_same_file_at_once_do_not_disturb_each_other(tmp_path):
+    """All ranks of a script that does not ask for its rank: one of the whole files stays."""
+    path = tmp_path / "latest.pt"
+
+    class Second:
+        def __reduce__(self):
+            atomic_torch_save(state(2), path)  # in the midst of the first
+            return (OrderedDict, ())
+
+    atomic_torch_save({**state(1), "second": Second()}, path)
+    assert number_in(path) == 1
+    assert ["latest.pt"] == os.listdir(tmp_path)
+
+
+def test_a_crash_is_not_swallowed(tmp_path):
+    """An end of the process passes through torch's own code as itself."""
+
+    def crash(call, perform):
+        if call.name == "fsync":
+            raise Crash
+        return perform()
+
+    with door(crash), pytest.raises(Crash):
+        atomic_torch_save(state(1), tmp_path / "latest.pt")
