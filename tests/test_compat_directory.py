@@ -1,0 +1,469 @@
+"""AtomicDirectory, in one process: the link names a whole checkpoint, whatever happens, and scripts find it as ever."""
+
+import errno
+import itertools
+import os
+import random
+import shutil
+import signal
+from contextlib import suppress
+from multiprocessing import Pipe, get_context
+from pathlib import Path
+
+import pytest
+
+from faults import Memory, counting, door, failing, scratched
+from holdfast.compat.cycling_utils import AtomicDirectory
+from holdfast.errors import NotFound, StoreError, UsageError
+
+LINK = "AtomicDirectory.latest_checkpoint"
+
+
+def fill(directory, number):
+    """What a training script saves: several files, some of them deeper down, each in several writes, and none synced."""
+    (Path(directory) / "optimizer").mkdir()
+    for name in ("model.pt", "optimizer/state.pt"):
+        descriptor = os.open(Path(directory) / name, os.O_WRONLY | os.O_CREAT)
+        for _ in range(2):
+            os.write(descriptor, bytes([number]) * 2500)
+        os.close(descriptor)
+
+
+def number_in(directory):
+    """Which checkpoint it is, having looked at all of it."""
+    (number,) = {*(Path(directory) / "model.pt").read_bytes()}
+    for name in ("model.pt", "optimizer/state.pt"):
+        assert bytes([number]) * 5000 == (Path(directory) / name).read_bytes()
+    return number
+
+
+def save(saver, number, **options):
+    directory = saver.prepare_checkpoint_directory(**options)
+    fill(directory, number)
+    saver.symlink_latest(directory)
+    return directory
+
+
+def resume(output_directory, **options):
+    """As the documentation has it: a saver, and the number that `os.readlink` leads to."""
+    saver = AtomicDirectory(output_directory, **options)
+    latest = os.path.join(output_directory, saver.symlink_name)
+    return saver, number_in(os.readlink(latest)) if os.path.exists(latest) else None
+
+
+def there(output_directory):
+    return sorted(os.listdir(output_directory))
+
+
+# What is documented ----------------------------------------------------------------------------------------------
+
+
+def test_the_documented_loop(tmp_path, monkeypatch):
+    """Prepare, save, symlink; then a new process reads the link. With a relative path as well, and by either name."""
+    monkeypatch.chdir(tmp_path)
+    for output_directory in ("out", "./deeper/out/", tmp_path / "absolute"):
+        saver, found = resume(output_directory)
+        assert found is None
+        for number in range(3):
+            directory = saver.prepare_checkpoint_directory()
+            assert os.path.join(output_directory, f"AtomicDirectory_checkpoint_{number}") == directory
+            assert os.listdir(directory) == []
+            fill(directory, number)
+            (saver.symlink_latest if number % 2 else saver.atomic_symlink)(directory)
+            _, found = resume(output_directory)
+            assert number == found
+
+
+def test_one_process_needs_no_options_no_device_and_no_group(tmp_path):
+    """`AtomicDirectory(path)` alone: a lone process is the master, whatever `is_master` and `device` say."""
+    for number, options in enumerate(
+        [{}, {"is_master": False}, {"is_master": True}, {"device": "cuda"}, {"device": "cpu"}]
+    ):
+        saver = AtomicDirectory(tmp_path, **options)
+        assert saver.is_master
+        save(saver, number)
+    assert resume(tmp_path)[1] == number
+
+
+@pytest.mark.parametrize("strategy", ["sync_any", "sync_all", "async", "mono"])
+def test_every_strategy_works_alone(tmp_path, strategy):
+    """Each under the name that it documents."""
+    saver = AtomicDirectory(tmp_path, name="mine", strategy=strategy)
+    expected = "mine_rank_0" if strategy == "async" else "mine"
+    assert (expected, f"{expected}.latest_checkpoint") == (saver.name, saver.symlink_name)
+    assert f"{expected}_checkpoint_0_force" == os.path.basename(save(saver, 1, force_save=True))
+    assert f"{expected}_checkpoint_1" == os.path.basename(save(saver, 2))
+    assert resume(tmp_path, name="mine", strategy=strategy)[1] == 2
+
+
+def test_an_async_rank_without_a_group_has_torchruns_number(tmp_path, monkeypatch):
+    """Ranks that save on their own need nobody."""
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert AtomicDirectory(tmp_path, strategy="async").symlink_name == "AtomicDirectory_rank_3.latest_checkpoint"
+    assert AtomicDirectory(tmp_path, strategy="mono").symlink_name == LINK
+
+
+def test_ranks_that_save_together_need_a_process_group(tmp_path, monkeypatch):
+    """Else each would take itself for the master of all."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="init_process_group"):
+        AtomicDirectory(tmp_path)
+
+
+def test_savers_of_several_names_share_a_directory(tmp_path):
+    """Names that begin alike, too."""
+    savers = [AtomicDirectory(tmp_path, name=name, keep_last=1) for name in ("a", "a_checkpoint_0", "a.b")]
+    for number, saver in enumerate(savers):
+        save(saver, 10 * number)
+        save(saver, 10 * number + 1)
+    for number, saver in enumerate(savers):
+        assert resume(tmp_path, name=saver.name)[1] == 10 * number + 1
+
+
+@pytest.mark.parametrize("keep_last", [-1, 0, 1, 2, 3])
+def test_keep_last_counts_the_latest_and_spares_the_forced(tmp_path, keep_last):
+    """0 or less keeps all."""
+    saver = AtomicDirectory(tmp_path, keep_last=keep_last)
+    for number in range(6):
+        save(saver, number, force_save=number == 1)
+        newest = range(number + 1) if keep_last <= 0 else range(max(0, number + 1 - keep_last), number + 1)
+        expected = {f"AtomicDirectory_checkpoint_{each}{'_force' if each == 1 else ''}" for each in newest}
+        expected |= {"AtomicDirectory_checkpoint_1_force"} if number >= 1 else set()
+        assert {LINK, *expected} == {*there(tmp_path)}
+
+
+def test_what_was_never_finished_goes_with_the_next_and_is_told(tmp_path, capsys):
+    """Begun, half-filled, and the process gone: the number is used again."""
+    saver = AtomicDirectory(tmp_path)
+    for finished in (None, 0, 1):
+        if finished is not None:
+            save(saver, finished)
+        for force in (False, True):
+            fill(saver.prepare_checkpoint_directory(force_save=force), 9)
+        assert "was begun and never finished" in capsys.readouterr().err
+        saver, found = resume(tmp_path)
+        assert finished == found
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"strategy": "sync"}, "none of sync_any"), ({"name": "a/b"}, "a file's name"), ({"name": ""}, "a file's name")],
+)
+def test_arguments_that_make_no_sense_are_refused(tmp_path, options, message):
+    """With what there is to choose from."""
+    with pytest.raises(UsageError, match=message):
+        AtomicDirectory(tmp_path, **options)
+
+
+def test_only_what_was_prepared_becomes_the_latest(tmp_path):
+    """Anything else would be a link into nowhere."""
+    saver = AtomicDirectory(tmp_path / "out")
+    (tmp_path / "AtomicDirectory_checkpoint_0").mkdir()
+    (tmp_path / "out" / "other").mkdir()
+    for wrong in (tmp_path / "AtomicDirectory_checkpoint_0", tmp_path / "out" / "other", tmp_path / "out"):
+        with pytest.raises(UsageError, match="prepare_checkpoint_directory"):
+            saver.symlink_latest(wrong)
+    first = saver.prepare_checkpoint_directory()
+    saver.prepare_checkpoint_directory(force_save=True)
+    with pytest.raises(NotFound, match="removes what was begun before"):
+        saver.symlink_latest(first)
+    assert not os.path.lexists(tmp_path / "out" / LINK)
+
+
+# Faults of the original, not copied ------------------------------------------------------------------------------
+
+
+def test_keep_last_1_removes_the_only_good_one_when_the_new_one_is_durable(tmp_path):
+    """Fault: `keep_last=1` deleted it before the new one was written. Here the old one goes after the link has moved."""
+    saver = AtomicDirectory(tmp_path, keep_last=1)
+    first = save(saver, 1)
+    second = saver.prepare_checkpoint_directory()
+    assert number_in(first) == 1
+    fill(second, 2)
+    seen = []
+
+    def change(call, perform):
+        seen.append((os.readlink(tmp_path / LINK), os.path.exists(first)))
+        return perform()
+
+    with door(change):
+        saver.symlink_latest(second)
+    assert not os.path.exists(first)
+    assert (os.path.basename(first), True) in seen
+    assert (os.path.basename(first), False) not in seen
+    assert resume(tmp_path)[1] == 2
+
+
+def test_a_temporary_link_left_over_blocks_nothing(tmp_path):
+    """Fault: a process killed between the two steps of a save left a link that each later save stumbled over."""
+    saver = AtomicDirectory(tmp_path)
+    save(saver, 1)
+    os.symlink("anywhere", tmp_path / f"{LINK}_temp")
+    save(saver, 2)
+    assert resume(tmp_path)[1] == 2
+    assert f"{LINK}_temp" not in there(tmp_path)
+
+
+def test_the_link_is_relative_whenever_something_is_saved(tmp_path):
+    """Fault: links were absolute. From the first `prepare` on they are names; before, `os.readlink` shows a path."""
+    saver = AtomicDirectory(tmp_path)
+    save(saver, 1)
+    assert os.readlink(tmp_path / LINK) == "AtomicDirectory_checkpoint_0"
+    saver = AtomicDirectory(tmp_path)
+    assert os.readlink(tmp_path / LINK) == str(tmp_path / "AtomicDirectory_checkpoint_0")
+    saver.prepare_checkpoint_directory()
+    assert os.readlink(tmp_path / LINK) == "AtomicDirectory_checkpoint_0"
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_directory_that_was_moved_goes_on(tmp_path, opened):
+    """Fault: after a move the absolute link led nowhere, and the script began anew. Also when it had only been opened."""
+    save(AtomicDirectory(tmp_path / "old"), 1)
+    if opened:
+        AtomicDirectory(tmp_path / "old")
+    os.rename(tmp_path / "old", tmp_path / "new")
+    saver, found = resume(tmp_path / "new")
+    assert found == 1
+    save(saver, 2)
+    assert resume(tmp_path / "new")[1] == 2
+
+
+def test_a_copy_resumes_from_itself(tmp_path):
+    """Fault: the absolute link of a copy led to the original, which goes its own way."""
+    original = AtomicDirectory(tmp_path / "a")
+    save(original, 1)
+    AtomicDirectory(tmp_path / "a")  # leaves the link absolute
+    shutil.copytree(tmp_path / "a", tmp_path / "b", symlinks=True)
+    save(original, 2)
+    (tmp_path / "a" / "AtomicDirectory_checkpoint_0" / "model.pt").write_bytes(b"damaged")
+    assert resume(tmp_path / "b")[1] == 1
+    assert os.readlink(tmp_path / "b" / LINK) == str(tmp_path / "b" / "AtomicDirectory_checkpoint_0")
+
+
+def test_everything_is_synced_before_the_link_moves(tmp_path):
+    """Fault: nothing ever was. Each file, each directory of it, and their names; the link's own name after it."""
+    saver = AtomicDirectory(tmp_path)
+    directory = Path(saver.prepare_checkpoint_directory())
+    fill(directory, 1)
+    calls, synced = [], []
+
+    def change(call, perform):
+        calls.append(call.name)
+        synced.append(os.readlink(f"/proc/self/fd/{call.descriptor}") if call.name == "fsync" else "")
+        return perform()
+
+    with door(change):
+        saver.symlink_latest(directory)
+    moved = calls.index("rename")
+    inside = {str(directory), str(directory / "optimizer"), *(str(path) for path in directory.rglob("*.pt"))}
+    assert {*inside, str(tmp_path)} == {*synced[:moved]} - {""}
+    assert synced[moved + 1 :] == [str(tmp_path)]
+
+
+def story(base):
+    """Three checkpoints, of which one stays; yields how many were acknowledged, after each step."""
+    saver = AtomicDirectory(base / "run" / "out", keep_last=1)
+    for number in (1, 2, 3):
+        directory = saver.prepare_checkpoint_directory(force_save=number == 2)
+        fill(directory, number)
+        yield number - 1
+        saver.symlink_latest(directory)
+        yield number
+    AtomicDirectory(base / "run" / "out")
+    yield number
+
+
+def test_power_lost_at_any_change_leaves_the_link_on_a_whole_checkpoint():
+    """Names and data that were not synced are gone, in any order. What `symlink_latest` acknowledged is there, and goes on."""
+    with scratched("compat-directory") as base:
+        memory, pictures, seen, done = Memory(base), [], set(), [0]
+
+        def change(call, perform):
+            look()
+            return memory(call, perform)
+
+        def look():
+            for _, picture in memory.states():
+                mark = (picture.mark(), done[-1])
+                if mark not in seen:
+                    seen.add(mark)
+                    pictures.append((picture, done[-1]))
+
+        with door(change):
+            for acknowledged in story(base):
+                done.append(acknowledged)
+                look()
+        memory.close()
+        for place, (picture, acknowledged) in enumerate(pictures):
+            goes_on(picture, base / str(place), acknowledged)
+        assert len(pictures) > 50
+
+
+def goes_on(picture, place, acknowledged):
+    for _ in picture.build(place):
+        pass
+    root = place / "run" / "out"
+    latest = root / LINK
+    found = number_in(latest) if os.path.lexists(latest) and "run/out" not in os.readlink(latest) else None
+    saver, resumed = resume(root, keep_last=1) if root.parent.exists() else (None, None)
+    assert found in {None, resumed}
+    assert acknowledged <= (resumed or 0) <= acknowledged + 1
+    if saver:
+        save(saver, 7)
+        assert resume(root)[1] == 7
+        assert len(there(root)) <= 3  # the link, the latest, the forced one
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_refused_change_leaves_the_latest_as_it_was_or_new(code):
+    """Each change refused in turn: the error is told, the link is on a whole checkpoint, and the next save succeeds."""
+    with scratched("compat-refused") as base:
+        refused = 0
+        for nth in range(100):
+            root = base / str(nth)
+            save(AtomicDirectory(root, keep_last=1), 1)
+            saver = AtomicDirectory(root, keep_last=1)
+            error = None
+            try:
+                with door(failing(nth, code)):
+                    save(saver, 2)
+            except OSError as raised:
+                error = raised
+            if error is None:
+                break
+            refused += 1
+            assert code == error.errno
+            assert number_in(root / LINK) in {1, 2}
+            assert resume(root)[1] in {1, 2}
+            save(AtomicDirectory(root, keep_last=1), 3)
+            assert resume(root)[1] == 3
+        assert refused > 15
+        assert number_in(root / LINK) == 2
+
+
+# What else could go wrong ----------------------------------------------------------------------------------------
+
+
+def test_a_lost_link_is_refused_instead_of_beginning_anew(tmp_path):
+    """A copy that left links out: the original deleted every checkpoint at the next save."""
+    saver = AtomicDirectory(tmp_path)
+    save(saver, 1)
+    save(saver, 2)
+    (tmp_path / LINK).unlink()
+    with pytest.raises(StoreError, match=r"ln -s NAME .*AtomicDirectory_checkpoint_0, AtomicDirectory_checkpoint_1"):
+        AtomicDirectory(tmp_path)
+    with pytest.raises(StoreError, match="copy that left links out"):
+        saver.prepare_checkpoint_directory()
+    assert len(there(tmp_path)) == 2
+
+
+def test_a_link_that_became_a_directory_is_refused(tmp_path):
+    """A copy that followed links."""
+    save(AtomicDirectory(tmp_path / "a"), 1)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(StoreError, match="copy that followed links"):
+        AtomicDirectory(tmp_path / "b")
+
+
+def test_a_link_to_what_is_gone_is_refused(tmp_path):
+    """Never from scratch without a word: the script would find no latest, and train anew."""
+    saver = AtomicDirectory(tmp_path)
+    save(saver, 1)
+    shutil.rmtree(save(saver, 2))
+    with pytest.raises(
+        NotFound, match=r"names AtomicDirectory_checkpoint_1, .* here are: AtomicDirectory_checkpoint_0"
+    ):
+        AtomicDirectory(tmp_path)
+
+
+def test_a_directory_of_the_originals_goes_on(tmp_path):
+    """The same names, an absolute link, a temporary one left over, and a checkpoint begun."""
+    for number in (0, 1):
+        directory = tmp_path / f"AtomicDirectory_checkpoint_{number}{'_force' * number}"
+        directory.mkdir()
+        fill(directory, number + 10)
+    (tmp_path / "AtomicDirectory_checkpoint_2").mkdir()
+    os.symlink("/gone/out/AtomicDirectory_checkpoint_1_force", tmp_path / LINK)
+    os.symlink(tmp_path / "AtomicDirectory_checkpoint_2", tmp_path / f"{LINK}_temp")
+    saver, found = resume(tmp_path)
+    assert found == 11
+    assert os.path.basename(save(saver, 12)) == "AtomicDirectory_checkpoint_2"
+    assert resume(tmp_path)[1] == 12
+
+
+def test_a_directory_that_cannot_be_written_is_read_all_the_same(tmp_path, capsys):
+    """The link stays a bare name, and that is told: `os.readlink` alone is not enough then."""
+    save(AtomicDirectory(tmp_path), 1)
+
+    def read_only(call, perform):
+        if call.name != "fsync":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return perform()
+
+    with door(read_only):
+        saver = AtomicDirectory(tmp_path)
+    assert "os.path.realpath" in capsys.readouterr().err
+    assert number_in(os.path.realpath(tmp_path / saver.symlink_name)) == 1
+
+
+def test_opening_twice_changes_nothing_more(tmp_path):
+    """A link that is right is left alone."""
+    save(AtomicDirectory(tmp_path), 1)
+    AtomicDirectory(tmp_path)
+    calls = []
+    with door(counting(calls)):
+        AtomicDirectory(tmp_path)
+    assert {"fsync"} >= {call.name for call in calls}
+
+
+def test_a_removal_that_was_cut_short_is_finished(tmp_path):
+    """Under another name: nobody takes the half of a checkpoint for one."""
+    saver = AtomicDirectory(tmp_path)
+    save(saver, 1)
+    half = tmp_path / ".deleting-AtomicDirectory_checkpoint_0"
+    half.mkdir()
+    (half / "model.pt").write_bytes(b"half")
+    (tmp_path / ".deleting-mine").mkdir()
+    save(saver, 2)
+    assert [".deleting-mine", LINK, "AtomicDirectory_checkpoint_0", "AtomicDirectory_checkpoint_1"] == there(tmp_path)
+
+
+def train(output_directory, fatal, say):
+    """Until it is killed, by itself, at its `fatal`th change of the file system."""
+    changes = itertools.count(1)
+
+    def change(call, perform):
+        if next(changes) == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return perform()
+
+    saver, number = resume(output_directory, keep_last=1)
+    say.send(number or 0)
+    with door(change):
+        while True:
+            number = (number or 0) + 1
+            save(saver, number, force_save=number % 20 == 0)
+            say.send(number)
+
+
+@pytest.mark.slow
+def test_sigkill_at_seeded_instants_leaves_the_latest_whole(tmp_path):
+    """Fifty kills, each at a change drawn at random: a start goes on from what was acknowledged, or from the one after."""
+    generator, said = random.Random(5), [0]
+    for _ in range(50):
+        hear, say = Pipe(duplex=False)
+        process = get_context("fork").Process(target=train, args=(tmp_path, generator.randrange(1, 120), say))
+        process.start()
+        say.close()
+        resumed = hear.recv()
+        assert resumed in {said[-1], said[-1] + 1}
+        said.append(resumed)
+        with suppress(EOFError):
+            while True:
+                said.append(hear.recv())
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        if os.path.lexists(tmp_path / LINK):
+            assert number_in(os.path.realpath(tmp_path / LINK)) in {said[-1], said[-1] + 1}
+    assert 20 < said[-1] < 250
