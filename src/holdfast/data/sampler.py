@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import Mismatch
 from .order import VERSION, Shuffle
-from .seeded import Index
+from .seeded import Index, carrying
 
 
 class Sampler:
@@ -17,6 +17,8 @@ class Sampler:
     The state says what was *handed out*; a loader with workers is a few batches ahead of its loop. Inside
     `run.batches` the run counts what the loop consumed, and resumes from there.
     """
+
+    world = 1  # whoever iterates it takes all of the order
 
     def __init__(self, length: int | Sized, seed: int, *, shuffle: bool = True) -> None:
         self.length = length if isinstance(length, int) else len(length)
@@ -40,11 +42,7 @@ class Sampler:
     def indices(self, epoch: int, start: int = 0) -> Iterator[Index]:
         """The indices of `epoch` from place `start`; the sampler's own position stays where it is."""
         order = Shuffle(self.length, self.seed, epoch).walk(start) if self.shuffle else range(start, self.length)
-        new = int.__new__
-        for value in order:
-            index = new(Index, value)  # Index(value, epoch), at half the price
-            index.epoch = epoch
-            yield index
+        return carrying(order, epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate `epoch` next; from its start, unless it is the epoch that a restored state is in."""

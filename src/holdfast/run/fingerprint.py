@@ -45,10 +45,17 @@ def require_accepted(name: str, before: Mapping[str, Any], now: Mapping[str, Any
     Raises:
         Mismatch: a change that moves the data position is not among `accepted`.
     """
-    moved = [key for key in sorted(MOVES) if before.get(key) != now.get(key) and key not in accepted]
+    same = {"batch_size", "accumulate"} if _same_steps(before, now) else set()
+    moved = [key for key in sorted(MOVES - same) if before.get(key) != now.get(key) and key not in accepted]
     if moved:
         what = "; ".join(f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved)
         raise Mismatch(
             f"the loader {name!r} is not the one of the checkpoint: {what}. The position in its data would mean other "
             f"samples. Put it back, or say accept={{{', '.join(map(repr, moved))}}}"
         )
+
+
+def _same_steps(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a step takes as many samples as before over all ranks, however they are divided."""
+    was, size = (int(facts.get("global_batch_size", 0)) * int(facts.get("accumulate", 1)) for facts in (before, now))
+    return was == size > 0

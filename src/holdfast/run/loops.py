@@ -85,7 +85,7 @@ def _walk(session: Session, loader: Iterable[Any], name: str, accumulate: int) -
 
 def _consume(session: Session, source: Source, name: str, accumulate: int, consumed: int) -> Generator[Any, None, None]:
     position = session.position
-    taken = counted = consumed
+    begun = taken = counted = consumed  # where a group begins, however large groups were before
     with closing(_open(session, source, name, consumed)) as rest:
         settle(session, ready=position.current in (None, name))
         position.current = name
@@ -95,7 +95,7 @@ def _consume(session: Session, source: Source, name: str, accumulate: int, consu
                 taken += 1
                 yield batch
                 consumed += 1
-                if consumed % accumulate == 0:
+                if (consumed - begun) % accumulate == 0:
                     counted = consumed
                     _consumed(session, source, name, consumed)
             if consumed > counted:

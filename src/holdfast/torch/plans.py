@@ -10,13 +10,25 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 import xxhash
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
+from ..data import groups
 from ..data.order import key
 from ..data.sampler import Sampler
 from ..data.seeded import Index
 from ..errors import Mismatch
 from ..state import rng
+from .samplers import InterruptibleDistributedGroupedBatchSampler, InterruptibleDistributedSampler
+
+
+class Order(Protocol):
+    """An order that can be entered anywhere, by several ranks together."""
+
+    @property
+    def world(self) -> int: ...
+    def indices(self, epoch: int, start: int = 0) -> Iterator[Index]: ...
+    def seek(self, epoch: int, position: int) -> None: ...
+    def describe(self) -> dict[str, Any]: ...
 
 
 class Step(NamedTuple):
@@ -44,11 +56,11 @@ class Plan(Protocol):
 
 
 class OrderPlan:
-    """Batches along a Holdfast Sampler's order."""
+    """Batches along an order of ours. `samples` of a position are those of all ranks that take it together."""
 
     carries = False
 
-    def __init__(self, order: Sampler, batch_size: int | None, *, drop_last: bool, name: str) -> None:
+    def __init__(self, order: Order, batch_size: int | None, *, drop_last: bool, name: str) -> None:
         self._order = order
         self._batch_size = batch_size
         self._drop_last = drop_last
@@ -63,6 +75,8 @@ class OrderPlan:
 
     def describe(self) -> Mapping[str, Any]:
         order = self._order.describe()
+        if not isinstance(self._order, Sampler):
+            return order | {"sampler": self._name} | _ranks(self._order.world, self._batch_size)
         if self._name != "holdfast":
             del order["seed"]  # the run's own
         return order | {"sampler": self._name}
@@ -74,8 +88,36 @@ class OrderPlan:
             if self._drop_last and len(batch) < size:
                 return
             batches += 1
-            samples += len(batch)
+            samples += len(batch) * self._order.world
             yield Step(batch if self._batch_size else batch[0], position_of(epoch, batches, samples))
+
+
+class GroupPlan:
+    """Batches of our grouped batch sampler; a position says how many batches of which size all ranks have taken."""
+
+    carries = False
+
+    def __init__(self, sampler: InterruptibleDistributedGroupedBatchSampler) -> None:
+        self._sampler = sampler
+
+    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        self._sampler.seek(epoch, at.get("taken", []))
+        return self._steps(epoch, at["batches"], at["samples"], self._sampler.taken)
+
+    def consumed(self, position: Mapping[str, Any]) -> None:
+        self._sampler.seek(position["epoch"], position["taken"])
+
+    def describe(self) -> Mapping[str, Any]:
+        sampler = self._sampler
+        size = {"sampler": type(sampler).__name__, "batch_size": sampler.batch_size, "drop_last": sampler.drop_last}
+        return sampler.describe() | size | _ranks(sampler.world, sampler.batch_size)
+
+    def _steps(self, epoch: int, batches: int, samples: int, taken: groups.Taken) -> Iterator[Step]:
+        for number, batch in enumerate(self._sampler.batches(epoch, taken), 1):
+            samples += len(batch) * self._sampler.world
+            now = groups.further(taken, self._sampler.together, number)
+            position = position_of(epoch, batches + number, samples) | {"taken": [[*pair] for pair in now]}
+            yield Step(batch, position)
 
 
 class ReplayPlan:
@@ -159,26 +201,45 @@ def plan_for(loader: DataLoader[Any], seed: int) -> Plan:
     source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     plain = type(source) is BatchSampler  # a subclass may batch in its own way
     sampler = source.sampler if plain else source
+    if isinstance(sampler, InterruptibleDistributedGroupedBatchSampler) and _iterates_as(sampler):
+        return GroupPlan(sampler)
     order = _order(sampler, seed)
     if order is not None and (plain or loader.batch_sampler is None):
         size, drop_last = (source.batch_size, source.drop_last) if plain else (None, False)
         name = "holdfast" if order is sampler else type(sampler).__name__
         return OrderPlan(order, size, drop_last=drop_last, name=name)
-    if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
+    counts = hasattr(sampler, "advance")  # what the loop consumed: its state says nothing of what it handed out
+    if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict") and not counts:
         return StatefulPlan(source, sampler, seed)
     return ReplayPlan(source, seed)
 
 
-def _order(sampler: Any, seed: int) -> Sampler | None:
-    """The order that stands for `sampler`: itself if it is ours, one of (seed, epoch) for torch's two plain ones."""
-    if isinstance(sampler, Sampler) and type(sampler).__iter__ is Sampler.__iter__:
-        return sampler
+def _order(sampler: Any, seed: int) -> Order | None:
+    """The order that stands for `sampler`: itself if it is ours, one like torch's DistributedSampler for that one, and
+    one of (seed, epoch) for torch's two plain ones.
+    """
+    if isinstance(sampler, Sampler | InterruptibleDistributedSampler):
+        return sampler if _iterates_as(sampler) else None
+    if type(sampler) is DistributedSampler:
+        split = sampler.num_replicas, sampler.rank, sampler.shuffle, sampler.seed, sampler.drop_last
+        return InterruptibleDistributedSampler(sampler.dataset, *split)  # type: ignore[arg-type]
     if type(sampler) is SequentialSampler:
         return Sampler(sampler.data_source, seed, shuffle=False)
     whole = type(sampler) is RandomSampler and not sampler.replacement
     if whole and sampler.num_samples == len(sampler.data_source):
         return Sampler(sampler.data_source, seed)
     return None
+
+
+def _iterates_as(sampler: Any) -> bool:
+    """Whether a sampler of ours hands out what we made it to: a subclass of the user's may not."""
+    ours = Sampler, InterruptibleDistributedSampler, InterruptibleDistributedGroupedBatchSampler
+    return any(type(sampler).__iter__ is kind.__iter__ for kind in ours)
+
+
+def _ranks(world: int, batch_size: int | None) -> dict[str, Any]:
+    """Facts of a loader that is one of several."""
+    return {"world": world, "global_batch_size": world * (batch_size or 1)}
 
 
 def _drawn(source: Any, seed: int, epoch: int, load: Callable[[], None] = lambda: None) -> Iterator[Any]:

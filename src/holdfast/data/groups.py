@@ -1,0 +1,66 @@
+"""Batches of one group each: images of like shape, sentences of like length. Grouped over all ranks at once.
+
+A batch is made of as many samples as all ranks together take in a step, so every rank has the same group in the same
+step, and what was consumed does not depend on how many ranks there were. What is left of a group comes last, as one
+short batch. After a change of the batch's size the samples that are left are grouped anew, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
+
+from .split import Split
+
+Taken = Sequence[tuple[int, int]]  # so many batches of such a size, and then so many of another: a position
+
+
+def batches(
+    order: Iterable[int], group_of: Sequence[Hashable], size: int, *, drop_last: bool = False
+) -> list[list[int]]:
+    """Batches in the order in which they fill up, then what is left of each group, unless `drop_last`."""
+    full: list[list[int]] = []
+    filling: dict[Hashable, list[int]] = {}
+    for index in order:
+        group = group_of[index]
+        batch = filling.get(group)
+        if batch is None:
+            filling[group] = batch = []
+        batch.append(index)
+        if len(batch) == size:
+            full.append(filling.pop(group))
+    return full if drop_last else [*full, *filling.values()]
+
+
+def count(group_of: Iterable[Hashable], size: int, *, drop_last: bool = False) -> int:
+    """How many batches an epoch has, whatever its order."""
+    sizes = Counter(group_of).values()
+    return sum(n // size if drop_last else -(-n // size) for n in sizes)
+
+
+def rest(order: Iterable[int], group_of: Sequence[Hashable], taken: Taken) -> list[int]:
+    """The samples of `order` that are in none of the batches `taken`."""
+    left = list(order)
+    for size, number in taken:
+        gone = set(chain.from_iterable(batches(left, group_of, size)[:number]))
+        left = [index for index in left if index not in gone]
+    return left
+
+
+def further(taken: Taken, size: int, number: int) -> list[tuple[int, int]]:
+    """`taken`, and `number` batches of `size` more."""
+    before, done = since(taken, size)
+    return [*before, (size, done + number)] if done + number else list(before)
+
+
+def since(taken: Taken, size: int) -> tuple[Taken, int]:
+    """What was taken before the batches had this size, and how many of this size were taken after."""
+    if taken and taken[-1][0] == size:
+        return taken[:-1], taken[-1][1]
+    return taken, 0
+
+
+def part(batch: Sequence[int], world: int, rank: int) -> list[int]:
+    """What rank `rank` takes of a batch; of one that does not divide, some samples come twice."""
+    return [batch[place % len(batch)] for place in Split(len(batch), world, rank).places()]

@@ -1,0 +1,43 @@
+"""An epoch's order, split over ranks: which places each rank takes, from any place on, for any number of ranks.
+
+The order is taken in rounds: one sample for each rank, next to each other. So what all ranks together have consumed is
+always the order's beginning, and one number, the same on every rank, says how much of it: the *position*. Whoever goes
+on from there, however many they are, takes the rest in rounds of their own.
+
+The last round may be short. Then either each rank gets a sample all the same, taken from the order's beginning once
+more (fewer than one for each rank come twice), or that round is left out (`drop_last`).
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import NamedTuple
+
+
+class Split(NamedTuple):
+    """What rank `rank` of `world` takes of `length` places. Place `p` beyond the end means place `p % length`."""
+
+    length: int
+    world: int = 1
+    rank: int = 0
+    drop_last: bool = False
+
+    def rounds(self, position: int = 0) -> int:
+        """Samples that each rank still takes when `position` places are consumed."""
+        left = max(0, self.length - position)
+        return left // self.world if self.drop_last else -(-left // self.world)
+
+    def places(self, position: int = 0) -> range:
+        """The places that this rank still takes."""
+        first = position + self.rank
+        return range(first, first + self.rounds(position) * self.world, self.world)
+
+
+def dealt(split: Split, count: int) -> list[int]:
+    """`count` different places for this rank to keep: its own share first, then those of the ranks after it.
+
+    With `count` = length / world the ranks have each place once between them, with `count` = length each has all.
+    """
+    owners = ((split.rank + turn) % split.world for turn in range(split.world))
+    shares = (range(owner, split.length, split.world) for owner in owners)
+    return list(islice(chain.from_iterable(shares), count))

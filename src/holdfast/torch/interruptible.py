@@ -1,0 +1,161 @@
+"""What the samplers share: the order of an epoch, and a place in it that is the same on every rank."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sized
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ..data.order import key
+from ..errors import Mismatch, UsageError
+
+CHUNK = 16_384  # indices that become Python's integers at once
+
+
+class Order:
+    """The order of each epoch that torch's DistributedSampler has: of (length, seed, epoch); the last one is kept."""
+
+    def __init__(self, dataset: Sized, seed: int, *, shuffle: bool) -> None:
+        self.dataset, self.length = dataset, len(dataset)
+        self.seed, self.shuffle = seed, shuffle
+        self._epoch: int | None = None
+        self._order = torch.empty(0, dtype=torch.int64)
+
+    def of(self, epoch: int) -> torch.Tensor:
+        if epoch != self._epoch:
+            drawn = torch.Generator().manual_seed(self.seed + epoch)
+            order = torch.randperm(self.length, generator=drawn) if self.shuffle else torch.arange(self.length)
+            self._epoch, self._order = epoch, order
+        return self._order
+
+    def walk(self, epoch: int, places: range) -> Iterator[int]:
+        """The values at `places`; what lies beyond the end begins anew."""
+        order = self.of(epoch)
+        for first in range(0, len(places), CHUNK):
+            some = places[first : first + CHUNK]
+            if some[-1] < self.length:
+                yield from order[some.start : some.stop : some.step].tolist()
+            else:
+                yield from (int(order[place % self.length]) for place in some)
+
+    def describe(self) -> dict[str, Any]:
+        """What decides it."""
+        name = _shuffle_name() if self.shuffle else "as it is"
+        found = {"length": self.length, "seed": self.seed, "shuffle": self.shuffle, "order": name}
+        shards = getattr(self.dataset, "shards", None)  # a DistributedShardedDataset: an index means another sample
+        return found if shards is None else found | {"shards": shards}
+
+
+class Interruptible:
+    """What the samplers share: an epoch, a position in it, and their state."""
+
+    epoch: int
+    _order: Order
+
+    def __init__(self) -> None:
+        self._counted = False  # by whoever called seek()
+        self._advanced = False  # by advance()
+
+    @abstractmethod
+    def _go(self, epoch: int, position: Any) -> None: ...
+
+    @property
+    @abstractmethod
+    def remaining(self) -> int:
+        """What this rank still takes in this epoch: samples, or batches."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Be in `epoch`: at its start, unless it is the epoch that the sampler is in already."""
+        if epoch != self.epoch:
+            self._begin(epoch)
+
+    @contextmanager
+    def in_epoch(self, epoch: int) -> Iterator[None]:
+        """As `set_epoch`; after the block the next epoch is due. An exception leaves the position where it is."""
+        self.set_epoch(epoch)
+        yield
+        self._begin(epoch + 1)
+
+    def reset_progress(self) -> None:
+        """Go back to the start of the epoch."""
+        self._begin(self.epoch)
+
+    def seek(self, epoch: int, position: Any) -> None:
+        """Be at `position`; from now on the caller counts (`run.batches` does), and `advance` does nothing."""
+        self._go(epoch, position)
+        self._counted, self._advanced = True, False
+
+    def describe(self) -> dict[str, Any]:
+        """What decides the order; a position means nothing in another one."""
+        return self._order.describe()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": self._position(), **self.describe()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken, by however many ranks.
+
+        Raises:
+            Mismatch: the state belongs to another order, or to none.
+        """
+        if not {"epoch", "position"} <= state.keys():
+            raise Mismatch(f"this is no state of a sampler: it has {', '.join(map(str, state)) or 'nothing'}")
+        if type(state["position"]) is not type(self._position()):
+            raise Mismatch(f"this is the state of a sampler of another kind: its position is {state['position']!r}")
+        for name, value in self.describe().items():
+            if state.get(name) != value and (name != "shards" or state["position"]):
+                raise Mismatch(
+                    f"the sampler's {name} is {value!r}, in its saved state {state.get(name)!r}: make it the same again"
+                )
+        self._begin(state["epoch"])
+        self._go(state["epoch"], state["position"])
+
+    @abstractmethod
+    def _position(self) -> Any:
+        """As `state_dict` has it; false at the start of an epoch."""
+
+    @abstractmethod
+    def _start(self) -> Any: ...
+
+    def _begin(self, epoch: int) -> None:
+        self._go(epoch, self._start())
+        self._counted = self._advanced = False
+
+    def _require(self, more: int, unit: str) -> bool:
+        """Whether to count `more`; what is counted elsewhere is not counted twice.
+
+        Raises:
+            UsageError: there are not as many left.
+        """
+        if self._counted:
+            return False
+        if not 0 <= more <= self.remaining:
+            raise UsageError(
+                f"advance({more}): {self.remaining} {unit} of epoch {self.epoch} are left for this rank; "
+                "count what was consumed, advance(len(batch)), and begin each epoch with in_epoch() or set_epoch()"
+            )
+        self._advanced = self._advanced or more > 0
+        return True
+
+    def _iterated(self) -> None:
+        """
+        Raises:
+            UsageError: the epoch is over; the loop would see nothing, and not know why.
+        """
+        self._counted = False
+        if self._advanced and not self.remaining:
+            raise UsageError(
+                f"epoch {self.epoch} is over: begin the next one with set_epoch({self.epoch + 1}), or go through epochs"
+                " with sampler.in_epoch(epoch)"
+            )
+
+
+@lru_cache(maxsize=1)
+def _shuffle_name() -> str:
+    """Names what torch.randperm does: torch does not promise that a later version draws the same order."""
+    drawn = torch.randperm(1000, generator=torch.Generator().manual_seed(1)).tolist()
+    return f"torch.randperm {key(*drawn):016x}"

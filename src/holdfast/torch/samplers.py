@@ -1,0 +1,193 @@
+"""Samplers that can be interrupted and resumed anywhere, on any number of ranks.
+
+InterruptibleDistributedSampler               sampler=        torch's DistributedSampler, with a place in its epoch
+InterruptibleSampler                          sampler=        the same for one process
+InterruptibleDistributedGroupedBatchSampler   batch_sampler=  each batch from one group
+
+The place is counted by `run.batches(loader)`, or by a loop of your own that calls `advance`:
+
+    for epoch in range(sampler.epoch, 10):
+        with sampler.in_epoch(epoch):
+            for x, y in loader:
+                ...
+                sampler.advance(len(x))
+
+It counts what all ranks together have consumed since the epoch began, so it is the same on every rank, and goes on on
+any number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence, Sized
+from typing import Any
+
+from torch.utils.data import DistributedSampler, Sampler
+
+from ..data import groups
+from ..data.order import key
+from ..data.seeded import Index, carrying
+from ..data.split import Split
+from ..errors import UsageError
+from .interruptible import Interruptible, Order
+from .world import world
+
+
+class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
+    """torch's DistributedSampler with a position: the same indices in the same order for the same arguments.
+
+    Resumed on another number of ranks, these take the rest of the epoch between them, each sample once; with the same
+    number of samples in a step over all ranks, in the same steps. The last samples may be fewer than there are ranks:
+    then some of the order's first come once more, or `drop_last` leaves them out.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        rank, size = world(rank, num_replicas)
+        DistributedSampler.__init__(self, dataset, size, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
+        Interruptible.__init__(self)
+        self._order = Order(dataset, seed, shuffle=shuffle)
+        self._split = Split(self._order.length, size, rank, drop_last)
+        self.world = size
+        self.position = 0  # samples of this epoch that all ranks together have consumed
+
+    def __iter__(self) -> Iterator[int]:
+        self._iterated()
+        yield from self.indices(self.epoch, self.position)
+
+    @property
+    def remaining(self) -> int:
+        return self._split.rounds(self.position)
+
+    @property
+    def progress(self) -> int:
+        """Samples that this rank has consumed in this epoch, had there always been as many ranks as now."""
+        return self.position // self.world
+
+    def advance(self, n: int) -> None:
+        """Count `n` samples that this rank, as every other, has consumed. Inside `run.batches` the run does.
+
+        Raises:
+            UsageError: there are not as many left.
+        """
+        if self._require(n, "samples"):
+            self.position += n * self.world
+
+    def indices(self, epoch: int, start: int = 0) -> Iterator[Index]:
+        """What this rank takes of `epoch` from position `start` on; the sampler's own position stays where it is."""
+        return carrying(self._order.walk(epoch, self._split.places(start)), epoch)
+
+    def _go(self, epoch: int, position: int) -> None:
+        self.epoch, self.position = epoch, position
+
+    def _position(self) -> int:
+        return self.position
+
+    def _start(self) -> int:
+        return 0
+
+
+class InterruptibleSampler(InterruptibleDistributedSampler):
+    """For one process, or for a dataset that each rank has a part of its own of: all of it, reshuffled every epoch."""
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        super().__init__(dataset, 1, 0, shuffle, seed)
+
+
+class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[int]]):
+    """For DataLoader(batch_sampler=...): batches of `batch_size`, each from one group, `group_ids[index]`.
+
+    All ranks have the same group in the same step. What is left of a group comes last as one short batch, unless
+    `drop_last`; of one that the ranks cannot divide, some samples come twice. Resumed on another number of ranks, or
+    with another batch size, each sample that is left comes once; where ranks times batch size is the same, in the same
+    steps.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        group_ids: Sequence[Hashable],
+        batch_size: int,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise UsageError(f"batch_size={batch_size}: at least 1")
+        self.rank, self.world = world(rank, num_replicas)
+        Sampler.__init__(self)
+        Interruptible.__init__(self)
+        self._order = Order(dataset, seed, shuffle=shuffle)
+        self.group_ids = group_ids.tolist() if hasattr(group_ids, "tolist") else list(group_ids)
+        if len(self.group_ids) != self._order.length:
+            raise UsageError(
+                f"group_ids has {len(self.group_ids)} entries, and the dataset {self._order.length} samples"
+            )
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self.together = batch_size * self.world  # samples that all ranks take in a step
+        self.num_batches = groups.count(self.group_ids, self.together, drop_last=drop_last)
+        self._groups = f"{key(*self.group_ids):016x}"
+        self._made: tuple[Any, list[list[int]]] = (None, [])
+        self.epoch = 0
+        self.taken: groups.Taken = ()
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self._iterated()
+        yield from self.batches(self.epoch, self.taken)
+
+    @property
+    def remaining(self) -> int:
+        made, done = self._batches(self.epoch, self.taken)
+        return max(0, len(made) - done)
+
+    @property
+    def progress(self) -> int:
+        """Batches consumed in this epoch."""
+        return sum(number for _, number in self.taken)
+
+    def advance(self, n: int = 1) -> None:
+        """Count `n` batches that this rank, as every other, has consumed. Inside `run.batches` the run does.
+
+        Raises:
+            UsageError: there are not as many left.
+        """
+        if self._require(n, "batches"):
+            self.taken = groups.further(self.taken, self.together, n)
+
+    def batches(self, epoch: int, taken: groups.Taken = ()) -> Iterator[list[int]]:
+        """This rank's batches of `epoch` after those `taken`; the sampler's own position stays where it is."""
+        made, done = self._batches(epoch, taken)
+        for batch in made[done:]:
+            yield list(carrying(groups.part(batch, self.world, self.rank), epoch))
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"groups": self._groups}
+
+    def _batches(self, epoch: int, taken: groups.Taken) -> tuple[list[list[int]], int]:
+        """The batches over all ranks since they have had this size, and how many of them were taken."""
+        before, done = groups.since(taken, self.together)
+        wanted = epoch, tuple(before)
+        if self._made[0] != wanted:
+            left = groups.rest(self._order.of(epoch).tolist(), self.group_ids, before)
+            self._made = wanted, groups.batches(left, self.group_ids, self.together, drop_last=self.drop_last)
+        return self._made[1], done
+
+    def _go(self, epoch: int, position: Sequence[Sequence[int]]) -> None:
+        self.epoch, self.taken = epoch, [(size, number) for size, number in position]
+
+    def _position(self) -> list[list[int]]:
+        return [[size, number] for size, number in self.taken]
+
+    def _start(self) -> groups.Taken:
+        return ()

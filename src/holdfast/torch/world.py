@@ -1,0 +1,44 @@
+"""Which rank this process is, of how many: as the caller says, as torch's process group says, or the only one."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from torch import distributed
+
+from ..errors import UsageError
+
+
+class World(NamedTuple):
+    rank: int
+    size: int
+
+
+def is_grouped() -> bool:
+    """Whether torch's default process group is there."""
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def world(rank: int | None = None, size: int | None = None) -> World:
+    """What is not given, the process group says; without one, this process is alone.
+
+    Raises:
+        UsageError: no such rank; or torchrun or the like started several ranks, and they have no process group yet.
+    """
+    if rank is None or size is None:
+        if is_grouped():
+            rank = distributed.get_rank() if rank is None else rank
+            size = distributed.get_world_size() if size is None else size
+        elif size is None and rank is None and os.environ.get("WORLD_SIZE", "1") != "1":
+            raise UsageError(
+                f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and there is no process group: call"
+                " torch.distributed.init_process_group() first, or say which rank this is, of how many"
+            )
+    size = 1 if size is None else size
+    if rank is None and size > 1:
+        raise UsageError(f"which of the {size} ranks is this? Give rank=, or call init_process_group() first")
+    rank = rank or 0
+    if not 0 <= rank < size:
+        raise UsageError(f"rank {rank} of {size}: ranks count from 0")
+    return World(rank, size)
