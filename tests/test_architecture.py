@@ -219,7 +219,7 @@ SIGNAL_CALLS = {
 
 
 def signals_only_in_stop_drill_and_supervise(module: Module) -> Iterator[Problem]:
-    """The signal door: run/stop.py listens, a loader's workers are deaf, the drill kills, the supervisor hands on."""
+    """The signal door: run/stop.py listens, a loader's workers are deaf, children/ hands on and kills."""
     if module.path not in {"run/stop.py", "torch/workers.py"} and module.room not in {"children", "drill", "supervise"}:
         yield from (Problem(node.lineno, name) for node, name in names(module) if name in SIGNAL_CALLS)
 
@@ -230,8 +230,8 @@ CHILD_CALLS = re.compile(
 
 
 def children_only_where_they_belong(module: Module) -> Iterator[Problem]:
-    """The process door: children run the user's command for drill and supervisor, provenance.py asks git, cluster/ask.py a scheduler."""
-    if module.path not in {"provenance.py", "cluster/ask.py"} and module.room not in {"children", "drill", "supervise"}:
+    """The process door: children/ runs the user's command, provenance.py asks git, cluster/ask.py a scheduler."""
+    if module.path not in {"provenance.py", "cluster/ask.py"} and module.room not in {"children", "supervise"}:
         yield from (Problem(line, name) for line, name in imports(module) if CHILD_CALLS.fullmatch(name))
         yield from (Problem(node.lineno, name) for node, name in names(module) if CHILD_CALLS.fullmatch(name))
 

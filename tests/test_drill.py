@@ -407,14 +407,40 @@ def is_gone(pid):
         return True
 
 
-def test_leaving_ends_the_command_and_all_that_it_started():
-    """No process of the command's outlives the drill."""
-    with Child([sys.executable, "-c", FAMILY], {}) as child:
+@pytest.mark.parametrize("session", ["", ", start_new_session=True"])
+def test_leaving_ends_the_command_and_all_that_it_started(session):
+    """No process of the command's outlives the drill, not even one in a session of its own: torchrun's are."""
+    with Child([sys.executable, "-c", FAMILY.replace('"])', f'"]{session})')], {}) as child:
         while not child.tail:
             time.sleep(0.01)
         grandchild = int(child.tail)
         assert not child.ended()
     assert child.finish() == -signal.SIGKILL
+    assert is_gone(grandchild)
+
+
+def test_what_an_ended_command_left_behind_is_ended_too():
+    """A launcher that dies leaves its workers to nobody; a drill's next start must not meet them."""
+    abandons = FAMILY.replace('"])', '"], start_new_session=True)').replace("\ntime.sleep(60)", "")
+    with Child([sys.executable, "-c", abandons], {}) as child:
+        while not child.ended():
+            time.sleep(0.01)
+        orphan = int(child.tail)
+        assert not is_gone(orphan)
+    assert child.finish() == 0
+    assert is_gone(orphan)
+
+
+def test_a_drill_that_is_killed_leaves_nothing_behind():
+    """Whatever becomes of the drill, in whichever session it is."""
+    drilled = FAMILY.replace('"])', '"], start_new_session=True)')
+    drill_ = (
+        f"from holdfast.drill.kill import Child; import time; c = Child({[sys.executable, '-c', drilled]!r}, {{}})\n"
+    )
+    drill_ += "while not c.tail: time.sleep(0.01)\nprint(c.tail, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", drill_], stdout=subprocess.PIPE, text=True) as drilling:
+        grandchild = int(drilling.stdout.readline())
+        drilling.kill()
     deadline = time.monotonic() + 5
     while not is_gone(grandchild) and time.monotonic() < deadline:
         time.sleep(0.01)

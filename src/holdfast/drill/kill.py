@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -18,8 +16,10 @@ from typing import NamedTuple, Self
 import msgspec
 
 from .. import disk
+from ..children import child as children
+from ..children.warden import Streams
 from ..data.order import key
-from ..errors import ChildError, StoreError, UsageError
+from ..errors import ChildError, StoreError
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.store import Store
@@ -27,7 +27,7 @@ from .plan import Kill
 
 POLL_S = 0.002
 POLL_SAVE_S = 0.0002  # a save of a small model takes a few ms
-TAIL_LINES = 200
+TAIL_LINES, TAIL_BYTES = 200, 1 << 16
 
 
 class Fired(NamedTuple):
@@ -54,23 +54,22 @@ class Wound(NamedTuple):
 
 
 class Child:
-    """The command in a session of its own. Leaving the block ends all of it."""
+    """The command, and all that it starts. Leaving the block ends all of it, in whichever sessions it is."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
-        try:
-            self._process = subprocess.Popen(
-                list(command),
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UsageError(f"cannot start {command[0]!r}: {error.strerror}") from error
-        self._reader = threading.Thread(target=_drain, args=(self._process, self._lines), daemon=True)
-        self._reader.start()
+        self._tail = bytearray()
+        with ExitStack() as opened:
+            nothing, self._pipe, sink = os.open(os.devnull, os.O_RDONLY), *os.pipe()
+            opened.callback(os.close, sink)
+            opened.callback(os.close, nothing)
+            streams = Streams(nothing, sink, sink, sources=(self._pipe,))
+            os.set_blocking(self._pipe, False)
+            try:
+                self._child = children.Child(command, {**os.environ, **environment}, streams)
+            except BaseException:
+                os.close(self._pipe)
+                raise
+        self._open = True
 
     def __enter__(self) -> Self:
         return self
@@ -81,33 +80,37 @@ class Child:
         self.finish()
 
     def ended(self) -> bool:
-        """Whether the command itself is over. It is not reaped, so that its group's number stays taken."""
-        over = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return self._process.returncode is not None or os.waitid(os.P_PID, self._process.pid, over) is not None
+        """Whether the command itself is over; what it left behind may not be."""
+        self._child.look()
+        self._read()  # or it would wait for room in the pipe
+        return self._child.code is not None
 
     def send(self, name: str) -> None:
-        """SIGKILL strikes every process of the session, as a lost machine does; anything else the command itself."""
-        number = signal.Signals[f"SIG{name}"]
-        with suppress(ProcessLookupError, PermissionError):
-            (os.killpg if name == "KILL" else os.kill)(self._process.pid, number)
+        """SIGKILL strikes every process of the command's, as a lost machine does; anything else the command itself."""
+        self._child.send(signal.Signals[f"SIG{name}"], alone=name != "KILL")
 
     def finish(self) -> int:
         """End whatever still runs of it; the command's exit status."""
-        if self._process.returncode is None:
-            self.send("KILL")
-            self._process.wait()
-            self._reader.join(timeout=1)  # a process that left the session may hold the pipe
-        return self._process.returncode
+        if self._open:
+            self._child.__exit__()
+            self._read()
+            os.close(self._pipe)
+            self._open = False
+        return self._child.code if self._child.code is not None else -signal.SIGKILL
 
     @property
     def tail(self) -> str:
-        return "".join(list(self._lines))
+        """The end of what it has printed by now."""
+        self._read()
+        return "".join(self._tail.decode(errors="replace").splitlines(keepends=True)[-TAIL_LINES:])
 
-
-def _drain(process: subprocess.Popen[bytes], lines: deque[str]) -> None:
-    if process.stdout is not None:
-        with process.stdout as pipe:
-            lines.extend(line.decode(errors="replace") for line in pipe)
+    def _read(self) -> None:
+        try:
+            while self._open and (piece := os.read(self._pipe, 1 << 16)):
+                self._tail += piece
+                del self._tail[:-TAIL_BYTES]
+        except BlockingIOError:
+            return
 
 
 class Follow:

@@ -8,8 +8,8 @@ import time
 from contextlib import AbstractContextManager, suppress
 from typing import Self
 
-from .child import SIGNALS
-from .warden import adopt
+from ..children.child import SIGNALS
+from ..children.warden import adopt
 
 # Their meaning is "stop". A terminal that is gone says the same as SIGTERM, which programs know better.
 STOPS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP}

@@ -12,13 +12,13 @@ from .. import journal
 from ..apps.program import Checkpoint as Written
 from ..apps.program import Program
 from ..apps.take import Look, looks, take
+from ..children import processes
 from ..errors import Damaged, NoSpace, NotFound, StoreError
 from ..rules import Last
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name
 from ..store.store import Store
 from ..terminal import say, warn
-from . import processes
 
 KEEP = Last(3)
 LEFT = "left by a start that was killed"  # the note of a checkpoint that nobody saw settle

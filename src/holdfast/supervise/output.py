@@ -12,7 +12,7 @@ import stat
 from typing import Self
 
 from .. import terminal
-from .warden import Streams
+from ..children.warden import Streams
 
 TAIL_BYTES = 16 << 10
 _PIECE = select.PIPE_BUF  # what a pipe that can be written to takes without waiting

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..apps.program import Program
+from ..children import processes
+from ..children.child import Child
 from ..cluster import slurm
 from ..cluster.cause import SPOT
 from ..cluster.notices import Notices
 from ..job import job
 from ..terminal import say, warn
-from . import processes
-from .child import Child
 from .ear import STOPS, Ear
 from .limits import Time
 from .output import Output

@@ -1,10 +1,10 @@
-"""The warden: a process between the supervisor and the command, so that nothing of the command outlives either.
+"""The warden: a process between us and the command, so that nothing of the command outlives either.
 
-It starts the command, adopts whatever the command abandons, hands on signals, and reaps. When the supervisor dies,
+It starts the command, adopts whatever the command abandons, hands on signals, and reaps. When its starter dies,
 however suddenly, the socket between the two closes and the warden kills all that is left. When the warden dies, the
-kernel kills the command, and the supervisor adopts and kills the rest.
+kernel kills the command, and its starter kills the rest, if that falls to it (`adopt`).
 
-It hears single bytes, each the number of a signal. It says lines: `pid 17` when the command has been started, or
+It hears single bytes, each the number of a signal, plus ALONE when the command itself is meant. It says lines: `pid 17` when the command has been started, or
 `error 2` when it could not be; `code -9` when it has ended. It closes the socket when nothing of it is left.
 """
 
@@ -24,6 +24,7 @@ from . import processes
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _ROUND_MS = 20
+ALONE = 0x80
 _prctl: Any = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
 
 
@@ -34,7 +35,7 @@ class Streams(NamedTuple):
     stdout: int | None
     stderr: int | None
     terminal: bool = False  # the output is one
-    sources: tuple[int, ...] = ()  # the supervisor's other ends, which are nobody else's
+    sources: tuple[int, ...] = ()  # the starter's other ends, which are nobody else's
 
     def close(self, *, sources: bool) -> None:
         """Give up what this process has of them."""
@@ -65,7 +66,7 @@ def serve(
     mask: Sequence[int],
 ) -> None:
     """The warden's life, in a process that was forked for it with all signals blocked. `mask`: those of the command."""
-    os.setpgid(0, 0)  # what strikes the supervisor's group is to leave us time to clean up
+    os.setpgid(0, 0)  # what strikes our starter's group is to leave us time to clean up
     adopt(orphans=True)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -136,15 +137,18 @@ def _attend(link: socket.socket, wakeup: socket.socket, pid: int) -> None:
                 _send_group(pid, signal.SIGKILL)
             kill_all()
             continue
-        for number in orders or b"":
+        for order in orders or b"":
+            number = order & ~ALONE
             if ended:
                 _send(processes.descendants(os.getpid()), number)
+            elif order & ALONE:
+                _send([pid], number)
             else:
                 _send_group(pid, number)
 
 
 def _orders(link: socket.socket) -> bytes | None:
-    """What the supervisor said since; None when it is gone."""
+    """What the starter said since; None when it is gone."""
     try:
         return link.recv(4096, socket.MSG_DONTWAIT) or None
     except BlockingIOError:

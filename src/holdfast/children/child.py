@@ -1,4 +1,4 @@
-"""Child: the command as the supervisor sees it, with the warden in between."""
+"""Child: the command as its starter sees it, with the warden in between."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ class Child:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         self.began_s = time.monotonic()
-        self.pid = self._begin(command[0])
+        try:
+            self.pid = self._begin(command[0])
+        except BaseException:
+            ours.close()
+            raise
         self._link.setblocking(False)
 
     def __enter__(self) -> Self:
@@ -61,10 +65,12 @@ class Child:
         """Readable when there is something to `look` at."""
         return self._link.fileno()
 
-    def send(self, number: int) -> None:
-        """To the command's group; once the command itself is over, to all that it left behind. SIGKILL: to all, always."""
+    def send(self, number: int, *, alone: bool = False) -> None:
+        """To the command's group, or to the command `alone`; once that is over, to all that it left behind. SIGKILL: to all,
+        always, also in sessions of their own.
+        """
         with suppress(OSError):
-            self._link.send(bytes([number]))
+            self._link.send(bytes([number | (warden.ALONE if alone else 0)]))
 
     def look(self) -> None:
         """Take in what has happened since the last look."""
