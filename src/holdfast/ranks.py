@@ -78,6 +78,29 @@ class Ranks:
             return self
         return Ranks(self.rank, self.world, _Under(self._channel.twin(), name), timeout_s=self.timeout_s)
 
+    def beside(self, name: str) -> Ranks:
+        """The same ranks in a conversation of their own, in the same thread."""
+        if self._channel is None:
+            return self
+        return Ranks(self.rank, self.world, _Under(self._channel, name), timeout_s=self.timeout_s)
+
+    def wish(self, text: str) -> None:
+        """Tell rank 0 something that it finds when it looks; the last that any rank has told counts."""
+        if self._channel is not None:
+            self._channel.put("wish", text.encode())
+
+    def wished(self) -> str | None:
+        """What some rank has told by `wish`, at once."""
+        found = self._channel.get("wish") if self._channel is not None else None
+        return None if found is None else found.decode()
+
+    def sweep(self) -> None:
+        """Forget what rank 0 has announced: the caller knows that all have heard it."""
+        for old in self._old:
+            if self._channel is not None:
+                _drop(self._channel, old)
+        self._old.clear()
+
     def announce(self, topic: str, value: bytes = b"") -> bytes:
         """What rank 0 gave as `value`, on every rank.
 
@@ -112,9 +135,7 @@ class Ranks:
         for rank in range(1, self.world):
             found.append(self._heard(channel, f"{key}/{rank}", topic, rank, until))
             _drop(channel, f"{key}/{rank}")
-        for old in self._old:
-            _drop(channel, old)
-        self._old.clear()
+        self.sweep()
         return found
 
     def agree(self, topic: str, value: bytes = b"") -> list[bytes]:
@@ -123,23 +144,24 @@ class Ranks:
         return msgspec.msgpack.decode(self.announce(topic, msgspec.msgpack.encode(found)), type=list[bytes])
 
     @contextmanager
-    def together(self, topic: str) -> Iterator[None]:
+    def together(self, topic: str, known: Sequence[type[Exception]] = ()) -> Iterator[None]:
         """What the block raises on one rank is raised on all, at its end: there as it is, elsewhere as its kind.
 
-        Exits that are no errors (Ctrl-C, a stop) pass, and leave the others waiting.
+        `known`: kinds that are told besides our own errors. Exits that are no errors (Ctrl-C, a stop) pass, and leave
+        the others waiting.
         """
         failure = None
         try:
             yield
         except Exception as error:
             failure = error
-        self.report(topic, failure)
+        self.report(topic, failure, known)
 
-    def report(self, topic: str, error: BaseException | None = None) -> None:
+    def report(self, topic: str, error: BaseException | None = None, known: Sequence[type[Exception]] = ()) -> None:
         """Return when every rank has come here without an error.
 
         Raises:
-            Exception: this rank's own error.
+            Exception: this rank's own error; another rank's of a `known` kind.
             HoldfastError: another rank's, of its own kind where that is one of ours.
         """
         if self.alone:
@@ -156,7 +178,7 @@ class Ranks:
         if error is not None:
             raise error
         if failed:
-            raise _raised(msgspec.json.decode(failed[0], type=Failure))
+            raise _raised(msgspec.json.decode(failed[0], type=Failure), known)
 
     def _next(self) -> str:
         self._said += 1
@@ -239,9 +261,12 @@ def _failure(rank: int, error: BaseException) -> Failure:
     return Failure(rank, type(error).__name__, str(error) or type(error).__name__)
 
 
-def _raised(failure: Failure) -> HoldfastError:
-    kind: Any = getattr(errors, failure.kind, None)
+def _raised(failure: Failure, known: Sequence[type[Exception]]) -> Exception:
     where = f"rank {failure.rank}: "
+    for told in known:
+        if told.__name__ == failure.kind:
+            return told(where + failure.text)
+    kind: Any = getattr(errors, failure.kind, None)
     if isinstance(kind, type) and issubclass(kind, HoldfastError):
         found: HoldfastError = kind(where + failure.text)
         return found

@@ -1,0 +1,89 @@
+"""Windows: what happens at which safe point, said by rank 0 one window ahead, so that nobody waits at each of them.
+
+Safe points are counted, and are the same on every rank. At some of them, the edges, all ranks do what rank 0 said when it
+was at the edge before: so nobody waits for a rank that is no further than a window behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from ..ranks import Ranks
+
+WINDOW_S = 0.1  # that a window lasts
+MOST_POINTS = 50  # in a window: should steps become slower at once, an order comes after two windows of such steps
+SWEEP = 4096  # edges after which rank 0 forgets what all have heard
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """What every rank does at one edge."""
+
+    points: int = 1  # from this edge to the next
+    stop: str = ""  # why
+    save: bool = False
+    land: bool = False  # take the outcome of the save in flight
+
+
+NOTHING = Order()
+
+
+class Windows:
+    """One run's safe points, on one rank.
+
+    order = windows.arrive()            # at every safe point, on every rank
+    if windows.leading: windows.say(...)   # rank 0 at an edge: what happens at the next one
+    """
+
+    def __init__(self, ranks: Ranks, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ranks, self._words, self._clock = ranks, ranks.beside("windows"), clock
+        self.point, self._edge, self._edges = 0, 1, 0
+        self._said = NOTHING
+        self._began_at, self._began_s, self._point_s = 0, clock(), WINDOW_S
+        self.leading = False  # whether this is rank 0 at an edge, and has not said yet what happens at the next
+        if ranks.rank == 0:
+            self._announce(NOTHING)
+
+    def arrive(self) -> Order:
+        """One safe point further; what is to be done there.
+
+        Raises:
+            RanksError: rank 0 was not at the edge before this one in time.
+        """
+        self.point += 1
+        if self.point != self._edge:
+            return NOTHING
+        self._edges += 1
+        if self._edges % SWEEP == 0:
+            self._ranks.gather("windows")
+            self._words.sweep()
+        order = self._said
+        if self._ranks.rank:
+            order = msgspec.msgpack.decode(self._words.announce("window"), type=Order)
+        else:
+            self.leading = True
+            now = self._clock()
+            self._point_s = (now - self._began_s) / (self.point - self._began_at)
+            self._began_at, self._began_s = self.point, now
+        self._edge += order.points
+        return order
+
+    @property
+    def ahead_s(self) -> float:
+        """How long it takes, at the present pace, until what rank 0 does not say now can happen."""
+        return (self._edge - self.point + self._next_points()) * self._point_s
+
+    def say(self, *, stop: str = "", save: bool = False, land: bool = False) -> None:
+        """Rank 0's, at an edge: what happens at the next one."""
+        self._announce(Order(self._next_points(), stop, save, land))
+
+    def _next_points(self) -> int:
+        """As many as pass in a window's time, but not many more than last time: one quick step says little."""
+        wanted = int(WINDOW_S / max(self._point_s, 1e-9))
+        return max(1, min(wanted, 2 * self._said.points, MOST_POINTS))
+
+    def _announce(self, order: Order) -> None:
+        self._words.announce("window", msgspec.msgpack.encode(order))
+        self._said, self.leading = order, False

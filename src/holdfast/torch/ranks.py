@@ -1,0 +1,65 @@
+"""Ranks over torch: the words of a run's processes go through the store at which their process group has met."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+from torch import distributed
+
+from ..errors import RanksError, UsageError
+from ..ranks import Ranks
+from .world import is_grouped
+
+_serial = itertools.count(1)  # every rank makes the same runs, one after the other
+
+
+def ranks(timeout_s: float) -> Ranks | None:
+    """The processes of torch's default group, in a conversation of their own; None when this process is alone."""
+    if not is_grouped() or distributed.get_world_size() == 1:
+        return None
+    place = f"holdfast/{next(_serial)}"
+    channel = Channel(distributed.distributed_c10d._get_default_store(), place)  # noqa: SLF001  nobody else has it
+    return Ranks(distributed.get_rank(), distributed.get_world_size(), channel, timeout_s=timeout_s)
+
+
+class Channel:
+    """Keys and values in a store of torch's, over a connection of its own, under a name.
+
+    It asks whether a key is there before it reads: reading one that is not there would wait in C++, deaf to signals and
+    not without noise.
+    """
+
+    def __init__(self, store: Any, name: str) -> None:
+        self._shared, self._name, self._process = store, name, os.getpid()
+        # Before torch 2.8 stores had no clones; one that is shared serves one thread after the other.
+        own = store.clone() if hasattr(store, "clone") else store
+        c10d: Any = distributed.distributed_c10d
+        self._store = c10d.PrefixStore(name, own)
+
+    def put(self, key: str, value: bytes) -> None:
+        self._ask("set", key, value)
+
+    def get(self, key: str) -> bytes | None:
+        if not self._ask("check", [key]):
+            return None
+        found: bytes = self._ask("get", key)
+        return found
+
+    def drop(self, key: str) -> None:
+        self._ask("delete_key", key)
+
+    def twin(self) -> Channel:
+        return Channel(self._shared, self._name)
+
+    def _ask(self, what: str, *given: Any) -> Any:
+        if os.getpid() != self._process:
+            raise UsageError("a forked child, such as a DataLoader's worker, cannot speak for a rank")
+        try:
+            return getattr(self._store, what)(*given)
+        except RuntimeError as error:
+            line = str(error).partition("\n")[0]
+            raise RanksError(
+                f"the ranks' rendezvous does not answer any more: the process that held it has ended, perhaps ({line})"
+            ) from error

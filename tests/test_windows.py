@@ -1,0 +1,195 @@
+"""Windows: all ranks do the same thing at the same safe point, and hardly ever wait for each other."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import RanksError
+from holdfast.run import windows as room
+from holdfast.run.windows import MOST_POINTS, NOTHING, Windows
+from rank_threads import Shared, everywhere, ranks
+
+POINTS = 150
+
+
+class Clock:
+    """One that a test moves."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def one_rank(**options):
+    """Rank 0 of two, of which the other one is never asked."""
+    return Windows(ranks(2)[0], **options)
+
+
+def walk(mine, points, wait, wish_at=None, decide=lambda windows: {}):
+    """Orders that are no mere NOTHING, by safe point, until there are no more points, or one says stop."""
+    windows, found = Windows(mine), {}
+    for point in range(1, points + 1):
+        wait(point)
+        if point == wish_at:
+            mine.wish(f"from {mine.rank}")
+        order = windows.arrive()
+        if order.stop or order.save or order.land:
+            found[point] = (order.stop, order.save, order.land)
+        if order.stop:
+            break
+        if windows.leading:
+            windows.say(stop=mine.wished() or "", **decide(windows))
+    return found
+
+
+@given(
+    world=st.integers(2, 4),
+    naps=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, POINTS), st.sampled_from([0.001, 0.01, 0.03])), max_size=12
+    ),
+    saves=st.sets(st.integers(1, POINTS), max_size=20),
+    lands=st.sets(st.integers(1, POINTS), max_size=20),
+    wish=st.none() | st.tuples(st.integers(0, 3), st.integers(1, POINTS)),
+)
+@settings(max_examples=60)
+def test_all_ranks_do_the_same_at_the_same_safe_point(world, naps, saves, lands, wish):
+    """Wherever each of them dawdles, and whoever wishes to stop."""
+    slow = {(rank, point): nap_s for rank, point, nap_s in naps}
+
+    def work(mine):
+        return walk(
+            mine,
+            POINTS,
+            lambda point: time.sleep(slow.get((mine.rank, point), 0)),
+            wish_at=wish[1] if wish is not None and wish[0] % world == mine.rank else None,
+            decide=lambda windows: {"save": windows.point in saves, "land": windows.point in lands},
+        )
+
+    first, *others = everywhere(world, work)
+    assert isinstance(first, dict)
+    assert [first] * (world - 1) == others
+    if wish is not None and wish[1] < POINTS - 4 * MOST_POINTS:
+        assert any(stop for stop, _, _ in first.values())
+
+
+@pytest.mark.parametrize("behind", [1, 50])
+def test_rank_0_waits_for_nobody(behind):
+    """Another rank may be 50 safe points behind, and hears everything in its time."""
+    leader, follower = ranks(2, timeout_s=0.0)
+    ahead, late = Windows(leader), Windows(follower)
+    said, heard = [], []
+    for point in range(1, 600):
+        said.append(ahead.arrive())
+        if ahead.leading:
+            ahead.say(save=not said[-1].save)
+        if point > behind:
+            heard.append(late.arrive())
+    assert said[: len(heard)] == heard
+    assert len([order for order in heard if order.save]) > 2
+
+
+def would_wait(windows):
+    """Whether the next safe point is an edge of which rank 0 has not spoken yet."""
+    words = windows._words
+    return windows.point + 1 == windows._edge and words._channel.get(str(words._said + 1)) is None
+
+
+def test_a_rank_that_is_less_than_a_window_ahead_does_not_wait():
+    """What happens at an edge was said one window before."""
+    leader, follower = ranks(2, timeout_s=0.0)
+    behind, ahead = Windows(leader), Windows(follower)
+    leads = []
+    for _ in range(600):
+        while not would_wait(ahead):
+            ahead.arrive()
+        leads.append(ahead.point - behind.point)
+        behind.arrive()
+        if behind.leading:
+            behind.say()
+    assert min(leads) >= 1
+    assert all(lead >= MOST_POINTS for lead in leads[-200:])
+
+
+def test_a_rank_that_is_left_alone_says_who_is_missing():
+    """Rank 0 does not come: after the deadline an error names it."""
+    _, follower = ranks(2, timeout_s=0.2)
+    windows = Windows(follower)
+    with pytest.raises(RanksError, match="rank 0 did not come to 'window' within 0 s"):
+        windows.arrive()
+
+
+def pace(seconds, points=400):
+    """Lengths of the windows when each safe point takes `seconds(point)`."""
+    clock = Clock()
+    windows = one_rank(clock=clock)
+    lengths = []
+    for point in range(1, points):
+        clock.now += seconds(point)
+        order = windows.arrive()
+        if windows.leading:
+            lengths.append(order.points)
+            windows.say()
+    return lengths
+
+
+def test_windows_are_as_long_as_steps_allow():
+    """A tenth of a second, one step at least, and never so many that slow steps would delay a stop for long."""
+    assert {1} == set(pace(lambda _: 0.2))
+    assert 19 <= pace(lambda _: 0.005)[-1] <= 20
+    assert MOST_POINTS == pace(lambda _: 0.0001)[-1]
+
+
+def test_windows_grow_by_no_more_than_twice():
+    """One quick step at the beginning says little."""
+    lengths = pace(lambda _: 0.0001)
+    assert all(after <= 2 * before for before, after in pairwise(lengths))
+
+
+def test_slow_steps_make_windows_short_at_once():
+    """Steps that become slower are noticed at the next edge."""
+    lengths = pace(lambda point: 0.001 if point < 300 else 1.0, points=600)
+    assert [1] * 50 == lengths[-50:]
+
+
+def test_what_is_not_said_now_can_happen_after_the_next_window():
+    """`ahead_s` is the time until then, for a deadline that rank 0 alone watches."""
+    clock = Clock()
+    windows = one_rank(clock=clock)
+    for _ in range(50):
+        clock.now += 1.0
+        windows.arrive()
+        if windows.leading:
+            assert 2.0 == windows.ahead_s
+            windows.say()
+
+
+def test_words_do_not_pile_up(monkeypatch):
+    """A run of many days leaves rank 0 with no more than a few thousand of them."""
+    monkeypatch.setattr(room, "SWEEP", 10)
+    shared = Shared()
+    pair = ranks(2)
+    for mine in pair:
+        mine._channel = shared
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda mine: walk(mine, 3000, lambda _: None), pair))
+    assert len(shared.values) < 40
+
+
+def test_between_edges_nothing_is_asked():
+    """Most safe points cost a comparison."""
+    clock = Clock()
+    windows = one_rank(clock=clock)
+    asked = []
+    windows._words.announce = lambda *word: asked.append(word)
+    for _ in range(5000):
+        clock.now += 1e-5
+        assert NOTHING.stop == windows.arrive().stop
+        if windows.leading:
+            windows.say()
+    assert len(asked) < 5000 / MOST_POINTS + 20
