@@ -1,0 +1,162 @@
+"""DDP's reducers: which gradients a run's first backward pass brought together, and the same again after a restart.
+
+DistributedDataParallel sums gradients in buckets. It begins with buckets in the order in which parameters are declared,
+and rebuilds them once in the order in which the first backward pass made gradients ready. A restarted process begins with
+the first kind again; from three ranks on the sums then differ in their last bits. So the order is remembered, and a
+resume lets each reducer see a backward pass of zeros in that order before the state is restored.
+
+Source: torch/csrc/distributed/c10d/reducer.cpp, `autograd_hook`, `delay_all_reduce`, `rebuild_buckets`; logger.cpp.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import distributed, nn
+from torch.autograd import Function, Variable
+from torch.nn.parallel import DistributedDataParallel
+
+from . import modules
+
+
+class Seen(NamedTuple):
+    """What a reducer has seen: numbers of parameters as their gradients became ready, and how many such passes count."""
+
+    order: list[int]
+    passes: int
+
+
+class Reducers:
+    """The reducers around the models among `objects`, looked for once."""
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        self._models = _models(objects)
+
+    def capture(self) -> dict[str, list[Any]]:
+        """What they have seen, by name: plain lists of numbers. No process waits for another."""
+        found = {name: _seen(model) for name, model in self._models.items()}
+        return {name: [seen.order, seen.passes] for name, seen in found.items() if seen is not None}
+
+    def warm(self, captured: Mapping[str, Any]) -> list[str]:
+        """Let those that have seen nothing yet see what `capture` told; their names. A collective: every rank does it.
+
+        Gradients are afterwards as they were. Hooks for the communication run with zeros: what they keep is to be
+        restored after this.
+        """
+        warmed = []
+        for name, model in self._models.items():
+            if name in captured and _seen(model) is None:
+                order, passes = captured[name]
+                parameters = _parameters(model)
+                if set(order) <= set(range(len(parameters))):
+                    _drive(model, parameters, Seen(list(order), passes))
+                    warmed.append(name)
+        return warmed
+
+
+def _models(objects: Mapping[str, Any]) -> dict[str, DistributedDataParallel]:
+    """DDP's wrappers of what is tracked, by the name of their first parameter; sorted, alike on every rank."""
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+        return {}
+    names = _names(objects)
+    found: dict[str, DistributedDataParallel] = {}
+    for model in _wrappers(objects.values()):
+        known = [names[id(parameter)] for parameter in model.module.parameters() if id(parameter) in names]
+        if known and _rebuilds(model):
+            found.setdefault(min(known), model)
+    return dict(sorted(found.items()))
+
+
+def _wrappers(targets: Iterable[Any]) -> Iterator[DistributedDataParallel]:
+    """Those that are tracked themselves, then all that live: a script may track the model inside only."""
+    models = [target for target in targets if isinstance(target, nn.Module)]
+    inside = [module for model in models for module in model.modules() if isinstance(module, DistributedDataParallel)]
+    yield from inside
+    covered = {id(parameter) for model in inside for parameter in model.parameters()}
+    if all(id(parameter) in covered for model in models for parameter in model.parameters()):
+        return  # looking at all that lives takes a tenth of a second
+    for each in gc.get_objects():
+        if issubclass(type(each), DistributedDataParallel):
+            yield each
+
+
+def _names(objects: Mapping[str, Any]) -> dict[int, str]:
+    return {
+        id(parameter): f"{name}/{key}"
+        for name, target in objects.items()
+        if isinstance(target, nn.Module)
+        for key, parameter in modules.unwrapped(target).named_parameters()
+    }
+
+
+def _rebuilds(model: DistributedDataParallel) -> bool:
+    by_python = model._use_python_reducer  # noqa: SLF001  compiled autograd has no buckets
+    return not by_python and (model.static_graph or not model.find_unused_parameters)
+
+
+def _parameters(model: DistributedDataParallel) -> list[nn.Parameter]:
+    """As the reducer numbers them."""
+    ignored = model.parameters_to_ignore
+    named = model.module.named_parameters()
+    return [parameter for name, parameter in named if parameter.requires_grad and name not in ignored]
+
+
+def _seen(model: DistributedDataParallel) -> Seen | None:
+    """None: no backward pass of this process has been summed yet."""
+    logger: Any = model.logger
+    logger.set_runtime_stats_and_log()  # else what it says is of the iteration before
+    told: Any = model._get_ddp_logging_data  # noqa: SLF001  nothing else tells
+    facts: Mapping[str, Any] = told()
+    last = _numbers(facts.get("prev_iteration_grad_ready_order_indices"))
+    passes = min(int(facts.get("iteration", 0)), 2 if model.static_graph else 1)
+    if not last or not passes:
+        return None
+    built = _numbers(facts.get("rebuilt_per_bucket_param_indices")) if facts.get("has_rebuilt_buckets") else last
+    often = Counter(last)  # a static graph may come to a parameter twice, or never
+    order = [number for number in built for _ in range(often[number])]
+    return Seen(order or last, passes)
+
+
+def _numbers(text: str | None) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text or "")]
+
+
+def _drive(model: DistributedDataParallel, parameters: Iterable[nn.Parameter], seen: Seen) -> None:
+    reducer: Any = model.reducer
+    kept = [(parameter, parameter.grad) for parameter in parameters]
+    used = {number for number in seen.order if model.static_graph}
+    try:
+        for _ in range(seen.passes):
+            for number, (parameter, _) in enumerate(kept):  # what is not there counts as zeros, and with a static graph
+                parameter.grad = torch.zeros_like(parameter) if number in used else None  # as what will never be there
+            reducer.prepare_for_forward()
+            reducer.prepare_for_backward([])
+            _Pass.apply(torch.zeros((), requires_grad=True), model, seen.order).backward()  # type: ignore[no-untyped-call]
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+
+class _Pass(Function):
+    """A backward pass in which each gradient is ready in its turn."""
+
+    @staticmethod
+    def forward(context: Any, start: torch.Tensor, model: DistributedDataParallel, order: list[int]) -> torch.Tensor:
+        context.model, context.order = model, order
+        return start.clone()
+
+    @staticmethod
+    def backward(context: Any, *_: torch.Tensor) -> tuple[None, None, None]:
+        model = context.model
+        reducer: Any = model.reducer
+        if model.static_graph and not model._static_graph_delay_allreduce_enqueued:  # noqa: SLF001
+            Variable._execution_engine.queue_callback(reducer._delay_all_reduce)  # noqa: SLF001
+            model._static_graph_delay_allreduce_enqueued = True  # noqa: SLF001
+        for number in context.order:
+            reducer._autograd_hook(number)  # noqa: SLF001
+        return None, None, None
