@@ -35,6 +35,18 @@ def me() -> dict[str, Any]:
     }
 
 
+def process(pid: int) -> dict[str, Any]:
+    """What tells a process of this machine from every other one, of other boots too."""
+    boot, started = _text("/proc/sys/kernel/random/boot_id"), (_process(pid) or ("", ""))[1]
+    return {"boot": boot, "pid_space": _pid_space(), "pid": pid, "pid_started": started}
+
+
+def parent(pid: int) -> int | None:
+    """The parent of a process, while that lives. Source: proc(5), field 4."""
+    text = _text(f"/proc/{pid}/stat")
+    return int(text[text.rindex(")") + 2 :].split()[1]) if text else None
+
+
 def proven_gone(owner: Facts, last_seen: float) -> bool:
     """Whether the owner cannot act any more.
 

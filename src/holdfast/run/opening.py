@@ -9,11 +9,12 @@ from typing import Any
 from .. import journal
 from ..errors import Mismatch
 from ..provenance import document
+from ..ranks import ALONE
 from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
-from . import fingerprint, resume, weights
+from . import fingerprint, relaunch, resume, weights
 from .position import Position
 from .saving import drill_limit, stop_now
 from .session import Session
@@ -23,6 +24,7 @@ from .tracked import RESERVED, adapter_for, digests, framework_modules
 def begin(session: Session) -> None:
     """Restore the newest valid checkpoint into the live objects, or begin afresh; say which in one line."""
     options = session.options
+    relaunch.leave_again(session, ALONE)
     if options.go_back is not None:
         _go_back_once(session, options.go_back)
     types = session.types()
