@@ -527,7 +527,7 @@ def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
     store = Store(root)
     for step in (1, 2):
         put(store, step)
-    go_on, stuck, whole_of = threading.Event(), threading.Event(), checkpoints._whole
+    go_on, stuck, whole_of = threading.Event(), threading.Event(), checkpoints.reading.whole
 
     def slow(path: Path) -> bytes:
         if path.parent == store[1].path:
@@ -535,7 +535,7 @@ def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
             assert go_on.wait(60)
         return whole_of(path)
 
-    monkeypatch.setattr(checkpoints, "_whole", slow)
+    monkeypatch.setattr(checkpoints.reading, "whole", slow)
     first = threading.Thread(target=lambda: store[1].manifest)
     second = threading.Thread(target=lambda: store[2].manifest)
     first.start()

@@ -7,6 +7,7 @@ thread that has a `twin` of its own. Every wait has a deadline, and names the ra
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -65,7 +66,7 @@ class Ranks:
         self, rank: int = 0, world: int = 1, channel: Channel | None = None, *, timeout_s: float = TIMEOUT_S
     ) -> None:
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
-        self._channel, self._said = channel, 0
+        self._channel, self._said, self._twins = channel, 0, Counter[str]()
         self._old: list[str] = []  # rank 0's, which all have read once they have said something else
 
     @property
@@ -73,10 +74,12 @@ class Ranks:
         return self.world == 1
 
     def twin(self, name: str) -> Ranks:
-        """The same ranks in a conversation of their own, which another thread may hold."""
+        """The same ranks in a conversation of their own, which another thread may hold; a further one each time."""
         if self._channel is None:
             return self
-        return Ranks(self.rank, self.world, _Under(self._channel.twin(), name), timeout_s=self.timeout_s)
+        self._twins[name] += 1
+        under = _Under(self._channel.twin(), f"{name}-{self._twins[name]}")
+        return Ranks(self.rank, self.world, under, timeout_s=self.timeout_s)
 
     def beside(self, name: str) -> Ranks:
         """The same ranks in a conversation of their own, in the same thread."""

@@ -25,6 +25,7 @@ from ..journal import Event, Log
 from .format import MANIFEST, parse_name
 
 _MOST_ROUNDS = 1000  # of emptying a directory that a ghost goes on filling
+JOIN_S = 10.0  # that a rank looks for what rank 0 has made: network file systems lag
 
 
 class Attempt:
@@ -155,6 +156,42 @@ class Attempt:
         for child in _children(self.room):
             if child.startswith("fenced-"):
                 disk.remove_tree(self.room / child)
+
+
+class Joined(Attempt):
+    """The attempt on another rank than 0: the same room and the same fence. Its journal is rank 0's to write."""
+
+    def record(self, event: str, /, **facts: Any) -> None:
+        del event, facts
+
+    def flush(self, *, sync: bool = False) -> None:
+        del sync
+
+    def show(self) -> None:
+        pass
+
+    def close(self, event: str, /, **facts: Any) -> None:
+        del event, facts
+
+
+def join(root: Path, number: int, run: str) -> Attempt:
+    """Take part in attempt `number` of `run`, which another process of ours has claimed.
+
+    Raises:
+        UsageError: this process does not see it at `root`, or sees another run there.
+    """
+    attempt = Joined(root, number, run)
+    until = time.monotonic() + JOIN_S
+    while (found := read_run(root)) != run or not attempt.room.is_dir():
+        if (found and found != run) or time.monotonic() > until:
+            what = "another run's directory" if found and found != run else f"not there, or without attempt {number}"
+            raise UsageError(
+                f"{root} on {owner.me().get('host')} is {what}: every rank must see one and the same directory, on a file "
+                "system that all of them share"
+            )
+        _children(attempt.room.parent)  # a listing makes network file systems look again
+        time.sleep(0.05)
+    return attempt
 
 
 def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> Attempt:

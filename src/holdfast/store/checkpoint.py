@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import Damaged, NotFound, StoreError
-from ..pages import Data
 from ..retention import Facts
 from ..state import codec, tree
 from ..state.untree import leaf_keys
 from . import files, format, reading
 from .format import MANIFEST, Head, Leaf, Manifest
+from .parts import Parts, top
+from .stored import Piece, Stored, StoredLeaf, StoredPieces
+
+__all__ = ["Checkpoint", "Piece", "Problem", "StoredLeaf", "StoredPieces"]
 
 
 class Checkpoint:
-    """A checkpoint at `path`. Reading it needs nothing else of its run: a copy will do."""
+    """A checkpoint at `path`. Reading it needs nothing else of its run: a copy will do.
+
+    One that several ranks wrote reads as rank 0 saved it, its divided leaves whole; `as_rank` gives another's view.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._rank: int | None = None
+        self._root: Manifest | None = None
         self._manifest: Manifest | None = None
         self._head: Head | None = None
+        self._parts: Parts | None = None
         self._paths: dict[str, Path] = {}  # of shards: many leaves share one
 
     def __repr__(self) -> str:
@@ -31,17 +40,58 @@ class Checkpoint:
 
     @property
     def manifest(self) -> Manifest:
-        """What it holds; its own digest checked.
+        """What it holds, its own digest checked: of several ranks, with the leaves and files of all parts, each under a
+        key of its own; as a rank sees it, with those of its own part.
 
         Raises:
             NotFound: there is no checkpoint any more.
             Damaged: twice, the second time cold, the manifest was not what was written.
         """
-        manifest = self._manifest
-        if manifest is None:
+        if self._manifest is None:
+            parts = self._its_parts()
+            self._manifest = (
+                self._whole_root() if parts is None else parts.merged(None if self._rank is None else [self._rank])
+            )
+        return self._manifest
+
+    def _whole_root(self) -> Manifest:
+        """The manifest as it lies there, without what is in parts."""
+        root = self._root
+        if root is None:
             path = self.path / MANIFEST
-            manifest = self._manifest = reading.twice(path, lambda: format.decode(_whole(path), path))
-        return manifest
+            root = self._root = reading.twice(path, lambda: format.decode(reading.whole(path), path))
+        return root
+
+    def _its_parts(self) -> Parts | None:
+        """None: one process wrote it."""
+        if self._parts is None and self._whole_root().ranks is not None:
+            self._parts = Parts(self.path, self._whole_root())
+        return self._parts
+
+    def as_rank(self, rank: int) -> Checkpoint:
+        """The checkpoint as that rank saved it: what it had in its own way is its own, all else is as in rank 0's.
+
+        A rank beyond those that wrote it gets rank 0's view. `check_layout` and `problems` then look at what this rank
+        wrote, and no more; other parts are read, and checked, as far as leaves are asked for.
+        """
+        parts = self._its_parts()
+        if parts is None:
+            return self
+        view = Checkpoint(self.path)
+        view._root, view._head, view._parts = self._root, self._head, parts
+        view._rank = rank if 0 <= rank < len(parts) else 0
+        return view
+
+    @property
+    def world(self) -> int:
+        """Ranks that wrote it."""
+        return self.head.world
+
+    @property
+    def tree(self) -> Any:
+        """The state's structure."""
+        parts = self._its_parts() if self._rank else None
+        return self._whole_root().tree if parts is None else parts.tree(self._rank or 0)
 
     @property
     def head(self) -> Head:
@@ -52,7 +102,7 @@ class Checkpoint:
         """
         if self._head is None:
             path = self.path / MANIFEST
-            self._head = self._manifest or reading.twice(path, lambda: format.decode_head(_whole(path), path))
+            self._head = self._root or reading.twice(path, lambda: format.decode_head(reading.whole(path), path))
         return self._head
 
     @property
@@ -81,8 +131,14 @@ class Checkpoint:
     def size_bytes(self) -> int:
         return self.head.size_bytes
 
-    def leaf(self, key: str) -> StoredLeaf:
+    def leaf(self, key: str) -> Stored:
         """A handle on one leaf; its bytes are read, and checked, when asked for."""
+        parts = self._its_parts()
+        if parts is not None:
+            found = parts.leaf(key, self._rank or 0)
+            if found is None:
+                raise Damaged(f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is in no part")
+            return found
         try:
             entry = self.manifest.leaves[key]
         except KeyError:
@@ -94,9 +150,7 @@ class Checkpoint:
 
     def parts(self) -> list[str]:
         """The state's top-level keys, when it is a mapping with string keys."""
-        node = self.manifest.tree
-        body = node.get("dict") if isinstance(node, dict) else None
-        return list(body) if isinstance(body, dict) else []
+        return list(top(self.tree) or ())
 
     @codec.uncollected()
     def handles(self, part: str | None = None, *, types: Iterable[type] = (), placeholders: bool = False) -> Any:
@@ -131,11 +185,16 @@ class Checkpoint:
 
         def leaf(key: str) -> Any:
             if not leaves:  # now, when the tree's types are known to be at hand
-                keys = self.manifest.leaves.keys() if part is None else leaf_keys(node) & self.manifest.leaves.keys()
-                leaves.update(self._leaves(keys, mmap=mmap))
+                leaves.update(self._leaves(self._keys(node, part), mmap=mmap))
             return leaves[key] if key in leaves else self.leaf(key)
 
         return tree.unflatten(node, leaf, types=types, placeholders=placeholders)
+
+    def _keys(self, node: Any, part: str | None) -> Iterable[str]:
+        if self._its_parts() is not None:
+            return leaf_keys(node)
+        known = self.manifest.leaves.keys()
+        return known if part is None else leaf_keys(node) & known
 
     def _leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
         """The leaves under `keys`, read all in one go, or mapped as far as that is possible."""
@@ -146,10 +205,10 @@ class Checkpoint:
 
     def _node(self, part: str | None) -> Any:
         if part is None:
-            return self.manifest.tree
+            return self.tree
         if part not in self.parts():
             raise NotFound(f"{self.path}: holds no {part!r}, only {', '.join(self.parts()) or 'files'}")
-        return self.manifest.tree["dict"][part]
+        return self.tree["dict"][part]
 
     def facts(self, *, pinned: bool = False) -> Facts:
         """What retention goes by."""
@@ -181,18 +240,41 @@ class Checkpoint:
         try:
             if cold:
                 reading.forget(self.path / MANIFEST)
-                self._manifest = self._head = None
-            names = [name for name in self.manifest.files if only is None or name in only]
-            for name in names if cold else ():
-                reading.forget(self.path / name)
+                self._root = self._manifest = self._head = self._parts = None
+            parts = self._its_parts()
         except Damaged as error:
-            size = os.lstat(self.path / MANIFEST).st_size
-            yield Problem(self.path / MANIFEST, 0, size, str(error).partition(": ")[2])
+            yield _of_whole(self.path / MANIFEST, error)
             return
+        broken = list(self._broken_parts(parts, cold=cold)) if parts is not None else []
+        yield from broken
+        try:
+            yield from self._problems_of_files(only, cold=cold)
+        finally:
+            if broken:
+                self._manifest = None  # it was that of the parts that are whole
+
+    def _broken_parts(self, parts: Parts, *, cold: bool) -> Iterator[Problem]:
+        """Parts that cannot be read; the manifest is that of the others until somebody asks anew."""
+        whole = []
+        for rank in range(len(parts)) if self._rank is None else [self._rank]:
+            path = parts.path_of(rank)
+            try:
+                if cold:
+                    reading.forget(path)
+                _ = parts[rank]
+                whole.append(rank)
+            except Damaged as error:
+                yield _of_whole(path, error)
+        self._manifest = parts.merged(whole)
+
+    def _problems_of_files(self, only: Collection[str] | None, *, cold: bool) -> Iterator[Problem]:
+        names = [name for name in self.manifest.files if only is None or name in only]
+        for name in names if cold else ():
+            reading.forget(self.path / name)
         yield from self._layout_problems(names, cold=cold)
         whole = {name for name in names if self._size(name) == self.manifest.files[name].size_bytes}
         entries = sorted(self.manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset))
-        leaves = [self.leaf(key) for key, entry in entries if entry.shard in whole]
+        leaves = [StoredLeaf(self.path / entry.shard, key, entry) for key, entry in entries if entry.shard in whole]
         for leaf in reading.damaged(leaves, cold=cold):
             end = leaf.offset + leaf.size_bytes
             yield Problem(leaf.path, leaf.offset, end, f"leaf {leaf.key!r} changed since commit")
@@ -254,45 +336,22 @@ class Problem(NamedTuple):
         return f"{self.path}: bytes {self.start}..{self.end}: {self.what}"
 
 
-class StoredLeaf:
-    """One leaf on the disk. Every read is checked against its digest, and once more cold before it counts as damage."""
-
-    __slots__ = ("attrs", "digest", "dtype", "key", "kind", "offset", "path", "shape", "size_bytes")
-
-    def __init__(self, path: Path, key: str, entry: Leaf) -> None:
-        self.path, self.key, self.offset = path, key, entry.offset
-        self.kind, self.dtype, self.shape, self.attrs = entry.kind, entry.dtype, entry.shape, entry.attrs
-        self.size_bytes, self.digest = entry.size_bytes, entry.digest
-
-    def read(self) -> bytearray:
-        """Its bytes, in fresh memory.
-
-        Raises:
-            Damaged: they differ from what was committed.
-        """
-        data = bytearray(self.size_bytes)
-        self.read_into(memoryview(data))
-        return data
-
-    def read_into(self, target: memoryview) -> None:
-        """Fill `target`, writable memory of `size_bytes` bytes, straight from the file."""
-        reading.fill([(self, target)])
-
-    @staticmethod
-    def read_all(wanted: Sequence[tuple[StoredLeaf, Data]]) -> None:
-        """As `read_into`, many at once."""
-        reading.fill(wanted)
-
-    def sound(self) -> bool:
-        """Whether its bytes are what was committed."""
-        return not any(True for _ in reading.damaged([self], cold=False))
+def _of_whole(path: Path, error: Damaged) -> Problem:
+    """What is wrong with a file that says what others are."""
+    try:
+        size = os.lstat(path).st_size
+    except FileNotFoundError:
+        size = 0
+    return Problem(path, 0, size, str(error).partition(": ")[2])
 
 
-def _mapped(stored: Iterable[StoredLeaf]) -> dict[str, Any]:
+def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
     """Those that can lie over their file's bytes as these are."""
     maps: dict[Path, memoryview | None] = {}
     found = {}
     for leaf in stored:
+        if isinstance(leaf, StoredPieces):
+            continue
         if leaf.path not in maps:
             maps[leaf.path] = reading.mapped(leaf.path)
         data = maps[leaf.path]
@@ -300,11 +359,6 @@ def _mapped(stored: Iterable[StoredLeaf]) -> dict[str, Any]:
         if value is not None:
             found[leaf.key] = value
     return found
-
-
-def _whole(path: Path) -> bytes:
-    with open(reading.open_plain(path), "rb", buffering=0) as file:
-        return file.readall()
 
 
 def _start(path: Path, size: int) -> bytes:

@@ -16,8 +16,9 @@ from ..errors import Damaged, StoreError, UsageError
 from ..pages import Data, Distant, pieces
 from ..rules import Best
 
-VERSION = 2
-READABLE = (1, 2)
+VERSION = 2  # of what one process writes
+RANKS_VERSION = 3  # of what several write together
+READABLE = (1, 2, 3)
 MANIFEST = "manifest.json"
 PHASES = ("step", "end")
 BLOCK_BYTES = 16 << 20  # a piece of a file that is not a shard
@@ -81,6 +82,14 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     links: int = 0
 
 
+class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the manifest says of the part that one rank wrote."""
+
+    part: str  # the file's name
+    size_bytes: int  # of all its shards
+    first: str | None  # of the leaves that all ranks had alike and it wrote, in the order of their keys
+
+
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a checkpoint says of itself: its manifest without the leaves."""
 
@@ -96,13 +105,21 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     note: str | None
     document: dict[str, Any]
     files: dict[str, File]
+    ranks: list[PartEntry] | None = None  # one for each rank, where several wrote it
 
     @property
     def name(self) -> Name:
         return Name(self.step, self.phase)
 
     @property
+    def world(self) -> int:
+        """Ranks that wrote it."""
+        return len(self.ranks) if self.ranks is not None else 1
+
+    @property
     def size_bytes(self) -> int:
+        if self.ranks is not None:
+            return sum(self.files[each.part].size_bytes + each.size_bytes for each in self.ranks)
         return sum(file.size_bytes for file in self.files.values())
 
     @property
@@ -141,11 +158,19 @@ def joined_digest(digests: Iterable[str]) -> str:
 def encode(manifest: Manifest) -> bytes:
     """The bytes of manifest.json: a first line of fixed form, then a line for every field, file and leaf."""
     fields = msgspec.structs.asdict(manifest)
+    version = VERSION if fields["ranks"] is None else RANKS_VERSION
+    if version == VERSION:
+        del fields["ranks"]
+    text = field_lines(fields) + b"\n}\n"
+    head = b'{"holdfast": %d, "digest": "%s",\n'
+    return head % (version, digest(head % (version, _ZEROS) + text).encode()) + text
+
+
+def field_lines(fields: Mapping[str, Any]) -> bytes:
+    """A line for every field, and within `files` and `leaves` for every entry."""
     wide = {"files", "leaves"}
     body = [f"{_json(key)}: {_lines(value) if key in wide else _json(value)}" for key, value in fields.items()]
-    text = ",\n".join(body).encode() + b"\n}\n"
-    head = b'{"holdfast": %d, "digest": "%s",\n'
-    return head % (VERSION, digest(head % (VERSION, _ZEROS) + text).encode()) + text
+    return ",\n".join(body).encode()
 
 
 def json_bytes(value: Any) -> bytes:
@@ -168,18 +193,21 @@ def decode(data: bytes, where: object) -> Manifest:
         Damaged: its own digest does not hold, or it contradicts itself.
         StoreError: it is whole, but of a format that this version does not know.
     """
+    sound = _sound(data, where)
     try:
-        manifest = msgspec.json.decode(_sound(data, where), type=Manifest)
+        manifest = msgspec.json.decode(sound.text, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
-    _check(manifest, where)
-    _check_leaves(manifest, where)
+    _check(manifest, sound.version, where)
+    check_leaves(manifest.leaves, manifest.files, where)
+    if manifest.ranks is not None and manifest.leaves:
+        raise Damaged(f"{where}: holds leaves, which are its parts' to hold")
     return manifest
 
 
 def decode_head(data: bytes, where: object) -> Head:
     """The same, quickly: of what follows the files only the digest is checked."""
-    text = _sound(data, where)
+    version, text = _sound(data, where)
     cut = data.find(_LEAVES, len(data) - len(text))
     if cut < 0:
         return decode(data, where)
@@ -187,12 +215,17 @@ def decode_head(data: bytes, where: object) -> Head:
         head = msgspec.json.decode(bytes(text[: cut - len(data)]) + b"}", type=Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return decode(data, where)  # whole, and not laid out as we do; or it says what is wrong
-    _check(head, where)
+    _check(head, version, where)
     return head
 
 
-def _sound(data: bytes, where: object) -> memoryview:
-    """The fields as JSON, once the digest holds."""
+class _Sound(NamedTuple):
+    version: int
+    text: memoryview  # JSON
+
+
+def _sound(data: bytes, where: object) -> _Sound:
+    """The fields, once the digest holds."""
     head = _HEAD.match(data)
     if head is None:
         raise Damaged(f"{where}: the first line is not a Holdfast manifest's")
@@ -201,27 +234,48 @@ def _sound(data: bytes, where: object) -> memoryview:
     if digest(text).encode() != head[2]:
         raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
     if int(head[1]) not in READABLE:
-        raise StoreError(f"{where}: format version {int(head[1])}; this Holdfast reads 1 to {VERSION}: use a newer one")
+        raise StoreError(
+            f"{where}: format version {int(head[1])}; this Holdfast reads 1 to {READABLE[-1]}: use a newer one"
+        )
     text[head.end() - 1] = ord("{")
-    return memoryview(text)[head.end() - 1 :]
+    return _Sound(int(head[1]), memoryview(text)[head.end() - 1 :])
 
 
-def _check(head: Head, where: object) -> None:
+def _check(head: Head, version: int, where: object) -> None:
     if head.phase not in PHASES or not 0 <= head.step < 10**18:
         raise Damaged(f"{where}: step {head.step}, phase {head.phase!r} is no name")
     for name, value in head.metrics.items():
         if isinstance(value, str) and value not in _NOT_FINITE:
             raise Damaged(f"{where}: metric {name!r} is {value!r}, which is no number")
-    for name, file in head.files.items():
+    check_files(head.files, where)
+    if (head.ranks is not None) != (version == RANKS_VERSION):
+        raise Damaged(f"{where}: says of which ranks it is, or does not, against its version {version}")
+    if head.ranks is not None:
+        _check_ranks(head.ranks, head.files, where)
+
+
+def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], where: object) -> None:
+    names = [each.part for each in ranks]
+    if not names or names != [part_name(rank) for rank in range(len(names))] or {*names} != files.keys():
+        raise Damaged(f"{where}: does not name one part for each rank, and nothing else")
+    firsts = [each.first for each in ranks if each.first is not None]
+    if firsts != sorted(set(firsts)) or any(each.size_bytes < 0 for each in ranks):
+        raise Damaged(f"{where}: its parts are not in order")
+
+
+def check_files(files: Mapping[str, File], where: object) -> None:
+    """Raise Damaged unless a checkpoint can hold them."""
+    for name, file in files.items():
         if not is_inside(name) or file.size_bytes < 0 or not _HEX.fullmatch(file.digest):
             raise Damaged(f"{where}: file {name!r} is not one that a checkpoint can hold")
         if file.links < 0 or (file.origin and parse_name(file.origin) is None):
             raise Damaged(f"{where}: file {name!r} was taken over from {file.origin!r}, which is no checkpoint")
 
 
-def _check_leaves(manifest: Manifest, where: object) -> None:
-    sizes = {name: file.size_bytes for name, file in manifest.files.items() if "/" not in name}
-    for key, leaf in manifest.leaves.items():
+def check_leaves(leaves: Mapping[str, Leaf], files: Mapping[str, File], where: object) -> None:
+    """Raise Damaged unless each lies inside one of the files."""
+    sizes = {name: file.size_bytes for name, file in files.items() if "/" not in name}
+    for key, leaf in leaves.items():
         inside = 0 <= leaf.offset <= leaf.offset + leaf.size_bytes <= sizes.get(leaf.shard, -1)
         if not inside or min(leaf.shape, default=0) < 0 or not _HEX.fullmatch(leaf.digest):
             raise Damaged(f"{where}: leaf {key!r} does not lie inside {leaf.shard!r}")
@@ -232,6 +286,11 @@ def is_inside(name: str) -> bool:
     parts = name.split("/")
     plain = all(part not in ("", ".", "..") for part in parts) and not any(c in name for c in "\0\\")
     return plain and name != MANIFEST
+
+
+def part_name(rank: int) -> str:
+    """The file in which a rank says what it wrote; its shards begin with the same."""
+    return f"rank-{rank:05d}.json"
 
 
 def shard_stem(key: str) -> str:

@@ -54,7 +54,7 @@ class Lineage(NamedTuple):
         ]
         if sum(leaves[key].data.nbytes for key in alike) < LINK_BYTES:
             return set()
-        found = _digests([leaves[key].data for key in alike])
+        found = digests_of([leaves[key].data for key in alike])
         return {key for key, value in zip(alike, found, strict=True) if value == known[key].digest}
 
     def links(self, unchanged: Collection[str], whole: Whole, now_s: float) -> list[Link]:
@@ -109,8 +109,8 @@ def _same(leaf: Leaf, old: Leaf) -> bool:
     )
 
 
-def _digests(views: Sequence[Data]) -> list[str]:
-    """In one thread for each core; a thread's share is contiguous, so that small leaves cost little more than their bytes."""
+def digests_of(views: Sequence[Data]) -> list[str]:
+    """Of each, in one thread for each core; a thread's share is contiguous, so that small leaves cost little more than their bytes."""
     total, ends, sent = sum(view.nbytes for view in views), [0], 0
     for index, view in enumerate(views, 1):
         sent += view.nbytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from .. import bulk, retention
 from ..errors import Damaged
@@ -23,8 +24,24 @@ def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Che
     return [shelf.checkpoint(each.name) for each in facts if each.name not in kept]
 
 
+class Plan(NamedTuple):
+    doomed: list[Checkpoint]
+    needed: list[Checkpoint]  # that stay, and are read back before
+
+
+def plan(shelf: Shelf, rule: Rule, spared: Collection[str]) -> Plan:
+    """What goes, and what has to be whole before it does: the newest that stays, and the `spared`."""
+    doomed = prunable(shelf, rule, spared)
+    goes = {checkpoint.path.name for checkpoint in doomed}
+    stay = [checkpoint for checkpoint in shelf.checkpoints() if checkpoint.path.name not in goes]
+    return Plan(doomed, [each for each in stay if each is stay[-1] or each.path.name in spared])
+
+
 def verify(
-    attempt: Attempt, checkpoints: Sequence[Checkpoint], sharing: Sharing, before_each: Callable[[], None]
+    attempt: Attempt,
+    checkpoints: Sequence[Checkpoint],
+    sharing: Sharing,
+    before_each: Callable[[], None] = lambda: None,
 ) -> None:
     """Read them back from the medium. What `before_each` of their parts raises ends it.
 

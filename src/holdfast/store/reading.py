@@ -389,6 +389,12 @@ def open_plain(path: Path) -> int:
         raise Damaged(f"{path}: the file is missing") from error
 
 
+def whole(path: Path) -> bytes:
+    """All of a small file."""
+    with open(open_plain(path), "rb", buffering=0) as file:
+        return file.readall()
+
+
 def forget(path: Path) -> None:
     """Ask that the next read of `path` comes from the medium."""
     with suppress(FileNotFoundError, disk.NotPlain):

@@ -29,10 +29,12 @@ class Shard(NamedTuple):
     header: bytes
 
 
-def layout(leaves: Mapping[str, Block], steady: Collection[str] = (), taken: Collection[str] = ()) -> list[Shard]:
+def layout(
+    leaves: Mapping[str, Block], steady: Collection[str] = (), taken: Collection[str] = (), prefix: str = ""
+) -> list[Shard]:
     """Which leaf goes into which file: `model/fc.weight` is the tensor `fc.weight` of model.safetensors.
 
-    Leaves that are `steady` lie in files of their own; no file gets a name that is `taken`.
+    Leaves that are `steady` lie in files of their own; no file gets a name that is `taken`, each begins with `prefix`.
     """
     tops: dict[str, list[tuple[str, str]]] = {}
     for key in leaves:
@@ -50,8 +52,8 @@ def layout(leaves: Mapping[str, Block], steady: Collection[str] = (), taken: Col
         if sum(leaves[key].data.nbytes for key, _ in apart) < LINK_BYTES:
             apart = []
         rest = [member for member in members if not apart or member[0] not in steady]
-        shards += _named(stem, list(_packed(rest, leaves)), names, leaves)
-        shards += _named(f"{stem}-steady", list(_packed(apart, leaves)), names, leaves)
+        shards += _named(prefix + stem, list(_packed(rest, leaves)), names, leaves)
+        shards += _named(f"{prefix}{stem}-steady", list(_packed(apart, leaves)), names, leaves)
     return shards
 
 

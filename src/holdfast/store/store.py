@@ -12,9 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from .. import bulk, disk, retention
 from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from ..provenance import document
+from ..ranks import ALONE, Ranks
 from ..rules import Best, Rule, Whole, parts
 from ..state import tree
 from ..state.codec import Block, uncollected
@@ -27,8 +30,9 @@ from .files import make_durable
 from .format import MANIFEST, Manifest, Name
 from .locate import require_run
 from .shards import Abandoned, Staged, Stale
-from .sharing import Sharing
+from .sharing import Sharing, Unchanged
 from .shelf import Shelf
+from .together import Seal, Together, appear, claim
 
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
@@ -53,6 +57,9 @@ class Store:
 
     Reading needs no permission and no care: other processes may save meanwhile. The first write claims the run; a
     second writer is refused by name while the first may live. Threads may share a store: they write in turn.
+
+    Of several `ranks` each has a store of its own with the same root. They claim and save together: a checkpoint holds
+    what every one of them gave, and what fails on one fails on all. What else is written, rank 0 writes.
     """
 
     def __init__(
@@ -62,12 +69,14 @@ class Store:
         keep: Rule | None = None,
         take_over: bool = False,
         whole: Whole = Whole(),  # noqa: B008  a frozen value
+        ranks: Ranks = ALONE,
     ) -> None:
         self.root = Path(root).absolute()  # the caller may change its directory
         if not isinstance(whole, Whole):
             raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
         require_run(self.root)
         self.keep = keep
+        self.ranks = ranks.twin("store")  # claims and saves may run beside what else the ranks say
         self.attempt: Attempt | None = None
         self.parent: str | None = None
         self._shelf = Shelf(self.root)
@@ -158,16 +167,20 @@ class Store:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def claim(self) -> Attempt:
-        """Become the run's owner, if this store is not yet.
+        """Become the run's owner, if this store is not yet; of several ranks all do, together.
 
         Raises:
-            UsageError: another attempt lives, or may live.
+            UsageError: another attempt lives, or may live; or a rank sees another directory than rank 0.
         """
         if self.attempt is None:
-            with self._turn, _writing(self.root):
+            with self._turn:
                 if self.attempt is None:  # still
-                    self.attempt = attempts.claim(self.root, take_over=self._take_over)
+                    self.attempt = claim(self.ranks, self.root, self._claimed)
         return self.attempt
+
+    def _claimed(self) -> Attempt:
+        with _writing(self.root):
+            return attempts.claim(self.root, take_over=self._take_over)
 
     def close(self) -> None:
         """Give the run back: the next writer need not ask whether this one lives."""
@@ -205,7 +218,8 @@ class Store:
         """
         with uncollected():
             flat = tree.flatten(state)
-            unchanged = self._sharing.unchanged(flat.leaves, self.parent)
+            alone = self.ranks.alone
+            unchanged = self._sharing.unchanged(flat.leaves, self.parent) if alone else Unchanged(set(), [])
             linked, links = unchanged.linked, unchanged.links
             fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
             plan = shards.layout(fresh, unchanged.leaves - linked, {link.name for link in links})
@@ -217,7 +231,7 @@ class Store:
 
     def may_link(self, keys: Collection[str]) -> bool:
         """Whether the next save looks at one of these leaves to see if it is unchanged."""
-        return self.parent is not None and self._sharing.looks_at(keys, self.parent)
+        return self.ranks.alone and self.parent is not None and self._sharing.looks_at(keys, self.parent)
 
     def commit(
         self,
@@ -240,6 +254,8 @@ class Store:
         facts = facts or Facts()
         name = _name(step, facts.phase)
         attempt = self.claim()
+        if not self.ranks.alone:
+            return self._commit_together(staged, name, facts, before_each, before_last, leave)
 
         def fill(partial: Path) -> Manifest:
             files: dict[str, format.File] = {}
@@ -274,6 +290,37 @@ class Store:
                 self._apply_rule(name, leave)
             return checkpoint
 
+    def _commit_together(
+        self,
+        staged: Staged,
+        name: Name,
+        facts: Facts,
+        before_each: Callable[[], None],
+        before_last: Callable[[], None],
+        leave: Callable[[], int],
+    ) -> Checkpoint:
+        attempt, path = self.claim(), self.root / "checkpoints" / str(name)
+        save, lead = Together(self.ranks, attempt, name), self.ranks.rank == 0
+        with self._turn:
+            try:
+                with save.phase("beginning"):
+                    if lead:
+                        self._begin(attempt, name)
+                plan = save.plan(staged, self._require_space)
+                seals = save.write(plan, before_each, before_last)
+                with save.phase("commit"):
+                    if lead:
+                        self._finish(
+                            attempt, name, save.partial, lambda _: self._sealed(name, facts, seals, staged.tree)
+                        )
+            except Exception:
+                if lead:
+                    attempts.clean_up(save.partial)
+                raise
+            self.parent = str(name)
+            self._apply_rule_together(save, Checkpoint(path), leave)
+        return Checkpoint(path)
+
     @contextmanager
     def directory(
         self, *, step: int, metrics: Mapping[str, Any] | None = None, note: str | None = None
@@ -285,6 +332,8 @@ class Store:
 
         When the block raises, nothing was saved.
         """
+        if not self.ranks.alone:
+            raise UsageError("a directory is one process's to save: use a Store without ranks=, on one of them")
         name, facts = _name(step, "step"), Facts(metrics=metrics or {}, note=note)
         attempt = self.claim()
         partial = self._begin(attempt, name)
@@ -302,11 +351,15 @@ class Store:
         Raises:
             Damaged: one of these is not what was committed; it is pinned all the same.
         """
+        if self.ranks.rank:
+            return
         checkpoint = self[step]
         with _writing(self.root):
             pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
+        if self.ranks.rank:
+            return
         name = self[step].path.name
         with _writing(self.root):
             pins.unpin(self.root, name)
@@ -323,11 +376,15 @@ class Store:
         Raises:
             Damaged: the newest is not whole on the medium; nothing was removed.
         """
-        return self._prune(rule, spared=())
+        if not self.ranks.alone:
+            self.claim()  # together; what follows is rank 0's alone
+        return self._prune(rule, spared=()) if self.ranks.rank == 0 else []
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name."""
+        """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name. Rank 0 does."""
         attempt = self.claim()
+        if self.ranks.rank:
+            return checkpoint.path
         with self._acting(attempt, "move a checkpoint to quarantine"):
             self._sharing.forget()
             path = attempts.set_aside(attempt, checkpoint.path, why)
@@ -367,7 +424,8 @@ class Store:
                 raise
             self.parent = str(name)
             self._point()
-            self._sharing.remember(path, manifest)
+            if manifest.ranks is None:
+                self._sharing.remember(path, manifest)
         return Checkpoint(path)
 
     def _apply_rule(self, name: Name, leave: Callable[[], int] = lambda: 0) -> None:
@@ -375,6 +433,30 @@ class Store:
         if self.keep is not None:
             with suppress(Abandoned):
                 self._prune(self.keep, spared=(str(name),), leave=leave)
+
+    def _apply_rule_together(self, save: Together, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
+        """As `_apply_rule`; each rank reads back from the medium what it wrote."""
+        attempt, lead = self.claim(), self.ranks.rank == 0
+        plan = pruning.Plan([], [])
+        with save.phase("rule"):
+            if lead and self.keep is not None:
+                plan = pruning.plan(self._shelf, self.keep, {checkpoint.path.name})
+        if not self.ranks.announce("rule", b"prune" if len(plan.doomed) > leave() else b""):
+            return
+        with save.phase("reading back"):
+            appear(checkpoint.path)
+            pruning.verify(attempt, [checkpoint.as_rank(self.ranks.rank)], self._sharing)
+            others = [each for each in plan.needed if each.path != checkpoint.path]
+            pruning.verify(attempt, others, self._sharing)
+        with save.phase("pruning"):
+            if lead:
+                pruning.discard(attempt, plan.doomed)
+                self._point()
+
+    def _sealed(self, name: Name, facts: Facts, seals: list[Seal], body: Any) -> Manifest:
+        files = {seal.entry.part: seal.file for seal in seals}
+        manifest = self._manifest(name, facts, files, {}, body)
+        return msgspec.structs.replace(manifest, ranks=[seal.entry for seal in seals])
 
     def _manifest(
         self, name: Name, facts: Facts, files: dict[str, format.File], leaves: dict[str, format.Leaf], body: Any
@@ -429,22 +511,17 @@ class Store:
             return []
         attempt = self.claim()
         with self._acting(attempt, "prune"):
-            doomed = pruning.prunable(
-                self._shelf, rule, spared
-            )  # looked up as the owner: before, another might have been at work
-            if not doomed:
+            plan = pruning.plan(self._shelf, rule, spared)  # as the owner: before, another might have been at work
+            if not plan.doomed:
                 return []
 
             def still_wanted() -> None:
-                if len(doomed) <= leave():
+                if len(plan.doomed) <= leave():
                     raise Abandoned
 
             still_wanted()
-            goes = {checkpoint.path.name for checkpoint in doomed}
-            stay = [checkpoint for checkpoint in self.checkpoints() if checkpoint.path.name not in goes]
-            needed = [checkpoint for checkpoint in stay if checkpoint is stay[-1] or checkpoint.path.name in spared]
-            pruning.verify(attempt, needed, self._sharing, still_wanted)
-            removed = pruning.discard(attempt, doomed)
+            pruning.verify(attempt, plan.needed, self._sharing, still_wanted)
+            removed = pruning.discard(attempt, plan.doomed)
             self._point()
             return removed
 

@@ -14,7 +14,8 @@ import msgspec
 from ..errors import Damaged, NotFound, UsageError
 from ..state.codec import ITEMSIZE, SAFETENSORS
 from . import nodes
-from .checkpoint import Checkpoint, StoredLeaf
+from .checkpoint import Checkpoint
+from .stored import Stored
 
 # Source: numpy.lib.format, version 1.0, and the array interface's type strings.
 _NPY = {
@@ -41,7 +42,7 @@ class Tensor(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    leaf: StoredLeaf
+    leaf: Stored
     view: Mapping[str, Any] | None
 
     @property
@@ -109,7 +110,7 @@ def _other_values(node: Any) -> Iterator[Any]:
         yield from _other_values(member)
 
 
-def _view_facts(leaf: StoredLeaf, view: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+def _view_facts(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
     """A view's dtype and shape, when all of it lies within its leaf.
 
     Raises:

@@ -1,0 +1,86 @@
+"""Boxes: rectangular pieces of a leaf, and where their bytes lie in the whole. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+_MOST_PAIRS = 1 << 22  # looked at where pieces lie in no grid
+
+
+class Box(NamedTuple):
+    """Items `at` to `at + shape` of a leaf, in each dimension."""
+
+    at: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def volume(self) -> int:
+        return math.prod(self.shape)
+
+
+class Stretch(NamedTuple):
+    """Bytes of a box that lie together in the whole, too."""
+
+    start: int  # in the whole
+    offset: int  # in the box
+    size: int
+
+
+def stretches(whole: Sequence[int], box: Box, itemsize: int) -> Iterator[Stretch]:
+    """The bytes of `box`, in C order, and where they lie in a leaf of the shape `whole`; as few as there can be."""
+    if box.volume == 0:
+        return
+    last = len(whole)  # dimensions from here on are covered whole, or by one item of all before
+    while last and box.shape[last - 1] == whole[last - 1]:
+        last -= 1
+    size = itemsize * math.prod(box.shape[max(0, last - 1) :])
+    steps = [itemsize * math.prod(whole[axis + 1 :]) for axis in range(len(whole))]
+    begin = sum(at * step for at, step in zip(box.at, steps, strict=True))
+    offset = 0
+    for index in itertools.product(*map(range, box.shape[: max(0, last - 1)])):
+        yield Stretch(begin + sum(at * step for at, step in zip(index, steps, strict=False)), offset, size)
+        offset += size
+
+
+def is_tiled(whole: Sequence[int], boxes: Sequence[Box]) -> bool:
+    """Whether every item of `whole` is in exactly one of `boxes`."""
+    inside = all(
+        len(box.at) == len(box.shape) == len(whole)
+        and all(0 <= at <= at + extent <= most for at, extent, most in zip(box.at, box.shape, whole, strict=True))
+        for box in boxes
+    )
+    if not inside or sum(box.volume for box in boxes) != math.prod(whole):
+        return False
+    full = [box for box in boxes if box.volume]
+    return _in_grid(whole, full, 0) or _apart(full)
+
+
+def _in_grid(whole: Sequence[int], boxes: Sequence[Box], axis: int) -> bool:
+    """Whether they follow on each other without a gap along this axis, and those side by side do along the next."""
+    if axis == len(whole):
+        return len(boxes) == 1
+    rows: dict[tuple[int, int], list[Box]] = {}
+    for box in boxes:
+        rows.setdefault((box.at[axis], box.shape[axis]), []).append(box)
+    end = 0
+    for at, extent in sorted(rows):
+        if at != end:
+            return False
+        end += extent
+    return end == whole[axis] and all(_in_grid(whole, row, axis + 1) for row in rows.values())
+
+
+def _apart(boxes: Sequence[Box]) -> bool:
+    if len(boxes) ** 2 > 2 * _MOST_PAIRS:
+        return False
+    return not any(_meet(a, b) for a, b in itertools.combinations(boxes, 2))
+
+
+def _meet(a: Box, b: Box) -> bool:
+    return all(
+        max(start, other) < min(start + extent, other + size)
+        for start, extent, other, size in zip(a.at, a.shape, b.at, b.shape, strict=True)
+    )

@@ -1,0 +1,194 @@
+"""Parts: what each rank wrote of a checkpoint, as a file of its own says that the manifest names; and whose leaf is whose.
+
+What all ranks have alike stands under its own key, in the part of whichever rank wrote it; so does what rank 0 has in a
+way of its own. What another rank has in its own way, and every piece of a divided leaf, stands under `@<rank>/<key>`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import Damaged
+from . import format, reading
+from .format import File, Leaf, Manifest
+from .stored import Piece, Stored, StoredLeaf, StoredPieces, check_piece, is_piece
+
+AS_RANK_0 = "rank"  # tag of a top-level member, in another rank's tree, that is as rank 0's
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one rank wrote, and in what its tree is not rank 0's."""
+
+    rank: int
+    files: dict[str, File]
+    leaves: dict[str, Leaf]
+    tree: list[Any] = []  # none, or one
+
+
+def prefix(rank: int) -> str:
+    """With what the names of a rank's shards begin."""
+    return format.part_name(rank).removesuffix(".json") + "-"
+
+
+def own_key(rank: int, key: str) -> str:
+    """The key of what is one rank's own; no key of a state begins so."""
+    return f"@{rank}/{key}"
+
+
+def encode(part: Part) -> bytes:
+    return b"{\n" + format.field_lines(msgspec.structs.asdict(part)) + b"\n}\n"
+
+
+def entry(data: bytes) -> File:
+    """What the manifest says of a part's file."""
+    return File(len(data), _digest(data))
+
+
+def _digest(data: bytes) -> str:
+    starts = range(0, len(data), format.BLOCK_BYTES)
+    return format.joined_digest(format.digest(data[start : start + format.BLOCK_BYTES]) for start in starts)
+
+
+def decode(data: bytes, root: Manifest, rank: int, where: object) -> Part:
+    """Read a part that may be damaged, foreign or hostile.
+
+    Raises:
+        Damaged: it is not what the manifest names, or contradicts itself.
+    """
+    said = (root.ranks or [])[rank]
+    if entry(data) != root.files[said.part]:
+        raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
+    try:
+        part = msgspec.json.decode(data, type=Part)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"{where}: {error}") from error
+    _check(part, said, rank, where)
+    return part
+
+
+def _check(part: Part, said: format.PartEntry, rank: int, where: object) -> None:
+    format.check_files(part.files, where)
+    format.check_leaves(part.leaves, part.files, where)
+    begin, mine = prefix(rank), own_key(rank, "")
+    names = all(name.startswith(begin) and "/" not in name for name in part.files)
+    keys = all(key.startswith(mine) or not key.startswith("@") for key in part.leaves)
+    if part.rank != rank or len(part.tree) > 1 or not names or not keys:
+        raise Damaged(f"{where}: it is not the part of rank {rank}, or speaks of what is not that rank's")
+    if sum(file.size_bytes for file in part.files.values()) != said.size_bytes:
+        raise Damaged(f"{where}: its shards are not as long as the manifest says")
+    for key, leaf in part.leaves.items():
+        if is_piece(leaf):
+            if not key.startswith(mine):
+                raise Damaged(f"{where}: leaf {key!r} is a piece, and has the key of a whole one")
+            check_piece(leaf, where)
+
+
+class Parts:
+    """The parts of the checkpoint at `path`, each read when it is asked for."""
+
+    def __init__(self, path: Path, root: Manifest) -> None:
+        self.path, self.root = path, root
+        self._read: dict[int, Part] = {}
+        self._entries = root.ranks or []
+        self._writers = [rank for rank, said in enumerate(self._entries) if said.first is not None]
+        self._firsts = [self._entries[rank].first or "" for rank in self._writers]
+        self._paths: dict[str, Path] = {}  # of shards: many leaves share one
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, rank: int) -> Part:
+        """
+        Raises:
+            NotFound: there is no checkpoint any more.
+            Damaged: twice, the second time cold, the part was not what was written.
+        """
+        found = self._read.get(rank)
+        if found is None:
+            path = self.path_of(rank)
+            found = reading.twice(path, lambda: decode(reading.whole(path), self.root, rank, path))
+            self._read[rank] = found
+        return found
+
+    def __iter__(self) -> Iterator[Part]:
+        return (self[rank] for rank in range(len(self)))
+
+    def path_of(self, rank: int) -> Path:
+        return self.path / self._entries[rank].part
+
+    def merged(self, ranks: Iterable[int] | None = None) -> Manifest:
+        """The manifest with the files and leaves of all parts, or of those of some ranks."""
+        chosen = list(self) if ranks is None else [self[rank] for rank in ranks]
+        files, leaves = dict[str, File](), dict[str, Leaf]()
+        for part in chosen:
+            files[self._entries[part.rank].part] = self.root.files[self._entries[part.rank].part]
+            files.update(part.files)
+            leaves.update(part.leaves)
+        if len(leaves) != sum(len(part.leaves) for part in chosen):
+            raise Damaged(f"{self.path}: two ranks say that they wrote the same leaf")
+        return msgspec.structs.replace(self.root, files=files, leaves=leaves)
+
+    def tree(self, rank: int) -> Any:
+        """The state's structure as that rank saved it.
+
+        Raises:
+            Damaged: it refers to what rank 0's lacks.
+        """
+        own, first = self[rank].tree if rank else [], self.root.tree
+        if not own:
+            return first
+        members = top(own[0])
+        if members is None:
+            return own[0]
+        known = top(first) or {}
+        try:
+            return {"dict": {name: known[name] if is_as_rank_0(node) else node for name, node in members.items()}}
+        except KeyError as error:
+            raise Damaged(f"{self.path}: the tree of rank {rank} refers to {error}, which rank 0's lacks") from None
+
+    def leaf(self, key: str, rank: int) -> Stored | None:
+        """A handle on that leaf as the rank saved it; None: there is none. Few parts are read for it."""
+        own = self[rank].leaves.get(own_key(rank, key))
+        if own is not None:
+            return self._pieces(key, own, rank) if is_piece(own) else self._stored(key, own)
+        plain = self[0].leaves.get(key)
+        if plain is None and (place := bisect_right(self._firsts, key)):
+            plain = self[self._writers[place - 1]].leaves.get(key)
+        if plain is not None:
+            return self._stored(key, plain)
+        for other in range(len(self)):  # a rank whose piece is empty, or another's, too
+            found = self[other].leaves.get(own_key(other, key))
+            if found is not None and is_piece(found):
+                return self._pieces(key, found, None)
+        return None
+
+    def _pieces(self, key: str, facts: Leaf, rank: int | None) -> StoredPieces:
+        def find() -> list[Piece]:
+            held = ((other, self[other].leaves.get(own_key(other, key))) for other in range(len(self)))
+            return [self._piece(key, other, found) for other, found in held if found is not None and is_piece(found)]
+
+        return StoredPieces(key, facts, None if rank is None else self._piece(key, rank, facts), find)
+
+    def _piece(self, key: str, rank: int, found: Leaf) -> Piece:
+        return Piece(tuple(found.attrs["at"]), self._stored(own_key(rank, key), found))
+
+    def _stored(self, key: str, found: Leaf) -> StoredLeaf:
+        path = self._paths.get(found.shard)
+        if path is None:
+            path = self._paths[found.shard] = self.path / found.shard
+        return StoredLeaf(path, key, found)
+
+
+def top(tree: Any) -> Mapping[str, Any] | None:
+    """The members of a tree that is a mapping with string keys; None: it is not."""
+    body = tree.get("dict") if isinstance(tree, dict) else None
+    return body if isinstance(body, dict) else None
+
+
+def is_as_rank_0(node: Any) -> bool:
+    return isinstance(node, dict) and AS_RANK_0 in node

@@ -1,0 +1,186 @@
+"""Stored leaves: handles on what lies in shards, in one piece or in several. Their bytes are read, and checked, when asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import Damaged
+from ..pages import Data, put
+from ..state.codec import ITEMSIZE
+from . import reading
+from .boxes import Box, is_tiled, stretches
+from .format import Leaf
+
+
+class StoredLeaf:
+    """One leaf on the disk. Every read is checked against its digest, and once more cold before it counts as damage."""
+
+    __slots__ = ("attrs", "digest", "dtype", "key", "kind", "offset", "path", "shape", "size_bytes")
+
+    def __init__(self, path: Path, key: str, entry: Leaf) -> None:
+        self.path, self.key, self.offset = path, key, entry.offset
+        self.kind, self.dtype, self.shape, self.attrs = entry.kind, entry.dtype, entry.shape, entry.attrs
+        self.size_bytes, self.digest = entry.size_bytes, entry.digest
+
+    def read(self) -> bytearray:
+        """Its bytes, in fresh memory.
+
+        Raises:
+            Damaged: they differ from what was committed.
+        """
+        data = bytearray(self.size_bytes)
+        self.read_into(memoryview(data))
+        return data
+
+    def read_into(self, target: memoryview) -> None:
+        """Fill `target`, writable memory of `size_bytes` bytes, straight from the file."""
+        reading.fill([(self, target)])
+
+    @staticmethod
+    def read_all(wanted: Sequence[tuple[Stored, Data]]) -> None:
+        """As `read_into`, many at once."""
+        _read_all(wanted)
+
+    def sound(self) -> bool:
+        """Whether its bytes are what was committed."""
+        return not any(True for _ in reading.damaged([self], cold=False))
+
+
+class Piece(NamedTuple):
+    """A rectangular part of a leaf, from the item `at` on, as one rank wrote it."""
+
+    at: tuple[int, ...]
+    leaf: StoredLeaf
+
+    @property
+    def box(self) -> Box:
+        return Box(self.at, tuple(self.leaf.shape))
+
+
+class StoredPieces:
+    """A leaf that several ranks hold, and wrote, in pieces; it reads like one that was never divided.
+
+    `shape` is that of the whole. `own`: the piece of the rank as which the checkpoint is read, where it wrote one; the
+    others are looked up when `pieces` is asked for.
+    """
+
+    __slots__ = ("_find", "_pieces", "attrs", "dtype", "key", "kind", "own", "shape")
+
+    def __init__(self, key: str, facts: Leaf, own: Piece | None, find: Callable[[], Sequence[Piece]]) -> None:
+        self.key, self.kind, self.dtype, self.own = key, facts.kind, facts.dtype, own
+        self.shape: tuple[int, ...] = tuple(facts.attrs["of"])
+        self.attrs: Mapping[str, Any] = {name: value for name, value in facts.attrs.items() if name not in ("of", "at")}
+        self._find, self._pieces = find, tuple[Piece, ...]()
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """All of them: every item of the leaf is in exactly one.
+
+        Raises:
+            Damaged: it is not.
+        """
+        if not self._pieces:
+            found = tuple(self._find())
+            alike = {(piece.leaf.kind, piece.leaf.dtype, tuple(piece.leaf.attrs["of"])) for piece in found}
+            item = ITEMSIZE.get(self.dtype, 0)
+            fit = all(piece.leaf.size_bytes == item * piece.box.volume for piece in found)
+            if alike != {(self.kind, self.dtype, self.shape)} or not fit or not item:
+                raise Damaged(f"leaf {self.key!r}: its pieces are not of one leaf")
+            if not is_tiled(self.shape, [piece.box for piece in found]):
+                raise Damaged(f"leaf {self.key!r}: its pieces overlap, or leave holes")
+            self._pieces = found
+        return self._pieces
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole."""
+        return sum(piece.leaf.size_bytes for piece in self.pieces)
+
+    def read(self) -> bytearray:
+        """The bytes of the whole, in fresh memory.
+
+        Raises:
+            Damaged: a piece differs from what was committed, or they do not make a whole.
+        """
+        data = bytearray(self.size_bytes)
+        self.read_into(memoryview(data))
+        return data
+
+    def read_into(self, target: memoryview) -> None:
+        """Fill `target`, writable memory of `size_bytes` bytes; each piece is read whole, and checked."""
+        _read_all([(self, target)])
+
+    @staticmethod
+    def read_all(wanted: Sequence[tuple[Stored, Data]]) -> None:
+        """As `read_into`, many at once."""
+        _read_all(wanted)
+
+    def sound(self) -> bool:
+        """Whether its bytes are what was committed."""
+        return not any(True for _ in reading.damaged([piece.leaf for piece in self.pieces], cold=False))
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+
+Stored = StoredLeaf | StoredPieces
+
+
+def _read_all(wanted: Sequence[tuple[Stored, Data]]) -> None:
+    """What lies in one stretch goes straight into its place, all at once; other pieces are read, and then laid out."""
+    straight: list[tuple[StoredLeaf, Data]] = []
+    scattered: list[tuple[StoredPieces, Data]] = []
+    for stored, data in wanted:
+        if isinstance(stored, StoredLeaf):
+            straight.append((stored, data))
+        elif (places := _in_one_stretch(stored)) is not None:
+            straight += [(leaf, data[start : start + leaf.size_bytes]) for leaf, start in places]
+        else:
+            scattered.append((stored, data))
+    reading.fill(straight)
+    for stored, data in scattered:
+        _lay_out(stored, data)
+
+
+def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
+    """Its pieces and where they begin in the whole, when each lies there in one stretch."""
+    places = []
+    for piece in stored.pieces:
+        if piece.leaf.size_bytes == 0:
+            continue
+        found = stretches(stored.shape, piece.box, stored.itemsize)
+        first = next(found)
+        if first.size != piece.leaf.size_bytes:
+            return None
+        places.append((piece.leaf, first.start))
+    return places
+
+
+def _lay_out(stored: StoredPieces, data: Data) -> None:
+    """One piece after another: besides the target there is memory of one of them, and of the whole if that is distant."""
+    target = data if isinstance(data, memoryview) else memoryview(bytearray(stored.size_bytes))
+    for piece in stored.pieces:
+        source = memoryview(piece.leaf.read())
+        for start, offset, size in stretches(stored.shape, piece.box, stored.itemsize):
+            target[start : start + size] = source[offset : offset + size]
+    if target is not data:
+        put(data, target)
+
+
+def is_piece(entry: Leaf) -> bool:
+    """Whether it is one of several pieces of a leaf."""
+    return "of" in entry.attrs
+
+
+def check_piece(entry: Leaf, where: object) -> None:
+    """Raise Damaged unless a piece says where it lies, and lies there."""
+    of, at, shape = entry.attrs.get("of"), entry.attrs.get("at"), entry.shape
+    plain = all(isinstance(each, list) and all(type(n) is int and n >= 0 for n in each) for each in (of, at))
+    if not plain or not len(of or ()) == len(at or ()) == len(shape) or math.prod(of or ()) >= 2**62:
+        raise Damaged(f"{where}: a piece says that it lies at {at!r} of {of!r}")
+    if any(start + extent > most for start, extent, most in zip(at or (), shape, of or (), strict=True)):
+        raise Damaged(f"{where}: a piece of {list(shape)} at {at!r} is not inside {of!r}")
