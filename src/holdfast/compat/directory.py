@@ -92,7 +92,7 @@ class AtomicDirectory:
             settle(self._shelf.root / mine.name)
         names = [name.decode() for name in self._ranks.agree("the directory to finish", mine.name.encode())]
         if len(set(names)) > 1:
-            raise UsageError(f"one directory is to become the latest, and {told('gave', names)}")
+            raise UsageError(f"one directory is to become the latest, and {told('it', names)}")
         self._master_says("finish a checkpoint", lambda: self._publish(mine))
 
     def atomic_symlink(self, checkpoint_directory: str | Path) -> None:
@@ -207,9 +207,7 @@ def _of_one_mind(words: Sequence[dict[str, Any]]) -> None:
     for option in ("strategy", "name", "keep_last"):
         said = [word.get(option) for word in words]
         if len(set(said)) > 1:
-            raise UsageError(
-                f"AtomicDirectory needs the same arguments on every rank, and {told(f'say {option}=', said)}"
-            )
+            raise UsageError(f"AtomicDirectory needs the same arguments on every rank, and {told(option, said)}")
 
 
 def _master(words: Sequence[dict[str, Any]]) -> int:

@@ -50,10 +50,10 @@ def numbers(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def told(verb: str, said: Sequence[Any]) -> str:
-    """`ranks 0, 2 <verb> 'a'; rank 1 <verb> 'b'`."""
-    distinct = {repr(value): [rank for rank, other in enumerate(said) if other == value] for value in said}
-    return "; ".join(f"{numbers(ranks)} {verb} {value}" for value, ranks in distinct.items())
+def told(what: str, said: Sequence[Any]) -> str:
+    """`<what> is 'a' on ranks 0, 2 and 'b' on rank 1`."""
+    who = {repr(value): [rank for rank, other in enumerate(said) if other == value] for value in said}
+    return f"{what} is " + " and ".join(f"{value} on {numbers(ranks)}" for value, ranks in who.items())
 
 
 class _Keys:

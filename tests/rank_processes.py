@@ -1,0 +1,52 @@
+"""Ranks that are real processes in a gloo process group of torch's; their store lives here, as torchrun's does in its agent."""
+
+import os
+import traceback
+from multiprocessing import Pipe, get_context
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+
+class Outcome(NamedTuple):
+    """What became of one rank: `exit_code` is negative when a signal ended it, and then there is no value and no error."""
+
+    value: Any
+    error: str  # "UsageError: what it says"
+    exit_code: int
+
+
+def everywhere(world, work, *, timeout_s=30.0):
+    """What `work(rank)` came to on each of so many forked processes, which are one process group."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    running = []
+    for rank in range(world):
+        hear, say = Pipe(duplex=False)
+        process = get_context("fork").Process(target=_rank, args=(rank, world, store.port, timeout_s, work, say))
+        process.start()
+        say.close()
+        running.append((process, hear))
+    return [_outcome(process, hear) for process, hear in running]
+
+
+def _rank(rank, world, port, timeout_s, work, say):
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "HOLDFAST_RANKS_TIMEOUT_S": str(timeout_s)}
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    try:
+        said = (work(rank), "")
+    except Exception as error:
+        traceback.print_exc()
+        said = (None, f"{type(error).__name__}: {error}")
+    say.send(said)
+    os._exit(0)  # no good-bye to the others, who may wait for words of ours
+
+
+def _outcome(process, hear):
+    try:
+        value, error = hear.recv()
+    except EOFError:
+        value, error = None, ""
+    process.join()
+    return Outcome(value, error, process.exitcode)
