@@ -1,0 +1,235 @@
+"""Metrics of many ranks: sums and weighted means, over the ranks, over the steps of an epoch, and over its interruptions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Self
+
+import msgspec
+import torch
+from torch import Tensor, distributed
+
+from ..errors import UsageError
+from .world import is_grouped
+
+
+@dataclass
+class Sum:
+    """What was added up of one metric."""
+
+    mean: bool  # each value counts with its weight, and the sum is divided by theirs
+    total: Any = 0.0  # a number, or a tensor that has not been asked for its value yet
+    weight: Any = 0.0
+    count: float = 0.0
+
+    def add(self, total: Any, weight: Any, count: float = 1.0) -> None:
+        self.total, self.weight, self.count = _plus(self.total, total), _plus(self.weight, weight), self.count + count
+
+    @property
+    def value(self) -> float:
+        if not self.mean:
+            return float(self.total)
+        return float(self.total) / float(self.weight) if self.weight else float("nan")
+
+
+Sums = dict[str, Sum]
+
+
+class MetricsTracker:
+    """Adds up numbers of each rank, and, when asked, of all ranks.
+
+        metrics = MetricsTracker()
+        for epoch in run.epochs(10):
+            for x, y in run.batches(loader):
+                ...
+                metrics.update({"seen": len(x)}).update({"loss": loss}, weight=len(x))
+                run.log(**metrics.reduce().local)
+                metrics.reset_local()
+            metrics.end_epoch()
+
+    `local`: since the last `reset_local`; of all ranks once they have called `reduce`, of this one before.
+    `agg`: what all ranks have reduced since the epoch began. `epoch_reports`: what it was at the end of each epoch.
+    The two read as mappings in which a metric that nobody has updated is 0.0.
+
+    Values may be tensors on any device; none is waited for before `reduce` or a look at `local`. Sums are of 64 bits.
+    `reduce` is a collective: all ranks call it, in whatever order each of them has updated whichever metrics.
+    Tracked by a `Run` it goes on where it was; what was updated and not reduced when the state was saved is not kept.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        self.epoch_reports: list[dict[str, float]] = []
+        self._group = group
+        self._fresh: Sums = {}  # of this rank, not reduced yet
+        self._local: Sums = {}
+        self._agg: Sums = {}
+        self._known: dict[str, bool] = {}  # metrics that all ranks know of: whether it is a mean
+
+    @property
+    def local(self) -> Mapping[str, float]:
+        return _values(_joined(self._local, self._fresh))
+
+    @property
+    def agg(self) -> Mapping[str, float]:
+        return _values(self._agg)
+
+    def update(self, metrics: Mapping[str, Any], weight: Any = None) -> Self:
+        """Add each number to the sum of its name; with `weight`, to a mean in which it counts so much.
+
+        Raises:
+            UsageError: a value is not one number, or a metric is a sum here and a mean there.
+        """
+        for name, value in metrics.items():
+            mean = weight is not None
+            known = next(
+                (s.mean for s in (self._fresh.get(name), self._agg.get(name)) if s), self._known.get(name, mean)
+            )
+            if known != mean:
+                raise UsageError(f"metric {name!r} is a {_kind(known)}: it cannot be a {_kind(mean)} as well")
+            number = _number(name, value)
+            counts = _number(f"{name}'s weight", weight) if mean else 0.0
+            self._fresh.setdefault(name, Sum(mean)).add(number * counts if mean else number, counts)
+        return self
+
+    def reduce(self) -> Self:
+        """Add up what all ranks have updated since they last did; nothing counts twice.
+
+        Raises:
+            UsageError: a metric is a sum on one rank and a mean on another.
+        """
+        several = is_grouped() and distributed.get_world_size(self._group) > 1
+        fresh = self._over_ranks() if several else _plain(self._fresh)
+        self._local, self._agg, self._fresh = _joined(self._local, fresh), _joined(self._agg, fresh), {}
+        return self
+
+    def reset_local(self) -> Self:
+        """Begin `local` anew; what was updated and not reduced is left out."""
+        self._local, self._fresh = {}, {}
+        return self
+
+    def end_epoch(self) -> Self:
+        """Put what `agg` is now at the end of `epoch_reports`, and begin anew.
+
+        Raises:
+            UsageError: something was updated and not reduced.
+        """
+        if self._fresh:
+            raise UsageError(
+                f"end_epoch(): {', '.join(sorted(self._fresh))} was updated and not reduced: call reduce() on every rank"
+                " before it, or reset_local() to leave it out"
+            )
+        self.epoch_reports.append(dict(self.agg))
+        self._agg = {}
+        return self.reset_local()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is the same on every rank."""
+        return {
+            "epoch_reports": [dict(report) for report in self.epoch_reports],
+            "agg": {name: each.total for name, each in self._agg.items()},
+            "weights": {name: each.weight for name, each in self._agg.items() if each.mean},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        weights = state.get("weights", {})
+        self.epoch_reports = [dict(report) for report in state["epoch_reports"]]
+        self._agg = {
+            name: Sum(name in weights, float(total), float(weights.get(name, 0.0)), 1.0)
+            for name, total in state["agg"].items()
+        }
+        return self.reset_local()
+
+    def _over_ranks(self) -> Sums:
+        """The sums of all ranks. One collective, unless a rank has a metric that another has not heard of yet."""
+        device = _device(self._group)
+        news = self._fresh.keys() - self._known.keys()
+        packed = _packed(self._fresh, self._known, device, news=bool(news))
+        distributed.all_reduce(packed, group=self._group)
+        *flat, heard = packed.tolist()
+        if heard:
+            self._known = self._agreed(device)
+            return self._over_ranks()
+        found = zip(self._known.items(), flat[::3], flat[1::3], flat[2::3], strict=True)
+        return {name: Sum(mean, total, weight, count) for (name, mean), total, weight, count in found if count}
+
+    def _agreed(self, device: torch.device) -> dict[str, bool]:
+        """The metrics that any rank knows, in one order."""
+        mine = self._known | {name: each.mean for name, each in self._fresh.items()}
+        every = _everybodys(sorted(mine.items()), self._group, device)
+        found: dict[str, bool] = {}
+        for name, mean in sorted(pair for theirs in every for pair in theirs):
+            if found.setdefault(name, mean) != mean:
+                raise UsageError(f"metric {name!r} is a sum on one rank and a mean on another: weight= belongs to all")
+        return found
+
+
+def _packed(sums: Sums, names: Mapping[str, bool], device: torch.device, *, news: bool) -> Tensor:
+    """Three numbers for each name, and at the end whether there are others."""
+    numbers = [part for name in names for each in [sums.get(name, Sum(mean=False))] for part in _parts(each)]
+    exact = torch.float32 if device.type == "mps" else torch.float64
+    return torch.stack([torch.as_tensor(number, dtype=exact).to(device) for number in [*numbers, float(news)]])
+
+
+def _parts(each: Sum) -> tuple[Any, Any, float]:
+    return each.total, each.weight, each.count
+
+
+def _everybodys(mine: list[tuple[str, bool]], group: Any, device: torch.device) -> list[list[tuple[str, bool]]]:
+    """What each rank has, as JSON: all_gather_object would pickle it."""
+    data = torch.tensor(list(msgspec.json.encode(mine)), dtype=torch.uint8, device=device)
+    size = distributed.get_world_size(group)
+    lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(size)]
+    distributed.all_gather(lengths, torch.tensor([len(data)], device=device), group=group)
+    counts = [int(length) for length in lengths]
+    padded = torch.cat([data, data.new_zeros(max(counts) - len(data))])
+    theirs = [torch.zeros_like(padded) for _ in range(size)]
+    distributed.all_gather(theirs, padded, group=group)
+    texts = (bytes(each[:length].tolist()) for each, length in zip(theirs, counts, strict=True))
+    return [msgspec.json.decode(text, type=list[tuple[str, bool]]) for text in texts]
+
+
+def _device(group: Any) -> torch.device:
+    """Where the group's backend works: on the CPU if it can."""
+    kinds = [pair.split(":")[0] for pair in distributed.get_backend_config(group).split(",")]
+    return torch.device("cpu" if "cpu" in kinds else kinds[0])
+
+
+def _number(name: str, value: Any) -> Any:
+    """A float, or a tensor without shape that is one."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            raise UsageError(f"metric {name!r} is a tensor of shape {tuple(value.shape)}, not one number")
+        exact = torch.float32 if value.device.type == "mps" else torch.float64
+        return value.detach().to(exact).reshape(())
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"metric {name!r} is a {type(value).__name__}, not one number") from error
+
+
+def _plus(first: Any, second: Any) -> Any:
+    if isinstance(first, Tensor) and isinstance(second, Tensor) and first.device != second.device:
+        return float(first) + float(second)
+    return first + second
+
+
+def _joined(first: Sums, second: Sums) -> Sums:
+    """Both together, as numbers."""
+    found = _plain(first)
+    for name, each in _plain(second).items():
+        found.setdefault(name, Sum(each.mean)).add(*_parts(each))
+    return found
+
+
+def _plain(sums: Sums) -> Sums:
+    return {name: Sum(each.mean, float(each.total), float(each.weight), each.count) for name, each in sums.items()}
+
+
+def _values(sums: Sums) -> Mapping[str, float]:
+    return MappingProxyType(defaultdict(float, {name: each.value for name, each in sums.items()}))
+
+
+def _kind(mean: bool) -> str:
+    return "mean" if mean else "sum"
