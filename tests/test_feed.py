@@ -64,6 +64,7 @@ LOADERS = {
     "torchdata, workers": lambda: stateful(2),
     "torchdata, persistent": lambda: stateful(2, generator=3, persistent_workers=True),
 }
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("torchdata, workers", "torchdata, persistent")]
 
 
 def flat(batches):
@@ -88,7 +89,7 @@ def uninterrupted(make, epochs=3):
     return batches, positions
 
 
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("name", [*list(LOADERS)[:-2], *SLOW])
 def test_a_resume_at_any_batch_gives_the_rest(name):
     """A new process that opens a saved position sees the batches that were left, and then the same epochs."""
     expected, positions = uninterrupted(LOADERS[name])
