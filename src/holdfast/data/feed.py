@@ -23,7 +23,10 @@ from ..state import rng
 from .order import key
 
 # Facts of describe() that decide which samples a position means. The others (workers, ...) may change freely.
-MOVES = frozenset({"accumulate", "batch_size", "drop_last", "length", "loader", "order", "sampler", "seed", "shuffle"})
+MOVES = frozenset(
+    {"accumulate", "batch_size", "drop_last", "groups", "length", "loader", "order"}
+    | {"sampler", "seed", "shards", "shuffle"}
+)
 
 # The framework of a loader's class -> our module that knows its loaders: feed_for(loader, seed) -> Feed | None.
 FRAMEWORKS = {"torch": "holdfast.torch.loader"}

@@ -106,13 +106,23 @@ class Interruptible:
             raise Mismatch(f"this is no state of a sampler: it has {', '.join(map(str, state)) or 'nothing'}")
         if type(state["position"]) is not type(self._position()):
             raise Mismatch(f"this is the state of a sampler of another kind: its position is {state['position']!r}")
-        for name, value in self.describe().items():
-            if state.get(name) != value and (name != "shards" or state["position"]):
+        epoch, position, mine = state["epoch"], state["position"], self.describe()
+        dealt_anew = state.get("shards") != mine.get("shards")
+        if dealt_anew and _midway(position, state.get("length", 0)):
+            raise Mismatch(
+                f"epoch {epoch} was begun on the shards {state.get('shards')}, and these are {mine.get('shards')}: go on"
+                " with as many ranks as then, or from a state where an epoch begins"
+            )
+        for name in sorted(mine.keys() - ({"shards", "length"} if dealt_anew else set())):
+            if state.get(name) != mine[name]:
                 raise Mismatch(
-                    f"the sampler's {name} is {value!r}, in its saved state {state.get(name)!r}: make it the same again"
+                    f"the sampler's {name} is {mine[name]!r}, in its saved state {state.get(name)!r}: make it the same again"
                 )
-        self._begin(state["epoch"])
-        self._go(state["epoch"], state["position"])
+        if dealt_anew:
+            self._begin(epoch + 1 if position else epoch)
+        else:
+            self._begin(epoch)
+            self._go(epoch, position)
 
     @abstractmethod
     def _position(self) -> Any:
@@ -152,6 +162,11 @@ class Interruptible:
                 f"epoch {self.epoch} is over: begin the next one with set_epoch({self.epoch + 1}), or go through epochs"
                 " with sampler.in_epoch(epoch)"
             )
+
+
+def _midway(position: Any, length: int) -> bool:
+    """Whether a state's position is neither at the start of an epoch nor at its end."""
+    return 0 < position < length if isinstance(position, int) else bool(position)
 
 
 @lru_cache(maxsize=1)

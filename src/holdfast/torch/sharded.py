@@ -1,0 +1,205 @@
+"""A folder of images per class, divided over the ranks and held in memory or on a device."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.split import Split, dealt
+from ..errors import UsageError
+from .world import world
+
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+THREADS = 8  # decode images: Pillow lets go of the interpreter's lock
+
+Sample = tuple[str, int]  # path, class
+
+
+def pil_loader(path: str) -> Any:
+    """The image at `path`, as Pillow's Image in RGB.
+
+    Raises:
+        UsageError: Pillow is not installed, or the file is no image that it can read to its end.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UsageError('reading images needs Pillow: pip install "holdfast[images]"') from error
+    try:
+        with open(path, "rb") as file, Image.open(file) as image:
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
+        raise UsageError(f"{path}: Pillow cannot read this image: {error}") from error
+
+
+def image_tensor(image: Any) -> Tensor:
+    """A Pillow image as uint8 [channels, height, width]; a tensor as it is."""
+    if isinstance(image, Tensor):
+        return image
+    if not hasattr(image, "getbands"):
+        raise UsageError(
+            f"a {type(image).__name__} is neither a tensor nor an image: let sample_load_transform make one"
+        )
+    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return flat.view(image.height, image.width, len(image.getbands())).permute(2, 0, 1).contiguous()
+
+
+class DistributedShardedDataset:
+    """The images below `root`, one folder for each class, of which each rank holds its shard.
+
+    All ranks shuffle the list alike, from `seed`, and deal it out in turns; a rank that is to hold more than its share
+    takes the next ranks' as well. So with the default each image is held once (or by two ranks, where they cannot be
+    divided), and with 1.0 every rank has all. Read with InterruptibleSampler(dataset), which goes through all of it.
+
+    The shards are others on another number of ranks: a resume on one begins at an epoch's start.
+
+    Args:
+        root: has a folder for each class, as torchvision's ImageFolder wants it; the classes are sorted by name.
+        rank, world_size: by default those of the process group.
+        samples_pct_per_replica: the fraction of all samples that each rank holds, up to 1.0; by default one share.
+        device_id: hold samples and targets there, each as one tensor; samples must then have one shape.
+        seed, shuffle: of the list that is dealt out.
+        loader: called with a path.
+        extensions, is_valid_file: which files count, by name or by a function of the path.
+        sample_load_transform, target_load_transform: applied once, when loading. torchvision's transforms will do; for a
+            device, images that are no tensors yet become uint8 [channels, height, width].
+        sample_getitem_transform, target_getitem_transform: applied each time; augmentation.
+
+    Raises:
+        UsageError: no class, no image, one that cannot be read, samples of several shapes for a device.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        rank: int | None = None,
+        world_size: int | None = None,
+        samples_pct_per_replica: float | None = None,
+        device_id: str | int | torch.device | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        loader: Callable[[str], Any] = pil_loader,
+        extensions: tuple[str, ...] | None = IMG_EXTENSIONS,
+        sample_load_transform: Callable[[Any], Any] | None = None,
+        target_load_transform: Callable[[Any], Any] | None = None,
+        sample_getitem_transform: Callable[[Any], Any] | None = None,
+        target_getitem_transform: Callable[[Any], Any] | None = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.root = os.fspath(root)
+        self.rank, self.world_size = world(rank, world_size)
+        self.classes, self.class_to_idx = self.find_classes(self.root)
+        everything = self.make_dataset(self.root, self.class_to_idx, extensions, is_valid_file)
+        if shuffle:
+            random.Random(seed).shuffle(everything)  # noqa: S311  and not from the training's own stream
+        self.count_of_all = len(everything)
+        count = _count(self.count_of_all, self.world_size, samples_pct_per_replica)
+        self.files = [everything[place] for place in dealt(Split(len(everything), self.world_size, self.rank), count)]
+        self.shards = [seed if shuffle else None, self.world_size, count]
+        self.sample_getitem_transform = sample_getitem_transform
+        self.target_getitem_transform = target_getitem_transform
+
+        loaded = _applied(sample_load_transform, _loaded(loader, [path for path, _ in self.files]))
+        targets = _applied(target_load_transform, (target for _, target in self.files))
+        self.samples: Any = list(loaded) if device_id is None else self._on(device_id, loaded)
+        self.targets: Any = list(targets)
+        if device_id is not None:
+            self.targets = torch.stack([torch.as_tensor(target) for target in self.targets]).to(device_id)
+
+    @staticmethod
+    def find_classes(directory: str) -> tuple[list[str], dict[str, int]]:
+        """The names of the folders in `directory`, sorted, and the number of each."""
+        try:
+            classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+        except OSError as error:
+            raise UsageError(f"{directory}: cannot look for class folders: {error.strerror}") from error
+        if not classes:
+            raise UsageError(f"{directory} has no folders: it needs one for each class")
+        return classes, {name: number for number, name in enumerate(classes)}
+
+    @staticmethod
+    def make_dataset(
+        directory: str,
+        class_to_idx: dict[str, int],
+        extensions: tuple[str, ...] | None = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+    ) -> list[Sample]:
+        """(path, class) of every file that counts, class by class, sorted by name; links are followed."""
+        ends = IMG_EXTENSIONS if extensions is None else tuple(extensions)
+        counts = is_valid_file if is_valid_file is not None else lambda path: path.lower().endswith(ends)
+        found: list[Sample] = []
+        for name, number in sorted(class_to_idx.items()):
+            walk = sorted(os.walk(os.path.join(directory, name), onerror=_unreadable, followlinks=True))
+            paths = (os.path.join(place, file) for place, _, files in walk for file in sorted(files))
+            mine = [(path, number) for path in paths if counts(path)]
+            if not mine:
+                raise UsageError(f"{os.path.join(directory, name)} has no file that counts: {', '.join(ends)}")
+            found += mine
+        return found
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        sample, target = self.samples[index], self.targets[index]
+        if self.sample_getitem_transform is not None:
+            sample = self.sample_getitem_transform(sample)
+        if self.target_getitem_transform is not None:
+            target = self.target_getitem_transform(target)
+        return sample, target
+
+    def _on(self, device: str | int | torch.device, samples: Iterable[Any]) -> Tensor:
+        """The samples as one tensor on `device`, put there one by one: the host holds a few at a time."""
+        held: Tensor | None = None
+        for place, (sample, (path, _)) in enumerate(zip(samples, self.files, strict=True)):
+            found = image_tensor(sample)
+            if held is None:
+                held = torch.empty((len(self.files), *found.shape), dtype=found.dtype, device=device)
+            if found.shape != held.shape[1:] or found.dtype != held.dtype:
+                raise UsageError(
+                    f"{path}: its sample is {found.dtype} {list(found.shape)}, those before are {held.dtype}"
+                    f" {list(held.shape[1:])}: on a device all have one shape, let sample_load_transform see to it"
+                )
+            held[place] = found
+        return torch.empty(0, device=device) if held is None else held
+
+
+def _unreadable(error: OSError) -> None:
+    """What os.walk would leave out without a word."""
+    raise UsageError(f"{error.filename}: cannot look for images: {error.strerror}") from error
+
+
+def _count(length: int, world_size: int, fraction: float | None) -> int:
+    """How many samples each rank holds."""
+    if fraction is None:
+        return -(-length // world_size)
+    if not 0 < fraction <= 1:
+        raise UsageError(f"samples_pct_per_replica={fraction}: a fraction of all samples, above 0, up to 1.0")
+    return math.ceil(round(fraction * length, 6))  # 0.1 of 30 are 3, whatever binary fractions make of it
+
+
+def _applied(transform: Callable[[Any], Any] | None, values: Iterable[Any]) -> Iterable[Any]:
+    return values if transform is None else map(transform, values)
+
+
+def _loaded(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:
+    """What `loader` makes of the paths, in their order; our own loader works ahead, in threads, a few at a time."""
+    if loader is not pil_loader:
+        yield from map(loader, paths)
+        return
+    with ThreadPoolExecutor(THREADS, "holdfast-images") as pool:
+        waiting: deque[Future[Any]] = deque()
+        for path in paths:
+            waiting.append(pool.submit(loader, path))
+            if len(waiting) > 2 * THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
