@@ -17,14 +17,30 @@ ERASE = "\r\x1b[2K"
 BAR_COLUMNS = 24
 
 
+_rank = 0
+
+
+def speak_for(rank: int) -> None:
+    """From here on this process is that rank of a run: any but 0 only warns, and says which one it is."""
+    global _rank  # noqa: PLW0603  of a process, as stderr is
+    _rank = rank
+
+
 def say(line: str) -> None:
-    """Writes `holdfast: <line>` to stderr. Does nothing when stderr is closed or gone."""
-    _write(sys.stderr, f"holdfast: {line}\n")
+    """Writes `holdfast: <line>` to stderr. Does nothing when stderr is closed or gone, and on other ranks than 0."""
+    if _rank == 0:
+        _write(sys.stderr, f"holdfast: {line}\n")
 
 
 def warn(line: str) -> None:
-    """Says `line` as a warning."""
-    say(f"warning: {line}")
+    """Writes `line` as a warning."""
+    where = f"rank {_rank}: " if _rank else ""
+    _write(sys.stderr, f"holdfast: {where}warning: {line}\n")
+
+
+def tell(line: str) -> None:
+    """Writes the line to stdout, among the program's own. Does nothing when stdout is closed or gone."""
+    _write(sys.stdout, f"{line}\n")
 
 
 def relay(number: int, data: bytes) -> bool:

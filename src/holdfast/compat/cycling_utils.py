@@ -9,6 +9,27 @@ documented behaviour; docs/migration-cycling-utils.md lists what is different, a
 from __future__ import annotations
 
 from .directory import AtomicDirectory
+from .reports import MetricsTracker, TimestampedTimer
+from .samplers import (
+    AdvancedTooFarError,
+    HasNotResetProgressError,
+    InterruptableDistributedGroupedBatchSampler,
+    InterruptableDistributedSampler,
+    InterruptableSampler,
+)
 from .saving import atomic_torch_save
 
-__all__ = ["AtomicDirectory", "atomic_torch_save"]
+InterruptibleSampler = InterruptableSampler  # as the documentation spells it
+
+__all__ = [
+    "AdvancedTooFarError",
+    "AtomicDirectory",
+    "HasNotResetProgressError",
+    "InterruptableDistributedGroupedBatchSampler",
+    "InterruptableDistributedSampler",
+    "InterruptableSampler",
+    "InterruptibleSampler",
+    "MetricsTracker",
+    "TimestampedTimer",
+    "atomic_torch_save",
+]

@@ -18,7 +18,8 @@ import msgspec
 from .. import disk, terminal
 from ..errors import NotFound, StoreError, UsageError
 from ..ranks import ALONE, Ranks
-from .group import group, is_grouped, my_rank, numbers, told
+from ..torch.world import is_grouped
+from .group import group, my_rank, numbers, told
 from .numbered import Numbered, Shelf, checked_name, settle
 
 Strategy = Literal["sync_any", "sync_all", "async", "mono"]
@@ -108,7 +109,7 @@ class AtomicDirectory:
         together = self.strategy.startswith("sync")
         if self.strategy == "mono" or not (together or is_grouped()):
             return ALONE, 0
-        met = group(f"AtomicDirectory({os.fspath(self.output_directory)!r})")
+        met = group()
         mine: dict[str, Any] = {"strategy": self.strategy, "is_master": bool(is_master)}
         mine |= {"name": name, "keep_last": self.keep_last} if together else {}
         said = met.agree("AtomicDirectory(...)", msgspec.json.encode(mine))
