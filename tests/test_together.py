@@ -1,59 +1,516 @@
 """What several ranks save together: one checkpoint, and each finds in it what it gave."""
 
+import errno
+import itertools
+import json
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from faults import door, failing
+from holdfast import Last, journal
+from holdfast.errors import HoldfastError, NoSpace, RanksError, StoreError, Superseded, UsageError
+from holdfast.state.snapshot import Arena
+from holdfast.store import attempt as attempts
+from holdfast.store import boxes
+from holdfast.store.boxes import Box
+from holdfast.store.checkpoint import Checkpoint, StoredPieces
+from holdfast.store.shards import Abandoned
 from holdfast.store.store import Store
 from rank_threads import everywhere
+from together import Divided, failed, put, read, same, saved, stage, state, whole
 
 WORLDS = [2, 3, 4]
 
 
-def saved(root, states, step=1, **options):
-    """What each rank saved, or what it raised."""
-
-    def work(ranks):
-        store = Store(root, ranks=ranks, **options)
-        return store.save(states[ranks.rank], step=step)
-
-    return everywhere(len(states), work)
-
-
-def state(rank, size=1000):
-    """Alike everywhere but for what a real run has in a way of its own."""
-    seeded = np.random.default_rng(7)
-    model = {f"layer{n}": seeded.standard_normal(size).astype(np.float32) for n in range(8)}
-    model["mean"] = np.full(5, rank, np.float32)
-    return {"model": model, "vars": {"epoch": 3, "rank": rank}, "rng": np.arange(rank, rank + 600), "note": "same"}
+def agree(root, states, **options):
+    """Save, and ask the law: each rank reads what it gave; whoever asks plainly, or is a further rank, reads rank 0's."""
+    assert not failed(saved(root, states, **options))
+    checkpoint = Store(root).latest()
+    assert checkpoint.world == len(states)
+    for rank, given_ in enumerate(states):
+        assert same(whole(given_), read(checkpoint, rank))
+    assert same(whole(states[0]), checkpoint.load())
+    assert same(whole(states[0]), checkpoint.as_rank(len(states) + 3).load())
+    assert not list(checkpoint.problems(cold=True))
+    return checkpoint
 
 
-def same(expected, actual):
-    """Bit for bit, containers and types included."""
-    if isinstance(expected, dict):
-        return (
-            type(actual) is dict
-            and list(expected) == list(actual)
-            and all(same(expected[key], actual[key]) for key in expected)
-        )
-    if isinstance(expected, np.ndarray):
-        return (
-            type(actual) is np.ndarray
-            and (expected.dtype, expected.shape) == (actual.dtype, actual.shape)
-            and expected.tobytes() == actual.tobytes()
-        )
-    return type(expected) is type(actual) and expected == actual
+def sizes(checkpoint):
+    """Bytes of leaves that each rank wrote."""
+    found = dict.fromkeys(range(checkpoint.world), 0)
+    for leaf in checkpoint.manifest.leaves.values():
+        found[int(leaf.shard.split("-")[1])] += leaf.size_bytes
+    return found
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_rank_finds_what_it_gave(tmp_path, world):
-    """`as_rank(r)` is what rank r saved, bit for bit; whoever asks plainly, or is a further rank, sees rank 0's."""
-    states = [state(rank) for rank in range(world)]
-    assert not [each for each in saved(tmp_path, states) if isinstance(each, Exception)]
+    """`as_rank(r)` is what rank r saved, bit for bit, values in the tree included."""
+    agree(tmp_path, [state(rank) for rank in range(world)])
+
+
+def test_what_all_have_alike_is_written_once_and_divided(tmp_path):
+    """Four ranks write about a quarter each, and all of it no more than one process would."""
+    states = [state(rank, 100_000) for rank in range(4)]
+    checkpoint = agree(tmp_path, states)
+    total = sum(array.nbytes for array in states[0]["model"].values())
+    written = sizes(checkpoint)
+    assert total <= sum(written.values()) <= total + 4 * 6000
+    assert max(written.values()) <= total / 4 + 400_000
+
+
+def test_one_rank_alone_writes_as_ever(tmp_path):
+    """Format 2, byte for byte what a store without ranks writes."""
+    for name, options in (("with", {"ranks": everywhere(1, lambda ranks: ranks)[0]}), ("without", {})):
+        Store(tmp_path / name, **options).save(state(0), step=1)
+    first, second = (tmp_path / name / "checkpoints/step-000000001" for name in ("with", "without"))
+    names = sorted(path.name for path in first.iterdir())
+    assert names == sorted(path.name for path in second.iterdir())
+    assert (first / "manifest.json").read_bytes().startswith(b'{"holdfast": 2,')
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names if name != "manifest.json")
+
+
+def test_a_leaf_that_one_rank_has_otherwise_is_that_ranks_own(tmp_path):
+    """All others share rank 0's, which is written once; the last digit is enough."""
+    states = [{"model": {"w": np.arange(1000.0), "b": np.ones(3)}} for _ in range(3)]
+    states[2]["model"]["w"] = np.nextafter(states[2]["model"]["w"], 1e9)
+    checkpoint = agree(tmp_path, states)
+    assert sorted(checkpoint.manifest.leaves) == ["@2/model/w", "model/b", "model/w"]
+
+
+def test_trees_may_differ(tmp_path):
+    """Keys that only one rank has, or lacks; other values, orders and types; each comes back in its own tree."""
+    states = [{"a": {"x": np.arange(5)}, "b": [1, 2], "c": "same"} for _ in range(4)]
+    states[1] = {"b": [1, 2], "c": "same", "a": {"x": np.arange(5)}}
+    states[2] = {"a": {"x": np.arange(5), "only": np.arange(9)}, "b": [1, 3], "c": "same", "d": {"e": 1.5}}
+    del states[3]["a"]
+    checkpoint = agree(tmp_path, states)
+    told = json.loads((checkpoint.path / "rank-00002.json").read_text())["tree"][0]["dict"]
+    assert {"rank": 0} == told["c"]
+    assert ["b", "c", "a"] == checkpoint.as_rank(1).parts()
+
+
+@pytest.mark.parametrize("value", [5, None, [1, 2], "text", np.arange(7)])
+def test_a_state_need_not_be_a_mapping(tmp_path, value):
+    """On some ranks only, too."""
+    agree(tmp_path, [value, {"a": np.arange(3)}, value])
+    agree(tmp_path, [{"a": np.arange(3)}, value, 6], step=2)
+
+
+def rows(whole_, cuts):
+    """One piece for each rank, cut along the first dimension."""
+    ends = [*cuts, whole_.shape[0]]
+    starts = [0, *cuts]
+    return [
+        Divided(whole_, (a, *[0] * (whole_.ndim - 1)), (b - a, *whole_.shape[1:]))
+        for a, b in zip(starts, ends, strict=True)
+    ]
+
+
+def test_a_divided_leaf_is_whole_for_readers(tmp_path):
+    """Each rank writes its rows, an empty piece is not written; reading needs no rank."""
+    array = np.arange(60, dtype=np.int32).reshape(10, 6)
+    pieces = rows(array, [4, 4])
+    states = [{"model": {"w": piece, "b": np.ones(4)}, "mine": rank} for rank, piece in enumerate(pieces)]
+    checkpoint = agree(tmp_path, states)
+    assert sorted(checkpoint.manifest.leaves) == ["@0/model/w", "@2/model/w", "model/b"]
+    handle = checkpoint.handles()["model"]["w"]
+    assert isinstance(handle, StoredPieces)
+    assert ((10, 6), 240, {}) == (handle.shape, handle.size_bytes, handle.attrs)
+    assert [((0, 0), (4, 6)), ((4, 0), (6, 6))] == [(piece.at, piece.leaf.shape) for piece in handle.pieces]
+    assert bytes(handle.read()) == array.tobytes()
+    assert same(whole(states[0]), checkpoint.load(mmap=True))
+    assert checkpoint.as_rank(1).handles()["model"]["w"].own is None
+    assert checkpoint.as_rank(2).handles()["model"]["w"].own.at == (4, 0)
+
+
+def test_a_rank_reads_no_more_parts_than_it_needs(tmp_path):
+    """Its own piece, and what all have alike, are found without the parts of those that have nothing to do with them."""
+    array = np.arange(4000.0)
+    states = [
+        {"w": piece, "b": np.ones(4), "own": np.full(3, rank)}
+        for rank, piece in enumerate(rows(array, [1000, 2000, 3000]))
+    ]
+    checkpoint = agree(tmp_path, states)
+    assert checkpoint.manifest.leaves["b"].shard.startswith("rank-00002-")
+    (checkpoint.path / "rank-00001.json").write_bytes(b"torn")
+    view = Checkpoint(checkpoint.path).as_rank(3)
+    view.check_layout()
+    handles = view.handles()
+    assert bytes(handles["w"].own.leaf.read()) == array[3000:].tobytes()
+    assert [3, 3, 3] == list(view.load("own"))
+    with pytest.raises(StoreError, match="rank-00001"):
+        handles["w"].read()
+
+
+def test_pieces_may_be_boxes_and_have_copies(tmp_path):
+    """Two dimensions divided over four ranks, and each piece on a second rank that does not write it."""
+    array = np.arange(7 * 9, dtype=np.float64).reshape(7, 9)
+    places = [((0, 0), (4, 5)), ((0, 5), (4, 4)), ((4, 0), (3, 5)), ((4, 5), (3, 4))]
+    states = [{"w": Divided(array, at, shape)} for at, shape in places]
+    states += [{"w": Divided(array, at, shape, spare=True)} for at, shape in places]
+    checkpoint = agree(tmp_path, states)
+    assert [f"@{rank}/w" for rank in range(4)] == sorted(checkpoint.manifest.leaves)
+    assert all("spare" not in leaf.attrs for leaf in checkpoint.manifest.leaves.values())
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0)])
+def test_a_divided_leaf_may_be_empty(tmp_path, shape):
+    """It has no bytes, and comes back."""
+    array = np.zeros(shape, np.float32)
+    agree(tmp_path, [{"w": Divided(array, [0] * len(shape), shape)} for _ in range(2)])
+
+
+def test_a_divided_leaf_that_rank_0_lacks_is_whole(tmp_path):
+    """As in a pipeline, where some ranks hold layers that others do not."""
+    array = np.arange(12.0)
+    first, second = rows(array, [5])
+    agree(tmp_path, [{"a": 1}, {"a": 1, "w": first}, {"a": 1, "w": second}])
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [Divided(np.arange(10.0), (0,), (5,)), Divided(np.arange(10.0), (5,), (4,))],  # a hole
+        [Divided(np.arange(10.0), (0,), (5,)), Divided(np.arange(10.0), (4,), (6,))],  # an overlap
+        [Divided(np.arange(10.0), (0,), (5,)), Divided(np.arange(11.0), (5,), (6,))],  # of another whole
+        [Divided(np.arange(10.0), (0,), (10,)), np.arange(10.0)],  # whole on one rank
+        [np.arange(10.0), Divided(np.arange(10.0), (0,), (10,))],
+        [5, Divided(np.arange(10.0), (0,), (9,))],
+    ],
+)
+def test_pieces_that_make_no_whole_are_refused(tmp_path, states):
+    """On every rank, and nothing is committed: it could not be read."""
+    outcomes = saved(tmp_path, [{"model": {"w": each}} for each in states])
+    assert [UsageError, UsageError] == [type(each) for each in outcomes]
+    assert all("model/w" in str(each) for each in outcomes)
+    assert not Store(tmp_path).checkpoints()
+
+
+@given(st.data())
+def test_boxes_lie_where_their_items_do(data):
+    """`stretches` says of every byte of a box where it is in the whole, as NumPy does."""
+    shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=0, max_size=4)))
+    starts = [data.draw(st.integers(0, extent - 1)) for extent in shape]
+    extents = [data.draw(st.integers(0, extent - start)) for start, extent in zip(starts, shape, strict=True)]
+    array = np.arange(np.prod(shape, dtype=int), dtype=np.int16).reshape(shape)
+    index = tuple(slice(a, a + n) for a, n in zip(starts, extents, strict=True))
+    expected, found, raw = np.ascontiguousarray(array[index]).tobytes(), bytearray(), array.tobytes()
+    for start, offset, size in boxes.stretches(shape, Box(tuple(starts), tuple(extents)), 2):
+        assert offset == len(found)
+        found += raw[start : start + size]
+    assert bytes(found) == (expected if np.prod(extents) else b"")
+
+
+@given(st.data())
+def test_only_tiles_are_tiled(data):
+    """Cuts of a box in any order, at any depth, tile it; one moved, left out or doubled does not."""
+    shape = tuple(data.draw(st.lists(st.integers(1, 8), min_size=1, max_size=3)))
+    tiles = [Box((0,) * len(shape), shape)]
+    for _ in range(data.draw(st.integers(0, 6))):
+        box = tiles.pop(data.draw(st.integers(0, len(tiles) - 1)))
+        axis = data.draw(st.integers(0, len(shape) - 1))
+        cut = data.draw(st.integers(0, box.shape[axis]))
+        low, high = list(box.shape), list(box.shape)
+        low[axis], high[axis] = cut, box.shape[axis] - cut
+        at = list(box.at)
+        at[axis] += cut
+        tiles += [Box(box.at, tuple(low)), Box(tuple(at), tuple(high))]
+    assert boxes.is_tiled(shape, tiles)
+    full = [box for box in tiles if box.volume]
+    assert not boxes.is_tiled(shape, full[1:])
+    assert not boxes.is_tiled(shape, [*full, full[0]])
+    moved = full[0]._replace(at=(full[0].at[0] + 1, *full[0].at[1:]))
+    assert not boxes.is_tiled(shape, [moved, *full[1:]])
+
+
+# -- what fails --------------------------------------------------------------------------------------------------------
+
+
+def attempted(root, world, fault_on, act, **options):
+    """A first save, then one in which a rank's disk acts so, then a third; the three outcomes of each rank."""
+
+    def work(ranks):
+        store = Store(root, ranks=ranks, **options)
+        found = [put(store, state(ranks.rank, 50, step=1), 1)]
+        try:
+            if ranks.rank == fault_on:
+                with door(act):
+                    found.append(put(store, state(ranks.rank, 50, step=2), 2))
+            else:
+                found.append(put(store, state(ranks.rank, 50, step=2), 2))
+        except Exception as error:
+            found.append(error)
+        found.append(put(store, state(ranks.rank, 50, step=3), 3))
+        store.close()
+        return found
+
+    return everywhere(world, work)
+
+
+def once(nth, code, reached):
+    """`failing`, and whether it came to that."""
+    refuse, seen = failing(nth, code), itertools.count()
+
+    def act(call, perform):
+        if next(seen) == nth:
+            reached.append(nth)
+        return refuse(call, perform)
+
+    return act
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, NoSpace), (errno.EIO, StoreError)])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_disk_that_fails_on_one_rank_fails_the_save_on_all(tmp_path, rank, code, kind):
+    """Whichever change is refused: the same kind of error everywhere, the store as it was, and the next save succeeds."""
+    refused = 0
+    for nth in range(200):
+        root = tmp_path / str(nth)
+        reached: list[int] = []
+        outcomes = attempted(root, 3, rank, once(nth, code, reached), keep=Last(2))
+        assert not failed(outcomes)
+        kinds = {type(found[1]) for found in outcomes}
+        assert kinds in ({kind}, {Checkpoint})
+        refused += kinds == {kind}
+        names = [checkpoint.step for checkpoint in Store(root).checkpoints()]
+        assert names in ([1, 3], [2, 3], [1, 2, 3])
+        for checkpoint in Store(root).checkpoints():
+            for each in range(3):
+                assert same(state(each, 50, step=checkpoint.step), read(checkpoint, each))
+        assert not list((root / "attempts").glob("*/step-*"))
+        if not reached:
+            break
+    assert refused >= 8
+
+
+@pytest.mark.parametrize("phase", ["before_each", "before_last"])
+def test_a_save_that_gives_way_on_one_rank_gives_way_on_all(tmp_path, phase):
+    """`Abandoned` is no error of the store's, and is told as what it is."""
+
+    def give_way():
+        raise Abandoned("for a newer one")
+
+    def work(ranks):
+        store = Store(tmp_path, ranks=ranks)
+        put(store, state(ranks.rank), 2, **({phase: give_way} if ranks.rank == 1 else {}))
+
+    assert [Abandoned] * 3 == [type(each) for each in everywhere(3, work)]
+    assert not Store(tmp_path).checkpoints()
+
+
+def test_a_rank_that_never_comes_is_named_and_the_old_stands(tmp_path):
+    """The others learn it in time; nothing is left of what they wrote."""
+    saved(tmp_path, [state(rank) for rank in range(3)])
+
+    def work(ranks):
+        store = Store(tmp_path, ranks=ranks)
+        store.claim()
+        return None if ranks.rank == 2 else put(store, state(ranks.rank), 2)
+
+    first, second, _ = everywhere(3, work, timeout_s=0.5)
+    assert isinstance(first, RanksError)
+    assert "rank 2 did not come" in str(first)
+    assert isinstance(second, RanksError)
+    assert [1] == [checkpoint.step for checkpoint in Store(tmp_path).checkpoints()]
+    assert not list((tmp_path / "attempts").glob("*/step-*"))
+
+
+def test_a_state_that_changes_under_the_save_is_refused(tmp_path):
+    """What was compared is what is written: on all ranks, and nothing is committed."""
+
+    def work(ranks):
+        store = Store(tmp_path, ranks=ranks)
+        mine = state(ranks.rank)
+        staged = stage(store, mine)
+
+        def act(call, perform):
+            if call.name == "create" and "rank-00001-" in call.path:
+                mine["model"]["mean"][0] += 1
+            return perform()
+
+        with door(act):
+            store.commit(staged, step=1)
+
+    outcomes = everywhere(2, work)
+    assert [StoreError, StoreError] == [type(each) for each in outcomes]
+    assert "changed while it was saved" in str(outcomes[0])
+
+
+def test_a_step_that_is_committed_is_refused_on_all(tmp_path):
+    """As in one process."""
+    states = [state(rank) for rank in range(2)]
+    saved(tmp_path, states)
+    outcomes = saved(tmp_path, states)
+    assert [UsageError, UsageError] == [type(each) for each in outcomes]
+    assert "already committed" in str(outcomes[1])
+
+
+def test_no_rank_of_a_superseded_attempt_commits(tmp_path):
+    """A successor has taken the run: Superseded on each, and what it finds is its own."""
+
+    def work(ranks):
+        store = Store(tmp_path, ranks=ranks)
+        put(store, state(ranks.rank), 1)
+        if ranks.rank == 0:
+            attempts.claim(tmp_path, take_over=True)
+        ranks.agree("taken")
+        return put(store, state(ranks.rank), 2)
+
+    assert [Superseded] * 3 == [type(each) for each in everywhere(3, work)]
+    assert [1] == [checkpoint.step for checkpoint in Store(tmp_path).checkpoints()]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_successor_in_the_middle_of_a_save_fences_every_rank(tmp_path, rank):
+    """Whichever rank is at its disk when it comes."""
+
+    def work(ranks):
+        store = Store(tmp_path, ranks=ranks)
+        store.claim()
+
+        def fence():
+            if not fenced:
+                fenced.append(attempts.claim(tmp_path, take_over=True))
+
+        return put(store, state(ranks.rank), 2, before_each=fence if ranks.rank == rank else lambda: None)
+
+    fenced = []
+    assert [Superseded] * 3 == [type(each) for each in everywhere(3, work)]
+    assert not Store(tmp_path).checkpoints()
+    assert ["attempt-2.jsonl"] == [path.name for path in fenced[0].room.iterdir()]
+
+
+def test_ranks_in_different_directories_are_told(tmp_path, monkeypatch):
+    """Another run's directory, or none: one error on every rank, which names rank, place and host."""
+    monkeypatch.setattr(attempts, "JOIN_S", 0.2)
+    Store(tmp_path / "other").save({"a": 1}, step=1)
+    for place in (tmp_path / "other", tmp_path / "empty"):
+
+        def work(ranks, place=place):
+            return Store(place if ranks.rank == 2 else tmp_path / "run", ranks=ranks, take_over=True).claim()
+
+        outcomes = everywhere(3, work)
+        assert [UsageError] * 3 == [type(each) for each in outcomes]
+        assert all(f"rank 2 does not see what rank 0 does: {place} on " in str(each) for each in outcomes)
+
+
+def test_only_rank_0_writes_a_journal(tmp_path):
+    """The others' calls do nothing; their attempt is the same one."""
+
+    def work(ranks):
+        store = Store(tmp_path, ranks=ranks)
+        attempt = store.claim()
+        attempt.record("told", what=f"by {ranks.rank}")
+        attempt.flush(sync=True)
+        attempt.show()
+        attempt.close("end", step=0)
+        return attempt.number, attempt.run, attempt.room
+
+    outcomes = everywhere(3, work)
+    assert 1 == len(set(outcomes))
+    assert ["begin", "told", "end"] == [line["event"] for line in journal.read(outcomes[0][2] / "attempt-1.jsonl")]
+
+
+def test_a_refused_claim_is_refused_on_all(tmp_path):
+    """A stranger that may live, for one."""
+    Store(tmp_path).save({"a": 1}, step=1)
+    outcomes = everywhere(2, lambda ranks: Store(tmp_path, ranks=ranks).claim())
+    assert [UsageError, UsageError] == [type(each) for each in outcomes]
+    assert all("may still be running" in str(each) for each in outcomes)
+
+
+# -- what rank 0 does -----------------------------------------------------------------------------------------------------
+
+
+def test_the_rule_is_applied_after_every_rank_has_read_back(tmp_path):
+    """And nothing goes when a rank finds its own files damaged on the medium."""
+
+    def work(ranks, damage):
+        store = Store(tmp_path, ranks=ranks, keep=Last(1), take_over=True)
+        for step in (1, 2):
+            put(store, state(ranks.rank), damage + step)
+        return [checkpoint.step for checkpoint in store.checkpoints()]
+
+    first = everywhere(3, lambda ranks: work(ranks, 0))
+    assert [2] == first[0]
+
+    def spoil(ranks):
+        store = Store(tmp_path, ranks=ranks, keep=Last(1), take_over=True)
+        staged = stage(store, state(ranks.rank))
+
+        def flip():
+            for path in store.claim().room.glob("step-*/rank-00001-model.safetensors"):
+                data = bytearray(path.read_bytes())
+                data[-1] ^= 1
+                path.write_bytes(data)
+
+        store.commit(staged, step=9, before_last=flip if ranks.rank == 1 else lambda: None)
+
+    outcomes = everywhere(3, spoil)
+    assert ["Damaged"] * 3 == [type(each).__name__ for each in outcomes]
+    assert "rank-00001-model.safetensors" in str(outcomes[0])
+    assert [2, 9] == [checkpoint.step for checkpoint in Store(tmp_path).checkpoints()]
+
+
+def test_pruning_and_quarantine_are_rank_0s(tmp_path):
+    """The others return with nothing done."""
+
+    def work(ranks):
+        store = Store(tmp_path, ranks=ranks)
+        for step in (1, 2, 3):
+            put(store, state(ranks.rank), step)
+        store.pin(2)
+        store.unpin(2)
+        removed = [checkpoint.path.name for checkpoint in store.prune(Last(2))]
+        ranks.agree("pruned")
+        store.quarantine(store[2], "test")
+        ranks.agree("moved")
+        return removed, [checkpoint.step for checkpoint in store.checkpoints()]
+
+    assert [(["step-000000001"], [3]), ([], [3]), ([], [3])] == everywhere(3, work)
+    assert [UsageError] * 2 == [type(each) for each in everywhere(2, lambda ranks: _directory(tmp_path, ranks))]
+
+
+def _directory(root, ranks):
+    with Store(root, ranks=ranks).directory(step=9):
+        pass
+
+
+def test_one_process_goes_on_from_what_several_saved(tmp_path):
+    """A store alone saves over it, in its own format, and the other way round."""
+    saved(tmp_path, [state(rank) for rank in range(3)])
+    alone = Store(tmp_path)
+    alone.save(alone.load(), step=2)
+    alone.close()
+    assert not failed(saved(tmp_path, [state(rank) for rank in range(2)], step=3))
+    assert [3, 1, 2] == [checkpoint.world for checkpoint in Store(tmp_path).checkpoints()]
+    assert same(state(0), Store(tmp_path).load(step=2))
+
+
+def test_a_snapshot_is_written_like_what_it_copies(tmp_path):
+    """With an arena the loop may go on at once, on every rank."""
+    array = np.arange(3000.0)
+
+    def work(ranks):
+        store, arena = Store(tmp_path, ranks=ranks), Arena()
+        mine = {**state(ranks.rank), "w": rows(array, [1000, 2000])[ranks.rank]}
+        staged = stage(store, mine, arena)
+        for layer in mine["model"].values():
+            layer[:] = -1
+        store.commit(staged, step=1)
+
+    assert not failed(everywhere(3, work))
     checkpoint = Store(tmp_path).latest()
-    assert checkpoint.world == world
-    for rank in range(world):
-        assert same(states[rank], checkpoint.as_rank(rank).load())
-        checkpoint.as_rank(rank).check_layout()
-    assert same(states[0], checkpoint.load())
-    assert same(states[0], checkpoint.as_rank(world + 3).load())
-    assert not list(checkpoint.problems(cold=True))
+    for rank in range(3):
+        assert same({**state(rank), "w": array}, read(checkpoint, rank))
+
+
+def test_errors_of_ours_are_all_told(tmp_path):
+    """None of the outcomes above is an error that no `except HoldfastError` catches."""
+    assert issubclass(RanksError, HoldfastError)
+    assert not failed(saved(tmp_path, [state(0), state(1)]))

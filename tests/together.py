@@ -1,0 +1,95 @@
+"""States of several ranks that save together, and what is asked of their checkpoints."""
+
+import numpy as np
+
+from holdfast.store.store import Store
+from rank_threads import everywhere
+
+
+class Divided:
+    """A rank's piece of an array, or a copy of another rank's: what a sharded tensor is to the store."""
+
+    def __init__(self, whole, at, shape, *, spare=False):
+        self.whole, self.at, self.shape, self.spare = whole, tuple(at), tuple(shape), spare
+
+    @property
+    def array(self):
+        index = tuple(slice(start, start + extent) for start, extent in zip(self.at, self.shape, strict=True))
+        return np.ascontiguousarray(self.whole[index]).reshape(self.shape)
+
+    def attrs(self):
+        found = {"of": list(self.whole.shape), "at": list(self.at)}
+        return {**found, "spare": True} if self.spare else found
+
+
+def stage(store, state, arena=None):
+    """What `commit` takes, with pieces marked as such."""
+    divided = {}
+
+    def plain(node, path):
+        if isinstance(node, Divided):
+            divided[path] = node
+            return node.array
+        if isinstance(node, dict):
+            return {key: plain(value, f"{path}/{key}" if path else key) for key, value in node.items()}
+        return node
+
+    staged = store.stage(plain(state, ""), arena)
+    for key, piece in divided.items():
+        block = staged.leaves[key]
+        staged.leaves[key] = block._replace(attrs={**block.attrs, **piece.attrs()})
+    return staged
+
+
+def put(store, state, step, **hooks):
+    return store.commit(stage(store, state), step=step, **hooks)
+
+
+def saved(root, states, step=1, **options):
+    """The outcome of a save on each rank."""
+
+    def work(ranks):
+        store = Store(root, ranks=ranks, **options)
+        try:
+            return put(store, states[ranks.rank], step)
+        finally:
+            store.close()
+
+    return everywhere(len(states), work)
+
+
+def whole(state):
+    """What readers find of a rank's state: divided arrays are whole."""
+    if isinstance(state, Divided):
+        return state.whole
+    return {key: whole(value) for key, value in state.items()} if isinstance(state, dict) else state
+
+
+def same(expected, actual):
+    """Bit for bit, containers, their order and types included."""
+    if isinstance(expected, dict):
+        ordered = type(actual) is dict and list(expected) == list(actual)
+        return ordered and all(same(expected[key], actual[key]) for key in expected)
+    if isinstance(expected, np.ndarray):
+        facts = (np.ndarray, expected.dtype, expected.shape, expected.tobytes())
+        return facts == (type(actual), actual.dtype, actual.shape, actual.tobytes())
+    return type(expected) is type(actual) and expected == actual
+
+
+def state(rank, size=1000, step=0):
+    """Alike everywhere but for what a real run has in a way of its own."""
+    seeded = np.random.default_rng(step)
+    model = {f"layer{n}": seeded.standard_normal(size).astype(np.float32) for n in range(8)}
+    model["mean"] = np.full(5, rank, np.float32)
+    return {"model": model, "vars": {"epoch": 3, "rank": rank}, "rng": np.arange(rank, rank + 600), "note": "same"}
+
+
+def read(checkpoint, rank):
+    """As that rank, every byte of what it gave checked."""
+    view = checkpoint.as_rank(rank)
+    view.check_layout()
+    return view.load()
+
+
+def failed(outcomes):
+    return [each for each in outcomes if isinstance(each, Exception)]
