@@ -467,8 +467,9 @@ def test_pruning_and_quarantine_are_rank_0s(tmp_path):
         store.pin(2)
         store.unpin(2)
         removed = [checkpoint.path.name for checkpoint in store.prune(Last(2))]
+        second = store[2]
         ranks.agree("pruned")
-        store.quarantine(store[2], "test")
+        store.quarantine(second, "test")
         ranks.agree("moved")
         return removed, [checkpoint.step for checkpoint in store.checkpoints()]
 
