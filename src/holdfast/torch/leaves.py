@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from ..errors import Damaged, UsageError
 from ..pages import PIECE_BYTES, Data, Distant, Wait, address, copy, settle, slabs
 from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, Node, Share, StoredLeaf, checked_size
-from . import staging
+from . import pieces, staging
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE if hasattr(torch, name)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -46,7 +46,10 @@ def node(value: Any) -> Node | None:
 def _refusal(tensor: torch.Tensor) -> str:
     """Why `tensor` cannot be saved; empty when it can."""
     if type(tensor) not in _PLAIN:
-        return "only plain tensors and parameters are saved"
+        held = pieces.local(tensor)
+        return pieces.refusal(tensor) or (
+            _refusal(held) if type(held) in _PLAIN else "its piece here is no plain tensor"
+        )
     if tensor.is_quantized:
         return "it is quantized: save tensor.int_repr() and its scales"
     if tensor.is_nested:
@@ -70,7 +73,7 @@ def shares(tensors: Sequence[torch.Tensor]) -> list[Share]:
     """One block for each tensor; one for all that are tied; one flat one for views that overlap."""
     found: list[Share | None] = [None] * len(tensors)
     now = Now()
-    for group in _overlapping(tensors):
+    for group in _overlapping([tensor if type(tensor) in _PLAIN else pieces.local(tensor) for tensor in tensors]):
         found[group[0]] = _share(group, [tensors[index] for index in group], now)
     return [share for share in found if share is not None]
 
@@ -78,11 +81,15 @@ def shares(tensors: Sequence[torch.Tensor]) -> list[Share]:
 def _share(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
     if len(members) == 1 or len({_layout(tensor) for tensor in members}) == 1:
         return Share(_encode(members, now), dict.fromkeys(group))
+    if any(map(pieces.is_dtensor, members)):
+        raise UsageError("a DTensor shares its memory with a tensor of another layout: clone one")
     return _flat(group, members, now)
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Of those that overlap, two with one layout are the same numbers: tied."""
+    if pieces.is_dtensor(tensor):
+        return *_layout(pieces.local(tensor)), *pieces.box(tensor), *tensor.shape
     shape, stride = tuple(tensor.shape), tensor.stride()
     strides = tuple(step if extent > 1 else 1 for extent, step in zip(shape, stride, strict=True))
     return tensor.data_ptr(), tensor.dtype, shape, strides
@@ -128,11 +135,14 @@ def _items(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
-    tensor = tied[0]
-    attrs, shape = _attrs(tied), tuple(tensor.shape)
-    contiguous = tensor.is_contiguous()
+    first, attrs = tied[0], _attrs(tied)
+    divided = pieces.is_dtensor(first) and pieces.is_divided(first)
+    if pieces.is_dtensor(first) and divided:
+        attrs |= pieces.place(first)
+    tensor = pieces.local(first)
+    shape, contiguous = tuple(tensor.shape), tensor.is_contiguous()
     # also where only dimensions of one item differ: channels_last shows there, and kernels are chosen by it
-    if (1 in shape or not contiguous) and tensor.numel():
+    if (1 in shape or not contiguous) and tensor.numel() and not divided:
         stride = tensor.stride()
         if stride != _c_stride(shape) and _is_dense(shape, stride):
             attrs["stride"] = list(stride)
@@ -142,7 +152,7 @@ def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
 
 def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
-    if Parameter in map(type, tied):
+    if any(isinstance(tensor, Parameter) for tensor in tied):
         attrs["parameter"] = True
     if any(map(_REQUIRES_GRAD, tied)):
         attrs["requires_grad"] = True

@@ -18,6 +18,7 @@ from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from ..errors import UsageError
 from ..state.codec import is_stored
+from .pieces import divided_like, is_dtensor, local
 from .stored import Filling, decoded, detached, differing, facts, load
 
 METADATA = ".metadata"  # no state_dict name begins with a dot: modules and tensors cannot have an empty name
@@ -141,6 +142,8 @@ def parameter_count(target: object) -> int | None:
 def class_name(target: object) -> str:
     """The class that a person would name: without its wrappers."""
     kind = type(unwrapped(target) if isinstance(target, nn.Module) else target)
+    if kind.__module__.startswith("torch.distributed.fsdp._fully_shard"):
+        kind = kind.__mro__[2]  # a class that FSDP2 makes of the module's own, and of FSDPModule
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -169,7 +172,15 @@ def _is_under(name: str, prefixes: set[str]) -> bool:
 
 def _is_customised(module: nn.Module) -> bool:
     """In itself, whatever its kind. Lazy modules are: they hold a hook until their first batch."""
-    return any(getattr(module, hooks, None) for hooks in _HOOKS) or any(name in vars(module) for name in _METHODS)
+    hooked = any(_is_scripts(hook) for hooks in _HOOKS for hook in (getattr(module, hooks, None) or {}).values())
+    return hooked or any(name in vars(module) for name in _METHODS)
+
+
+def _is_scripts(hook: Any) -> bool:
+    """FSDP2 puts its modules back into pieces before their state is asked for; a copy into the pieces needs no more."""
+    return not str(getattr(getattr(hook, "hook", hook), "__module__", "")).startswith(
+        "torch.distributed.fsdp._fully_shard"
+    )
 
 
 def _is_customised_kind(kind: type[nn.Module]) -> bool:
@@ -188,8 +199,8 @@ def _is_torchs_own(kind: type, method: str) -> bool:
 
 def _fill_once(filling: Filling, live: torch.Tensor, stored: Any, filled: set[tuple[str, int]]) -> None:
     if is_stored(stored):
-        pair = (stored.key, live.data_ptr())
-        if live.numel() and pair in filled:
+        pair = (stored.key, local(live).data_ptr())
+        if local(live).numel() and pair in filled:
             return
         filled.add(pair)
     filling.into(live, stored)
@@ -206,7 +217,9 @@ def _own_state(
         if name != METADATA and (name not in raw or _is_under(raw[name], customised))
     }
     given = OrderedDict({name: value for name, value in state.items() if not _is_under(name, customised)})
-    given.update(decoded(theirs))
+    for name, value in decoded(theirs).items():
+        live = state.get(name)
+        given[name] = divided_like(live, value) if is_dtensor(live) and isinstance(value, torch.Tensor) else value
     versions = stored.get(METADATA, {})
     live_versions = getattr(state, "_metadata", {})
     metadata = {name: versions.get(plain(name), version) for name, version in live_versions.items()}
@@ -219,9 +232,9 @@ def _untied(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
     first: dict[Any, str] = {}
     lines = []
     for name, tensor in live.items():
-        if not isinstance(tensor, torch.Tensor) or is_lazy(tensor) or not tensor.numel() or tensor.is_meta:
+        if not isinstance(tensor, torch.Tensor) or is_lazy(tensor) or tensor.is_meta or not local(tensor).numel():
             continue
-        other = first.setdefault((tensor.device, tensor.data_ptr(), facts(tensor), tensor.stride()), name)
+        other = first.setdefault((tensor.device, local(tensor).data_ptr(), facts(tensor), tensor.stride()), name)
         one, two = there.get(other), there.get(name)
         if is_stored(one) and is_stored(two) and one.key != two.key:
             lines.append(f"{name}: on its own in the checkpoint, tied to {other} here")

@@ -15,6 +15,7 @@ import torch
 from torch.optim import LBFGS, Optimizer
 
 from ..state.codec import StoredLeaf
+from .pieces import is_dtensor, local
 from .stored import Filling, decoded, detached, facts, is_stored_tensor, load
 
 _HOOKS = (
@@ -104,6 +105,7 @@ class _Placement:
         self.taken = {_storage(parameter) for parameter in parameters}
         self.placed: dict[str, torch.Tensor] = {}
         self.filling = Filling()  # after which the tensors have their numbers
+        self._parameter: torch.Tensor | None = None  # whose entry it is
 
     def entry(
         self, stored: Mapping[str, Any], live: Any, parameter: torch.Tensor, group: Mapping[str, Any]
@@ -116,8 +118,10 @@ class _Placement:
             may_stay = (key == "step" or mixed) and not captured
             return lambda leaf, _: torch.device("cpu") if may_stay and _device_of(leaf) == "cpu" else parameter.device
 
-        old = live if isinstance(live, dict) else {}
-        return {key: self.value(item, old.get(key), device(key)) for key, item in stored.items()}
+        old, self._parameter = live if isinstance(live, dict) else {}, parameter
+        found = {key: self.value(item, old.get(key), device(key)) for key, item in stored.items()}
+        self._parameter = None
+        return found
 
     def value(self, stored: Any, live: Any, device: _Device) -> Any:
         """`stored` decoded, reading into the tensors of `live` where they fit."""
@@ -141,7 +145,7 @@ class _Placement:
             if self._fits(stored, live, device):
                 self.filling.into(live.detach(), stored)
             else:
-                live = self.filling.fresh(stored, device)
+                live = self.filling.fresh(stored, device, self._parameter)
             self.taken.add(_storage(live))
             self.placed[stored.key] = live
         return self.placed[stored.key]
@@ -245,6 +249,8 @@ def _undo_casts(optimizer: Optimizer, state: Any) -> None:
 
 
 def _is_laid_out(live: torch.Tensor, stride: list[int] | None) -> bool:
+    if is_dtensor(live):
+        return True  # each rank's piece as it likes
     return live.is_contiguous() if stride is None else list(live.stride()) == stride
 
 
@@ -253,4 +259,4 @@ def _device_of(stored: Any) -> str:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() or id(tensor)
+    return local(tensor).untyped_storage().data_ptr() or id(tensor)

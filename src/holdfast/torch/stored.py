@@ -12,7 +12,8 @@ import torch
 
 from ..errors import Mismatch
 from ..state.codec import StoredLeaf, decode_leaves, is_stored, read_all
-from .leaves import NAMES, Now, data, empty, memory
+from . import pieces
+from .leaves import DTYPES, NAMES, Now, data, empty, memory
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 AROUND_BYTES = 16 << 20  # that exist twice while they come into memory that no file can be read into
@@ -58,7 +59,13 @@ def mapped(tree: Any, leaf: Callable[[Any], Any]) -> Any:
 
 def detached(tree: Any) -> Any:
     """`tree` in containers of its own; its tensors share memory with the originals and carry no graph."""
-    return mapped(tree, lambda value: value.detach() if isinstance(value, torch.Tensor) else value)
+    return mapped(
+        tree, lambda value: value.detach() if isinstance(value, torch.Tensor) and _has_graph(value) else value
+    )
+
+
+def _has_graph(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad or not pieces.is_dtensor(tensor)  # whose detach() costs ten times a tensor's
 
 
 def decoded(tree: Any) -> Any:
@@ -81,18 +88,34 @@ class Filling:
     def __init__(self) -> None:
         self._straight: list[tuple[torch.Tensor, StoredLeaf]] = []
         self._around: list[tuple[torch.Tensor, StoredLeaf]] = []  # what torch alone can write to: by way of a copy
+        self._parts: dict[str, list[pieces.Cut]] = {}  # of leaves of which not all is wanted, by their key
 
     def into(self, live: torch.Tensor, stored: StoredLeaf | torch.Tensor) -> None:
         """Let `live` have the stored numbers."""
         if isinstance(stored, torch.Tensor):
             with torch.no_grad():
                 live.copy_(stored)
+        elif pieces.is_dtensor(live):
+            for cut in pieces.cuts(live, stored):
+                if pieces.is_whole(cut):
+                    self._note(cut.live, cut.stored)
+                else:
+                    self._parts.setdefault(cut.stored.key, []).append(cut)
         else:
-            (self._straight if _is_plain(live) else self._around).append((live, stored))
+            self._note(live, stored)
 
-    def fresh(self, stored: StoredLeaf, device: torch.device) -> torch.Tensor:
-        """A new tensor on `device` with the stored dtype, shape and stride; its numbers come with `run`."""
-        tensor = empty(stored, device)
+    def _note(self, live: torch.Tensor, stored: StoredLeaf) -> None:
+        (self._straight if _is_plain(live) else self._around).append((live, stored))
+
+    def fresh(self, stored: StoredLeaf, device: torch.device, parameter: torch.Tensor | None = None) -> torch.Tensor:
+        """A new tensor on `device` with the stored dtype, shape and stride; its numbers come with `run`.
+
+        One that belongs to a parameter which is a DTensor becomes one as well, unless it is a single number.
+        """
+        if parameter is not None and pieces.is_dtensor(parameter) and stored.shape:
+            tensor = pieces.like(parameter, stored.shape, empty(stored, torch.device("meta")).dtype)
+        else:
+            tensor = empty(stored, device)
         self.into(tensor, stored)
         return tensor
 
@@ -108,6 +131,9 @@ class Filling:
             few = _few(around)
             around = around[len(few) :]
             _fill_around(few)
+        parts, self._parts = self._parts, {}
+        for cuts in parts.values():
+            _fill_parts(cuts)
 
 
 def _few(pairs: list[tuple[torch.Tensor, StoredLeaf]]) -> list[tuple[torch.Tensor, StoredLeaf]]:
@@ -126,6 +152,16 @@ def _fill_around(pairs: list[tuple[torch.Tensor, StoredLeaf]]) -> None:
     with torch.no_grad():
         for whole, (live, _) in zip(copies, pairs, strict=True):
             live.copy_(whole)
+
+
+def _fill_parts(cuts: list[pieces.Cut]) -> None:
+    """Read their leaf whole, as its digest is of all of it, and copy the wanted items."""
+    stored = cuts[0].stored
+    whole = torch.empty(tuple(stored.shape), dtype=DTYPES[stored.dtype])
+    stored.read_into(memory(whole))
+    with torch.no_grad():
+        for cut in cuts:
+            cut.live.copy_(whole[cut.where])
 
 
 def differing(path: str, stored: object, live: torch.Tensor) -> list[str]:

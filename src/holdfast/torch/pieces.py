@@ -1,0 +1,151 @@
+"""DTensors: which box of the whole a process holds, and stored numbers on their way into it.
+
+A tensor that is divided among ranks is saved as the piece that lies here, with its place in the whole. One that every
+rank holds whole is saved like any other tensor.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+import torch
+
+from ..store.boxes import Box
+from ..store.stored import Piece
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+class Cut(NamedTuple):
+    """Those items of a stored leaf that go into `live`."""
+
+    live: torch.Tensor
+    stored: Any
+    where: tuple[slice, ...]  # in the stored leaf
+
+
+def is_dtensor(value: object) -> TypeGuard[DTensor]:
+    home = sys.modules.get("torch.distributed.tensor")  # nobody has one who has not imported it
+    return home is not None and isinstance(value, home.DTensor)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The plain tensor in this process: itself, or what it holds of the whole."""
+    if not is_dtensor(tensor):
+        return tensor
+    held: Any = tensor._local_tensor  # noqa: SLF001  to_local() would be noted by autograd
+    found: torch.Tensor = held.wait() if hasattr(held, "wait") else held  # a collective may be under way
+    return found
+
+
+def refusal(tensor: torch.Tensor) -> str:
+    """Why a tensor that is no plain one cannot be saved; empty when it is a DTensor that can."""
+    if not is_dtensor(tensor):
+        return "only plain tensors and parameters are saved, and DTensors"
+    if any(placement.is_partial() for placement in tensor.placements):
+        return "it is a DTensor of partial sums: redistribute it first"
+    return "" if _is_box(tensor) else "its piece here is no box of the whole: redistribute it first"
+
+
+def is_divided(tensor: DTensor) -> bool:
+    """Whether ranks hold different parts of it."""
+    sizes = tensor.device_mesh.shape
+    return any(not each.is_replicate() and size > 1 for each, size in zip(tensor.placements, sizes, strict=True))
+
+
+def box(tensor: DTensor) -> Box:
+    """Where in the whole the local tensor lies; of a rank outside of the mesh nothing, at its beginning."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, at = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    if not at and tensor.dim():
+        return Box((0,) * tensor.dim(), (0,) * tensor.dim())
+    ends = zip(at, shape, tensor.shape, strict=True)
+    return Box(tuple(min(start, most - extent) for start, extent, most in ends), tuple(shape))
+
+
+def place(tensor: DTensor) -> dict[str, Any]:
+    """What a block says of the piece that it is."""
+    found: dict[str, Any] = {"of": list(tensor.shape), "at": list(box(tensor).at)}
+    if _is_spare(tensor):
+        found["spare"] = True
+    return found
+
+
+def cuts(live: DTensor, stored: Any) -> Iterator[Cut]:
+    """From which stored leaves, and from which of their items, the local tensor of `live` is to be filled."""
+    whole, target = box(live), local(live)
+    own = getattr(stored, "own", None)
+    if own is not None and own.box == whole:
+        held: Sequence[Piece] = [own]  # no other rank's need be looked at
+    else:
+        held = getattr(stored, "pieces", None) or [Piece((0,) * live.dim(), stored)]
+    for piece in held:
+        common = _common(whole, piece.box)
+        if common is not None:
+            part = target[_within(whole, common)] if common != whole else target
+            yield Cut(part, piece.leaf, _within(piece.box, common))
+
+
+def is_whole(cut: Cut) -> bool:
+    """Whether all of the stored leaf goes into it."""
+    return tuple(cut.live.shape) == tuple(cut.stored.shape)
+
+
+def like(parameter: DTensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A fresh DTensor of that shape, placed as torch places what is made from `parameter`; no numbers yet."""
+    if tuple(shape) == tuple(parameter.shape):
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+    return parameter.new_empty(tuple(shape), dtype=dtype, requires_grad=False)
+
+
+def divided_like(live: DTensor, whole: torch.Tensor) -> torch.Tensor:
+    """`whole` as a DTensor with the placements of `live`; every rank has it, and none talks."""
+    fresh: Any = torch.empty_like(live, dtype=whole.dtype, requires_grad=False)
+    with torch.no_grad():
+        local(fresh).copy_(whole[_within(Box((0,) * live.dim(), tuple(live.shape)), box(live))])
+    return fresh  # type: ignore[no-any-return]
+
+
+def _common(a: Box, b: Box) -> Box | None:
+    """What lies in both; None: nothing does."""
+    at = tuple(map(max, a.at, b.at))
+    ends = [min(x + m, y + n) for x, m, y, n in zip(a.at, a.shape, b.at, b.shape, strict=True)]
+    shape = tuple(end - start for end, start in zip(ends, at, strict=True))
+    return Box(at, shape) if min(shape, default=1) > 0 else None
+
+
+def _within(outer: Box, inner: Box) -> tuple[slice, ...]:
+    starts = (at - start for at, start in zip(inner.at, outer.at, strict=True))
+    return tuple(slice(start, start + extent) for start, extent in zip(starts, inner.shape, strict=True))
+
+
+def _is_spare(tensor: DTensor) -> bool:
+    """Whether another rank has the same piece, and is the one to write it."""
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return True
+    return any(each.is_replicate() and at > 0 for each, at in zip(tensor.placements, coordinate, strict=True))
+
+
+def _is_box(tensor: DTensor) -> bool:
+    """Where one dimension is divided twice, a rank may have every other stretch of it (FSDP over tensor parallel)."""
+    placements: Any = tensor.placements
+    twice = [each.dim for each in placements if isinstance(getattr(each, "split_factor", None), int)]
+    return all(_is_one_stretch(tensor, dim) for dim in twice)
+
+
+def _is_one_stretch(tensor: DTensor, dim: int) -> bool:
+    mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return True
+    items = torch.arange(tensor.shape[dim]).view([-1 if axis == dim else 1 for axis in range(tensor.dim())])
+    placements: Any = tensor.placements
+    for placement, parts, part in zip(placements, mesh.shape, coordinate, strict=True):
+        if getattr(placement, "dim", None) == dim:
+            items = placement._split_tensor(items, parts, with_padding=False, contiguous=False)[0][part]  # noqa: SLF001
+    items = items.flatten()
+    return bool((items.diff() == 1).all())
