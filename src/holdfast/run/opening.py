@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from .. import journal
+from ..data.order import key
 from ..errors import Mismatch
 from ..provenance import document
-from ..ranks import ALONE
+from ..ranks import Ranks
 from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -19,35 +24,58 @@ from .position import Position
 from .saving import drill_limit, stop_now
 from .session import Session
 from .tracked import RESERVED, adapter_for, digests, framework_modules
+from .weights import StartFrom
 
 
 def begin(session: Session) -> None:
-    """Restore the newest valid checkpoint into the live objects, or begin afresh; say which in one line."""
-    options = session.options
-    relaunch.leave_again(session, ALONE)
-    if options.go_back is not None:
-        _go_back_once(session, options.go_back)
-    types = session.types()
-    resume.restore_newest(session.resumed, session.store, session.tracked, types, allow_fresh=options.allow_fresh)
-    if session.resumed.checkpoint is None and options.branch_from is not None:
-        checkpoint = weights.at(options.branch_from)
-        session.resumed.memory = resume.restore(session.store, checkpoint, session.tracked, types, session.resumed)
-        session.resumed.checkpoint = checkpoint
+    """Restore the newest valid checkpoint into the live objects, or begin afresh; say which in one line.
+
+    On all ranks, or on none.
+    """
+    options, ranks, resumed = session.options, session.ranks, session.resumed
+    relaunch.leave_again(session, ranks)
+    with ranks.together("going back"):
+        if options.go_back is not None and ranks.rank == 0:
+            _go_back_once(session, options.go_back)
+        types = session.types()
+    resume.restore_newest(resumed, session.store, session.tracked, types, ranks, allow_fresh=options.allow_fresh)
+    if resumed.checkpoint is None and options.branch_from is not None:
+        checkpoint = Checkpoint(_place(ranks, options.branch_from))
+        resumed.checkpoint, resumed.memory = resume.restore(
+            session.store, checkpoint, session.tracked, types, resumed, ranks
+        )
         session.attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
-    if session.resumed.checkpoint is None:
-        _begin_fresh(session)
-    else:
-        _go_on(session, session.resumed.checkpoint, session.resumed.memory)
-        if session.resumed.checkpoint.path.parent.parent != session.store.root:
-            session.saved = None  # a branch: this run has no checkpoint of its own yet
-    session.within.begin(fresh=session.resumed.checkpoint is None)
-    _track(session)
-    document()  # asks git, which is cached: at the first save it would cost the loop a process
-    session.attempt.flush(sync=True)
-    session.save_s = _cost_of_saving(session)
-    session.last_point_s = time.monotonic()
+    start_from = options.start_from if resumed.checkpoint is None else None
+    if start_from is not None and not ranks.alone:  # a choice that each of them might make otherwise
+        start_from = msgspec.structs.replace(start_from, path=_place(ranks, start_from.path))
+    with ranks.together("beginning"):
+        _begin_here(session, start_from)
     if session.saved is not None and drill_limit(session):  # killed between that save and its good-bye
         stop_now(session, "drill limit")
+
+
+def _place(ranks: Ranks, path: str | os.PathLike[str]) -> Path:
+    """Where the checkpoint lies that `path` means, as rank 0 sees it."""
+    with ranks.together("choice"):
+        found = str(weights.at(path).path.absolute()) if ranks.rank == 0 else ""
+    return Path(ranks.announce("choice", found.encode()).decode())
+
+
+def _begin_here(session: Session, start_from: StartFrom | None) -> None:
+    checkpoint = session.resumed.checkpoint
+    if checkpoint is None:
+        _begin_fresh(session, start_from)
+    else:
+        _go_on(session, checkpoint, session.resumed.memory)
+        if checkpoint.path.parent.parent != session.store.root:
+            session.saved = None  # a branch: this run has no checkpoint of its own yet
+    session.within.begin(fresh=checkpoint is None)
+    if session.ranks.rank == 0:
+        _track(session)
+        document()  # asks git, which is cached: at the first save it would cost the loop a process
+        session.save_s = _cost_of_saving(session)
+    session.attempt.flush(sync=True)
+    session.last_point_s = time.monotonic()
 
 
 def settle(session: Session, *, ready: bool = True) -> None:
@@ -90,12 +118,11 @@ def _go_back_once(session: Session, step: int) -> None:
     say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
 
 
-def _begin_fresh(session: Session) -> None:
+def _begin_fresh(session: Session, source: StartFrom | None) -> None:
     if session.seed is None:
         session.seed = next((int(module.initial_seed()) for module in framework_modules()), 0)
     session.attempt.record("restored", step=0, phase="step", checkpoint=None, rejected=session.resumed.rejected)
     say(f"{session.path}: starts fresh (attempt {session.attempt.number}){_rejected(session)}")
-    source = session.options.start_from
     if source is not None:
         for name, report in weights.begin_from(source, session.tracked.objects).items():
             session.attempt.record("started_from", source=str(source.path), name=name, report=str(report))
@@ -112,8 +139,8 @@ def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> 
     session.seed, session.replay_rng = memory["seed"], memory["epoch_rng"]
     session.loaders = memory["fingerprint"]["loaders"]
     session.store.parent = checkpoint.name
-    session.saved = checkpoint.manifest.name
-    session.last_save = session.mark(checkpoint.manifest.epoch, at_end=position.phase == "end")
+    session.saved = checkpoint.head.name
+    session.last_save = session.mark(checkpoint.head.epoch, at_end=position.phase == "end")
     _announce(session, checkpoint)
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
@@ -133,7 +160,7 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
     session.attempt.record(
         "restored", step=position.step, phase=position.phase, checkpoint=checkpoint.name, rejected=rejected
     )
-    age_s = max(0.0, time.time() - format.seconds(checkpoint.manifest.created))
+    age_s = max(0.0, time.time() - format.seconds(checkpoint.head.created))
     where = f"resumes at step {position.step}, epoch {position.epoch} (attempt {session.attempt.number})"
     say(f"{session.path}: {where}, from {checkpoint.name}, saved {_span(age_s)} ago{_rejected(session)}")
 
@@ -179,6 +206,10 @@ def _put_back(session: Session) -> None:
 
 
 def _restore_rng(session: Session) -> None:
+    checkpoint, rank = session.resumed.checkpoint, session.ranks.rank
+    if checkpoint is not None and rank >= checkpoint.world:  # there was no such rank: numbers that nobody else draws
+        rng.seed(key("rank", session.seed, session.position.step, rank))
+        return
     for skipped in rng.restore(session.resumed.memory["rng"]):
         session.tell(f"random numbers of {skipped} are in the checkpoint and cannot be put back here")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,9 +13,13 @@ import msgspec
 from .. import journal
 from ..errors import Damaged, HoldfastError, NotFound, StoreError
 from ..journal import Log
+from ..ranks import ALONE, Ranks
+from ..store.attempt import JOIN_S
 from ..store.checkpoint import Checkpoint
+from ..store.format import MANIFEST
 from ..store.store import Store
 from .position import Position
+from .ranks import agreed
 from .tracked import RESERVED, Tracked, require_fit
 
 MOST_FAILURES = 2  # of the same kind from one checkpoint, before it is set aside
@@ -33,61 +38,135 @@ class Resumed(msgspec.Struct):
 
 
 def restore_newest(
-    resumed: Resumed, store: Store, tracked: Tracked, types: Iterable[type], *, allow_fresh: bool
+    resumed: Resumed, store: Store, tracked: Tracked, types: Iterable[type], ranks: Ranks = ALONE, *, allow_fresh: bool
 ) -> None:
     """Restore the newest checkpoint that is whole, setting aside the newer ones that are not; `resumed` says which.
+
+    Of several ranks number 0 proposes; what one of them finds damaged is damaged for all.
 
     Raises:
         StoreError: checkpoints exist, or existed, and none would do; `allow_fresh` starts from scratch instead.
         Mismatch: it does not fit the live objects; nothing was overwritten.
     """
-    logs = [log for log in journal.logs(store.root) if log.attempt < store.claim().number]
-    found = store.checkpoints()
-    sharing: dict[str, str] = {}
-    for checkpoint in reversed(found):
-        name, oldest = checkpoint.path.name, checkpoint is found[0]
-        why = sharing.get(name) or (None if oldest else poison(name, logs))
+    search = _Search(resumed, store, allow_fresh=allow_fresh) if ranks.rank == 0 else None
+    fault: StoreError | None = None
+    while True:
+        with ranks.together("choice"):
+            chosen = search.choose(fault) if search is not None else None
+        name = ranks.announce("choice", (chosen.path.name if chosen is not None else "").encode()).decode()
+        resumed.checkpoint = checkpoint = chosen if ranks.rank == 0 else _seen(store, name)
+        if checkpoint is None:
+            return
         try:
-            if why is None:
-                resumed.checkpoint = checkpoint  # a failure from here on may speak against it
-                if allow_fresh:
-                    require_sound(checkpoint)  # perhaps nothing comes after it to mend what a restore leaves half-way
-                resumed.memory = restore(store, checkpoint, tracked, types, resumed)
-                _set_aside_sharers(store, resumed, sharing)
-                return
-        except Damaged as error:
-            why = str(error)
-            sharing |= store.sharing_damage(checkpoint)
-        except NotFound:  # removed by hand meanwhile
+            if allow_fresh:  # perhaps nothing comes after it to mend what a restore leaves half-way
+                agreed(ranks, "look", lambda: require_sound(checkpoint) if ranks.rank == 0 else None)  # noqa: B023
+            resumed.checkpoint, resumed.memory = restore(store, checkpoint, tracked, types, resumed, ranks)
+        except (Damaged, NotFound) as error:
+            fault = error
             continue
-        resumed.checkpoint = None
-        set_aside(store, checkpoint, "poison" if why.startswith("failed") else "damaged", why)
-        resumed.rejected.append((name, why))
-    resumed.checkpoint = None
-    if not allow_fresh and (resumed.rejected or _quarantined(store)):
-        raise StoreError(
-            f"{store.root}: checkpoints existed and none is valid: {_list(resumed.rejected, store)}. They are in "
-            f"{store.root / 'quarantine'}. To start from scratch all the same, say allow_fresh=True"
-        )
+        with ranks.together("damage that is shared"):
+            if search is not None:
+                search.settle()
+        return
 
 
-def _set_aside_sharers(store: Store, resumed: Resumed, sharing: Mapping[str, str]) -> None:
-    """Older checkpoints may hold a damaged file as well: nothing is to count on them."""
-    rejected = {name for name, _ in resumed.rejected}
-    for checkpoint in store.checkpoints():
-        name = checkpoint.path.name
-        if name in sharing and name not in rejected:
-            set_aside(store, checkpoint, "damaged", sharing[name])
-            resumed.rejected.append((name, sharing[name]))
+class _Search:
+    """Newest first, the checkpoints from which a run may go on; those that are no good are set aside."""
+
+    def __init__(self, resumed: Resumed, store: Store, *, allow_fresh: bool) -> None:
+        self._resumed, self._store, self._allow_fresh = resumed, store, allow_fresh
+        self._logs = [log for log in journal.logs(store.root) if log.attempt < store.claim().number]
+        self._found = store.checkpoints()
+        self._left = [*self._found]
+        self._tried: Checkpoint | None = None
+        self._sharing: dict[str, str] = {}
+
+    def choose(self, fault: StoreError | None) -> Checkpoint | None:
+        """The next one to try, `fault` being what the last one came to; None: the run begins afresh.
+
+        Raises:
+            StoreError: there is none left, and that is not allowed.
+        """
+        self._resumed.checkpoint = None
+        if self._tried is not None and isinstance(fault, Damaged):  # else it was removed by hand meanwhile
+            self._sharing |= self._store.sharing_damage(self._tried)
+            self._set_aside(self._tried, str(fault))
+        while self._left:
+            checkpoint = self._left.pop()
+            name, oldest = checkpoint.path.name, checkpoint is self._found[0]
+            why = self._sharing.get(name) or (None if oldest else poison(name, self._logs))
+            if why is None:
+                self._tried = checkpoint
+                return checkpoint
+            self._set_aside(checkpoint, why)
+        rejected, store = self._resumed.rejected, self._store
+        if not self._allow_fresh and (rejected or _quarantined(store)):
+            raise StoreError(
+                f"{store.root}: checkpoints existed and none is valid: {_list(rejected, store)}. They are in "
+                f"{store.root / 'quarantine'}. To start from scratch all the same, say allow_fresh=True"
+            )
+        return None
+
+    def settle(self) -> None:
+        """Older checkpoints may hold a damaged file as well: nothing is to count on them."""
+        rejected = {name for name, _ in self._resumed.rejected}
+        for checkpoint in self._store.checkpoints():
+            name = checkpoint.path.name
+            if name in self._sharing and name not in rejected:
+                self._set_aside(checkpoint, self._sharing[name])
+
+    def _set_aside(self, checkpoint: Checkpoint, why: str) -> None:
+        set_aside(self._store, checkpoint, "poison" if why.startswith("failed") else "damaged", why)
+        self._resumed.rejected.append((checkpoint.path.name, why))
+
+
+def _seen(store: Store, name: str) -> Checkpoint | None:
+    """The checkpoint that rank 0 has chosen. What this process does not see of it yet, it may see soon."""
+    if not name:
+        return None
+    path, until = store.root / "checkpoints" / name, time.monotonic() + JOIN_S
+    while not (path / MANIFEST).exists() and time.monotonic() < until:
+        os.listdir(path.parent)  # a listing makes network file systems look again
+        time.sleep(0.05)
+    return Checkpoint(path)
 
 
 def restore(
-    store: Store, checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type], resumed: Resumed
-) -> dict[str, Any]:
-    """Put `checkpoint` into the live objects; what the run itself remembered.
+    store: Store,
+    checkpoint: Checkpoint,
+    tracked: Tracked,
+    types: Iterable[type],
+    resumed: Resumed,
+    ranks: Ranks = ALONE,
+) -> tuple[Checkpoint, dict[str, Any]]:
+    """Put `checkpoint` into the live objects; as this rank has to see it, and what the run itself remembered.
 
-    Everything that can be compared is compared before the first byte is overwritten.
+    Everything that can be compared is compared before the first byte is overwritten, and on all ranks.
     """
+
+    def compared() -> tuple[Checkpoint, dict[str, Any]]:
+        view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
+        memory = _fitting(view, tracked, types)
+        if not resumed.outvoted:  # an attempt that failed half-way has overwritten what the script said
+            resumed.outvoted = tracked.outvoted(view, types)
+        return view, memory
+
+    view, memory = agreed(ranks, "what fits", compared)
+    if not ranks.alone:
+        tracked.warm(memory.get("reducers", {}))
+
+    def filled() -> None:
+        attempt = store.claim()
+        attempt.record("restoring", checkpoint=view.path.name)
+        attempt.flush(sync=True)
+        tracked.restore(view, types)
+
+    agreed(ranks, "restore", filled)
+    return view, memory
+
+
+def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
+    """What the run itself remembered in a checkpoint that fits the live objects."""
     checkpoint.check_layout()
     if RESERVED not in checkpoint.parts():
         raise StoreError(
@@ -98,12 +177,6 @@ def restore(
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
     Position.of(memory.get("position"))
     require_fit(tracked.differences(checkpoint, types), checkpoint)
-    attempt = store.claim()
-    attempt.record("restoring", checkpoint=checkpoint.path.name)
-    attempt.flush(sync=True)
-    if not resumed.outvoted:  # an attempt that failed half-way has overwritten what the script said
-        resumed.outvoted = tracked.outvoted(checkpoint, types)
-    tracked.restore(checkpoint, types)
     return memory
 
 

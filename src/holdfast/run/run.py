@@ -13,6 +13,7 @@ from ..rules import Every, Last, Rule, Whole
 from ..store import format
 from ..terminal import warn
 from . import loops, opening, resume, saving, settings
+from .ranks import parting
 from .session import Options, Session, require_overridable
 from .stop import Deadline
 from .tracked import Tracked
@@ -130,7 +131,8 @@ class Run(AbstractContextManager["Run"]):
             raise
         if used and session.resumed.checkpoint is None:
             warn("the tracked objects are as the last attempt in this process left them; make them anew to begin anew")
-        session.progress.__enter__()
+        if session.ranks.rank == 0:
+            session.progress.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -261,9 +263,11 @@ class Run(AbstractContextManager["Run"]):
         saving.land(session)
         if session.here.order > (session.saved or format.Name(0)).order:
             saving.save(session, "the end", metrics)
-        if session.stop.reason is not None:
-            saving.stop_now(session, session.stop.reason)
-        session.attempt.close("end", step=position.step, phase=position.phase)
+        reason = session.ranks.announce("the end", (session.stop.reason or session.ranks.wished() or "").encode())
+        if reason:
+            saving.stop_now(session, reason.decode())
+        with parting(session.ranks):
+            session.attempt.close("end", step=position.step, phase=position.phase)
 
     def _leave(self, error: BaseException | None) -> None:
         """Say good-bye in the journal, give signals and terminal back. Never hides `error`."""

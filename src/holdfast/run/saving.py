@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
+import msgspec
+
 from .. import interval, retention
 from ..errors import NoSpace, Stopped
 from ..interval import Mark
@@ -17,8 +19,10 @@ from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import say, warn
 from .overlap import Later
+from .ranks import merged, parting, require_one_place
 from .session import Flight, Session
 from .tracked import RESERVED, digests
+from .windows import Order, Windows
 from .writer import BeforeEach
 
 LAST_CHANCE = ("asked", "the end")  # besides a stop: reasons for which a full disk is an error
@@ -46,26 +50,65 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     session.steps_here += 1
     if session.steps_here == 1 and session.options.every is not None:
         session.warm_arena()
-    if session.flight is not None and (session.writer.done or session.overlap.refuted):
+    order = _order(session)
+    if order.land if order is not None else may_land(session):
         land(session)
     metrics = flush_metrics(session, phase, epoch)
     now = session.mark(epoch, at_end=phase == "end")
     session.step_s = max(session.step_s, now.seconds - session.last_point_s)
-    if phase == "end":
+    if phase == "end" and session.ranks.rank == 0:
         _warn_of_the_unmeasured(session, metrics)
     if session.drilled.digests:
         _journal_digests(session)
     session.within.look(save_s=session.save_s, step_s=session.step_s)
-    saves = 1 if session.flight is None else 2  # a stop waits for the one in flight, and then for its own
-    wanted = drill_limit(session) or session.stop.wanted(save_s=saves * session.save_s, step_s=session.step_s)
-    reason = wanted or _reason_to_save(session, now, metrics, final=final)
+    wanted = drill_limit(session) or (order.stop if order is not None else stop_wanted(session))
+    reason = wanted or _reason_to_save(session, now, metrics, order, final=final)
     session.progress.update(step=session.position.step, metrics=metrics)
-    if reason is not None and session.saved != session.here:
-        save(session, reason, metrics, epoch, last_chance=wanted is not None or reason in LAST_CHANCE)
-    if wanted is not None:
+    if reason and session.saved != session.here:
+        save(session, reason, metrics, epoch, last_chance=bool(wanted) or reason in LAST_CHANCE)
+    if wanted:
         stop_now(session, wanted)
+    if session.windows is not None:
+        _lead(session, session.windows)
     _show(session)
     session.last_point_s = time.monotonic()
+
+
+def may_land(session: Session) -> bool:
+    """Whether the outcome of the save in flight is there, or known to be worth nothing."""
+    return session.flight is not None and (session.writer.done or session.overlap.refuted)
+
+
+def stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:
+    """Why to stop, or None. `ahead_s`: how long the next chance to is away, besides a step."""
+    saves = 1 if session.flight is None else 2  # a stop waits for the one in flight, and then for its own
+    return session.stop.wanted(save_s=saves * session.save_s, step_s=session.step_s + ahead_s)
+
+
+def _order(session: Session) -> Order | None:
+    """What rank 0 wants of all ranks at this safe point; None when there are no others."""
+    windows = session.windows
+    if windows is None:
+        return None
+    order = windows.arrive()
+    if session.saved_at > windows.said_at:  # it did not know of that save
+        return msgspec.structs.replace(order, save=False, land=False)
+    return order
+
+
+def _lead(session: Session, windows: Windows) -> None:
+    """Of several ranks: wish for what reached this one only, and on rank 0 say what all do at the next edge."""
+    stop = session.stop
+    if session.ranks.rank and stop.reason is not None and not session.wished:
+        session.wished = True
+        session.ranks.wish(stop.reason)
+    if not windows.leading:
+        return
+    heard = None if stop.reason is not None else session.ranks.wished()
+    if heard is not None:
+        stop.hear(heard)
+    land = session.flight is not None and session.writer.done
+    windows.say(stop=stop_wanted(session, windows.ahead_s) or "", save=_is_time(session), land=land)
 
 
 def save(
@@ -85,12 +128,17 @@ def save(
         StoreError: what the save before this one ended with, if it was in the background.
     """
     began = time.monotonic()
-    if session.stop.reason is not None and session.flight is not None and session.flight.reason == "due":
+    hurried = session.stop.reason is not None and session.ranks.alone
+    if hurried and session.flight is not None and session.flight.reason == "due":
         session.writer.abandon()  # what is newer will be durable sooner
     land(session)
     session.asked = False
     background = session.options.background and reason in BACKGROUND and not at_once
-    staged = session.stage(background=background, due=reason == "due")
+    try:
+        staged = session.stage(background=background, due=reason == "due")
+    except Exception as error:
+        session.store.ranks.report("capture", error)  # the others have come to it, or will
+        raise
     at = session.position.epoch if epoch is None else epoch
     flight = Flight(
         session.here,
@@ -103,10 +151,15 @@ def save(
     )
     session.saved, session.ranked, session.flight = flight.name, None, flight
     session.saves_here += 1
+    session.saved_at = 0 if session.windows is None else session.windows.point
     session.last_save = session.mark(epoch, at_end=session.position.phase == "end")
     commit = partial(_commit, session, staged, flight)
-    if (isinstance(staged, Staged) and staged.snapshot is None) or not _took_off(session, commit):
+    in_place = isinstance(staged, Staged) and staged.snapshot is None
+    others_wait = background and not session.ranks.alone  # they take the outcome when rank 0 says so: then we do, too
+    if (in_place and not others_wait) or not _took_off(session, commit):
         _settle(session, flight, partial(commit, lambda: None), last_chance=last_chance)
+    elif in_place:
+        session.writer.rest()
 
 
 def _took_off(session: Session, commit: Callable[[BeforeEach], object]) -> bool:
@@ -137,10 +190,14 @@ def secure(session: Session, reason: str, metrics: Mapping[str, float]) -> None:
 
 def _commit(session: Session, made: Staged | Later, flight: Flight, before_each: BeforeEach) -> Checkpoint:
     """The part of a save that need not stall the loop."""
-    staged = made if isinstance(made, Staged) else made()
-    overlap, snapshot, waited_s = session.overlap, staged.snapshot, 0.0
-    if snapshot is not None:
-        overlap.finish(snapshot)
+    overlap, waited_s = session.overlap, 0.0
+    with session.store.ranks.together("capture", known=(Abandoned,)):
+        staged = made if isinstance(made, Staged) else made()
+        snapshot = staged.snapshot
+        if snapshot is not None:
+            overlap.finish(snapshot)
+        session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
+    require_one_place(session.store.ranks, flight.name, flight.facts.epoch)
 
     def still_wanted() -> None:
         before_each()
@@ -152,7 +209,6 @@ def _commit(session: Session, made: Staged | Later, flight: Flight, before_each:
         overlap.confirm(snapshot)
         waited_s = time.monotonic() - began  # for the loop, not for the disk
 
-    session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
     checkpoint = session.store.commit(
         staged,
         step=flight.name.step,
@@ -163,6 +219,8 @@ def _commit(session: Session, made: Staged | Later, flight: Flight, before_each:
     )
     save_s = time.monotonic() - flight.began_s - waited_s
     session.save_s = max(session.save_s, save_s)
+    if session.ranks.rank:
+        return checkpoint
     with session.attempt.acting("save"):  # a successor may have pruned it already
         size_bytes = checkpoint.size_bytes
     session.attempt.record(
@@ -209,7 +267,8 @@ def _settle(session: Session, flight: Flight, outcome: Callable[[], object], *, 
             raise
         if str(error):  # else it has only given way to a newer one
             session.asked = session.asked or not spared  # the next safe point has what was missing
-            warn(f"step {flight.name.step} is not saved, and training goes on: {error}")
+            if session.ranks.rank == 0:
+                warn(f"step {flight.name.step} is not saved, and training goes on: {error}")
             session.attempt.record("save_failed", step=flight.name.step, error=str(error))
     finally:
         if not session.writer.in_flight:
@@ -225,11 +284,12 @@ def stop_now(session: Session, reason: str) -> None:
     """
     secure(session, reason, {})
     position = session.position
-    session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
+    with parting(session.ranks):
+        session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
+        session.over = Stopped(f"{reason} at step {position.step}; saved")
+        session.within.stopped(session.attempt)
     session.progress.close()
     say(f"{session.path}: stopped by {reason} at step {position.step}; saved, run me again")
-    session.over = Stopped(f"{reason} at step {position.step}; saved")
-    session.within.stopped(session.attempt)
     raise session.over
 
 
@@ -245,16 +305,40 @@ def flush_metrics(session: Session, phase: str, epoch: int | None = None) -> dic
     return format.unpack_metrics(measured)
 
 
-def _reason_to_save(session: Session, now: Mark, metrics: Mapping[str, float], *, final: bool) -> str | None:
-    forced = session.drilled.save_every_steps
-    every = session.options.every if forced is None else Every(steps=forced)
+def _reason_to_save(
+    session: Session, now: Mark, metrics: Mapping[str, float], order: Order | None, *, final: bool
+) -> str | None:
     if final:
         return "the end"
     if session.asked:
         return "asked"
-    if _is_best(session, metrics):
+    if _is_best_for_all(session, metrics):
         return "new best"
+    every = _every(session)
+    if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
+        return "due" if order.save else None
     return "due" if interval.due(every, last=session.last_save, now=now) else None
+
+
+def _every(session: Session) -> Every | None:
+    forced = session.drilled.save_every_steps
+    return session.options.every if forced is None else Every(steps=forced)
+
+
+def _is_time(session: Session) -> bool:
+    every, now = _every(session), session.mark(at_end=False)
+    return every is not None and every.minutes is not None and interval.due(every, last=session.last_save, now=now)
+
+
+def _is_best_for_all(session: Session, metrics: Mapping[str, float]) -> bool:
+    """Of several ranks 0 decides: at the end of an epoch, and inside of one where a metric was logged, which all have to."""
+    if session.ranks.alone:
+        return _is_best(session, metrics)
+    ranked = {rule.metric for rule in parts(session.options.keep) if isinstance(rule, Best)}
+    if not ranked or (session.position.phase != "end" and ranked.isdisjoint(metrics)):
+        return False
+    mine = b"yes" if session.ranks.rank == 0 and _is_best(session, metrics) else b""
+    return session.ranks.announce("the metric of a Best", mine) == b"yes"
 
 
 def _is_best(session: Session, metrics: Mapping[str, float]) -> bool:
@@ -299,7 +383,7 @@ def drill_limit(session: Session) -> str | None:
 
 
 def _journal_digests(session: Session) -> None:
-    found = digests({**session.tracked.capture(), RESERVED: session.memory(probe=False)})
+    found = digests({**session.tracked.capture(), RESERVED: session.memory(probe=False)}).of
     position = session.position
-    session.attempt.record("digests", step=position.step, phase=position.phase, leaves=found.of)
+    session.attempt.record("digests", step=position.step, phase=position.phase, leaves=merged(session.ranks, found))
     session.attempt.flush()

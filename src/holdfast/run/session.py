@@ -22,15 +22,17 @@ from ..state.tree import flatten, types_in
 from ..store import format
 from ..store.shards import Staged
 from ..store.store import Facts, Store
-from ..terminal import Progress, say, warn
+from ..terminal import Progress, say, speak_for, warn
 from . import fingerprint, settings
 from .overlap import Later, Overlap
 from .position import Position
+from .ranks import facts, here, require_alike
 from .resume import Resumed
 from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
 from .vars import Vars
 from .weights import StartFrom
+from .windows import Windows
 from .writer import Writer
 
 WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
@@ -110,13 +112,25 @@ class Session:
 
     def __init__(self, options: Options, tracked: Tracked, variables: Vars) -> None:
         self.options, self.tracked, self.vars = options, tracked, variables
-        self.drilled = settings.drilled()
-        self.stop, self.progress = Stop(options.deadline), Progress()
-        from .within import Within  # what asks schedulers is not in every `import holdfast`
+        self.ranks = ranks = here()
+        speak_for(ranks.rank)
+        with ranks.together("options"):
+            self.drilled = settings.drilled()
+            self.stop, self.progress = Stop(options.deadline), Progress()
+            from .within import Within  # what asks schedulers is not in every `import holdfast`
 
-        self.within = Within(options.path, self.stop, own_deadline=options.deadline is not None)
+            self.within = Within(options.path, self.stop, own_deadline=options.deadline is not None, rank=ranks.rank)
+            said = {} if ranks.alone else facts(options, tracked, self.drilled)
+        require_alike(ranks, said)
+        self.windows = None if ranks.alone else Windows(ranks)
         self.around = ExitStack()  # what holds while the attempt lives
-        self.store = Store(options.path, keep=options.keep, take_over=options.take_over, whole=options.whole)
+        self.store = Store(
+            options.path,
+            keep=options.keep,
+            take_over=options.take_over,
+            whole=options.whole,
+            ranks=ranks,
+        )
         if not options.take_over:
             self.within.await_turn(self.store.root)
         self.attempt = self.store.claim()
@@ -155,6 +169,8 @@ class Session:
         self.overlap = Overlap(self._tell_no_overlap, lambda: self.writer.in_flight)
         self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
         self.asked = False  # run.save() inside a loop
+        self.saved_at = 0  # the safe point of the last save, as windows count them
+        self.wished = False  # rank 0 was told of the signal that reached this rank
         self.cramped = False  # there was no memory for a snapshot, and it was told
         self.flushed_s = time.monotonic()
         self._document: dict[str, Any] | None = None
@@ -222,6 +238,7 @@ class Session:
             "overrides": {name: dict(changes) for name, changes in self.options.overrides.items()},
             "fingerprint": {"environment": fingerprint.environment(), "loaders": self.loaders},
             "probe": self.ask_probe() if probe else None,
+            **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
             "epoch_rng": self.replay_rng,
             "rng": rng.capture(),
         }
@@ -283,7 +300,9 @@ class Session:
         return Mark(self.position.step, now, time.monotonic(), at_end)
 
     def document(self) -> dict[str, Any]:
-        """Where this attempt came from, for people; made once."""
+        """Where this attempt came from, for people; made once, and by rank 0."""
+        if self.ranks.rank:
+            return {}
         if self._document is None:
             models = {name: facts for name, target in self.tracked.objects.items() if (facts := _model_facts(target))}
             made = document(self.options.hyperparameters, self.options.dataset)

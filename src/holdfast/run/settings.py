@@ -8,10 +8,12 @@ from pathlib import Path
 import msgspec
 
 from ..errors import UsageError
+from ..ranks import TIMEOUT_S
 
 RUN_DIR = "HOLDFAST_RUN_DIR"
 DRILL = "HOLDFAST_DRILL"
 MAX_REQUEUES = "HOLDFAST_MAX_REQUEUES"
+RANKS_TIMEOUT_S = "HOLDFAST_RANKS_TIMEOUT_S"
 
 
 class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,6 +55,22 @@ def max_requeues() -> int:
 
     text = os.environ.get(MAX_REQUEUES, "")
     return int(text) if text.isdecimal() else MOST_REQUEUES
+
+
+def ranks_timeout_s() -> float:
+    """How long a rank of the same run is waited for.
+
+    Raises:
+        UsageError: it is no number of seconds.
+    """
+    text = os.environ.get(RANKS_TIMEOUT_S)
+    try:
+        seconds = TIMEOUT_S if text is None else float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{RANKS_TIMEOUT_S}={text}: a number of seconds above 0 is wanted")
+    return seconds
 
 
 def drilled() -> Drilled:

@@ -68,6 +68,10 @@ class Stop(AbstractContextManager["Stop"]):
             self._pressed = True
         self.reason = "SIGINT" if number == signal.SIGINT else self.reason or signal.Signals(number).name
 
+    def hear(self, reason: str) -> None:
+        """As if a signal had come: another rank has heard one."""
+        self.reason, self.at_s = self.reason or reason, self.at_s or time.time()
+
     def wanted(self, *, save_s: float, step_s: float) -> str | None:
         """Why to stop at this safe point, or None. `save_s` and `step_s`: what one save and one step cost."""
         now = time.time()

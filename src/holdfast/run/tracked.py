@@ -37,6 +37,7 @@ class Tracked:
         for name, target in objects.items():
             _require_trackable(name, target)
         self.objects = dict(objects)
+        self._reducers: list[Any] = []
 
     def capture(self) -> dict[str, Any]:
         """The state of every object; tensors by reference."""
@@ -70,6 +71,17 @@ class Tracked:
             if adapter is not None:
                 found[name] = adapter.outvoted(target, checkpoint.handles(part=name, types=types))
         return found
+
+    def reducers(self) -> dict[str, Any]:
+        """What several ranks' frameworks have seen that decides in which order they sum."""
+        if not self._reducers:
+            self._reducers = [module.Reducers(self.objects) for module in framework_modules()]
+        return {name: seen for each in self._reducers for name, seen in each.capture().items()}
+
+    def warm(self, seen: Mapping[str, Any]) -> None:
+        """Let them see it again, before a restore, on all ranks at once."""
+        for module in framework_modules() if seen else ():
+            module.Reducers(self.objects).warm(seen)
 
     def restore(self, checkpoint: Checkpoint, types: Iterable[type]) -> None:
         """Put the checkpoint's state into the live objects. Half-way failures leave them mixed."""
@@ -116,7 +128,9 @@ def _frameworks(target: Any) -> list[str]:
 
 
 def framework_modules() -> list[Any]:
-    """Of the frameworks that this program uses: facts(), initial_seed(), still(targets), Steps(targets, before)."""
+    """Of the frameworks that this program uses: facts(), initial_seed(), still(targets), Steps(targets, before),
+    ranks(timeout_s), Reducers(objects).
+    """
     return [import_module(home) for name, home in _PROGRAMS.items() if name in sys.modules]
 
 

@@ -39,9 +39,10 @@ class Windows:
 
     def __init__(self, ranks: Ranks, clock: Callable[[], float] = time.monotonic) -> None:
         self._ranks, self._words, self._clock = ranks, ranks.beside("windows"), clock
-        self.point, self._edge, self._edges = 0, 1, 0
+        self.point, self._last_edge, self._edge, self._edges = 0, 0, 1, 0
         self._said = NOTHING
         self._began_at, self._began_s, self._point_s = 0, clock(), WINDOW_S
+        self.said_at = 0  # the safe point at which what now holds was said
         self.leading = False  # whether this is rank 0 at an edge, and has not said yet what happens at the next
         if ranks.rank == 0:
             self._announce(NOTHING)
@@ -56,6 +57,7 @@ class Windows:
         if self.point != self._edge:
             return NOTHING
         self._edges += 1
+        self.said_at, self._last_edge = self._last_edge, self.point
         if self._edges % SWEEP == 0:
             self._ranks.gather("windows")
             self._words.sweep()

@@ -26,8 +26,9 @@ NEAR_S = 900.0  # a notice that comes so long before the end is about the end
 class Within:
     """One attempt's job. Nothing here happens outside of one, in a drill, or in a process that is not number 0."""
 
-    def __init__(self, path: Path, stop: Stop, *, own_deadline: bool) -> None:
-        here = None if settings.is_drilled() else job()
+    def __init__(self, path: Path, stop: Stop, *, own_deadline: bool, rank: int = 0) -> None:
+        here = None if settings.is_drilled() or rank else job()
+        self.rank = rank
         self.path, self.stop = path, stop
         self.job = here if here is not None and outermost.speaks(here) else None
         supervised = outermost.supervisor() is not None  # then somebody else asks, and tells us in time
@@ -42,7 +43,7 @@ class Within:
     def begin(self, *, fresh: bool) -> None:
         """Tell the supervisor where the run is; warn of a restart that finds nothing to go on from."""
         forget()
-        supervisor = outermost.supervisor()
+        supervisor = outermost.supervisor() if self.rank == 0 else None
         if supervisor is not None:
             outermost.tell_run(supervisor, self.path)
         if (self.path / HOLD).exists():

@@ -75,6 +75,11 @@ class Writer:
             raise error
         return self._outcome
 
+    def rest(self) -> None:
+        """Return when the work has ended; its outcome is still to be fetched."""
+        if self.in_flight:
+            self._ended.wait()
+
     def abandon(self) -> None:
         """Let the work end at its next request to the disk; what has made its last one comes to its own end."""
         self._unwanted.set()

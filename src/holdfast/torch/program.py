@@ -1,4 +1,4 @@
-"""What torch adds to a program: facts for the fingerprint, the seed, stillness for a probe, its optimizers' steps."""
+"""What torch adds to a program: facts for the fingerprint, the seed, its ranks, stillness for a probe, its optimizers' steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from torch import nn
 
 from . import modules
 from .overlap import Steps
+from .ranks import ranks
+from .reducer import Reducers
 from .workers import sheltered
 
-__all__ = ["Steps", "facts", "initial_seed", "sheltered", "still"]
+__all__ = ["Reducers", "Steps", "facts", "initial_seed", "ranks", "sheltered", "still"]
 
 
 def facts() -> dict[str, Any]:

@@ -9,16 +9,18 @@ from typing import Any
 from torch import distributed
 
 from ..errors import RanksError, UsageError
-from ..ranks import Ranks
+from ..ranks import ALONE, Ranks
 from .world import is_grouped
 
 _serial = itertools.count(1)  # every rank makes the same runs, one after the other
 
 
 def ranks(timeout_s: float) -> Ranks | None:
-    """The processes of torch's default group, in a conversation of their own; None when this process is alone."""
-    if not is_grouped() or distributed.get_world_size() == 1:
+    """The processes of torch's default group, in a conversation of their own; None when there is no group."""
+    if not is_grouped():
         return None
+    if distributed.get_world_size() == 1:
+        return ALONE
     place = f"holdfast/{next(_serial)}"
     channel = Channel(distributed.distributed_c10d._get_default_store(), place)  # noqa: SLF001  nobody else has it
     return Ranks(distributed.get_rank(), distributed.get_world_size(), channel, timeout_s=timeout_s)

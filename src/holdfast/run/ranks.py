@@ -1,0 +1,159 @@
+"""Ranks of a run: which processes are in it, what they have to have in common, and outcomes that are the same for all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..errors import Damaged, NotFound, RanksError, StoreError, UsageError
+from ..ranks import ALONE, Ranks, differing
+from ..state import tree
+from ..store import format
+from .settings import ranks_timeout_s
+from .tracked import Tracked, adapter_for, framework_modules
+
+T = TypeVar("T")
+MOST_LINES, MOST_RANKS = 4, 8  # of what differs, that a message shows
+
+
+def here() -> Ranks:
+    """The ranks of which this process is one: as its framework's process group says, else it is alone.
+
+    Raises:
+        UsageError: it was started as one of several, and there is no process group.
+    """
+    for module in framework_modules():
+        found: Ranks | None = module.ranks(ranks_timeout_s())
+        if found is not None:
+            return found
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size != "1":
+        raise UsageError(
+            f"WORLD_SIZE is {size}, and there is no process group: call torch.distributed.init_process_group() before "
+            "Run. Should each of these processes make a run of its own, start them without WORLD_SIZE"
+        )
+    return ALONE
+
+
+def facts(options: Any, tracked: Tracked, drilled: object) -> dict[str, str]:
+    """What has to be the same on every rank, in words: the caller's options, and what is tracked."""
+    alike = "path keep every whole background overlap start_from branch_from go_back overrides allow_fresh"
+    found = {name: str(getattr(options, name)) for name in alike.split()}
+    found |= {"accept": str(sorted(options.accept)), "probe": "none" if options.probe is None else "given"}
+    found["drilled"] = str(drilled)
+    for name, target in tracked.objects.items():
+        found[f"state[{name!r}]"] = f"{type(target).__module__}.{type(target).__qualname__}"
+        adapter = adapter_for(target)
+        if adapter is not None and adapter.parameter_count(target) is not None:
+            for key, block in tree.flatten({name: adapter.capture(target)}).leaves.items():
+                found[key] = f"{block.dtype} {tuple(block.attrs.get('of', block.shape))}"
+    return found
+
+
+def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
+    """
+    Raises:
+        UsageError: on every rank, when one says something else than rank 0; it names the ranks and what differs.
+    """
+    data = format.json_bytes(dict(mine))
+    said = ranks.agree("arguments", format.digest(data).encode())
+    odd = differing(said)
+    if not odd:
+        return
+    first = msgspec.json.decode(ranks.announce("arguments of rank 0", data), type=dict[str, str])
+    lines = ranks.agree("differences", msgspec.json.encode(_lines(first, mine)))
+    shown = [f"rank {rank}: {'; '.join(msgspec.json.decode(lines[rank], type=list[str]))}" for rank in odd[:MOST_RANKS]]
+    more = f"\n  ... and {len(odd) - MOST_RANKS} more ranks" if len(odd) > MOST_RANKS else ""
+    raise UsageError(
+        "every rank must give Run the same arguments and the same objects; nothing was written."
+        + "".join(f"\n  {line}" for line in shown)
+        + more
+    )
+
+
+def _lines(first: Mapping[str, str], mine: Mapping[str, str]) -> list[str]:
+    def said(facts: Mapping[str, str], key: str) -> str:
+        return facts.get(key, "nothing")
+
+    keys = [key for key in {**first, **mine} if first.get(key) != mine.get(key)]
+    more = [f"and {len(keys) - MOST_LINES} more"] if len(keys) > MOST_LINES else []
+    return [f"{key} is {said(mine, key)}, on rank 0 {said(first, key)}" for key in keys[:MOST_LINES]] + more
+
+
+def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
+    """What `work` returns when it has succeeded on every rank.
+
+    Raises:
+        Damaged, NotFound: the same one on every rank: what one of them read was no good.
+        HoldfastError: another error of this or of any rank, which goes before these.
+    """
+    if ranks.alone:
+        return work()
+    result, poor, wrong = None, None, None
+    try:
+        result = work()
+    except (Damaged, NotFound) as error:
+        poor = error
+    except Exception as error:
+        wrong = error
+    ranks.report(topic, wrong)
+    mine = ("" if poor is None else type(poor).__name__, str(poor))
+    found = ranks.agree(topic, msgspec.json.encode(mine))
+    _require_good([msgspec.json.decode(each, type=tuple[str, str]) for each in found])
+    return result  # type: ignore[return-value]
+
+
+def _require_good(found: Sequence[tuple[str, str]]) -> None:
+    """`found`: by rank, the kind of what it came to and the message; no kind: all went well."""
+    for rank, (kind, text) in enumerate(found):
+        if kind == Damaged.__name__:
+            raise Damaged(text if rank == 0 else f"rank {rank}: {text}")
+    if found[0][0]:
+        raise NotFound(found[0][1])
+    for rank, (kind, text) in enumerate(found):
+        if kind:
+            raise StoreError(f"rank {rank} does not see what rank 0 sees: {text}")
+
+
+def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
+    """
+    Raises:
+        RanksError: on every rank, when one has come to the save at another step than rank 0.
+    """
+    if ranks.alone:
+        return
+    said = ranks.agree("save", f"{name}, epoch {epoch}".encode())
+    odd = differing(said)
+    if odd:
+        shown = "; ".join(f"rank {rank} at {said[rank].decode()}" for rank in odd[:MOST_RANKS])
+        raise RanksError(
+            f"rank 0 saves at {said[0].decode()}, and {shown}: every rank must make the same steps, and ask for the same saves"
+        )
+
+
+@contextmanager
+def parting(ranks: Ranks) -> Iterator[None]:
+    """The last that a rank does; it leaves when all have done theirs, and rank 0 when nobody needs it any more.
+
+    A launcher ends all ranks when one leaves with an error, and a stop is one to it. Rank 0 may hold the rendezvous.
+    """
+    with ranks.together("good-bye"):
+        yield
+    ranks.gather("good-bye")
+
+
+def merged(ranks: Ranks, digests: Mapping[str, str]) -> dict[str, str]:
+    """On rank 0 the digests of all ranks: what another one has otherwise, under a key of its own."""
+    if ranks.alone:
+        return dict(digests)
+    found = dict(digests)
+    said = ranks.gather("digests", msgspec.json.encode(dict(digests)))
+    for rank, each in enumerate(said):
+        theirs = msgspec.json.decode(each, type=dict[str, str])
+        found |= {f"{key}@{rank}": digest for key, digest in theirs.items() if digests.get(key) != digest}
+        found |= {f"{key}@{rank}": "" for key in digests.keys() - theirs.keys()}
+    return found
