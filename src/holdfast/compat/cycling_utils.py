@@ -8,6 +8,7 @@ documented behaviour; docs/migration-cycling-utils.md lists what is different, a
 
 from __future__ import annotations
 
+from ..torch.sharded import DistributedShardedDataset
 from .directory import AtomicDirectory
 from .reports import MetricsTracker, TimestampedTimer
 from .samplers import (
@@ -24,6 +25,7 @@ InterruptibleSampler = InterruptableSampler  # as the documentation spells it
 __all__ = [
     "AdvancedTooFarError",
     "AtomicDirectory",
+    "DistributedShardedDataset",
     "HasNotResetProgressError",
     "InterruptableDistributedGroupedBatchSampler",
     "InterruptableDistributedSampler",

@@ -1,0 +1,407 @@
+"""cycling_utils' names: signatures, samplers, metrics and timer as scripts know them, and the faults that are gone."""
+
+import inspect
+import pickle
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from holdfast.compat import cycling_utils
+from holdfast.compat.cycling_utils import (
+    AdvancedTooFarError,
+    DistributedShardedDataset,
+    HasNotResetProgressError,
+    InterruptableDistributedGroupedBatchSampler,
+    InterruptableDistributedSampler,
+    InterruptableSampler,
+    InterruptibleSampler,
+    MetricsTracker,
+    TimestampedTimer,
+    atomic_torch_save,
+)
+from holdfast.errors import Mismatch, UsageError
+from holdfast.torch.sharded import IMG_EXTENSIONS, pil_loader
+
+SAMPLER = {"num_replicas": None, "rank": None, "shuffle": True, "seed": 0, "drop_last": False}
+NEEDED = inspect.Parameter.empty
+SIGNATURES = {  # source: cycling_utils, November 2025; each may go on with options of our own
+    "InterruptableDistributedSampler": {"dataset": NEEDED, **SAMPLER},
+    "InterruptableSampler": {"dataset": NEEDED, **SAMPLER},
+    "InterruptibleSampler": {"dataset": NEEDED, **SAMPLER},
+    "InterruptableDistributedGroupedBatchSampler": {
+        "dataset": NEEDED,
+        "group_ids": NEEDED,
+        "batch_size": NEEDED,
+        **SAMPLER,
+    },
+    "DistributedShardedDataset": {
+        "root": NEEDED,
+        "rank": None,  # needed, in the original; so are the next two
+        "world_size": None,
+        "samples_pct_per_replica": None,
+        "device_id": None,
+        "seed": 0,
+        "shuffle": True,
+        "loader": pil_loader,
+        "extensions": IMG_EXTENSIONS,
+        "sample_load_transform": None,
+        "target_load_transform": None,
+        "sample_getitem_transform": None,
+        "target_getitem_transform": None,
+        "is_valid_file": None,
+    },
+    "AtomicDirectory": {
+        "output_directory": NEEDED,
+        "is_master": False,
+        "name": "AtomicDirectory",
+        "keep_last": -1,
+        "strategy": "sync_any",
+        "device": "cuda",
+    },
+    "AtomicDirectory.prepare_checkpoint_directory": {"self": NEEDED, "force_save": False},
+    "AtomicDirectory.symlink_latest": {"self": NEEDED, "checkpoint_directory": NEEDED},
+    "AtomicDirectory.atomic_symlink": {"self": NEEDED, "checkpoint_directory": NEEDED},
+    "atomic_torch_save": {"obj": NEEDED, "f": NEEDED, "kwargs": NEEDED},
+    "MetricsTracker": {},
+    "MetricsTracker.update": {"self": NEEDED, "metrics": NEEDED},
+    "MetricsTracker.reduce": {"self": NEEDED},
+    "MetricsTracker.reset_local": {"self": NEEDED},
+    "MetricsTracker.end_epoch": {"self": NEEDED},
+    "TimestampedTimer": {"report": None, "start_time": None, "running": 0},
+    "TimestampedTimer.report": {"self": NEEDED, "annot": NEEDED, "ret": False},
+    "InterruptableDistributedSampler.advance": {"self": NEEDED, "n": NEEDED},
+    "InterruptableDistributedSampler.in_epoch": {"self": NEEDED, "epoch": NEEDED},
+    "InterruptableDistributedSampler.set_epoch": {"self": NEEDED, "epoch": NEEDED},
+    "InterruptableDistributedSampler.reset_progress": {"self": NEEDED},
+    "InterruptableDistributedGroupedBatchSampler.advance": {"self": NEEDED},
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_the_originals(name):
+    """The same parameters in the same places with the same defaults; what we add comes after and has a default."""
+    found = cycling_utils
+    for part in name.split("."):
+        found = getattr(found, part)
+    parameters = inspect.signature(found).parameters
+    wanted = SIGNATURES[name]
+    assert wanted == {each: parameters[each].default for each in [*parameters][: len(wanted)]}
+    assert NEEDED not in [parameters[each].default for each in [*parameters][len(wanted) :]]
+
+
+def test_all_names_are_there():
+    """Those of the package, those of its documentation, and its errors."""
+    assert {
+        *("InterruptableDistributedSampler", "InterruptableDistributedGroupedBatchSampler", "InterruptableSampler"),
+        *("InterruptibleSampler", "DistributedShardedDataset", "atomic_torch_save", "AtomicDirectory"),
+        *("MetricsTracker", "TimestampedTimer", "HasNotResetProgressError", "AdvancedTooFarError"),
+    } == {*cycling_utils.__all__}
+    assert sorted(cycling_utils.__all__) == cycling_utils.__all__
+    assert all(hasattr(cycling_utils, name) for name in cycling_utils.__all__)
+
+
+# Samplers --------------------------------------------------------------------------------------------------------
+
+
+def numbers(length):
+    return TensorDataset(torch.arange(length))
+
+
+def sampler_for(length, rank=0, world=1, **options):
+    return InterruptableDistributedSampler(numbers(length), world, rank, **options)
+
+
+def grouped(length, rank=0, world=1, size=2, **options):
+    groups = [number % 3 for number in range(length)]
+    return InterruptableDistributedGroupedBatchSampler(numbers(length), groups, size, world, rank, **options)
+
+
+@pytest.mark.parametrize("length", [0, 1, 10, 31])
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"drop_last": True}, {"seed": 7}])
+def test_the_order_is_torchs_and_another_one_every_epoch(length, world, options):
+    """Fault: it never reshuffled, whatever the epoch. Here each epoch has the order of DistributedSampler."""
+    for rank in range(world):
+        torchs = DistributedSampler(numbers(length), world, rank, **options)
+        ours = sampler_for(length, rank, world, **options)
+        epochs = []
+        for epoch in range(3):
+            torchs.set_epoch(epoch)
+            with ours.in_epoch(epoch):
+                epochs.append([*ours])
+                assert [*torchs] == epochs[-1]
+        assert len(torchs) == len(ours)
+        if options.get("shuffle", True) and length == 31:
+            assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_the_one_for_a_part_of_the_data_goes_through_all_of_it_and_reshuffles():
+    """Fault: the same. `num_replicas`, `rank` and `drop_last` are taken, and say nothing."""
+    sampler = InterruptableSampler(numbers(20), 4, 3, seed=3, drop_last=True)
+    epochs = []
+    for epoch in range(2):
+        with sampler.in_epoch(epoch):
+            epochs.append([*sampler])
+            sampler.advance(20)
+            assert sampler.progress == 20
+    assert sorted(epochs[0]) == sorted(epochs[1]) == [*range(20)]
+    assert epochs[0] != epochs[1]
+    assert len(sampler) == 20
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_documented_loop_goes_on_in_the_midst_of_an_epoch(tmp_path, workers):
+    """Save the state after any batch; a new sampler in a new loader hands out the rest, and then whole epochs."""
+
+    def train(sampler, until=None):
+        loader = DataLoader(sampler.dataset, sampler=sampler, batch_size=4, num_workers=workers)
+        for epoch in range(sampler.epoch, 3):
+            with sampler.in_epoch(epoch):
+                for (batch,) in loader:
+                    sampler.advance(len(batch))
+                    seen.append((epoch, sampler.progress, batch.tolist()))
+                    atomic_torch_save({"sampler": sampler.state_dict()}, tmp_path / "latest.pt")
+                    if len(seen) == until:
+                        return
+
+    seen = []
+    train(sampler_for(13))
+    whole, batches = seen, 4
+    assert len(whole) == 3 * batches
+    for until in (1, batches - 1, batches, batches + 2):
+        seen = []
+        train(sampler_for(13), until)
+        resumed = sampler_for(13)
+        resumed.load_state_dict(torch.load(tmp_path / "latest.pt", weights_only=True)["sampler"])
+        assert (seen[-1][0], seen[-1][1]) == (resumed.epoch, resumed.progress)
+        train(resumed)
+        assert whole == seen
+
+
+@pytest.mark.parametrize("before", [1, 2, 3, 4])
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_a_resume_on_another_number_of_ranks_sees_the_rest_of_the_epoch_once(before, after):
+    """Fault: on more ranks the rest of the epoch was dropped, since each rank skipped as many as one had done."""
+    taken = []
+    for rank in range(before):
+        sampler = sampler_for(48, rank, before)
+        sampler.set_epoch(2)
+        taken += [*sampler][: 12 // before]
+        sampler.advance(12 // before)
+    for rank in range(after):
+        resumed = sampler_for(48, rank, after)
+        resumed.load_state_dict(sampler.state_dict())
+        assert resumed.progress == 12 // after
+        with resumed.in_epoch(2):
+            taken += [*resumed]
+    assert [*range(48)] == sorted(taken)
+
+
+def test_a_fresh_grouped_sampler_loads_its_state():
+    """Fault: it knew its batches only after the first `in_epoch`, and a resume begins with a fresh one."""
+    sampler = grouped(20)
+    with sampler.in_epoch(1):
+        batches = [*sampler]
+        sampler.advance()
+        sampler.advance()
+        state = sampler.state_dict()
+    assert sampler.progress == 0
+    resumed = grouped(20)
+    resumed.load_state_dict(state)
+    assert (resumed.epoch, resumed.progress, len(resumed)) == (1, 2, len(batches))
+    with resumed.in_epoch(resumed.epoch):
+        assert batches[2:] == [*resumed]
+
+
+def test_grouped_batches_are_of_one_group_and_have_each_sample_once():
+    """Fault: what was left of a group was left out, or filled up with what had been seen."""
+    batches = [*grouped(20)]
+    assert all(len({index % 3 for index in batch}) == 1 for batch in batches)
+    assert [*range(20)] == sorted(index for batch in batches for index in batch)
+
+
+@pytest.mark.parametrize("kind", [sampler_for, grouped])
+def test_more_than_an_epoch_has_cannot_be_advanced(kind):
+    """As ever; nor can a state say so."""
+    sampler = kind(10)
+    with pytest.raises(AdvancedTooFarError):
+        sampler.advance(11)
+    with pytest.raises(AdvancedTooFarError):
+        sampler.load_state_dict({"progress": 11, "epoch": 0})
+
+
+@pytest.mark.parametrize("kind", [sampler_for, grouped])
+def test_an_epoch_with_progress_is_ended_before_another(kind):
+    """By `in_epoch` or `reset_progress`; else what was advanced would count in the next one."""
+    sampler = kind(10)
+    sampler.advance(1)
+    with pytest.raises(HasNotResetProgressError, match="in_epoch"):
+        sampler.set_epoch(1)
+    sampler.reset_progress()
+    sampler.set_epoch(1)
+    assert (1, 0) == (sampler.epoch, sampler.progress)
+    with sampler.in_epoch(5):
+        sampler.advance(2)
+        assert sampler.progress == 2
+    assert (5, 0) == (sampler.epoch, sampler.progress)
+
+
+def test_an_exception_leaves_the_progress_to_be_saved():
+    """As ever."""
+    sampler = sampler_for(10)
+    with pytest.raises(InterruptedError), sampler.in_epoch(3):
+        sampler.advance(4)
+        raise InterruptedError
+    assert {"epoch": 3, "progress": 4}.items() <= sampler.state_dict().items()
+
+
+def test_progress_belongs_to_its_epoch():
+    """Fault: saved at the end of an epoch and resumed in the next one, all of that was skipped."""
+    sampler = sampler_for(10)
+    with sampler.in_epoch(0):
+        sampler.advance(10)
+        state = sampler.state_dict()
+    resumed = sampler_for(10)
+    resumed.load_state_dict(state)
+    with resumed.in_epoch(0):
+        assert [] == [*resumed]
+    resumed.load_state_dict(state)
+    with resumed.in_epoch(1):
+        assert len([*resumed]) == 10
+
+
+def test_epochs_without_in_epoch_are_no_empty_loops():
+    """Fault: the second pass yielded nothing, and the training went on without data."""
+    sampler = sampler_for(10)
+    loader = DataLoader(sampler.dataset, sampler=sampler, batch_size=5)
+    for (batch,) in loader:
+        sampler.advance(len(batch))
+    with pytest.raises(UsageError, match="in_epoch"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("kind", [sampler_for, grouped])
+def test_a_state_of_the_original_is_understood(kind, capsys):
+    """Progress per rank, and an order that never changed: it is told that this epoch's is another."""
+    sampler = kind(10)
+    sampler.load_state_dict({"progress": 3, "epoch": 4})
+    assert (4, 3) == (sampler.epoch, sampler.progress)
+    assert "had another order in epoch 4" in capsys.readouterr().err
+    with sampler.in_epoch(4):
+        assert len([*sampler]) == len(sampler) - 3
+    sampler.load_state_dict({"progress": 0, "epoch": 5})
+    assert capsys.readouterr().err == ""
+
+
+def test_a_state_of_something_else_is_refused():
+    """Another dataset, another seed, no state at all."""
+    state = sampler_for(10).state_dict()
+    for other in (sampler_for(11), sampler_for(10, seed=1), sampler_for(10, shuffle=False)):
+        with pytest.raises(Mismatch):
+            other.load_state_dict(state)
+    with pytest.raises(Mismatch, match="no state of a sampler"):
+        sampler_for(10).load_state_dict({"weights": 1})
+
+
+def test_the_documented_shards(tmp_path):
+    """Each rank holds its part, on a device here, and goes through all of it in another order every epoch."""
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(10):
+            (tmp_path / name / f"{number}.png").write_bytes(bytes([number]))
+    seen = []
+    for rank in range(2):
+        dataset = DistributedShardedDataset(
+            root=str(tmp_path),
+            rank=rank,
+            world_size=2,
+            samples_pct_per_replica=0.5,
+            device_id="cpu",
+            loader=lambda path: path,
+            sample_load_transform=lambda path: torch.tensor(int(path.split("/")[-1].split(".")[0])),
+            target_load_transform=torch.tensor,
+        )
+        sampler = InterruptibleSampler(dataset)
+        for epoch in range(2):
+            with sampler.in_epoch(epoch):
+                for samples, targets in DataLoader(dataset, sampler=sampler, batch_size=3):
+                    sampler.advance(len(samples))
+                    seen += zip([epoch] * len(samples), samples.tolist(), targets.tolist(), strict=True)
+    assert sorted(seen) == [(epoch, number, target) for epoch in (0, 1) for number in range(10) for target in (0, 1)]
+
+
+# Metrics and timer -----------------------------------------------------------------------------------------------
+
+
+def test_metrics_as_documented_on_one_process_without_a_gpu():
+    """Fault: `reduce` needed CUDA and a process group. Sums over steps in `agg`, over epochs in `epoch_reports`."""
+    metrics = MetricsTracker()
+    for epoch in range(2):
+        for step in range(3):
+            assert metrics.update({"images_seen": 4, "loss": 0.5 + step}) is metrics
+            assert metrics.reduce() is metrics
+            assert {"images_seen": 4.0, "loss": 0.5 + step} == dict(metrics.local)
+            assert metrics.local["never"] == 0.0
+            metrics.reset_local()
+        assert {"images_seen": 12.0, "loss": 4.5} == dict(metrics.agg)
+        metrics.end_epoch()
+        assert len(metrics.epoch_reports) == epoch + 1
+    assert [4.5, 4.5] == [epoch["loss"] for epoch in metrics.epoch_reports]
+    assert metrics.agg["loss"] == 0.0
+
+
+def test_metrics_resume(tmp_path):
+    """From a checkpoint that torch reads without executing anything; from the original's state; from a pickled tracker."""
+    metrics = MetricsTracker().update({"loss": 2.0}).reduce().end_epoch().update({"loss": 3.0}).reduce()
+    atomic_torch_save({"metrics": metrics.state_dict()}, tmp_path / "x.pt")
+    originals = {"epoch_reports": [{"loss": 2.0}], "agg": {"loss": 3.0}}
+    loaded = torch.load(tmp_path / "x.pt", weights_only=True)["metrics"]
+    for resumed in (
+        MetricsTracker().load_state_dict(loaded),
+        MetricsTracker().load_state_dict(originals),
+        pickle.loads(pickle.dumps(metrics)),
+    ):
+        assert [{"loss": 2.0}] == resumed.epoch_reports
+        resumed.reset_local().update({"loss": 1.0}).reduce()
+        assert {"loss": 4.0} == dict(resumed.agg)
+
+
+def test_reducing_twice_counts_nothing_twice():
+    """Fault: without `reset_local` in between, what was reduced was added to `agg` again, and summed over ranks again."""
+    metrics = MetricsTracker().update({"n": 1}).reduce().update({"n": 1}).reduce()
+    assert ({"n": 2.0}, {"n": 2.0}) == (dict(metrics.local), dict(metrics.agg))
+
+
+def test_what_was_not_reduced_is_in_no_report():
+    """As ever."""
+    metrics = MetricsTracker().update({"n": 1}).reduce().reset_local().update({"n": 5})
+    assert metrics.end_epoch().epoch_reports == [{"n": 1.0}]
+    assert dict(metrics.local) == {}
+
+
+def test_the_timer_prints_on_rank_0(capsys, monkeypatch):
+    """Milliseconds since the last report and seconds in all, to stdout; the duration to who wants it."""
+    timer = TimestampedTimer("Imports")
+    assert timer.report("loading") is None
+    assert timer.report("training", ret=True) >= 0
+    monkeypatch.setenv("RANK", "1")
+    timer.report("silent")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[3] for line in lines] == ["]"] * 3
+    assert [line.split()[4] for line in lines] == ["Imports", "loading", "training"]
+    assert all(line.endswith("s total") and " ms, " in line for line in lines)
+
+
+def test_the_timer_goes_on_from_a_checkpoint(capsys):
+    """Scripts keep the whole timer, and set its start anew; others keep `running`."""
+    timer = TimestampedTimer(running=100, start_time=time.time() - 10)
+    timer.report("ten seconds")
+    assert 110 <= timer.running < 170
+    again = pickle.loads(pickle.dumps(timer))
+    again.start_time = time.time() - 5
+    assert 5 <= again.report("five", ret=True) < 65
+    assert 115 <= again.running < 235
+    assert abs(again.start_time - time.time()) < 60
+    assert len(capsys.readouterr().out.splitlines()) == 3
