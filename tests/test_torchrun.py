@@ -97,7 +97,7 @@ TRAINS = """
 
 
 def torchrun(place, *options, body=TRAINS):
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", *options, script(place, body)]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", *options, str(script(place, body))]
 
 
 def told(run):
@@ -121,7 +121,7 @@ def test_a_stopped_run_does_not_go_on_when_torchrun_starts_it_again(tmp_path):
     assert 1 == len(steps)
     assert 2 == rest.count("does not go on here; run me again")
     done = subprocess.run(place, check=True, capture_output=True, text=True)
-    assert launch(script(tmp_path, TRAINS.replace("RUN", "'elsewhere'"))).out.endswith(
+    assert launch(script(tmp_path, TRAINS.replace("RUN", repr(str(tmp_path / "elsewhere"))))).out.endswith(
         done.stdout.splitlines()[-1] + "\n"
     )
 

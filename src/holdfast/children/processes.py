@@ -17,16 +17,13 @@ class Process(NamedTuple):
 
 def descendants(ancestor: int) -> list[int]:
     """Children of `ancestor`, their children, and so on; each after its parent."""
-    children = defaultdict(list)
-    for process in _all():
-        children[process.parent].append(process.pid)
-    found: list[int] = []
-    waiting = [ancestor]
-    while waiting:
-        born = children.pop(waiting.pop(), [])
-        found += born
-        waiting += born
-    return found
+    return [pid for pid, _ in _born(ancestor)]
+
+
+def workers(ancestor: int, variable: str) -> list[int]:
+    """Its descendants that were started with that environment variable, by a process that was not."""
+    found = {pid: parent for pid, parent in _born(ancestor) if _was_given(pid, variable)}
+    return [pid for pid, parent in found.items() if parent not in found]
 
 
 def members(group: int) -> list[int]:
@@ -48,6 +45,29 @@ def writes(pids: Collection[int], files: Collection[Path]) -> bool:
     """Whether one of the processes has one of the files open for writing."""
     wanted = {(facts.st_dev, facts.st_ino) for path in files if (facts := _facts(path)) is not None}
     return any(_writes(pid, wanted) for pid in pids)
+
+
+def _born(ancestor: int) -> list[tuple[int, int]]:
+    """The descendants, each with its parent."""
+    children = defaultdict(list)
+    for process in _all():
+        children[process.parent].append(process.pid)
+    found: list[tuple[int, int]] = []
+    waiting = [ancestor]
+    while waiting:
+        parent = waiting.pop()
+        born = children.pop(parent, [])
+        found += [(pid, parent) for pid in born]
+        waiting += born
+    return found
+
+
+def _was_given(pid: int, variable: str) -> bool:
+    try:
+        given = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it is over, or somebody else's
+        return False
+    return any(each.startswith(f"{variable}=".encode()) for each in given)
 
 
 def _all() -> Iterator[Process]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..journal import Event, Log
 from .kill import Ended, Follow, exits_of
-from .plan import Kill, Pace, further
+from .plan import RANK, Kill, Pace, further
 from .report import Attempt
 
 
@@ -57,7 +57,7 @@ class Aim:
         if self._next is None:
             more = further(self._pace, view.step, missing, self._number, options.signals, options.seed)
             self._next = self._queue.pop(0) if self._queue else more
-        if self._next is not None and self._next.signal == "KILL" and self._pace.saves and not view.kept:
+        if self._next is not None and self._next.signal in ("KILL", RANK) and self._pace.saves and not view.kept:
             return None  # a save in the background is not durable yet: the blow would lead back to the start
         return self._next
 
@@ -72,6 +72,8 @@ def move(ended: Ended, log: Log | None) -> str:
         return "finished" if last.get("reason") == "drill limit" else "again"
     if ended.exit == 75:
         return "again"
-    if ended.fired is not None and ended.exit in exits_of(ended.fired.signal):
+    if ended.fired is not None and ended.fired.signal == RANK and ended.exit:
+        return "again"  # as the launcher, and the ranks that were left, tell it
+    if ended.fired is not None and ended.fired.signal != RANK and ended.exit in exits_of(ended.fired.signal):
         return "again"
     return "finished" if ended.exit == 0 else "failed"

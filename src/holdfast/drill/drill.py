@@ -6,8 +6,9 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ..run import settings
 from . import cause, compare, evidence, kill, report
 from .aim import Aim, Options, move
 from .evidence import Place, Trace
-from .kill import Ended, Follow, Start
+from .kill import Ended, Fired, Follow, Start
 from .plan import SIGNALS, Kill, Pace, pace, plan
 from .report import Attempt, Divergence, Report
 
@@ -146,23 +147,38 @@ class Drill:
         for _ in range(3 * self.options.kills + 10):
             after = attempts[-1].attempt if attempts else 0
             aim.begin(attempts)
-            ended = kill.run(self._start(root, first.timeout_s, after), self._watched(aim, first.last))
+            ended = kill.run(
+                self._start(root, first.timeout_s, after),
+                self._watched(aim, first.last),
+                partial(self._gone_on, root, aim, attempts, after),
+            )
             log = _last_log(root, after)
             what = move(ended, log)
             if what == "failed" or log is None:
                 raise ChildError(f"attempt {after + 1} of the killed run: {_failure(ended, log)}")
-            attempts.append(_attempt(log, ended))
+            made = _attempts(_logs(root, after), ended.strikes)
+            made[-1].exit, made[-1].took_s = ended.exit, ended.took_s
+            attempts += made
             _prove(attempts)
             if what == "finished":
-                self._tell(attempts[-1])
+                self._tell(made)
                 self._missed(aim)
                 return attempts
             attempts[-1].damage = self._damage(root, aim, ended)
-            self._tell(attempts[-1])
+            self._tell(made)
             _require_progress(attempts)
         raise ChildError(
             f"the command did not finish in {len(attempts)} attempts; the last reached step {attempts[-1].reached}"
         )
+
+    def _gone_on(
+        self, root: Path, aim: Aim, before: Sequence[Attempt], after: int, strikes: Mapping[int, Fired]
+    ) -> None:
+        """The launcher has begun another attempt by itself: that is the next to be aimed at."""
+        aim.fired()
+        attempts = [*before, *_attempts(_logs(root, after), strikes)]
+        _prove(attempts)
+        aim.begin(attempts[: 1 + max(place for place, each in enumerate(attempts) if each.signal)])
 
     def _damage(self, root: Path, aim: Aim, ended: Ended) -> str | None:
         if ended.fired is not None:
@@ -179,7 +195,11 @@ class Drill:
         for kind in aim.wounds:
             self._notes.append(f"no {kind} was planted: there was never an older whole checkpoint to fall back to")
 
-    def _tell(self, attempt: Attempt) -> None:
+    def _tell(self, made: Sequence[Attempt]) -> None:
+        for attempt in made:
+            self._tell_of(attempt)
+
+    def _tell_of(self, attempt: Attempt) -> None:
         came = f"resumed at step {attempt.restored_step}" if attempt.restored else "started fresh"
         how = f"{attempt.signal} at step {attempt.reached}" if attempt.signal else attempt.stop or "ended"
         saving = f" while saving {attempt.in_save}" if attempt.in_save else ""
@@ -205,7 +225,16 @@ class Drill:
             self._notes.append(f"damage went unseen, and was restored: {unseen}")
 
 
-def _attempt(log: Log, ended: Ended) -> Attempt:
+def _attempts(logs: Sequence[Log], strikes: Mapping[int, Fired]) -> list[Attempt]:
+    """The attempts of one start: a launcher may begin another by itself when it has lost a rank."""
+    found = [_attempt(log) for log in logs]
+    for attempt in found:
+        if attempt.attempt in strikes:
+            attempt.signal, attempt.in_save = strikes[attempt.attempt]
+    return found
+
+
+def _attempt(log: Log) -> Attempt:
     restored = next((event for event in log.events if event["event"] == "restored"), {})
     last = log.events[-1] if log.closed else {}
     steps = [int(event["step"]) for event in log.events if event["event"] in ("restored", "digests", "saved")]
@@ -214,19 +243,20 @@ def _attempt(log: Log, ended: Ended) -> Attempt:
         restored=restored.get("checkpoint"),
         restored_step=int(restored.get("step", 0)),
         reached=max(steps, default=0),
-        signal=ended.fired.signal if ended.fired else None,
-        in_save=ended.fired.in_save if ended.fired else None,
+        signal=None,
+        in_save=None,
         stop=last.get("reason") or last.get("event"),
-        exit=ended.exit,
-        took_s=ended.took_s,
+        exit=None,
+        took_s=0.0,
         quarantined=[str(event["name"]) for event in log.events if event["event"] == "quarantined"],
     )
 
 
 def _prove(attempts: list[Attempt]) -> None:
     """A kill counts once the next attempt came back to a step above 0 and went beyond it."""
-    if len(attempts) > 1 and attempts[-2].signal is not None:
-        attempts[-2].proven = 0 < attempts[-1].restored_step < attempts[-1].reached
+    for struck, after in pairwise(attempts):
+        if struck.signal is not None:
+            struck.proven = 0 < after.restored_step < after.reached
 
 
 def _require_progress(attempts: Sequence[Attempt]) -> None:
@@ -277,9 +307,12 @@ def _logged_by(trace: Trace, place: Place) -> int:
     return max((attempt for attempt, restored in trace.restored.items() if restored.order < place.order), default=0)
 
 
+def _logs(root: Path, after: int = 0) -> list[Log]:
+    return [log for log in journal.logs(root) if log.attempt > after]
+
+
 def _last_log(root: Path, after: int = 0) -> Log | None:
-    logs = [log for log in journal.logs(root) if log.attempt > after]
-    return logs[-1] if logs else None
+    return next(reversed(_logs(root, after)), None)
 
 
 def _failure(ended: Ended, log: Log | None) -> str:

@@ -17,13 +17,14 @@ import msgspec
 
 from .. import disk
 from ..children import child as children
+from ..children import processes
 from ..children.warden import Streams
 from ..data.order import key
 from ..errors import ChildError, StoreError
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.store import Store
-from .plan import Kill
+from .plan import RANK, Kill
 
 POLL_S = 0.002
 POLL_SAVE_S = 0.0002  # a save of a small model takes a few ms
@@ -44,6 +45,7 @@ class Ended(NamedTuple):
     fired: Fired | None
     tail: str
     took_s: float
+    strikes: Mapping[int, Fired] = {}  # by attempt: a launcher that lost a rank may begin another one by itself
 
 
 class Wound(NamedTuple):
@@ -89,6 +91,11 @@ class Child:
         """SIGKILL strikes every process of the command's, as a lost machine does; anything else the command itself."""
         self._child.send(signal.Signals[f"SIG{name}"], alone=name != "KILL")
 
+    def lose_rank(self, which: float) -> None:
+        """SIGKILL to one of the processes that have a rank, and to nothing else. A command without ranks is its only one."""
+        ranks = sorted(processes.workers(self._child.pid, "RANK")) or [self._child.pid]
+        children.strike(ranks[int(which * len(ranks))])
+
     def finish(self) -> int:
         """End whatever still runs of it; the command's exit status."""
         if self._open:
@@ -117,9 +124,14 @@ class Follow:
     """The journal of the attempt that began last, read as it grows."""
 
     def __init__(self, root: Path, after: int) -> None:
-        self._root, self._after = root, after
+        self._root = root
+        self._begin(after)
+
+    def _begin(self, after: int) -> None:
+        self._after = after
         self._file: FileIO | None = None
         self._rest = b""
+        self.attempt = 0
         self.room: Path | None = None
         self.restored: int | None = None  # the step it came back to
         self.step = 0  # the step it has reached
@@ -131,6 +143,15 @@ class Follow:
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
+
+    def overtaken(self) -> bool:
+        """Whether a later attempt has begun."""
+        return 0 < self.attempt < self._newest()
+
+    def go_on(self) -> None:
+        """Follow that one."""
+        self.__exit__()
+        self._begin(self.attempt)
 
     def look(self) -> None:
         """Take in what was written since the last look."""
@@ -149,11 +170,14 @@ class Follow:
         return next((name for name in _names(self.room) if name.startswith("step-")), None)
 
     def _find(self) -> FileIO | None:
-        numbers = [int(name) for name in _names(self._root / "attempts") if name.isdecimal()]
-        if not numbers or max(numbers) <= self._after:
+        newest = self._newest()
+        if newest <= self._after:
             return None
-        self.room = self._root / "attempts" / str(max(numbers))
-        return FileIO(self.room / f"attempt-{max(numbers)}.jsonl")
+        self.attempt, self.room = newest, self._root / "attempts" / str(newest)
+        return FileIO(self.room / f"attempt-{newest}.jsonl")
+
+    def _newest(self) -> int:
+        return max((int(name) for name in _names(self._root / "attempts") if name.isdecimal()), default=0)
 
     def _take(self, event: Mapping[str, object]) -> None:
         step = event.get("step")
@@ -182,26 +206,36 @@ class Start(NamedTuple):
     after: int = 0  # the attempts of the run that lie behind
 
 
-def run(start: Start, aim: Callable[[Follow], Kill | None]) -> Ended:
-    """Start the command and see it to its end. `aim` says what to do to it next, given how far it is.
+Aiming = Callable[[Follow], Kill | None]  # what to do next, given how far it is
+GoesOn = Callable[[Mapping[int, Fired]], None]  # told, after a strike, that the launcher has begun another attempt
+
+
+def run(start: Start, aim: Aiming, goes_on: GoesOn = lambda _: None) -> Ended:
+    """Start the command and see it to its end.
 
     Raises:
         ChildError: it did not end in time; it was killed.
     """
-    began, fired, misses = time.monotonic(), None, 0
+    began, strikes = time.monotonic(), dict[int, Fired]()
+    fired, misses = None, 0
     with Child(start.command, start.environment) as child, Follow(start.root, start.after) as view:
         while not child.ended():
+            if fired is not None and view.overtaken():
+                goes_on(strikes)
+                view.go_on()
+                fired, misses = None, 0
             view.look()
             kill = aim(view) if fired is None else None
             due = kill is not None and view.step >= kill.step
             if kill is not None and due and (view.saving() or view.step > kill.until):
                 fired = _fire(child, view, kill, misses)
                 misses += 1
+                strikes |= {view.attempt: fired} if fired is not None else {}
             if time.monotonic() - began > start.timeout_s:
                 child.finish()
                 raise ChildError(f"no end after {start.timeout_s:.0f} s, at step {view.step}; killed\n{child.tail}")
             time.sleep(POLL_SAVE_S if due else POLL_S)
-        return Ended(child.finish(), fired, child.tail, time.monotonic() - began)
+        return Ended(child.finish(), fired, child.tail, time.monotonic() - began, strikes)
 
 
 def _fire(child: Child, view: Follow, kill: Kill, misses: int) -> Fired | None:
@@ -210,6 +244,9 @@ def _fire(child: Child, view: Follow, kill: Kill, misses: int) -> Fired | None:
     saving = view.saving()
     if child.ended() or (not saving and view.step < kill.until):
         return None
+    if kill.signal == RANK:
+        child.lose_rank(kill.which)
+        return Fired(RANK, saving)
     child.send(kill.signal)
     if kill.signal == "KILL":
         child.finish()

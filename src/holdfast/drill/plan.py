@@ -12,7 +12,8 @@ from ..journal import Event
 
 DAMAGE = ("flipped bit", "truncated shard")
 POLITE = ("TERM", "INT", "USR1", "USR2")  # what a run answers by saving; KILL it cannot answer
-SIGNALS = ("KILL", *POLITE)
+RANK = "RANK"  # a SIGKILL to one of the processes that a launcher has started, and to no other
+SIGNALS = ("KILL", *POLITE, RANK)
 
 _SHORTEST_TIMEOUT_S = 120.0
 _TRIES = 3  # saves that may be over before a blow falls
@@ -42,6 +43,7 @@ class Kill(NamedTuple):
     delay_s: float  # but so long after it has begun: a random moment of a step, or of a save
     until: int = 0  # wait for a save to begin, but no longer than up to this step
     damage: str | None = None  # one of DAMAGE, planted before the next attempt
+    which: float = 0.0  # of the ranks, should one be meant; in [0, 1)
 
 
 def pace(events: Sequence[Event], total_s: float) -> Pace:
@@ -75,7 +77,8 @@ def plan(pace: Pace, kills: int, signals: Sequence[str], seed: int, *, damage: b
         span = pace.save_s / 4 if in_save else pace.step_s  # the rest of a save tends what is older
         delay_s = span * _fraction(seed, number, "delay")
         until = saves[:_TRIES][-1] if in_save else 0
-        planned.append(Kill(step, signals[number % len(signals)], delay_s, until, wounds.get(number)))
+        which = _fraction(seed, number, "rank")
+        planned.append(Kill(step, signals[number % len(signals)], delay_s, until, wounds.get(number), which))
     return planned
 
 
@@ -85,7 +88,7 @@ def further(pace: Pace, at: int, missing: int, number: int, signals: Sequence[st
         return None
     spare = max(0, pace.last - at - 2 * missing)
     step = at + int(_fraction(seed, number, "further") * spare / (missing + 1))
-    return Kill(step, signals[number % len(signals)], delay_s=0.0)
+    return Kill(step, signals[number % len(signals)], delay_s=0.0, which=_fraction(seed, number, "rank"))
 
 
 def _wounds(kills: int, seed: int) -> dict[int, str]:

@@ -22,7 +22,7 @@ class Attempt(msgspec.Struct, kw_only=True):
     signal: str | None  # what interrupted it
     in_save: str | None  # the checkpoint that was being written then
     stop: str | None  # why it stopped, in its own words
-    exit: int
+    exit: int | None  # of the command; None: it went on, with an attempt that its launcher began
     took_s: float
     quarantined: list[str]
     damage: str | None = None  # done to the newest checkpoint after it

@@ -49,7 +49,7 @@ def row(attempt: Attempt) -> tuple[str, ...]:
         attempt.restored or "(fresh)",
         f"step {attempt.reached}",
         _interruption(attempt),
-        str(attempt.exit),
+        "" if attempt.exit is None else str(attempt.exit),
         ("yes" if attempt.proven else "no") if attempt.signal else "",
         ", ".join(attempt.quarantined),
     )
