@@ -99,6 +99,33 @@ def test_the_file_is_the_concatenation_and_the_digests_are_of_its_pieces(tmp_pat
     path.unlink()
 
 
+def late(kind, size, busy_until):
+    """An image whose bytes come only when they are waited for."""
+    data, memory = bytes_of(size), laid(kind, bytes(size))
+    there = 0
+
+    def await_first(count):
+        nonlocal there
+        memory[there:count] = data[there:count]
+        there = max(there, count)
+        return there < busy_until
+
+    return [Run(memory, [16, CHUNK, 0, 1, 3 * CHUNK, size - 4 * CHUNK - 17], await_first)]
+
+
+LATE = list(itertools.product(["at a page", "inside a page"], [0, 2 * CHUNK, 9 * CHUNK, 1 << 30], [0, 2]))
+
+
+@pytest.mark.parametrize(("kind", "busy_until", "threads"), LATE)
+def test_memory_that_is_still_being_filled_is_waited_for(tmp_path, kind, busy_until, threads):
+    """No byte is written or digested before it is there, whether its digest waits or not."""
+    size = 10 * CHUNK + 100
+    with requests(CHUNK, threads):
+        image = late(kind, size, busy_until)
+        written(tmp_path / "file", image)
+    assert bytes_of(size) == bytes(image[0].data)
+
+
 @pytest.mark.slow
 def test_the_engine_as_shipped_writes_what_is_larger_than_its_buffers(tmp_path):
     """In requests and on threads as they are, not made small for a test."""
@@ -473,6 +500,7 @@ def patched(law):
 
 QUICK = (
     every_way,
+    *(lambda place, case=case: test_memory_that_is_still_being_filled_is_waited_for(place, *case) for case in LATE),
     test_a_request_is_asked_for_before_it_is_made,
     test_whole_pages_go_past_the_cache_side_by_side_into_a_file_of_full_length,
     patched(test_the_descriptor_is_closed_when_no_thread_uses_it_any_more),

@@ -560,6 +560,7 @@ def test_a_snapshot_of_a_device_is_there_when_it_returns(cuda):
     blocks, expected = device_blocks()
     arena = Arena()
     snapshot = Snapshot(arena, [Image(b"", list(blocks))], blocks)
+    snapshot.copy()
     assert expected == {key: bytes(block.data) for key, block in snapshot.blocks.items()}
     assert cuda.log[0] == "event"
     asked = [line for line in cuda.log if line.startswith("on ")]
@@ -567,7 +568,7 @@ def test_a_snapshot_of_a_device_is_there_when_it_returns(cuda):
     begun = [line for line in cuda.log[1:] if line not in asked]
     assert ["wait for event", "copy"] * 4 + ["synchronize"] == begun
     assert bool(cuda.pinned) == (not cuda.refuses)
-    Snapshot(arena, [Image(b"", list(blocks))], blocks)
+    Snapshot(arena, [Image(b"", list(blocks))], blocks).copy()
     assert len([line for line in cuda.log if line.startswith("on ")]) == 1
     arena.release()
     assert cuda.pinned == {}
@@ -605,7 +606,7 @@ def test_a_forked_child_unpins_nothing(cuda):
     """CUDA is not there in a child."""
     blocks, _ = device_blocks()
     arena = Arena()
-    Snapshot(arena, [Image(b"", list(blocks))], blocks)
+    Snapshot(arena, [Image(b"", list(blocks))], blocks).copy()
     child = os.fork()
     if child == 0:
         code = 1
@@ -629,7 +630,7 @@ def test_a_copy_that_fails_waits_for_those_that_were_begun(cuda):
     bad = pages.Distant(SimpleNamespace(itemsize=1, gather=refuse), 100)
     blocks["bad"] = codec.Block("torch", "uint8", (100,), bad, {})
     with pytest.raises(MemoryError):
-        Snapshot(Arena(), [Image(b"", list(blocks))], blocks)
+        Snapshot(Arena(), [Image(b"", list(blocks))], blocks).copy()
     assert cuda.log[-1] == "synchronize"
     assert cuda.late == []
 

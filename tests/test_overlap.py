@@ -321,13 +321,13 @@ def test_a_step_waits_for_the_copy(left: list[set[str]], monkeypatch: pytest.Mon
 def staged_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The thread that laid each save out."""
     names: list[str] = []
-    real = Store.stage
+    real = Store.lay_out
 
     def stage(*given: Any) -> Any:
         names.append(threading.current_thread().name)
         return real(*given)
 
-    monkeypatch.setattr(Store, "stage", stage)
+    monkeypatch.setattr(Store, "lay_out", stage)
     return names
 
 

@@ -38,10 +38,15 @@ class Hash(Protocol):
 
 
 class Run(NamedTuple):
-    """Pieces of a file that lie one after another in memory, or are distant and are gathered on the way."""
+    """Pieces of a file that lie one after another in memory, or are distant and are gathered on the way.
+
+    `await_first` returns when so many of the bytes are there, and whether others are still filling memory: what is
+    written meanwhile is digested afterwards.
+    """
 
     data: Data
     sizes: Sequence[int]
+    await_first: Callable[[int], bool] = lambda _: False
 
 
 def write(
@@ -137,16 +142,27 @@ class _Writing:
         """The next pieces, from where they lie if that is at a page's start, else by way of a chunk of our own."""
         as_it_lies = run.data if self._is_laid_out(run.data) else memoryview(b"")
         whole = as_it_lies.nbytes // CHUNK_BYTES * CHUNK_BYTES
-        start = sent = 0
+        owed: list[memoryview] = []  # pieces that were handed out and not digested
+        start, sent, busy = 0, 0, False
         for end in accumulate(run.sizes):
             while sent < min(end, whole):
+                busy = run.await_first(sent + CHUNK_BYTES)
                 self._hand_out(as_it_lies[sent : sent + CHUNK_BYTES])
                 sent += CHUNK_BYTES
             if end <= whole:
-                self.digests.append(self._hasher(as_it_lies[start:end]).hexdigest())
+                owed.append(as_it_lies[start:end])
+                if not busy:
+                    self._digest(owed)
             else:
+                busy = run.await_first(end)
+                self._digest(owed)
                 self._gather(run.data[start:end], max(0, whole - start))
             start = end
+        self._digest(owed)
+
+    def _digest(self, owed: list[memoryview]) -> None:
+        self.digests += [self._hasher(piece).hexdigest() for piece in owed]
+        owed.clear()
 
     def _is_laid_out(self, data: Data) -> TypeGuard[memoryview]:
         """Whether the disk can have it from where it lies: whole pages, as the file's next ones."""

@@ -170,12 +170,18 @@ class Overlap:
     # -- in the loop's thread --------------------------------------------------------------------------------------
 
     def stage(self, store: Store, state: Any, arena: Arena, *, due: bool) -> Staged:
-        """`state` in `arena`; when the save is one that is due, but for what is left to `finish`."""
+        """`state` in `arena`; when the save is one that is due, but for what is left to `finish`.
+
+        When its copy takes long, and nothing is left, it is laid out only: the caller copies it.
+        """
         self._trial = self._copying = None  # their copy is overwritten
         lent = self._lent() if due and not self._off else {}
-        staged = store.stage(state, arena, lambda block: _is_lent(block, lent))
-        if staged.snapshot is not None and staged.snapshot.left:
-            self._begin(staged.snapshot, lent)
+        staged = store.lay_out(state, arena, lambda block: _is_lent(block, lent))
+        snapshot = staged.snapshot
+        if snapshot is not None and (snapshot.left or not snapshot.is_long or not store.ranks.alone):
+            snapshot.copy()
+            if snapshot.left:
+                self._begin(snapshot, lent)
         return staged
 
     def later(

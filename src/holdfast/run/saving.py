@@ -148,6 +148,7 @@ def save(
         before=session.saved,
         began_s=began,
         stall_s=time.monotonic() - began,
+        snapshot=staged.snapshot if isinstance(staged, Staged) else None,
     )
     session.saved, session.ranked, session.flight = flight.name, None, flight
     session.saves_here += 1
@@ -156,20 +157,27 @@ def save(
     commit = partial(_commit, session, staged, flight)
     in_place = isinstance(staged, Staged) and staged.snapshot is None
     others_wait = background and not session.ranks.alone  # they take the outcome when rank 0 says so: then we do, too
-    if (in_place and not others_wait) or not _took_off(session, commit):
+    if (in_place and not others_wait) or not _took_off(session, flight, commit):
         _settle(session, flight, partial(commit, lambda: None), last_chance=last_chance)
     elif in_place:
         session.writer.rest()
 
 
-def _took_off(session: Session, commit: Callable[[BeforeEach], object]) -> bool:
-    """Whether it runs beside the loop; else the system gives no more threads."""
+def _took_off(session: Session, flight: Flight, commit: Callable[[BeforeEach], object]) -> bool:
+    """Whether it runs beside the loop; else the system gives no more threads. What the loop is to copy is copied."""
+    beside = True
     try:
         session.writer.submit(commit)
     except RuntimeError:
         session.overlap.forget()
-        return False
-    return True
+        beside = False
+    try:
+        if flight.snapshot is not None:
+            flight.snapshot.copy()  # the writer has begun with what is there; cut short, it has begun in vain
+    except BaseException:
+        session.asked = True  # the next safe point has what is missing
+        raise
+    return beside
 
 
 def secure(session: Session, reason: str, metrics: Mapping[str, float]) -> None:
@@ -228,13 +236,20 @@ def _commit(session: Session, made: Staged | Later, flight: Flight, before_each:
         step=flight.name.step,
         phase=flight.name.phase,
         checkpoint=str(flight.name),
-        stall_s=round(flight.stall_s if staged.snapshot is not None else save_s, 6),
+        stall_s=round(_stall_s(flight, staged, save_s), 6),
         save_s=round(save_s, 6),
         size_bytes=size_bytes,
         reason=flight.reason,
     )
     session.attempt.flush()
     return checkpoint
+
+
+def _stall_s(flight: Flight, staged: Staged, save_s: float) -> float:
+    """How long the loop has waited for a save that took `save_s`."""
+    if staged.snapshot is None:
+        return save_s
+    return flight.snapshot.copied_s - flight.began_s if flight.snapshot is not None else flight.stall_s
 
 
 def _is_stopping(session: Session) -> bool:
@@ -248,6 +263,8 @@ def land(session: Session, *, last_chance: bool = False) -> None:
         StoreError: it failed; NoSpace only when it was the last chance, or this is.
     """
     if session.flight is not None:
+        if session.flight.snapshot is not None:
+            session.flight.snapshot.give_up()
         if session.writer.in_flight:
             session.overlap.settle()
         _settle(session, session.flight, session.writer.wait, last_chance=last_chance or session.flight.last_chance)

@@ -17,7 +17,7 @@ from ..interval import Mark
 from ..provenance import document
 from ..rules import Every, Rule, Whole
 from ..state import rng
-from ..state.snapshot import Arena, pin_of
+from ..state.snapshot import Arena, Snapshot, pin_of
 from ..state.tree import flatten, types_in
 from ..store import format
 from ..store.shards import Staged
@@ -97,7 +97,8 @@ class Flight(msgspec.Struct, frozen=True):
     last_chance: bool
     before: format.Name | None  # the newest save, should this one come to nothing
     began_s: float
-    stall_s: float
+    stall_s: float  # but for a copy during which it began
+    snapshot: Snapshot | None = None  # what is written, if the loop copies it
 
     def ranks(self) -> retention.Facts:
         """What a new best has to beat, before the checkpoint is there."""
@@ -253,7 +254,8 @@ class Session:
         Of a save that is `due`, what makes it ready beside the loop, where that is safe.
 
         What of a save that is `due` is copied beside the loop is left to `overlap.finish`. While the memory for the copy
-        is being touched there is none: to write the state takes no longer than to copy it into fresh memory.
+        is being touched there is none: to write the state takes no longer than to copy it into fresh memory. A copy that
+        takes long is still to be made: the save begins first.
         """
         if background and self.arena.size_bytes == 0 and not self.cramped:
             self.warm_arena()

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..pages import Data, Distant, Wait, address, begin_copy, pages, rounded, side_by_side
 from .codec import Block
+from .filling import Filling
 
 Pin = Callable[
     [memoryview], Wait | None
@@ -23,6 +26,10 @@ SPARE_BYTES = 256 << 20  # left to everybody else when an arena is made
 COPY_THREADS = 2
 LENT_BYTES = 1 << 20
 _THREADS_PAY_BYTES = 32 << 20
+_EACH_PAYS_BYTES = (
+    1 << 20
+)  # of leaves in the mean: copies of smaller ones and a writer would want the interpreter at once
+PORTION_BYTES = 16 << 20  # that a thread copies between two words of how far it is
 _TOUCH_BYTES = 16 << 20  # between two looks at whether somebody waits for the memory
 
 
@@ -130,10 +137,11 @@ class Arena:
 class _Copy(NamedTuple):
     target: memoryview
     source: Data
+    start: int  # of the target, in the snapshot's memory
 
 
 class Snapshot:
-    """Images of files in an arena, and the leaves' blocks as they lie there.
+    """Images of files in an arena, and the leaves' blocks as they will lie there when `copy` has returned.
 
     Leaves that `later` allows are copied by `finish`; until it has returned, nobody may change them. They are `left`.
     """
@@ -147,38 +155,84 @@ class Snapshot:
     ) -> None:
         self.blocks: dict[str, Block] = dict(blocks)
         self.images: list[memoryview | None] = []  # None: some of its leaves are referred to, and lie elsewhere
-        self.copied = threading.Event()
+        self.copied = threading.Event()  # or given up
+        self.copied_s = 0.0  # when what was not left had been copied
         self.left: dict[str, Block] = {}
+        self._copies: list[_Copy] = []
         self._copies_left: list[_Copy] = []
-        now: list[_Copy] = []
+        self._starts: list[int] = []
         sizes = [image.size(blocks) for image in images]
-        memory = arena.room(sum(map(rounded, sizes)), pin_of(blocks.values()))
+        memory, start, end = arena.room(sum(map(rounded, sizes)), pin_of(blocks.values())), 0, 0
         for image, size in zip(images, sizes, strict=True):
-            whole, memory = memory[:size], memory[rounded(size) :]
-            self.images.append(None if any(_is_lent(blocks[key]) for key in image.keys) else whole)
-            whole[: len(image.lead)] = image.lead
-            at = len(image.lead)
-            for key in image.keys:
-                block = blocks[key]
-                if _is_lent(block):
-                    continue
-                place = whole[at : at + block.data.nbytes]
-                if later(block):
-                    self.left[key] = block
-                (self._copies_left if key in self.left else now).append(_Copy(place, block.data))
-                self.blocks[key] = Block(block.kind, block.dtype, block.shape, place, block.attrs)
-                at += block.data.nbytes
-        _copy_all(now)
-        if not self.left:
-            self.copied.set()
+            self._lay_out(image, memory[start : start + size], start, later)
+            end = start + size
+            start += rounded(size)
+        self._filling = Filling(end)
+
+    def _lay_out(self, image: Image, whole: memoryview, start: int, later: Callable[[Block], bool]) -> None:
+        self.images.append(None if any(_is_lent(self.blocks[key]) for key in image.keys) else whole)
+        self._starts.append(start)
+        whole[: len(image.lead)] = image.lead
+        at = len(image.lead)
+        for key in image.keys:
+            block = self.blocks[key]
+            if _is_lent(block):
+                continue
+            place = whole[at : at + block.data.nbytes]
+            if later(block):
+                self.left[key] = block
+            copies = self._copies_left if key in self.left else self._copies
+            copies.append(_Copy(place, block.data, start + at))
+            self.blocks[key] = Block(block.kind, block.dtype, block.shape, place, block.attrs)
+            at += block.data.nbytes
+
+    @property
+    def is_long(self) -> bool:
+        """Whether `copy` takes so long that who writes may well begin beside it: much memory of the host's own."""
+        total = sum(each.source.nbytes for each in self._copies)
+        here = all(isinstance(each.source, memoryview) for each in self._copies)
+        return here and total >= max(_THREADS_PAY_BYTES, _EACH_PAYS_BYTES * len(self._copies))
+
+    def copy(self) -> None:
+        """Copy what is not left for later, if that was not done yet. What it raises is the end of the snapshot."""
+        if self.copied_s:
+            return
+        copies, self._copies = self._copies, []
+        done = False
+        try:
+            _copy_all(copies, COPY_THREADS, None if self.left else self._filling)
+            self.copied_s, done = time.monotonic(), True
+        finally:
+            if not (done and self.left):
+                self._end(whole=done)
 
     def finish(self, threads: int = 1) -> None:
         """Copy what was left for later; in one thread, the others are the loop's."""
+        if not self.left:
+            return
         try:
             _copy_all(self._copies_left, threads)
+            self._end(whole=True)
         finally:
             self.left, self._copies_left = {}, []
-            self.copied.set()
+            self._end(whole=False)
+
+    def give_up(self) -> None:
+        """Let nobody wait for `copy` any more, if an exception has kept it from its end."""
+        if not self.copied_s:
+            self._end(whole=False)
+
+    def wait(self, index: int, size: int) -> bool:
+        """Return when the first `size` bytes of an image are there; False: the copy was given up."""
+        return self._filling.wait(self._starts[index] + size)
+
+    def wait_for_all(self) -> bool:
+        """As `wait`, for all images."""
+        return self._filling.wait(self._filling.size)
+
+    def _end(self, *, whole: bool) -> None:
+        self._filling.end(whole=whole)
+        self.copied.set()
 
 
 def _is_lent(block: Block) -> bool:
@@ -186,7 +240,7 @@ def _is_lent(block: Block) -> bool:
     return block.fixed and block.data.nbytes >= LENT_BYTES
 
 
-def _copy_all(copies: Sequence[_Copy], count: int = COPY_THREADS) -> None:
+def _copy_all(copies: Sequence[_Copy], count: int, filling: Filling | None = None) -> None:
     total = sum(each.source.nbytes for each in copies)
     if count == 1 or total < _THREADS_PAY_BYTES:
         _copy_each(copies)
@@ -194,31 +248,44 @@ def _copy_all(copies: Sequence[_Copy], count: int = COPY_THREADS) -> None:
     shares: list[list[_Copy]] = [[] for _ in range(count)]
     for each in copies:
         _deal(each, shares)
-    side_by_side(_copy_each, shares, count)
+    if filling is None:
+        side_by_side(_copy_each, shares, count)
+        return
+    said = filling.share([share[0].start if share else sys.maxsize for share in shares])
+    side_by_side(lambda both: _copy_each(*both), list(zip(shares, said, strict=True)), count)
 
 
 def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
-    """Give every thread its part of a big copy; a small one to the first."""
+    """Give every thread its parts of a big copy, near each other; a small one to the first."""
     size = each.source.nbytes
     if size < _THREADS_PAY_BYTES // 16:
         shares[0].append(each)
         return
     part = rounded(-(-size // len(shares)))
-    for share, start in zip(shares, range(0, size, part), strict=False):
-        share.append(_Copy(each.target[start : start + part], each.source[start : start + part]))
+    if isinstance(each.source, memoryview):
+        part = min(part, PORTION_BYTES)
+    for number, start in enumerate(range(0, size, part)):
+        target, source = each.target[start : start + part], each.source[start : start + part]
+        shares[number % len(shares)].append(_Copy(target, source, each.start + start))
 
 
-def _copy_each(copies: Sequence[_Copy]) -> None:
-    """Begin all of them, and return when all are there."""
+def _copy_each(copies: Sequence[_Copy], reached: Callable[[int], None] | None = None) -> None:
+    """Begin all of them, and return when all are there. Now and then say what is `reached`: all before it is there."""
     waits: dict[Wait, None] = {}  # many have one: that of their device
+    said = copies[0].start if copies else 0
     try:
         for each in copies:
+            if reached is not None and not waits and each.start - said >= PORTION_BYTES:
+                said = each.start
+                reached(said)
             wait = begin_copy(each.target, each.source)
             if wait is not None:
                 waits[wait] = None
     finally:  # what is under way ends before its memory can go
         for wait in waits:
             wait()
+    if reached is not None:
+        reached(sys.maxsize)
 
 
 def available_bytes() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,7 +121,7 @@ def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block
 class Staged(NamedTuple):
     """A state ready to be written: its tree, its leaves, and its files as they are to be.
 
-    A snapshot holds each file's bytes in one piece; without it they are gathered from the leaves.
+    A snapshot holds each file's bytes in one piece, or will when it is copied; without it they are gathered from the leaves.
     """
 
     tree: Any
@@ -152,11 +152,16 @@ class Written(NamedTuple):
 
 
 def write(path: Path, staged: Staged, index: int, before_each: Callable[[], None]) -> Written:
-    """Write one shard into the directory `path`; the manifest's entries for it, digests taken on the way."""
+    """Write one shard into the directory `path`; the manifest's entries for it, digests taken on the way.
+
+    Of a snapshot that is still being copied, what is there is written, and the rest is waited for.
+
+    Raises:
+        Abandoned: the copy was given up.
+    """
     shard = staged.shards[index]
     sizes = [len(shard.header), *(staged.leaves[key].data.nbytes for key in shard.keys)]
-    image = staged.snapshot.images[index] if staged.snapshot is not None else None
-    runs = _runs(shard, staged.leaves) if image is None else [Run(image, sizes)]
+    runs = _runs(shard, staged.leaves) if staged.snapshot is None else _copied(staged, staged.snapshot, index, sizes)
     digests = bulk.write(path / shard.name, runs, sum(sizes), hasher, before_each)
     offset = sizes[0]
     leaves = {}
@@ -168,6 +173,20 @@ def write(path: Path, staged: Staged, index: int, before_each: Callable[[], None
         )
         offset += size
     return Written(File(offset, joined_digest(digests)), leaves)
+
+
+def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]) -> Iterable[Run]:
+    def await_first(size: int) -> bool:
+        if not snapshot.wait(index, size):
+            raise Abandoned
+        return not snapshot.copied.is_set()  # the loop waits for that, and has the memory's speed to itself
+
+    image = snapshot.images[index]
+    if image is not None:
+        return [Run(image, sizes, await_first)]
+    if not snapshot.wait_for_all():
+        raise Abandoned
+    return _runs(staged.shards[index], staged.leaves)
 
 
 def _runs(shard: Shard, leaves: Mapping[str, Block]) -> Iterator[Run]:

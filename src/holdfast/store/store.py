@@ -216,6 +216,15 @@ class Store:
 
         Without one nothing is copied: until `commit` has returned, nobody may change the state.
         """
+        staged = self.lay_out(state, arena, later)
+        if staged.snapshot is not None:
+            staged.snapshot.copy()
+        return staged
+
+    def lay_out(
+        self, state: Any, arena: Arena | None = None, later: Callable[[Block], bool] = lambda _: False
+    ) -> Staged:
+        """As `stage`, but that its snapshot is still to be copied: `commit` waits for that, and begins meanwhile."""
         with uncollected():
             flat = tree.flatten(state)
             alone = self.ranks.alone

@@ -1,0 +1,278 @@
+"""A save begins while the loop still copies the state: with what is there, and never with what is not.
+
+The copies are held or cut short where each of them begins; memory and portions are small, the rest is as shipped.
+"""
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from faults import FULL, door, requests
+from holdfast import Every, Last, Run, Store
+from holdfast.state import snapshot
+from holdfast.state.filling import Filling
+from toy import events
+
+WAIT_S = 10
+LEAF = 1 << 16
+LEAVES = 40
+
+
+class Wide:
+    """Arrays that change with every step."""
+
+    def __init__(self):
+        self.arrays = {str(number): np.full(LEAF, number, "uint8") for number in range(LEAVES)}
+
+    def learn(self):
+        for array in self.arrays.values():
+            np.add(array, 1, out=array)
+
+    def state_dict(self):
+        return dict(self.arrays)
+
+    def load_state_dict(self, state):
+        self.arrays = state
+
+
+class Stop(BaseException):
+    """The end of a program, as some frameworks make it."""
+
+
+class Cut:
+    """Lets something happen as the nth copy begins; with `repeat`, as each later one does, too."""
+
+    def __init__(self, monkeypatch, nth, act):
+        self.nth, self.act, self.count, self.armed, self.repeat = nth, act, 0, True, False
+        real, lock = snapshot.begin_copy, threading.Lock()
+
+        def begin_copy(target, source):
+            with lock:
+                self.count += self.armed
+                mine = self.armed and (self.count == self.nth or (self.repeat and self.count > self.nth))
+            if mine:
+                self.act()
+            return real(target, source)
+
+        monkeypatch.setattr(snapshot, "begin_copy", begin_copy)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    """A state of a few MiB is copied by two threads, in portions, and a save of it begins meanwhile."""
+    monkeypatch.setattr(snapshot, "_THREADS_PAY_BYTES", LEAF)
+    monkeypatch.setattr(snapshot, "_EACH_PAYS_BYTES", 1)
+    monkeypatch.setattr(snapshot, "PORTION_BYTES", LEAF // 4)
+    with requests(4096, threads=2):
+        yield
+    assert "holdfast" not in {thread.name for thread in threading.enumerate()}
+
+
+@contextmanager
+def running(path, wide, **options):
+    with Run(path, {"wide": wide}, **{"every": Every(steps=1), "keep": Last(9), **options}) as run:
+        yield run
+
+
+def numbers(path):
+    return [checkpoint.step for checkpoint in Store(path).checkpoints()]
+
+
+def left_in_attempts(path):
+    return [left.name for left in path.glob("attempts/*/*") if left.suffix != ".jsonl"]
+
+
+def same(state, wide):
+    return all(np.array_equal(state[key], array) for key, array in wide.arrays.items())
+
+
+# How far it is -------------------------------------------------------------------------------------------------
+
+
+def reached(filling, place):
+    """Whether a thread that waits for what is before `place` goes on."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(filling.wait(place)))
+    thread.start()
+    thread.join(0.05)
+    return thread, found
+
+
+def test_what_is_there_is_what_every_thread_has_passed():
+    """The slowest says how far it is; the last byte waits for the word that all of it is there."""
+    filling = Filling(100)
+    one, two = filling.share([0, 10])
+    thread, found = reached(filling, 40)
+    one(90)
+    assert filling.wait(10)
+    two(39)
+    assert thread.is_alive()
+    two(40)
+    thread.join(WAIT_S)
+    assert [True] == found
+    last, found = reached(filling, 100)
+    one(1 << 60)
+    two(1 << 60)
+    assert filling.wait(99)
+    assert last.is_alive()
+    filling.end(whole=True)
+    last.join(WAIT_S)
+    assert [True] == found
+
+
+def test_a_copy_that_was_given_up_is_never_whole():
+    """Whatever its threads, and others, still say; who waits hears of it at once."""
+    filling = Filling(100)
+    (say,) = filling.share([0])
+    thread, found = reached(filling, 50)
+    filling.end(whole=False)
+    thread.join(WAIT_S)
+    say(1 << 60)
+    filling.end(whole=True)
+    assert [False] == found
+    assert [False, False] == [filling.wait(50), filling.wait(100)]
+
+
+def test_a_copy_that_is_whole_stays_so():
+    """The word that nothing more comes, once more, changes nothing."""
+    filling = Filling(100)
+    filling.end(whole=True)
+    filling.end(whole=False)
+    assert filling.wait(100)
+
+
+# Beside the loop -----------------------------------------------------------------------------------------------
+
+
+def test_the_writer_writes_what_is_there_while_the_rest_is_copied(tmp_path, monkeypatch):
+    """A copy goes on only when bytes of its save are on the disk; the checkpoint is the state of the safe point."""
+    wide, begun = Wide(), threading.Event()
+
+    def disk(call, perform):
+        if call.name == "write" and threading.current_thread().name.startswith("ThreadPoolExecutor"):
+            begun.set()
+        return perform()
+
+    held = []
+    cut = Cut(monkeypatch, 3 * LEAVES, lambda: held.append(begun.wait(WAIT_S)))
+    with door(disk), running(tmp_path, wide) as run:
+        begun.clear()
+        run.safe_point()
+        wide.learn()
+        expected = Wide()
+        run.wait()
+        cut.armed = False
+    assert [True] == held
+    assert same(Store(tmp_path)[1].load("wide"), expected)
+    (event, *_) = events(tmp_path, "saved")
+    assert 0 < event["stall_s"] < event["save_s"]
+
+
+def test_the_bytes_are_those_of_a_save_for_which_the_loop_waits(tmp_path):
+    """File by file, and digest by digest."""
+    for name, background in (("one", True), ("two", False)):
+        with running(tmp_path / name, Wide(), background=background) as run:
+            run.safe_point()
+            run.wait()
+    one, two = (Store(tmp_path / name)[1] for name in ("one", "two"))
+    digests = [{key: leaf.digest for key, leaf in each.manifest.leaves.items() if "wide" in key} for each in (one, two)]
+    assert LEAVES == len(digests[0])
+    assert digests[0] == digests[1]
+    assert (one.path / "wide.safetensors").read_bytes() == (two.path / "wide.safetensors").read_bytes()
+    assert [] == [*one.problems(cold=True), *two.problems(cold=True)]
+
+
+# Cut short -----------------------------------------------------------------------------------------------------
+
+
+def raised(error):
+    raise error
+
+
+@pytest.mark.parametrize("nth", [1, LEAVES, 3 * LEAVES, 4 * LEAVES])
+@pytest.mark.parametrize("error", [ValueError, MemoryError, RuntimeError, Stop, KeyboardInterrupt])
+def test_an_error_in_the_midst_of_the_copy_leaves_the_old_checkpoint_only(tmp_path, monkeypatch, error, nth):
+    """It surfaces in the loop as it is; nothing of the save is left, and the next safe point makes up for it."""
+    wide, expected = Wide(), Wide()
+    with running(tmp_path, wide) as run:
+        run.safe_point()
+        run.wait()
+        wide.learn()
+        cut = Cut(monkeypatch, nth, lambda: raised(error))
+        cut.repeat = True  # the system may have given no thread, for all that is known: it is tried once more
+        with pytest.raises(error):
+            run.safe_point()
+        cut.armed = False
+        assert [1] == numbers(tmp_path)
+        wide.learn()
+        run.safe_point()
+        assert same(Store(tmp_path)[1].load("wide"), expected)
+        run.wait()
+        assert [1, 3] == numbers(tmp_path)
+        assert [] == left_in_attempts(tmp_path)
+        assert same(Store(tmp_path)[3].load("wide"), wide)
+    assert [] == [problem for each in Store(tmp_path).checkpoints() for problem in each.problems(cold=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nth", [LEAVES, 4 * LEAVES])
+@pytest.mark.parametrize("times", [2, 3])
+def test_ctrl_c_in_the_midst_of_the_copy_leaves_the_old_checkpoint_only(tmp_path, monkeypatch, nth, times):
+    """Also when it comes once more, and threads still copy what the loop is changing by then."""
+    wide, expected, gone_on = Wide(), Wide(), threading.Event()
+
+    def interrupt():
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            gone_on.wait(0.3)  # each is heard before the next
+        if times > 2:
+            assert gone_on.wait(WAIT_S)
+
+    with pytest.raises(KeyboardInterrupt), running(tmp_path, wide) as run:
+        run.safe_point()
+        run.wait()
+        wide.learn()
+        Cut(monkeypatch, nth, interrupt)
+        try:
+            run.safe_point()
+        finally:
+            wide.learn()
+            gone_on.set()
+    assert [1] == numbers(tmp_path)
+    assert same(Store(tmp_path)[1].load("wide"), expected)
+    assert [1] == [event["step"] for event in events(tmp_path, "saved")]
+    assert [] == left_in_attempts(tmp_path)
+
+
+def test_a_disk_that_fails_under_the_copy_is_told_at_the_next_safe_point(tmp_path, capsys):
+    """The copy is made to its end, and the loop goes on."""
+    wide, fails = Wide(), [True]
+
+    def disk(call, perform):
+        if call.name == "write" and call.offset == 4096 and fails:
+            fails.clear()
+            raise OSError(FULL, os.strerror(FULL))
+        return perform()
+
+    with door(disk), running(tmp_path, wide) as run:
+        run.safe_point()
+        wide.learn()
+        run.safe_point()
+        run.wait()
+        assert "step 1 is not saved, and training goes on" in capsys.readouterr().err
+    assert [2] == numbers(tmp_path)
+    assert same(Store(tmp_path)[2].load("wide"), wide)
+
+
+def test_a_system_that_gives_no_thread_gets_the_save_all_the_same(tmp_path, monkeypatch):
+    """Then the loop copies, and waits."""
+    wide = Wide()
+    with running(tmp_path, wide) as run:
+        monkeypatch.setattr(run._session.writer, "submit", lambda work: raised(RuntimeError("can't start new thread")))
+        run.safe_point()
+        assert [1] == numbers(tmp_path)
+    assert same(Store(tmp_path)[1].load("wide"), wide)
