@@ -23,7 +23,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"bulk"},
     {"journal", "retention", "interval", "terminal", "provenance", "job", "state", "children"},
     {"owner", "ranks"},
-    {"store", "data", "cluster"},
+    {"store", "data", "cluster", "board"},
     {"run"},
     {"torch", "jax", "keras", "lightning", "transformers"},
     {"compat"},

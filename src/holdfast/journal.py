@@ -169,8 +169,13 @@ def lineage(logs: Sequence[Log], kind: str) -> list[Event]:
 
 def metrics(root: Path) -> list[Event]:
     """The metrics of the run at `root`, merged over its attempts: no step twice, none missing."""
-    merged: dict[tuple[int, int], Event] = {}
-    for event in lineage(logs(root), "metrics"):
-        earlier = merged.get(position(event), {"values": {}})
-        merged[position(event)] = event | {"values": {**earlier["values"], **event["values"]}}
-    return list(merged.values())
+    return merged(logs(root))
+
+
+def merged(logs: Sequence[Log]) -> list[Event]:
+    """The metrics of all attempts of a run: no step twice, none missing."""
+    found: dict[tuple[int, int], Event] = {}
+    for event in lineage(logs, "metrics"):
+        earlier = found.get(position(event), {"values": {}})
+        found[position(event)] = event | {"values": {**earlier["values"], **event["values"]}}
+    return list(found.values())

@@ -1,0 +1,137 @@
+"""Board: keeps TensorBoard's files in line with a run's metrics log."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from .. import disk, journal
+from . import events
+
+_NAME = "events.out.tfevents.{when:010d}.holdfast.{attempt:06d}"
+_OURS = "events.out.tfevents.*.holdfast.*"
+
+
+class Board:
+    """Writes the metrics log of the run at `run` where TensorBoard finds it; by default beside the run, in `<run>-board`.
+
+        board = Board("runs/digits")
+        board.update()  # as often as you like, in one process at a time
+
+    Each attempt of the run gets a file of its own. It begins by taking back what earlier ones said of steps that were done
+    again, and by saying once more what a power loss has taken from the last one. So TensorBoard shows each step once, and
+    none is missing, whatever happened to the run or to the board.
+
+    Args:
+        run: the run's directory.
+        directory: what TensorBoard's --logdir is to find.
+        only: the attempt to follow, which then leaves the board to its successors.
+    """
+
+    def __init__(
+        self, run: str | os.PathLike[str], directory: str | os.PathLike[str] | None = None, *, only: int | None = None
+    ) -> None:
+        self.run = Path(os.path.abspath(run))
+        self.directory = self.run.with_name(f"{self.run.name}-board") if directory is None else Path(directory)
+        self._only = only
+        self._attempt = 0  # the one that is being followed
+        self._read = 0  # bytes of its journal
+        self._waiting: list[journal.Event] = []  # read, before it is known where the attempt goes on
+        self._file: Path | None = None
+        self._last: journal.Event = {}
+
+    def update(self) -> None:
+        """Bring the board in line with what the journals say by now.
+
+        Raises:
+            OSError: the board's directory cannot be written.
+        """
+        attempt, path = _newest(self.run)
+        if self._only not in (None, attempt):
+            return
+        if attempt != self._attempt or (self._file is not None and not self._file.exists()):
+            self._attempt, self._read, self._waiting, self._file = attempt, 0, [], None
+        data = _whole_lines(path, self._read)
+        self._read += len(data)
+        found = journal.parse(data)
+        if self._file is not None:
+            self._add(found)
+            return
+        self._waiting += found
+        log = journal.Log(attempt, path, self._waiting)
+        if log.restored is not None:  # else it may yet take back what earlier attempts did
+            self._begin(log)
+            self._waiting = []
+
+    def _begin(self, log: journal.Log) -> None:
+        """A file for this attempt, which begins where the others are true and whole."""
+        logs = [*(each for each in journal.logs(self.run) if each.attempt < log.attempt), log]
+        files = sorted(self.directory.glob(_OURS))
+        first = _first_step(logs, files)
+        lines = [line for line in journal.merged(logs) if line["step"] >= first]
+        now = time.time()
+        when = max(
+            [int(now), *(_when(file) + 1 for file in files)]
+        )  # TensorBoard reads files by name, whatever clocks say
+        file = self.directory / _NAME.format(when=when, attempt=log.attempt)
+        disk.make_dirs(self.directory)
+        disk.write(file, [events.header(now), events.start(now, first), *map(_scalars, lines)])
+        self._file = file
+        self._last = next((event for event in reversed(log.events) if event["event"] == "metrics"), {})
+
+    def _add(self, found: Iterable[journal.Event]) -> None:
+        """Append what the attempt has logged; an append to its journal that a full disk cut short was made again."""
+        written = []
+        for event in found:
+            again = journal.position(event) < journal.position(self._last) or event == self._last
+            if event["event"] == "metrics" and not again:
+                written.append(_scalars(event))
+                self._last = event
+        if written and self._file is not None:
+            disk.append(self._file, b"".join(written), sync=False)
+
+
+def _first_step(logs: Sequence[journal.Log], files: Sequence[Path]) -> int:
+    """The step from which the board is to be written anew; what a power loss has left of a record goes."""
+    for file in reversed(files):
+        data = file.read_bytes()
+        reached = events.reach(data)
+        if reached.size_bytes < len(data):
+            disk.truncate(file, reached.size_bytes)  # TensorBoard would stumble over it, and read no other file
+        if reached.step is not None:  # of that step, lines may be missing
+            shown = int(file.name.split(".")[-1])
+            later = [log.restored[0] for log in logs if log.attempt > shown and log.restored is not None]
+            return min([reached.step, *later])
+    return 0
+
+
+def _when(file: Path) -> int:
+    return int(file.name.split(".")[3])
+
+
+def _newest(run: Path) -> tuple[int, Path]:
+    """The run's last attempt, and where its journal is now; 0 when there is none yet."""
+    found = {0: run / "history"}
+    for path in [*run.glob("history/attempt-*.jsonl"), *run.glob("attempts/*/attempt-*.jsonl")]:
+        number = path.stem.removeprefix("attempt-")
+        if number.isdecimal() and path.parent.name in ("history", number):
+            found.setdefault(int(number), path)
+    return max(found.items())
+
+
+def _whole_lines(path: Path, start: int) -> bytes:
+    """What the journal has from byte `start` on, up to its last whole line."""
+    try:
+        with open(disk.open_plain(path), "rb") as file:
+            file.seek(start)
+            data = file.read()
+    except OSError:  # on its way to history/: the next look finds it there
+        return b""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _scalars(event: journal.Event) -> bytes:
+    values = {tag: float(value) for tag, value in event["values"].items()}
+    return events.scalars(event.get("time", 0.0), event["step"], values)

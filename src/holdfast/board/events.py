@@ -1,0 +1,111 @@
+"""TensorBoard's event files: how a line of scalars is written, and how far a file goes. Pure.
+
+A file is a row of records: length, checksum of the length, an Event, checksum of the Event. Four fields of an Event are
+used: when, at which step, scalars by name, and "from this step on nothing before counts" (SessionLog.START).
+
+Sources: tensorflow/core/lib/io/record_writer.h; tensorflow/core/util/event.proto; tensorflow/core/framework/summary.proto;
+RFC 3720, appendix B.4 (CRC-32C).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY, _SESSION_LOG = b"\x09", b"\x10", b"\x1a", b"\x2a", b"\x3a"
+_VALUE, _TAG, _SIMPLE_VALUE = b"\x0a", b"\x0a", b"\x15"
+_START = b"\x08\x01"
+_HEAD_BYTES, _TAIL_BYTES = 12, 4
+
+
+def header(time: float) -> bytes:
+    """The first record of every file."""
+    return _record(_event(time, 0) + _FILE_VERSION + _sized(b"brain.Event:2"))
+
+
+def start(time: float, step: int) -> bytes:
+    """From here on, what was said of `step` and later ones before does not count."""
+    return _record(_event(time, step) + _SESSION_LOG + _sized(_START))
+
+
+def scalars(time: float, step: int, values: Mapping[str, float]) -> bytes:
+    """The `values` at `step`, by their tags."""
+    found = b"".join(_VALUE + _sized(_scalar(tag, value)) for tag, value in values.items())
+    return _record(_event(time, step) + _SUMMARY + _sized(found))
+
+
+class Reach(NamedTuple):
+    size_bytes: int  # of the whole records at the beginning
+    step: int | None  # of the last of them
+
+
+def reach(data: bytes) -> Reach:
+    """How far a file goes: what is torn, or was never written, ends it."""
+    found, at = Reach(0, None), 0
+    while at + _HEAD_BYTES <= len(data):
+        size, checksum = struct.unpack_from("<QI", data, at)
+        first = at + _HEAD_BYTES
+        at = first + size + _TAIL_BYTES
+        if checksum != _masked(data[first - _HEAD_BYTES : first - 4]) or at > len(data):
+            break
+        if data[first : first + 1] != _WALL_TIME or data[first + 9 : first + 10] != _STEP:
+            break
+        found = Reach(at, _number(data, first + 10))
+    return found
+
+
+def _event(time: float, step: int) -> bytes:
+    return _WALL_TIME + struct.pack("<d", time) + _STEP + _varint(step)
+
+
+def _scalar(tag: str, value: float) -> bytes:
+    try:
+        packed = struct.pack("<f", value)
+    except OverflowError:  # more than 32 bits hold
+        packed = struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+    return _TAG + _sized(tag.encode("utf-8", "replace")) + _SIMPLE_VALUE + packed
+
+
+def _sized(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def _number(data: bytes, at: int) -> int:
+    """The varint there."""
+    found = shift = 0
+    while data[at] & 0x80:
+        found |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return found | data[at] << shift
+
+
+def _record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", _masked(length)) + data + struct.pack("<I", _masked(data))
+
+
+def _masked(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _entry(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+_TABLE = [_entry(byte) for byte in range(256)]

@@ -1,0 +1,251 @@
+"""The board: TensorBoard's own reader shows what the metrics log says, however often run and board were killed."""
+
+import math
+import random
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast import Every, Run, journal
+from holdfast.board import Board, events
+from toy import Cut, Toy, launch, new_run, script
+
+EventAccumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+
+
+@pytest.fixture(autouse=True)
+def _no_syncs(monkeypatch):
+    """Thousands of saves; what a power loss does to the board is asked below."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+def shown(directory):
+    """What TensorBoard's reader makes of it: {tag: [(step, value)]}."""
+    found = EventAccumulator(str(directory), size_guidance={"scalars": 0})
+    found.Reload()
+    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in sorted(found.Tags()["scalars"])}
+
+
+def logged(run):
+    """The same from the metrics log."""
+    found = {}
+    for line in journal.metrics(run):
+        for tag, value in line["values"].items():
+            found.setdefault(tag, []).append((line["step"], float(value)))
+    return dict(sorted(found.items()))
+
+
+def train(path, board=None, cut=None, every=3):
+    """Two epochs of eight steps, saved now and then, until the process is gone in the step `cut`."""
+    taken = 0
+    with new_run(path, Toy(), every=Every(steps=every), background=False, take_over=True) as run:
+        for epoch in run.epochs(2):
+            for batch in run.batches(range(8)):
+                run.log(loss=epoch * 8 + batch, half=batch / 2)
+                taken += 1
+                if board is not None:
+                    run.metrics()  # what was logged is in the journal at once
+                    board.update()
+                if taken == cut:
+                    raise Cut
+            run.log(acc=epoch)
+
+
+def cut_off(path, board, cut, every=3):
+    try:
+        train(path, board, cut, every)
+    except Cut:
+        return
+    board.update()
+
+
+def test_a_whole_run_is_shown_as_it_was_logged(tmp_path):
+    """Steps, ends of epochs, two numbers in a line; beside the run's directory."""
+    board = Board(tmp_path / "run")
+    board.update()
+    assert not (tmp_path / "run-board").exists()
+    train(tmp_path / "run", board)
+    board.update()
+    expected = logged(tmp_path / "run")
+    assert {tag: len(points) for tag, points in expected.items()} == {"acc": 2, "half": 16, "loss": 16}
+    assert shown(tmp_path / "run-board") == expected
+    (file,) = (tmp_path / "run-board").iterdir()
+    before = file.read_bytes()
+    board.update()
+    assert file.read_bytes() == before
+
+
+@pytest.mark.slow
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.integers(1, 16), st.booleans(), st.booleans()), max_size=5),
+    st.integers(1, 9),
+    st.randoms(use_true_random=False),
+)
+def test_however_often_it_was_killed_each_step_is_shown_once(tmp_path, kills, every, draw):
+    """In any step; the board new or the same, and kept up or left behind: at the end it shows what the log says."""
+    place = tmp_path / str(draw.getrandbits(60))
+    board = Board(place / "run")
+    for cut, new, follows in kills:
+        board = Board(place / "run") if new else board
+        cut_off(place / "run", board if follows else Board(place / "run", place / "elsewhere"), cut, every)
+    train(place / "run", board)
+    board.update()
+    assert shown(place / "run-board") == logged(place / "run")
+    shutil.rmtree(place)
+
+
+@pytest.mark.slow
+def test_what_a_power_loss_took_is_said_again(tmp_path):
+    """The last file cut off anywhere, or ending in zeros: the next attempt's file makes it whole."""
+    path = tmp_path / "run"
+    cut_off(path, Board(path), 11)
+    (file,) = (tmp_path / "run-board").iterdir()
+    whole = file.read_bytes()
+    draw = random.Random(1)
+    for size in [0, 5, 30, 60, *(draw.randrange(len(whole)) for _ in range(12)), len(whole)]:
+        for tail in (b"", bytes(100)):
+            place = tmp_path / f"{size}-{len(tail)}"
+            shutil.copytree(path, place / "run", symlinks=True)
+            (place / "run-board").mkdir()
+            (place / "run-board" / file.name).write_bytes(whole[:size] + tail)
+            board = Board(place / "run")
+            train(place / "run", board)
+            board.update()
+            assert shown(place / "run-board") == logged(place / "run")
+            shutil.rmtree(place)
+
+
+def test_an_attempt_that_has_not_chosen_yet_takes_nothing_back(tmp_path):
+    """Only when it is known where it goes on; then what was done beyond is undone on the board, too."""
+    path = tmp_path / "run"
+    board = Board(path)
+    cut_off(path, board, 8)
+    before = shown(tmp_path / "run-board")
+    room = path / "attempts" / "2"
+    room.mkdir()
+    lines = room / "attempt-2.jsonl"
+    lines.write_bytes(b'{"event":"begin","time":1}\n')
+    board.update()
+    assert shown(tmp_path / "run-board") == before
+    with lines.open("ab") as file:
+        file.write(b'\n{"event":"restored","step":3,"phase":"step","time":2}\n\n{"event":"metrics","step":4,')
+        file.flush()
+        board.update()
+        assert [step for step, _ in shown(tmp_path / "run-board")["loss"]] == [1, 2, 3]
+        file.write(b'"epoch":0,"phase":"step","values":{"loss":7},"time":3}\n')
+    board.update()
+    assert shown(tmp_path / "run-board")["loss"] == [(1, 0.0), (2, 1.0), (3, 2.0), (4, 7.0)]
+
+
+def test_lines_that_were_appended_twice_are_shown_once(tmp_path):
+    """A full disk: the journal has them again, whole."""
+    room = tmp_path / "run" / "attempts" / "1"
+    room.mkdir(parents=True)
+    path, board = room / "attempt-1.jsonl", Board(tmp_path / "run")
+    path.write_bytes(b'{"event":"restored","step":0,"phase":"step"}\n')
+    board.update()
+    found = [{"event": "metrics", "time": 1.0, "step": n, "epoch": 0, "values": {"a": n}} for n in range(1, 4)]
+    data = journal.lines(found)
+    for piece in (data[:-20], data[:-20] + data):
+        with path.open("ab") as file:
+            file.write(piece)
+        board.update()
+    assert shown(tmp_path / "run-board") == {"a": [(1, 1.0), (2, 2.0), (3, 3.0)]}
+
+
+def test_numbers_of_all_sizes(tmp_path):
+    """Not finite ones, ones that 32 bits do not hold, names in any script."""
+    with new_run(tmp_path / "run", Toy()) as run:
+        run.log(nan=math.nan, inf=-math.inf, big=-1e300, Größe=1e30, **{"a/b": 2**40})
+        run.safe_point()
+    Board(tmp_path / "run").update()
+    found = {tag: points[0][1] for tag, points in shown(tmp_path / "run-board").items()}
+    assert math.isnan(found.pop("nan"))
+    assert found == {"inf": -math.inf, "big": -math.inf, "Größe": pytest.approx(1e30), "a/b": 2.0**40}
+
+
+def test_a_board_that_was_removed_comes_back(tmp_path):
+    """Its files are nobody's only copy."""
+    board = Board(tmp_path / "run", tmp_path / "deep" / "board")
+    with new_run(tmp_path / "run", Toy()) as run:
+        for step in run.steps(6):
+            run.log(step=step)
+            run.metrics()
+            board.update()
+            if step == 3:
+                shutil.rmtree(tmp_path / "deep")
+    board.update()
+    assert shown(tmp_path / "deep" / "board") == {"step": [(step + 1, float(step)) for step in range(6)]}
+
+
+def test_files_are_read_in_the_order_of_their_attempts(tmp_path, monkeypatch):
+    """Also when a clock was set back, or two attempts began in the same second."""
+    path = tmp_path / "run"
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
+    for cut in (5, 2, 2):
+        cut_off(path, Board(path), cut, every=2)
+    names = [file.name for file in sorted((tmp_path / "run-board").iterdir())]
+    assert [int(name.split(".")[-1]) for name in names] == [1, 2, 3]
+    monkeypatch.setattr("time.time", lambda: 1_600_000_000.0)
+    train(path, board := Board(path))
+    board.update()
+    assert shown(tmp_path / "run-board") == logged(path)
+
+
+def test_the_bytes_are_tensorboards():
+    """Its own classes write the same records."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    values = [Summary.Value(tag=tag, simple_value=value) for tag, value in (("loss", 0.25), ("ü", -1e9))]
+    theirs = [
+        Event(wall_time=1.5, step=0, file_version="brain.Event:2"),
+        Event(wall_time=2.5, step=300, session_log=SessionLog(status=SessionLog.START)),
+        Event(wall_time=3.5, step=2**40, summary=Summary(value=values)),
+    ]
+    ours = [
+        events.header(1.5),
+        events.start(2.5, 300),
+        events.scalars(3.5, 2**40, {"loss": 0.25, "ü": -1e9}),
+    ]
+    for event, record in zip(theirs, ours, strict=True):
+        size = int.from_bytes(record[:8], "little")
+        assert Event.FromString(record[12:-4]) == event
+        assert (size, len(record)) == (len(record) - 16, size + 16)
+        assert int.from_bytes(record[8:12], "little") == masked_crc32c(record[:8])
+        assert int.from_bytes(record[-4:], "little") == masked_crc32c(record[12:-4])
+    data = b"".join(ours)
+    reaches = [events.reach(data[:size]) for size in (0, len(ours[0]), len(data) - 1, len(data))]
+    assert reaches == [(0, None), (len(ours[0]), 0), (len(data) - len(ours[2]), 300), (len(data), 2**40)]
+
+
+KILLED = """
+    from holdfast.board import Board
+    when = [int(word) for word in sys.argv[1:]]
+    board = Board(RUN)
+    with new_run(RUN, toy, every=Every(steps=3)) as run:
+        for step in run.steps(12):
+            toy.learn(step)
+            run.log(value=toy.value % 9973)
+            if step % 2:
+                run.metrics()
+                board.update()
+            if step in when:
+                send("KILL")
+    board.update()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_a_board_that_goes_on(tmp_path):
+    """Real kills, with a save in the background: the board of the cut run is that of the whole one."""
+    for place, kills in (("whole", [[]]), ("cut", [[1], [5], [7], [10], []])):
+        (tmp_path / place).mkdir()
+        train_script = script(tmp_path / place, KILLED)
+        assert [-9] * (len(kills) - 1) + [0] == [launch(train_script, *words).code for words in kills]
+    assert shown(tmp_path / "cut" / "run-board") == shown(tmp_path / "whole" / "run-board")
+    assert Run(tmp_path / "cut" / "run", {}).metrics()[-1]["step"] == 12
