@@ -34,7 +34,7 @@ def pil_loader(path: str) -> Any:
     except ImportError as error:
         raise UsageError('reading images needs Pillow: pip install "holdfast[images]"') from error
     try:
-        with open(path, "rb") as file, Image.open(file) as image:
+        with open(path, "rb") as file, Image.open(file, "r") as image:
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
         raise UsageError(f"{path}: Pillow cannot read this image: {error}") from error
