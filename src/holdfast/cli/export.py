@@ -24,17 +24,25 @@ from .shown import echo, echo_json, size
 @click.command(short_help="Write a checkpoint's tensors as .safetensors, .npz or .pt.")
 @options.run
 @options.step
+@options.rank
 @click.option("-o", "--output", metavar="FILE", required=True, help="Where to; the ending chooses the format.")
 @click.option("--part", metavar="NAME", default="model", show_default=True, help="The part of the state to write.")
 @click.option("--all", "everything", is_flag=True, help="Write the tensors of every part, named by their whole paths.")
 @click.option("--force", is_flag=True, help="Replace FILE when it exists.")
 @options.as_json
 def command(
-    run: str, step: int | str | None, output: str, part: str, everything: bool, force: bool, as_json: bool
+    run: str,
+    step: int | str | None,
+    rank: int | None,
+    output: str,
+    part: str,
+    everything: bool,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Write tensors of a checkpoint of RUN to FILE (.safetensors, .npz or .pt), every byte checked on the way.
 
-    Only .pt needs torch. Tied tensors are written once for each name, but in .pt, which ties them again.
+    What several ranks hold in pieces is written whole. Only .pt needs torch. Tied tensors are written once for each name, but in .pt, which ties them again.
     """
     target = Path(output)
     write = FORMATS.get(target.suffix)
@@ -44,7 +52,7 @@ def command(
     place = locate(run)
 
     def written() -> tuple[Checkpoint, Chosen]:
-        checkpoint = place.select(step)
+        checkpoint = place.select(step).as_rank(rank or 0)
         chosen = tensors.chosen(checkpoint, None if everything else part)
         disk.replace_with(target, write(checkpoint, chosen))
         return checkpoint, chosen

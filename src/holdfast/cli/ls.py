@@ -80,6 +80,7 @@ def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[s
             own += file.size_bytes
         else:
             shared.add(first)
+    own += sum(part.size_bytes for part in checkpoint.head.ranks or ())
     return {"disk_bytes": own, "shares_with": sorted(shared)}
 
 
@@ -97,6 +98,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "metrics": head.metrics,
         "parent": head.parent,
         "attempt": head.attempt,
+        "ranks": head.world,
         "note": head.note,
         "damaged": None,
     }
@@ -128,6 +130,7 @@ def _row(row: dict[str, Any]) -> list[object]:
     if row["damaged"] is not None:
         return [row["name"], "", "", "", "", "", "", row["damaged"], "", "", ""]
     marks = " ".join(mark for mark in ("pinned", "best", "latest") if row[mark])
+    marks += f" of {row['ranks']} ranks" if row["ranks"] > 1 else ""
     marks += "".join(f" shares files of {name}" for name in row["shares_with"])
     name = row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})"
     epoch = "" if row["epoch"] is None else row["epoch"]

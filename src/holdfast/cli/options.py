@@ -27,5 +27,8 @@ _STEP = "The step: a number, best, or a checkpoint's name."
 run = click.argument("run", metavar="RUN", shell_complete=directories)
 step = click.option("--step", metavar="N", callback=_step, help=f"{_STEP} Default: the newest.")
 needed_step = click.option("--step", metavar="N", callback=_step, required=True, help=_STEP)
+rank = click.option(
+    "--rank", metavar="R", type=click.IntRange(min=0), help="As that rank saved it, where several did. Default: 0."
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 everything = click.option("--all", "everything", is_flag=True, help="Leave nothing out of a long list.")

@@ -10,7 +10,9 @@ import click
 from .. import journal
 from ..store import nodes
 from ..store.checkpoint import Checkpoint
+from ..store.format import Manifest
 from ..store.locate import locate, run_of
+from ..store.stored import Stored, StoredLeaf, is_piece
 from . import options
 from .shown import age_s, duration, echo, echo_json, json_line, moment, numbers, size
 
@@ -20,18 +22,21 @@ MOST_LEAVES = 12  # of each part, unless --all
 @click.command(short_help="Show what a checkpoint holds and where it came from.")
 @options.run
 @options.step
+@options.rank
 @click.option(
     "--metrics", is_flag=True, help="Print the run's metrics instead, a line for each logging (with --json: JSON)."
 )
 @options.everything
 @options.as_json
-def command(run: str, step: int | str | None, metrics: bool, everything: bool, as_json: bool) -> None:
+def command(run: str, step: int | str | None, rank: int | None, metrics: bool, everything: bool, as_json: bool) -> None:
     """Show a checkpoint of RUN: where it came from, its leaves, run.vars and position. No tensor is read."""
     place = locate(run)
     if metrics:
         _print_metrics(journal.metrics(run_of(place)), as_json=as_json)
         return
     checkpoint = place.select(step)
+    if rank is not None:
+        checkpoint = checkpoint.as_rank(rank)
     if as_json:
         echo_json(facts(checkpoint))
     else:
@@ -40,8 +45,8 @@ def command(run: str, step: int | str | None, metrics: bool, everything: bool, a
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
     """All of a manifest but digests and places."""
-    m = checkpoint.manifest
-    own = {name: nodes.plain(nodes.at(m.tree, "holdfast", name)) for name in ("vars", "position")}
+    m, tree = checkpoint.manifest, checkpoint.tree
+    own = {name: nodes.plain(nodes.at(tree, "holdfast", name)) for name in ("vars", "position")}
     return {
         "path": str(checkpoint.path),
         "name": checkpoint.name,
@@ -55,44 +60,48 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "metrics": m.metrics,
         "note": m.note,
         "size_bytes": m.size_bytes,
+        "ranks": m.world,
         "document": m.document,
         **own,
         "files": {name: file.size_bytes for name, file in m.files.items()},
-        "leaves": {key: _leaf(leaf) for key, leaf in m.leaves.items()},
-        "tree": nodes.plain(m.tree),
+        "leaves": {key: _leaf(leaf) for key, leaf in checkpoint.leaves().items()},
+        "tree": nodes.plain(tree),
     }
 
 
-def _leaf(leaf: Any) -> dict[str, Any]:
-    shape = list(leaf.shape)
-    return {"kind": leaf.kind, "dtype": leaf.dtype, "shape": shape, "size_bytes": leaf.size_bytes, "shard": leaf.shard}
+def _leaf(leaf: Stored) -> dict[str, Any]:
+    facts = {"kind": leaf.kind, "dtype": leaf.dtype, "shape": list(leaf.shape), "size_bytes": leaf.size_bytes}
+    if isinstance(leaf, StoredLeaf):
+        return {**facts, "shard": leaf.path.name}
+    return {**facts, "pieces": [{"at": list(each.at), **_leaf(each.leaf)} for each in leaf.pieces]}
 
 
 def _print(checkpoint: Checkpoint, *, everything: bool) -> None:
-    m = checkpoint.manifest
+    m, tree = checkpoint.manifest, checkpoint.tree
     echo(f"{checkpoint.path}")
     for name, text in _lines(m):
         echo(f"  {name:<16}{text}")
-    for line in _leaves(m.leaves, everything=everything):
+    for line in _leaves(checkpoint.leaves(), everything=everything):
         echo(line)
-    loose = [name for name in m.files if not any(leaf.shard == name for leaf in m.leaves.values())]
+    held = {leaf.shard for leaf in m.leaves.values()} | {each.part for each in m.ranks or ()}
+    loose = [name for name in m.files if name not in held]
     if loose:
         echo()
         echo("files")
     for name in loose:
         echo(f"  {name}  {size(m.files[name].size_bytes)}")
     for name in ("vars", "position"):
-        node = nodes.at(m.tree, "holdfast", name)
+        node = nodes.at(tree, "holdfast", name)
         members = nodes.opened(node).members if node is not None else None
         if members:
             echo()
             echo("run.vars" if name == "vars" else name)
             for part, member in members.items():
                 _print_value(part, nodes.spelled(member), everything=everything)
-    _print_values(m, everything=everything)
+    _print_values(tree, everything=everything)
 
 
-def _lines(m: Any) -> Iterator[tuple[str, str]]:
+def _lines(m: Manifest) -> Iterator[tuple[str, str]]:
     """The document: what is known, a line each."""
     at = "the end of its epoch" if m.phase == "end" else ""
     yield "step", f"{m.step}" + (f" ({at})" if at else "")
@@ -100,6 +109,8 @@ def _lines(m: Any) -> Iterator[tuple[str, str]]:
         yield "epoch", str(m.epoch)
     yield "time", f"{moment(m.created)} ({duration(age_s(m.created))} ago)"
     yield "size", f"{size(m.size_bytes)} in {len(m.files)} files, {len(m.leaves)} leaves"
+    if m.world > 1:
+        yield "ranks", f"{m.world}; {_own(m)} leaves are one rank's own, {_divided(m)} are pieces"
     yield "attempt", f"{m.attempt} of run {m.run}"
     yield "parent", m.parent or "none"
     if m.metrics:
@@ -108,6 +119,14 @@ def _lines(m: Any) -> Iterator[tuple[str, str]]:
         yield "note", m.note
     for name, value in m.document.items():
         yield from _document(str(name), value)
+
+
+def _own(m: Manifest) -> int:
+    return sum(key.startswith("@") for key in m.leaves) - _divided(m)
+
+
+def _divided(m: Manifest) -> int:
+    return sum(map(is_piece, m.leaves.values()))
 
 
 def _document(name: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -152,10 +171,10 @@ def _leaves(leaves: Mapping[str, Any], *, everything: bool) -> Iterator[str]:
             yield f"  ... and {len(keys) - len(shown)} more (--all)"
 
 
-def _print_values(m: Any, *, everything: bool) -> None:
+def _print_values(tree: Any, *, everything: bool) -> None:
     """What the tree holds besides leaves: numbers, text, values of types that are not at hand."""
     found = [
-        (path, text) for path, text in values(m.tree) if not path.startswith(("holdfast/vars/", "holdfast/position/"))
+        (path, text) for path, text in values(tree) if not path.startswith(("holdfast/vars/", "holdfast/position/"))
     ]
     if found:
         echo()

@@ -49,9 +49,8 @@ class Checkpoint:
         """
         if self._manifest is None:
             parts = self._its_parts()
-            self._manifest = (
-                self._whole_root() if parts is None else parts.merged(None if self._rank is None else [self._rank])
-            )
+            only = None if self._rank is None else [self._rank]
+            self._manifest = self._whole_root() if parts is None else parts.merged(only)
         return self._manifest
 
     def _whole_root(self) -> Manifest:
@@ -147,6 +146,11 @@ class Checkpoint:
         if path is None:
             path = self._paths[entry.shard] = self.path / entry.shard
         return StoredLeaf(path, key, entry)
+
+    def leaves(self) -> dict[str, Stored]:
+        """Handles on all leaves of the state, by their keys; those that several ranks hold in pieces are whole."""
+        known = self.manifest.leaves if self._its_parts() is None else sorted(leaf_keys(self.tree))
+        return {key: self.leaf(key) for key in known}
 
     def parts(self) -> list[str]:
         """The state's top-level keys, when it is a mapping with string keys."""

@@ -8,6 +8,7 @@ Not compared: when, where, by which command and attempt they were made, their pa
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -17,11 +18,15 @@ from ..errors import Damaged
 from . import nodes
 from .checkpoint import Checkpoint
 from .distance import Distance, distance, ulps
-from .format import Leaf
+from .parts import own_key, top
+from .stored import Stored, StoredPieces
 
 RNG = "holdfast/rng/"
 POSITION = "holdfast/position"
 _ITSELF = {"device", "parameter"}  # attributes of a leaf that say where it lived and not what it was
+
+
+_OF_RANK = re.compile(r"@\d+/")  # before what is one rank's own
 
 
 class Difference(NamedTuple):
@@ -35,9 +40,10 @@ class Difference(NamedTuple):
     @property
     def area(self) -> str:
         """Where a reader should look: "rng", "position" or "state"."""
-        if self.where.startswith(RNG):
+        where = _OF_RANK.sub("", self.where)
+        if where.startswith(RNG):
             return "rng"
-        return "position" if self.where.startswith("position/") or self.where.startswith(POSITION) else "state"
+        return "position" if where.startswith(("position/", POSITION)) else "state"
 
     def __str__(self) -> str:
         label = "" if self.area == "state" or self.kind == "rng" else f"{self.area}: "
@@ -80,11 +86,11 @@ def _sources(found: Iterable[Difference]) -> list[Difference]:
     """One line for each random generator: which of its hundreds of words differ says nothing."""
     told: dict[str, Difference] = {}
     for each in found:
-        source = "/".join(each.where.split("/")[:3]) if each.area == "rng" else ""
+        rank = (_OF_RANK.match(each.where) or [""])[0]
+        source = "/".join(each.where[len(rank) :].split("/")[:3]) if each.area == "rng" else ""
         if source:
-            told.setdefault(
-                source, Difference(source, "rng", f"the state of the random generator {source[len(RNG) :]!r} differs")
-            )
+            what = f"the state of the random generator {source[len(RNG) :]!r} differs"
+            told.setdefault(rank + source, Difference(rank + source, "rng", what))
         else:
             told[f"{each.where}\0{each.kind}"] = each  # a leaf and its place in the tree are often called the same
     return sorted(told.values(), key=lambda each: (each.where, each.kind))
@@ -102,15 +108,30 @@ def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
 
 
 def _has_position(checkpoint: Checkpoint) -> bool:
-    tree = checkpoint.manifest.tree
+    tree = checkpoint.tree
     return isinstance(tree, dict) and nodes.at(tree, *POSITION.split("/")) is not None
 
 
 def _trees(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
     try:
-        yield from _nodes("", a.manifest.tree, b.manifest.tree)
+        yield from _nodes("", a.tree, b.tree)
+        for rank in range(1, min(a.world, b.world)):
+            yield from _own_nodes(f"@{rank}", a, b, a.as_rank(rank).tree, b.as_rank(rank).tree)
     except RecursionError as error:
         raise Damaged(f"{a.path} or {b.path}: the tree is nested too deeply") from error
+
+
+def _own_nodes(where: str, a: Checkpoint, b: Checkpoint, mine: Any, other: Any) -> Iterator[Difference]:
+    """Of another rank's tree, what is not as rank 0's on both sides, which is compared already."""
+    first, second, in_a, in_b = top(a.tree), top(b.tree), top(mine), top(other)
+    if first is None or second is None or in_a is None or in_b is None:
+        yield from _nodes(where, mine, other)
+        return
+    told = {
+        part for part in in_a.keys() & in_b.keys() if (in_a[part], in_b[part]) == (first.get(part), second.get(part))
+    }
+    rests = ({"dict": {part: node for part, node in each.items() if part not in told}} for each in (in_a, in_b))
+    yield from _nodes(where, *rests)
 
 
 def _nodes(where: str, a: Any, b: Any) -> Iterator[Difference]:
@@ -188,16 +209,28 @@ def _steps(a: Any, b: Any) -> str:
 
 
 def _leaves(a: Checkpoint, b: Checkpoint, *, read: bool) -> Iterator[Difference]:
-    mine, other = a.manifest.leaves, b.manifest.leaves
+    mine, other = _handles(a), _handles(b)
     for key in sorted({*mine, *other}):
         if key in mine and key in other:
             yield from _described(key, mine[key], other[key])
-            yield from _bytes(key, a, b, read=read)
+            yield from _bytes(key, mine[key], other[key], read=read)
         else:
             yield Difference(key, *_only("a" if key in mine else "b"))
 
 
-def _described(key: str, a: Leaf, b: Leaf) -> Iterator[Difference]:
+def _handles(checkpoint: Checkpoint) -> dict[str, Stored]:
+    """Of all ranks: what is one's own under a key that says so, what is divided whole."""
+    found = checkpoint.leaves()
+    for rank in range(1, checkpoint.world):
+        view = checkpoint.as_rank(rank)
+        prefix = own_key(rank, "")
+        own = (key[len(prefix) :] for key in view.manifest.leaves if key.startswith(prefix))
+        held = {key: view.leaf(key) for key in own}
+        found |= {key if isinstance(leaf, StoredPieces) else prefix + key: leaf for key, leaf in held.items()}
+    return found
+
+
+def _described(key: str, a: Stored, b: Stored) -> Iterator[Difference]:
     if (a.kind, a.dtype) != (b.kind, b.dtype):
         yield Difference(key, "dtype", f"{a.kind} {a.dtype} in a, {b.kind} {b.dtype} in b")
     if a.shape != b.shape:
@@ -207,15 +240,21 @@ def _described(key: str, a: Leaf, b: Leaf) -> Iterator[Difference]:
             yield Difference(key, "layout", f"{name} {a.attrs.get(name)!r} in a, {b.attrs.get(name)!r} in b")
 
 
-def _bytes(key: str, a: Checkpoint, b: Checkpoint, *, read: bool) -> Iterator[Difference]:
-    mine, other = a.manifest.leaves[key], b.manifest.leaves[key]
-    alike = (mine.dtype, mine.shape, mine.size_bytes) == (other.dtype, other.shape, other.size_bytes)
-    if not read and (not alike or mine.digest == other.digest):
+def _bytes(key: str, a: Stored, b: Stored, *, read: bool) -> Iterator[Difference]:
+    alike = (a.dtype, a.shape, a.size_bytes) == (b.dtype, b.shape, b.size_bytes)
+    if not read and (not alike or _digests(a) == _digests(b)):
         return
-    data, beside = a.leaf(key).read(), b.leaf(key).read()
+    data, beside = a.read(), b.read()
     if alike and data != beside:
-        far = distance(mine.dtype, memoryview(data), memoryview(beside))
+        far = distance(a.dtype, memoryview(data), memoryview(beside))
         yield Difference(key, "bytes", str(far) if far else "its bytes differ", far)
+
+
+def _digests(stored: Stored) -> list[tuple[Any, str]]:
+    """Equal for leaves of the same bytes in the same pieces."""
+    if isinstance(stored, StoredPieces):
+        return [(piece.box, piece.leaf.digest) for piece in stored.pieces]
+    return [(None, stored.digest)]
 
 
 def _files(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
@@ -229,5 +268,6 @@ def _files(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
 
 
 def _loose(checkpoint: Checkpoint) -> dict[str, Any]:
-    shards = {leaf.shard for leaf in checkpoint.manifest.leaves.values()}
-    return {name: file for name, file in checkpoint.manifest.files.items() if name not in shards}
+    manifest = checkpoint.manifest
+    known = {leaf.shard for leaf in manifest.leaves.values()} | {each.part for each in manifest.ranks or ()}
+    return {name: file for name, file in manifest.files.items() if name not in known}

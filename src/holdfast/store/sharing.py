@@ -62,8 +62,10 @@ class Sharing:
             return None
         checkpoint = self._shelf.checkpoint(parent)
         if self.lineage is None or self.lineage.path != checkpoint.path:
+            self.lineage = None
             with suppress(Damaged, NotFound, StoreError):
-                self.lineage = Lineage(checkpoint.path, checkpoint.manifest, None)
+                if checkpoint.world == 1:  # the files of several ranks are not those of one
+                    self.lineage = Lineage(checkpoint.path, checkpoint.manifest, None)
         gone = self.lineage is None or not is_checkpoint(self.lineage.path) or parent in self._shelf.pins()
         return None if gone else self.lineage
 

@@ -67,7 +67,7 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:
         NotFound: there is no such part.
         UsageError: there is no tensor in it.
     """
-    tree = checkpoint.manifest.tree
+    tree = checkpoint.tree
     members = (nodes.opened(tree).members if isinstance(tree, dict) else None) or {}
     if part is not None and part not in members:
         raise NotFound(f"{checkpoint.path}: no part {part!r}; it has: {', '.join(members) or 'none'} (or say --all)")
