@@ -16,13 +16,20 @@ class Outcome(NamedTuple):
     exit_code: int
 
 
-def everywhere(world, work, *, timeout_s=30.0):
-    """What `work(rank)` came to on each of so many forked processes, which are one process group."""
+def everywhere(world, work, *, timeout_s=30.0, method="fork"):
+    """What `work(rank)` came to on each of so many processes, which are one process group.
+
+    They are forked from this one. If it may have made a backward pass, whose threads no fork survives: from a server
+    without any (`method="forkserver"`), and then `work` has to be a function of a module, or a partial of one.
+    """
+    context = get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["rank_training", "torch._dynamo"])
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     running = []
     for rank in range(world):
         hear, say = Pipe(duplex=False)
-        process = get_context("fork").Process(target=_rank, args=(rank, world, store.port, timeout_s, work, say))
+        process = context.Process(target=_rank, args=(rank, world, store.port, timeout_s, work, say))
         process.start()
         say.close()
         running.append((process, hear))

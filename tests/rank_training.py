@@ -1,0 +1,96 @@
+"""One training for any number of ranks, by DDP or FSDP2, whose parameters are declared out of the order of their use."""
+
+import os
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from holdfast import Every, Last, Run
+from holdfast.torch.reducer import Reducers
+from toy import Cut
+
+EPOCHS, LENGTH = 2, 48
+
+
+class Net(nn.Module):
+    """Several buckets, batch norm and dropout; rows that no number of ranks here divides."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(31, 3)
+        self.middle = nn.Linear(31, 31)
+        self.norm = nn.BatchNorm1d(31)
+        self.first = nn.Linear(5, 31)
+
+    def forward(self, x):
+        x = self.middle(self.norm(self.first(x).relu())).relu()
+        return self.last(nn.functional.dropout(x, 0.1, self.training))
+
+
+class Numbered:
+    """Samples that know which ones they are."""
+
+    def __len__(self):
+        return LENGTH
+
+    def __getitem__(self, index):
+        noise = torch.Generator().manual_seed(int(index))
+        return int(index), torch.randn(5, generator=noise), int(index) % 3
+
+
+def wrapped(kind, model):
+    if kind == "ddp":
+        return DistributedDataParallel(model, bucket_cap_mb=0.002)
+    for part in (model.first, model.middle, model.last):
+        fully_shard(part)
+    return fully_shard(model)
+
+
+def whole(tree):
+    """Every DTensor gathered; a collective."""
+    if isinstance(tree, dict):
+        return {key: whole(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [whole(value) for value in tree]
+    tree = tree.full_tensor() if hasattr(tree, "full_tensor") else tree
+    return tree.detach().clone().numpy() if isinstance(tree, torch.Tensor) else tree
+
+
+def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, background=False):
+    """Which samples this rank saw in which epoch, and its state at the end; `steps`: the process is gone after so many."""
+    torch.set_num_threads(1)
+    if not warm:
+        Reducers.warm = lambda *_: []
+    os.fsync = lambda descriptor: None  # no power is lost here
+    world = dist.get_world_size()
+    torch.manual_seed(seed)  # what the restore replaces
+    model = wrapped(kind, Net())
+    torch.manual_seed(100 + rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    loader = DataLoader(Numbered(), batch or 12 // world, sampler=DistributedSampler(Numbered(), seed=3))
+    seen, done = [], 0
+    options = {"every": Every(steps=1), "keep": Last(2), "background": background, "seed": 1}
+    try:
+        with Run(path, {"model": model, "optimizer": optimizer}, **options) as run:
+            began = run.step
+            for epoch in run.epochs(EPOCHS):
+                for numbers, x, y in run.batches(loader):
+                    done += 1
+                    if steps is not None and done > steps:
+                        raise Cut
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+                    seen.append((epoch, numbers.tolist()))
+    except Cut:
+        pass
+    return {
+        "seen": seen,
+        "began": began,
+        "model": whole(getattr(model, "module", model).state_dict()),
+        "optimizer": whole(optimizer.state_dict()),
+    }
