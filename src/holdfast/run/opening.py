@@ -75,6 +75,8 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
         document()  # asks git, which is cached: at the first save it would cost the loop a process
         session.save_s = _cost_of_saving(session)
     session.attempt.flush(sync=True)
+    if session.ranks.rank == 0:
+        session.begin_board()
     session.last_point_s = time.monotonic()
 
 

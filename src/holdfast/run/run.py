@@ -58,6 +58,7 @@ class Run(AbstractContextManager["Run"]):
             forward and backward pass run. Writes elsewhere are noticed when they come in every round, or when the
             framework counts them; one through `.data` or a NumPy view, now and then, is not: then say False.
         whole: how often leaves that do not change are written anew instead of linked.
+        board: keep TensorBoard's files of the metrics log, in `<path>-board` or the directory given.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Run(AbstractContextManager["Run"]):
         background: bool = True,
         overlap: bool = True,
         whole: Whole = Whole(),  # noqa: B008
+        board: bool | str | os.PathLike[str] = False,
     ) -> None:
         if start_from is not None and branch_from is not None:
             raise UsageError("start_from takes weights, branch_from goes on exactly: give one of them")
@@ -113,6 +115,7 @@ class Run(AbstractContextManager["Run"]):
             background=background,
             overlap=overlap,
             whole=whole,
+            board=board,
         )
         require_overridable(self._options.overrides, self._tracked)
         self._session: Session | None = None

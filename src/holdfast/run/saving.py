@@ -391,6 +391,7 @@ def _show(session: Session) -> None:
     if time.monotonic() - session.flushed_s > FLUSH_S:
         with suppress(NoSpace):  # kept, and written by the next
             session.attempt.show()
+        session.show_board()
         session.flushed_s = time.monotonic()
 
 

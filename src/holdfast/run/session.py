@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,6 +36,9 @@ from .weights import StartFrom
 from .windows import Windows
 from .writer import Writer
 
+if TYPE_CHECKING:
+    from ..board import Board
+
 WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
 
 
@@ -62,6 +66,7 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
     background: bool
     overlap: bool
     whole: Whole
+    board: bool | str | os.PathLike[str]
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, Rule):
@@ -175,6 +180,7 @@ class Session:
         self.cramped = False  # there was no memory for a snapshot, and it was told
         self.flushed_s = time.monotonic()
         self._document: dict[str, Any] | None = None
+        self.board: Board | None = None
 
     def begin_listening(self) -> None:
         """Take the signals, and keep them from the workers of loaders."""
@@ -185,6 +191,26 @@ class Session:
             if self.options.background and self.options.overlap:
                 steps = module.Steps(self.tracked.objects.values(), self.overlap.before_step)
                 self.overlap.steps.append(self.around.enter_context(steps))
+
+    def begin_board(self) -> None:
+        """Keep a board, if that was asked for, until the attempt has said good-bye; of a drilled run, beside that run."""
+        asked = self.options.board
+        if asked is not False:
+            from ..board import Board
+
+            directory = None if asked is True or settings.is_drilled() else asked
+            self.board = Board(self.path, directory, only=self.attempt.number)
+            self.around.callback(self.show_board)
+            self.show_board()
+
+    def show_board(self) -> None:
+        """Bring the board in line with the journal. A board that cannot be written ends no training."""
+        try:
+            if self.board is not None:
+                self.board.update()
+        except OSError as error:
+            self.board = None
+            warn(f"TensorBoard's files are not kept up any more: {error}; Board({str(self.path)!r}).update() makes them whole")
 
     @property
     def path(self) -> Path:
