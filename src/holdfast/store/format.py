@@ -119,7 +119,8 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     @property
     def size_bytes(self) -> int:
         if self.ranks is not None:
-            return sum(self.files[each.part].size_bytes + each.size_bytes for each in self.ranks)
+            known = (each for each in self.ranks if each.part in self.files)  # one rank's view knows its own
+            return sum(self.files[each.part].size_bytes + each.size_bytes for each in known)
         return sum(file.size_bytes for file in self.files.values())
 
     @property
