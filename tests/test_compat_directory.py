@@ -308,6 +308,9 @@ def goes_on(picture, place, acknowledged):
     found = number_in(latest) if os.path.lexists(latest) and "run/out" not in os.readlink(latest) else None
     saver, resumed = resume(root, keep_last=1) if root.parent.exists() else (None, None)
     assert found in {None, resumed}
+    for older in root.glob("AtomicDirectory_checkpoint_*") if resumed else []:
+        if older.name <= os.path.basename(os.readlink(latest)):
+            assert number_in(older) <= resumed  # never the half of one that is being removed
     assert acknowledged <= (resumed or 0) <= acknowledged + 1
     if saver:
         save(saver, 7)

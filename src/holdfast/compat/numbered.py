@@ -78,7 +78,7 @@ class Shelf(NamedTuple):
         with suppress(FileNotFoundError):
             disk.remove_file(fresh)
         disk.symlink(str(self.root / at.name) if absolute else at.name, fresh)
-        disk.sync_dir(self.root)  # the directory's own name before the link's
+        disk.sync_dir(self.root)  # the directory's own name first, which nobody has synced yet
         disk.replace(fresh, self.link)
         disk.sync_dir(self.root)
 
@@ -97,7 +97,6 @@ class Shelf(NamedTuple):
             self.discard(each)
         made = Numbered(f"{self.name}_checkpoint_{number}{'_force' if forced else ''}", number, forced)
         disk.make_dir(self.root / made.name)
-        disk.sync_dir(self.root)
         return made, [each.name for each in unfinished]
 
     def keep(self, last: int) -> None:
