@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +20,8 @@ from .errors import HoldfastError, RanksError
 TIMEOUT_S = 600.0  # that a rank is waited for; a save of another rank's may take that long
 MOST_BYTES = 4 << 20  # of one value; torch's TCPStore refuses more than 8 MiB
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.02
+_NAPS = 10  # after which it is asked whether anybody has left
+_WISH, _LEFT = "wish", "left"  # keys beside those of all conversations
 
 
 class Channel(Protocol):
@@ -63,10 +65,17 @@ class Ranks:
     """
 
     def __init__(
-        self, rank: int = 0, world: int = 1, channel: Channel | None = None, *, timeout_s: float = TIMEOUT_S
+        self,
+        rank: int = 0,
+        world: int = 1,
+        channel: Channel | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        under: str = "",
     ) -> None:
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
-        self._channel, self._said, self._twins = channel, 0, Counter[str]()
+        self._channel, self._under = channel, under  # what the keys of this conversation begin with
+        self._said, self._twins = 0, Counter[str]()
         self._old: list[str] = []  # rank 0's, which all have read once they have said something else
 
     @property
@@ -78,24 +87,36 @@ class Ranks:
         if self._channel is None:
             return self
         self._twins[name] += 1
-        under = _Under(self._channel.twin(), f"{name}-{self._twins[name]}")
-        return Ranks(self.rank, self.world, under, timeout_s=self.timeout_s)
+        return self._conversation(self._channel.twin(), f"{name}-{self._twins[name]}")
 
     def beside(self, name: str) -> Ranks:
         """The same ranks in a conversation of their own, in the same thread."""
         if self._channel is None:
             return self
-        return Ranks(self.rank, self.world, _Under(self._channel, name), timeout_s=self.timeout_s)
+        return self._conversation(self._channel, name)
+
+    def _conversation(self, channel: Channel, name: str) -> Ranks:
+        return Ranks(self.rank, self.world, channel, timeout_s=self.timeout_s, under=f"{self._under}{name}/")
 
     def wish(self, text: str) -> None:
         """Tell rank 0 something that it finds when it looks; the last that any rank has told counts."""
         if self._channel is not None:
-            self._channel.put("wish", text.encode())
+            self._channel.put(_WISH, text.encode())
 
     def wished(self) -> str | None:
         """What some rank has told by `wish`, at once."""
-        found = self._channel.get("wish") if self._channel is not None else None
+        found = self._channel.get(_WISH) if self._channel is not None else None
         return None if found is None else found.decode()
+
+    def leave(self, why: str) -> None:
+        """This rank will say no more: who waits, in whichever conversation, need not."""
+        self._part(f"rank {self.rank} {why}")
+
+    def _part(self, why: str) -> RanksError:
+        with suppress(RanksError):  # should the rendezvous be gone, too
+            if self._channel is not None and self._channel.get(_LEFT) is None:
+                self._channel.put(_LEFT, why.encode())
+        return RanksError(why)
 
     def sweep(self) -> None:
         """Forget what rank 0 has announced: the caller knows that all have heard it."""
@@ -118,7 +139,7 @@ class Ranks:
             _put(channel, key, Word(topic, value))
             self._old.append(key)
             return value
-        return self._heard(channel, key, topic, 0, time.monotonic() + self.timeout_s)
+        return self._heard(channel, key, topic, 0, time.monotonic())
 
     def gather(self, topic: str, value: bytes = b"") -> list[bytes]:
         """On rank 0 what every rank gave, by rank; elsewhere nothing.
@@ -133,10 +154,10 @@ class Ranks:
         if self.rank:
             _put(channel, f"{key}/{self.rank}", Word(topic, value))
             return []
-        until = time.monotonic() + self.timeout_s
+        began = time.monotonic()
         found = [value]
         for rank in range(1, self.world):
-            found.append(self._heard(channel, f"{key}/{rank}", topic, rank, until))
+            found.append(self._heard(channel, f"{key}/{rank}", topic, rank, began))
             _drop(channel, f"{key}/{rank}")
         self.sweep()
         return found
@@ -185,18 +206,20 @@ class Ranks:
 
     def _next(self) -> str:
         self._said += 1
-        return str(self._said)
+        return f"{self._under}{self._said}"
 
-    def _heard(self, channel: Channel, key: str, topic: str, rank: int, until: float) -> bytes:
-        word = _wait(channel, key, until)
+    def _heard(self, channel: Channel, key: str, topic: str, rank: int, began: float) -> bytes:
+        patience_s = self.timeout_s * (1.0 if self.rank else 0.9)  # rank 0 hears all, and tells who was missing
+        word = _wait(channel, key, began + patience_s)
+        if isinstance(word, str):
+            raise RanksError(f"{word}; rank {self.rank} was at {topic!r}")
         if word is None:
-            raise RanksError(
-                f"rank {rank} did not come to {topic!r} within {self.timeout_s:.0f} s (this is rank {self.rank} of "
-                f"{self.world}): it has died, hangs, or went another way. HOLDFAST_RANKS_TIMEOUT_S changes how long it "
-                "is waited for"
+            raise self._part(
+                f"rank {rank} did not come to {topic!r} within {patience_s:.3g} s (rank {self.rank} waited, of {self.world}): "
+                "it has died, hangs, or went another way. HOLDFAST_RANKS_TIMEOUT_S changes how long it is waited for"
             )
         if word.topic != topic:
-            raise RanksError(
+            raise self._part(
                 f"rank {rank} is at {word.topic!r} and rank {self.rank} at {topic!r}: every rank must run the same loop and "
                 "the same saves"
             )
@@ -204,25 +227,6 @@ class Ranks:
 
 
 ALONE = Ranks()
-
-
-class _Under:
-    """The keys under a name."""
-
-    def __init__(self, channel: Channel, name: str) -> None:
-        self._channel, self._name = channel, name
-
-    def put(self, key: str, value: bytes) -> None:
-        self._channel.put(f"{self._name}/{key}", value)
-
-    def get(self, key: str) -> bytes | None:
-        return self._channel.get(f"{self._name}/{key}")
-
-    def drop(self, key: str) -> None:
-        self._channel.drop(f"{self._name}/{key}")
-
-    def twin(self) -> Channel:
-        return _Under(self._channel.twin(), self._name)
 
 
 def _put(channel: Channel, key: str, word: Word) -> None:
@@ -234,23 +238,20 @@ def _put(channel: Channel, key: str, word: Word) -> None:
     channel.put(key, len(rest).to_bytes(4, "little") + data[:MOST_BYTES])
 
 
-def _wait(channel: Channel, key: str, until: float) -> Word | None:
-    first = _poll(lambda: channel.get(key), until)
-    if first is None:
-        return None
+def _wait(channel: Channel, key: str, until: float) -> Word | str | None:
+    """The word; or why there will be none; None when the time is up."""
+    nap_s, naps = _SHORTEST_NAP_S, 0
+    while (first := channel.get(key)) is None:
+        if time.monotonic() > until:
+            return None
+        time.sleep(nap_s)
+        nap_s, naps = min(2 * nap_s, _LONGEST_NAP_S), naps + 1
+        left = channel.get(_LEFT) if naps % _NAPS == 0 else None
+        if left is not None and (first := channel.get(key)) is None:
+            return left.decode()
     more = range(1, int.from_bytes(first[:4], "little") + 1)
     rest = [channel.get(f"{key}+{number}") or b"" for number in more]  # put before the first
     return msgspec.msgpack.decode(b"".join([first[4:], *rest]), type=Word)
-
-
-def _poll(look: Callable[[], bytes | None], until: float) -> bytes | None:
-    nap_s = _SHORTEST_NAP_S
-    while True:
-        found = look()
-        if found is not None or time.monotonic() > until:
-            return found
-        time.sleep(nap_s)
-        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
 
 
 def _drop(channel: Channel, key: str) -> None:

@@ -48,7 +48,7 @@ def begin(session: Session) -> None:
     start_from = options.start_from if resumed.checkpoint is None else None
     if start_from is not None and not ranks.alone:  # a choice that each of them might make otherwise
         start_from = msgspec.structs.replace(start_from, path=_place(ranks, start_from.path))
-    with ranks.together("beginning"):
+    with ranks.together("the beginning"):
         _begin_here(session, start_from)
     if session.saved is not None and drill_limit(session):  # killed between that save and its good-bye
         stop_now(session, "drill limit")
@@ -56,9 +56,9 @@ def begin(session: Session) -> None:
 
 def _place(ranks: Ranks, path: str | os.PathLike[str]) -> Path:
     """Where the checkpoint lies that `path` means, as rank 0 sees it."""
-    with ranks.together("choice"):
+    with ranks.together("the choice of a checkpoint"):
         found = str(weights.at(path).path.absolute()) if ranks.rank == 0 else ""
-    return Path(ranks.announce("choice", found.encode()).decode())
+    return Path(ranks.announce("the choice of a checkpoint", found.encode()).decode())
 
 
 def _begin_here(session: Session, start_from: StartFrom | None) -> None:

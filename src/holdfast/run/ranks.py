@@ -13,6 +13,7 @@ from ..errors import Damaged, NotFound, RanksError, StoreError, UsageError
 from ..ranks import ALONE, Ranks, differing
 from ..state import tree
 from ..store import format
+from ..store.parts import own_key
 from .settings import ranks_timeout_s
 from .tracked import Tracked, adapter_for, framework_modules
 
@@ -126,7 +127,7 @@ def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> Non
     """
     if ranks.alone:
         return
-    said = ranks.agree("save", f"{name}, epoch {epoch}".encode())
+    said = ranks.agree("a save", f"{name}, epoch {epoch}".encode())
     odd = differing(said)
     if odd:
         shown = "; ".join(f"rank {rank} at {said[rank].decode()}" for rank in odd[:MOST_RANKS])
@@ -141,9 +142,9 @@ def parting(ranks: Ranks) -> Iterator[None]:
 
     A launcher ends all ranks when one leaves with an error, and a stop is one to it. Rank 0 may hold the rendezvous.
     """
-    with ranks.together("good-bye"):
+    with ranks.together("the good-bye"):
         yield
-    ranks.gather("good-bye")
+    ranks.gather("the good-bye")
 
 
 def merged(ranks: Ranks, digests: Mapping[str, str]) -> dict[str, str]:
@@ -154,6 +155,6 @@ def merged(ranks: Ranks, digests: Mapping[str, str]) -> dict[str, str]:
     said = ranks.gather("digests", msgspec.json.encode(dict(digests)))
     for rank, each in enumerate(said):
         theirs = msgspec.json.decode(each, type=dict[str, str])
-        found |= {f"{key}@{rank}": digest for key, digest in theirs.items() if digests.get(key) != digest}
-        found |= {f"{key}@{rank}": "" for key in digests.keys() - theirs.keys()}
+        found |= {own_key(rank, key): digest for key, digest in theirs.items() if digests.get(key) != digest}
+        found |= {own_key(rank, key): "" for key in digests.keys() - theirs.keys()}
     return found

@@ -21,6 +21,7 @@ from ..errors import Stopped
 from ..journal import Log
 from ..ranks import Ranks
 from ..terminal import say
+from .ranks import parting
 from .session import Session
 
 _ID, _COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
@@ -77,16 +78,18 @@ def leave_again(session: Session, ranks: Ranks) -> None:
     if mine.restart == 0:
         return
     found = None
-    if ranks.rank == 0:
-        earlier = [log for log in journal.logs(session.store.root) if log.attempt < session.attempt.number]
-        found = stopped_before(earlier, mine)
+    with ranks.together("stopped before"):
+        if ranks.rank == 0:
+            earlier = [log for log in journal.logs(session.store.root) if log.attempt < session.attempt.number]
+            found = stopped_before(earlier, mine)
     word = ranks.announce("stopped before", msgspec.json.encode(found))
     event: dict[str, Any] | None = msgspec.json.decode(word)
     if event is None:
         return
     reason = str(event.get("reason"))
     facts = {name: event[name] for name in ("step", "phase") if name in event}
-    session.attempt.close("stop", reason=reason, **facts)
+    with parting(ranks):
+        session.attempt.close("stop", reason=reason, **facts)
     say(
         f"{session.path}: stopped by {reason} at step {event.get('step')}, and torchrun has started it again at once "
         f"(restart {mine.restart} of this launch): it does not go on here; run me again"

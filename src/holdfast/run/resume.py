@@ -51,15 +51,17 @@ def restore_newest(
     search = _Search(resumed, store, allow_fresh=allow_fresh) if ranks.rank == 0 else None
     fault: StoreError | None = None
     while True:
-        with ranks.together("choice"):
+        with ranks.together("the choice of a checkpoint"):
             chosen = search.choose(fault) if search is not None else None
-        name = ranks.announce("choice", (chosen.path.name if chosen is not None else "").encode()).decode()
+        name = ranks.announce(
+            "the choice of a checkpoint", (chosen.path.name if chosen is not None else "").encode()
+        ).decode()
         resumed.checkpoint = checkpoint = chosen if ranks.rank == 0 else _seen(store, name)
         if checkpoint is None:
             return
         try:
             if allow_fresh:  # perhaps nothing comes after it to mend what a restore leaves half-way
-                agreed(ranks, "look", lambda: require_sound(checkpoint) if ranks.rank == 0 else None)  # noqa: B023
+                agreed(ranks, "a look at all bytes", lambda: require_sound(checkpoint) if ranks.rank == 0 else None)  # noqa: B023
             resumed.checkpoint, resumed.memory = restore(store, checkpoint, tracked, types, resumed, ranks)
         except (Damaged, NotFound) as error:
             fault = error
@@ -151,7 +153,7 @@ def restore(
             resumed.outvoted = tracked.outvoted(view, types)
         return view, memory
 
-    view, memory = agreed(ranks, "what fits", compared)
+    view, memory = agreed(ranks, "the comparison", compared)
     if not ranks.alone:
         tracked.warm(memory.get("reducers", {}))
 
@@ -161,7 +163,7 @@ def restore(
         attempt.flush(sync=True)
         tracked.restore(view, types)
 
-    agreed(ranks, "restore", filled)
+    agreed(ranks, "the restore", filled)
     return view, memory
 
 

@@ -279,6 +279,8 @@ class Run(AbstractContextManager["Run"]):
         try:
             if error is not None:
                 _land_quietly(session)
+                if session.over is None:
+                    session.ranks.leave(f"has left with {resume.describe(error)}")
             if error is not None and session.over is None and not isinstance(error, Superseded):
                 with suppress(StoreError):  # nothing may hide the error itself
                     session.attempt.close("failed", **_failure(session, error))

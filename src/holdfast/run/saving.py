@@ -137,7 +137,7 @@ def save(
     try:
         staged = session.stage(background=background, due=reason == "due")
     except Exception as error:
-        session.store.ranks.report("capture", error)  # the others have come to it, or will
+        session.store.ranks.report("a save", error)  # the others have come to it, or will
         raise
     at = session.position.epoch if epoch is None else epoch
     flight = Flight(
@@ -199,7 +199,7 @@ def secure(session: Session, reason: str, metrics: Mapping[str, float]) -> None:
 def _commit(session: Session, made: Staged | Later, flight: Flight, before_each: BeforeEach) -> Checkpoint:
     """The part of a save that need not stall the loop."""
     overlap, waited_s = session.overlap, 0.0
-    with session.store.ranks.together("capture", known=(Abandoned,)):
+    with session.store.ranks.together("a save", known=(Abandoned,)):
         staged = made if isinstance(made, Staged) else made()
         snapshot = staged.snapshot
         if snapshot is not None:

@@ -210,7 +210,7 @@ class Session:
                 self.board.update()
         except OSError as error:
             self.board = None
-            warn(f"TensorBoard's files are not kept up any more: {error}; Board({str(self.path)!r}).update() makes them whole")
+            warn(f"the board is not kept up any more: {error}; Board({str(self.path)!r}).update() makes it whole")
 
     @property
     def path(self) -> Path:

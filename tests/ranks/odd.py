@@ -1,0 +1,80 @@
+"""Ranks that do not fit together: one case after the other, each to end with one error on every rank.
+
+torchrun --nproc-per-node 2 odd.py PLACE
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+
+from holdfast import Every, Last, Run
+
+
+def train(path, model, name="model", steps=8, before=lambda run, step: None, **options):
+    with Run(path, {name: model}, **{"every": Every(steps=4), **options}) as run:
+        for step in run.steps(steps):
+            before(run, step)
+
+
+def asks(run, step):
+    if step == 2:
+        run.save()
+
+
+def broken(run, step):
+    if step == 3:
+        raise ValueError("of rank 1 alone")
+
+
+def cases(rank, place):
+    """Name -> what each rank does: rank 1 is the odd one."""
+    odd, path = rank == 1, str(place / "run")
+    line = nn.Linear(2, 2 + odd)
+    return {
+        "path": lambda: train(f"{path}-{rank}", nn.Linear(2, 2)),
+        "keep": lambda: train(path, nn.Linear(2, 2), keep=Last(3 + odd)),
+        "every": lambda: train(path, nn.Linear(2, 2), every=Every(steps=5) if odd else Every(minutes=5)),
+        "model": lambda: train(path, line),
+        "more in the model": lambda: train(path, nn.Sequential(nn.Linear(2, 2), *[nn.ReLU(), nn.Linear(2, 2)] * odd)),
+        "names": lambda: train(path, nn.Linear(2, 2), name="net" if odd else "model"),
+        "deadline": lambda: train(path, nn.Linear(2, 2), deadline=time.time() + (-9 if odd else 9999)),
+        "type": lambda: train(path, nn.Linear(2, 2) if odd else nn.Bilinear(2, 2, 2)),
+        # The same words, and another directory for each process.
+        "file system": lambda: train("/proc/self/cwd/run", nn.Linear(2, 2)),
+        "steps": lambda: train(f"{path}-steps", nn.Linear(2, 2), steps=7 + odd, every=None),
+        "asks alone": lambda: train(
+            f"{path}-asks", nn.Linear(2, 2), before=asks if odd else lambda *_: None, every=None
+        ),
+        "fails alone": lambda: train(f"{path}-fails", nn.Linear(2, 2), before=broken if odd else lambda *_: None),
+        "state that cannot be saved": lambda: train(
+            f"{path}-state", nn.Linear(2, 2), vars={"odd": {1: object()} if odd else 0}
+        ),
+    }
+
+
+def main(place):
+    torch.set_num_threads(1)
+    os.fsync = lambda descriptor: None
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    own = place / f"of-{rank}"
+    own.mkdir()
+    os.chdir(own)
+    found = {}
+    for name, case in cases(rank, place).items():
+        os.environ["HOLDFAST_RANKS_TIMEOUT_S"] = "40"  # longer than this test may take
+        try:
+            case()
+        except Exception as error:
+            found[name] = [type(error).__name__, str(error)]
+        distributed.barrier()
+    (place / f"found-{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

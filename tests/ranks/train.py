@@ -1,0 +1,140 @@
+"""A small DDP training on CPU, started by torchrun; each rank notes what it did in a file of its own.
+
+torchrun --nproc-per-node 2 train.py '{"path": "runs/x", "notes": "notes", "steps": 20}'
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast import Best, Every, Last, Run, disk
+from holdfast.run import saving
+
+DEFAULTS = {
+    "steps": 20,
+    "every": {"steps": 5},
+    "best": False,
+    "background": True,
+    "alone": [],  # ranks that do not take part in the gradients: they only drift
+    "async": False,  # gradients are not synchronised: ranks drift apart
+    "naps": {},  # "rank:step" -> seconds
+    "signals": {},  # "rank:step" -> name
+    "kills": {},  # "rank" -> where: "step:7", "save", "commit", "restore"
+    "width": 8,
+    "late": [],  # ranks whose path is another
+    "step_s": 0.0,
+    "fail": {},  # "rank:step" -> message
+    "asks": {},  # "step" -> ranks that call run.save()
+}
+
+
+def kill(where, mine):
+    if mine == where:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Noisy(nn.Module):
+    """Parameters declared out of the order in which they are used, and numbers drawn on the way."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.last = nn.Linear(width, 1)
+        self.norm = nn.BatchNorm1d(width)
+        self.first = nn.Linear(4, width)
+
+    def forward(self, x):
+        x = nn.functional.dropout(self.norm(self.first(x)).relu(), 0.2, self.training)
+        return self.last(x)
+
+
+def main(asked):
+    asked = DEFAULTS | asked
+    torch.set_num_threads(1)
+    os.fsync = lambda descriptor: None  # a process that dies takes nothing out of the page cache with it
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    mine = asked["kills"].get(str(rank), "")
+    notes = Path(asked["notes"]) / f"{os.environ.get('ATTEMPT', '1')}-{rank}.jsonl"
+    notes.parent.mkdir(exist_ok=True)
+
+    def note(**facts):
+        with notes.open("a") as file:
+            file.write(json.dumps(facts) + "\n")
+
+    prepare(rank, mine, note)
+    torch.manual_seed(1)
+    model = Noisy(asked["width"] + (rank if "model" in asked.get("odd", ()) else 0))
+    torch.manual_seed(100 + rank)
+    random.seed(100 + rank)
+    together = model if asked["async"] else DistributedDataParallel(model, bucket_cap_mb=0.0001)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    path = asked["path"] + (f"-{rank}" if "path" in asked.get("odd", ()) else "")
+    keep = (
+        Last(1000) | Best("val", max) if asked["best"] else Last(1000 + (rank if "keep" in asked.get("odd", ()) else 0))
+    )
+    try:
+        with Run(path, {"model": model, "optimizer": optimizer}, every=Every(**asked["every"]), keep=keep,
+                 background=asked["background"]) as run:  # fmt: skip
+            note(resumed=run.step)
+            for step in run.steps(asked["steps"]):
+                x = torch.randn(6, 4) + random.random()
+                loss = (together(x) - x.sum(1, keepdim=True)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run.log(loss=loss.item())
+                kill(f"step:{step}", mine)
+                here = f"{rank}:{step}"
+                time.sleep(asked["naps"].get(here, asked["step_s"]))
+                if here in asked["signals"]:
+                    os.kill(os.getpid(), getattr(signal, "SIG" + asked["signals"][here]))
+                if here in asked["fail"]:
+                    raise ValueError(asked["fail"][here])
+                if rank in asked["asks"].get(str(step), ()):
+                    run.save()
+        digest = sum(value.double().sum().item() for value in model.state_dict().values())
+        note(finished=run.step, digest=digest.hex(), luck=[random.random().hex(), torch.rand(()).item().hex()])
+    except BaseException as error:
+        note(error=type(error).__name__, text=str(error), step=run.step if "run" in locals() else None)
+        raise
+
+
+def prepare(rank, mine, note):
+    """Notes each save's step, and kills at places that are inside of Holdfast."""
+    save = saving.save
+
+    def noted(session, reason, *rest, **options):
+        note(saves=session.position.step, why=reason)
+        return save(session, reason, *rest, **options)
+
+    saving.save = noted
+    rename, write = disk.rename_new, disk.write
+
+    def renamed(source, target):
+        kill("commit", mine if Path(target).parent.name == "checkpoints" else "")
+        rename(source, target)
+
+    disk.rename_new = renamed
+    if mine == "save":
+
+        def written(path, *rest):
+            kill("save", mine if Path(path).name.startswith("rank-") else "")
+            write(path, *rest)
+
+        disk.write = written
+    if mine == "restore":
+        from holdfast.torch import live
+
+        live.restore = lambda *given: kill("restore", mine)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
