@@ -249,3 +249,65 @@ def test_a_process_that_is_killed_leaves_a_board_that_goes_on(tmp_path):
         assert [-9] * (len(kills) - 1) + [0] == [launch(train_script, *words).code for words in kills]
     assert shown(tmp_path / "cut" / "run-board") == shown(tmp_path / "whole" / "run-board")
     assert Run(tmp_path / "cut" / "run", {}).metrics()[-1]["step"] == 12
+
+
+# Kept by a run --------------------------------------------------------------------------------------------------
+
+
+def kept(path, cut=None, **options):
+    """A run that keeps its board by itself."""
+    options = {"every": Every(steps=3), "background": False, "take_over": True, "board": True, **options}
+    with new_run(path, Toy(), **options) as run:
+        for epoch in run.epochs(2):
+            for batch in run.batches(range(8)):
+                run.log(loss=epoch * 8 + batch)
+                if epoch * 8 + batch + 1 == cut:
+                    raise Cut
+            run.log(acc=epoch)
+
+
+def test_a_run_keeps_its_board(tmp_path):
+    """Asked for in one word; whole when the run has ended, was stopped or failed, and on every start."""
+    path = tmp_path / "run"
+    for cut in (5, 8, 14):
+        with pytest.raises(Cut):
+            kept(path, cut)
+        assert shown(tmp_path / "run-board") == logged(path)
+    kept(path)
+    assert shown(tmp_path / "run-board") == logged(path)
+    assert len(shown(tmp_path / "run-board")["loss"]) == 16
+    kept(tmp_path / "other", board=tmp_path / "there")
+    assert shown(tmp_path / "there") == logged(tmp_path / "other")
+    assert not (tmp_path / "other-board").exists()
+
+
+def test_a_drilled_run_has_a_board_of_its_own(tmp_path, monkeypatch):
+    """A drill moves the run, and never writes into the board of the real one."""
+    monkeypatch.setenv("HOLDFAST_DRILL", "{}")
+    kept(tmp_path / "moved", board=tmp_path / "real")
+    assert not (tmp_path / "real").exists()
+    assert shown(tmp_path / "moved-board") == logged(tmp_path / "moved")
+
+
+def test_a_board_that_cannot_be_written_ends_no_training(tmp_path, capsys):
+    """It is said once, and what makes it whole later."""
+    (tmp_path / "file").write_text("")
+    kept(tmp_path / "run", board=tmp_path / "file" / "board")
+    assert len(logged(tmp_path / "run")["loss"]) == 16
+    said = [line for line in capsys.readouterr().err.splitlines() if "the board" in line]
+    assert len(said) == 1
+    assert "makes it whole" in said[0]
+
+
+def test_an_attempt_leaves_the_board_to_its_successor(tmp_path):
+    """A ghost that wakes up writes nothing where the living attempt writes."""
+    train(tmp_path / "run")
+    first, second = Board(tmp_path / "run", only=1), Board(tmp_path / "run")
+    first.update()
+    train(tmp_path / "run")
+    second.update()
+    before = sorted((tmp_path / "run-board").iterdir())
+    Board(tmp_path / "run", only=1).update()
+    first.update()
+    assert sorted((tmp_path / "run-board").iterdir()) == before
+    assert len(before) == 2

@@ -34,7 +34,9 @@ class Board:
         self, run: str | os.PathLike[str], directory: str | os.PathLike[str] | None = None, *, only: int | None = None
     ) -> None:
         self.run = Path(os.path.abspath(run))
-        self.directory = self.run.with_name(f"{self.run.name}-board") if directory is None else Path(directory)
+        self.directory = (
+            self.run.with_name(f"{self.run.name}-board") if directory is None else Path(os.path.abspath(directory))
+        )
         self._only = only
         self._attempt = 0  # the one that is being followed
         self._read = 0  # bytes of its journal
