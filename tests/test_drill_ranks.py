@@ -6,9 +6,10 @@ import time
 import pytest
 
 from holdfast import drill
-from holdfast.drill import report
+from holdfast.drill import compare, report
 from holdfast.drill.aim import Options, move
 from holdfast.drill.drill import _attempts, _prove
+from holdfast.drill.evidence import Place, Seen, Trace, generator_of
 from holdfast.drill.kill import Child, Ended, Fired, Follow
 from holdfast.drill.plan import plan
 from holdfast.journal import Log
@@ -98,6 +99,22 @@ def test_following_sees_that_it_was_overtaken(tmp_path):
             assert follow.overtaken() is (number == 4)
             follow.look()
             assert 3 == follow.attempt
+
+
+def test_a_generator_is_idle_on_each_rank_by_itself():
+    """A rank that draws is compared with itself in the other run; one that does not, within its run."""
+
+    def seen(own, drawn):
+        keys = {"holdfast/rng/numpy/key": own, "@1/holdfast/rng/numpy/key": drawn}
+        return Seen(Place(len(drawn)), 1, keys)
+
+    first = Trace([seen("p", "x"), seen("p", "yy")], [], {1: Place(0)}, {})
+    second = Trace([seen("q", "x"), seen("q", "yy")], [], {1: Place(0)}, {})
+    assert frozenset({"numpy"}) == compare.idle(first, second)
+    assert compare.parting(first, second, frozenset({"numpy"})) is None
+    drawn = Trace([seen("q", "x"), seen("q", "zz")], [], {1: Place(0)}, {})
+    assert ("@1/holdfast/rng/numpy/key",) == compare.parting(first, drawn, frozenset({"numpy"})).leaves
+    assert "numpy of rank 12" == generator_of("@12/holdfast/epoch_rng/numpy/key")
 
 
 @pytest.mark.slow

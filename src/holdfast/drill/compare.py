@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from .evidence import Line, Place, Seen, Trace, generator_of
+from .evidence import Line, Place, Seen, Trace, capture_of, generator_of
 
 TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that no two runs share
 
@@ -48,7 +48,7 @@ def _generators(states: Sequence[Seen]) -> dict[str, set[tuple[str, ...]]]:
         for key, digest in seen.leaves.items():
             name = generator_of(key)
             if name is not None:
-                leaves[key.split("/")[1], name].append(digest)
+                leaves[capture_of(key), name].append(digest)
         for (_, name), digests in leaves.items():
             found[name].add(tuple(digests))
     return found

@@ -77,9 +77,21 @@ def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]
 
 
 def generator_of(key: str) -> str | None:
-    """The global random generator that the leaf belongs to, or None."""
-    prefix = next((prefix for prefix in GENERATORS if key.startswith(prefix)), None)
-    return None if prefix is None else key.removeprefix(prefix).partition("/")[0]
+    """The global random generator that the leaf belongs to, "numpy" or "numpy of rank 1", or None."""
+    rank, where = _rank(key)
+    prefix = next((prefix for prefix in GENERATORS if where.startswith(prefix)), None)
+    return None if prefix is None else where.removeprefix(prefix).partition("/")[0] + rank
+
+
+def capture_of(key: str) -> str:
+    """Which capture of a generator the leaf belongs to: the present one, or that of the epoch's begin."""
+    return _rank(key)[1].split("/")[1]
+
+
+def _rank(key: str) -> tuple[str, str]:
+    """Whose own the leaf is, in words, and the key under which that one has it."""
+    mark, _, rest = key.partition("/")
+    return (f" of rank {mark[1:]}", rest) if mark.startswith("@") else ("", key)
 
 
 def _last(root: Path) -> Checkpoint:
