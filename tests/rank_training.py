@@ -1,7 +1,9 @@
 """One training for any number of ranks, by DDP or FSDP2, whose parameters are declared out of the order of their use."""
 
 import os
+from functools import partial
 
+import numpy as np
 import torch
 from torch import distributed as dist
 from torch import nn
@@ -11,6 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from holdfast import Every, Last, Run
 from holdfast.torch.reducer import Reducers
+from rank_processes import everywhere
 from toy import Cut
 
 EPOCHS, LENGTH = 2, 48
@@ -43,6 +46,8 @@ class Numbered:
 
 
 def wrapped(kind, model):
+    if kind == "plain":
+        return model
     if kind == "ddp":
         return DistributedDataParallel(model, bucket_cap_mb=0.002)
     for part in (model.first, model.middle, model.last):
@@ -76,7 +81,7 @@ def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, backgr
     options = {"every": Every(steps=1), "keep": Last(2), "background": background, "seed": 1}
     try:
         with Run(path, {"model": model, "optimizer": optimizer}, **options) as run:
-            began = run.step
+            began, restored = run.step, state(model, optimizer)
             for epoch in run.epochs(EPOCHS):
                 for numbers, x, y in run.batches(loader):
                     done += 1
@@ -91,6 +96,30 @@ def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, backgr
     return {
         "seen": seen,
         "began": began,
-        "model": whole(getattr(model, "module", model).state_dict()),
-        "optimizer": whole(optimizer.state_dict()),
+        "restored": restored,
+        "state": state(model, optimizer),
     }
+
+
+def state(model, optimizer):
+    """All of it, on every rank, by plain names."""
+    return {"model": whole(getattr(model, "module", model).state_dict()), "optimizer": whole(optimizer.state_dict())}
+
+
+def trained(world, kind, path, **options):
+    """What `train` gives on each of so many processes."""
+    outcomes = everywhere(world, partial(train, kind=kind, path=path, **options), method="forkserver", timeout_s=60)
+    assert [outcome.error for outcome in outcomes] == [""] * world
+    return [outcome.value for outcome in outcomes]
+
+
+def flat(tree, name=""):
+    if isinstance(tree, dict | list):
+        pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        return [pair for key, value in pairs for pair in flat(value, f"{name}/{key}")]
+    return [(name, tree.tobytes() if isinstance(tree, np.ndarray) else tree)]
+
+
+def differing(one, other):
+    """Names of what is not the same bits in both."""
+    return sorted(x[0] for x, y in zip(flat(one), flat(other), strict=True) if x != y)
