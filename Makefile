@@ -17,7 +17,7 @@ SIZES :=
 RESULTS := benchmarks/results$(if $(SIZES),-$(SIZES))
 PICTURE := $(if $(SIZES),$(RESULTS)/speed.svg,docs/speed.svg)
 
-.PHONY: setup demo test test-slurm check lint types bench bench-gpu bench-lock clean lock
+.PHONY: setup demo test test-slurm test-ranks check lint types bench bench-gpu bench-lock clean lock
 
 setup: $(READY)
 
@@ -35,6 +35,9 @@ test: setup  ## the whole suite
 
 test-slurm: setup  ## what needs a real Slurm, on one that it starts as root; prints how long a stop and a restart took
 	$(BIN)/python -m pytest -n 2 -m slurm -rP
+
+test-ranks: setup  ## what starts several processes that work together
+	$(BIN)/python -m pytest -n 2 -m ranks
 
 check: lint types  ## under a minute: format, lint, types, fast tests
 	$(BIN)/python -m pytest -n 2 -q -m "not slow and not drill and not system and not slurm" --hypothesis-profile=quick
