@@ -1,4 +1,4 @@
-"""The format: what version 1 and 2 wrote is read for ever, safetensors reads ours, and no manifest harms a reader.
+"""The format: what versions 1 to 3 wrote is read for ever, safetensors reads ours, and no manifest harms a reader.
 
 `python tests/test_format.py` writes the golden checkpoint of the present version anew; right only before its release.
 """
@@ -20,12 +20,16 @@ from safetensors.numpy import load_file
 
 from faults import scratched
 from holdfast.errors import Damaged, HoldfastError, StoreError
+from holdfast.ranks import Ranks
 from holdfast.store import format, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
+from rank_threads import everywhere
+from together import Divided, put, whole
 
 GOLDENS = Path(__file__).parent / "golden"
 GOLDEN = GOLDENS / "v1" / "step-000000007-end"
+GOLDEN_OF_RANKS = GOLDENS / "v3" / GOLDEN.name
 
 
 def golden_state() -> dict[str, Any]:
@@ -61,6 +65,28 @@ def write_golden(path: Path) -> None:
         shutil.copytree(store[7].path, path)
 
 
+def golden_of_rank(rank: int) -> dict[str, Any]:
+    """Alike but for a bias, a value and a piece of what two ranks hold together."""
+    state = golden_state()
+    state["model"]["bias"] = state["model"]["bias"] + rank
+    state["n"][0] = rank
+    return {**state, "divided": Divided(np.arange(20, dtype=np.int16).reshape(4, 5), (0, 2 * rank), (4, 2 + rank))}
+
+
+def write_golden_of_ranks(path: Path) -> None:
+    facts = Facts(
+        phase="end", epoch=1, metrics={"acc": 0.5, "bad": float("nan")}, note="golden", document={"by": "hand"}
+    )
+
+    def work(ranks: Ranks) -> Path:
+        store = Store(base / "run", ranks=ranks)
+        return put(store, golden_of_rank(ranks.rank), 7, facts=facts).path
+
+    with scratched("golden") as base:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(everywhere(2, work)[0], path)
+
+
 def same(found: Any, wanted: Any) -> bool:
     """Equal to the bit, types and order included."""
     if type(found) is not type(wanted):
@@ -85,6 +111,26 @@ def test_the_golden_checkpoint_is_read_bit_for_bit(version):
     assert golden.metrics["acc"] == 0.5
     assert golden.metrics["bad"] != golden.metrics["bad"]
     assert not list(golden.problems())
+
+
+def test_the_golden_checkpoint_of_two_ranks_is_read_bit_for_bit():
+    """Version 3: each rank's, and plainly rank 0's, what is divided whole; and today's writer makes the same files."""
+    golden = Checkpoint(GOLDEN_OF_RANKS)
+    for rank in range(2):
+        assert same(golden.as_rank(rank).load(), whole(golden_of_rank(rank)))
+    assert same(golden.load(), whole(golden_of_rank(0)))
+    assert not list(golden.problems())
+
+
+def test_the_same_states_of_two_ranks_give_the_same_files(tmp_path):
+    """Today's writer makes the golden shards and parts byte for byte."""
+    write_golden_of_ranks(tmp_path / "again")
+    names = sorted(path.name for path in GOLDEN_OF_RANKS.iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "again").iterdir())
+    for name in names:
+        if name != "manifest.json":
+            assert (tmp_path / "again" / name).read_bytes() == (GOLDEN_OF_RANKS / name).read_bytes()
+    assert Checkpoint(tmp_path / "again").tree == Checkpoint(GOLDEN_OF_RANKS).tree
 
 
 def test_the_same_state_gives_the_same_shards(tmp_path):
@@ -391,3 +437,4 @@ def test_names_sort_as_the_run_went(step, phase):
 
 if __name__ == "__main__":
     write_golden(GOLDENS / f"v{format.VERSION}" / GOLDEN.name)
+    write_golden_of_ranks(GOLDENS / f"v{format.RANKS_VERSION}" / GOLDEN.name)

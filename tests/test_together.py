@@ -14,7 +14,7 @@ from holdfast import Last, journal
 from holdfast.errors import HoldfastError, NoSpace, RanksError, StoreError, Superseded, UsageError
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
-from holdfast.store import boxes
+from holdfast.store import boxes, together
 from holdfast.store.boxes import Box
 from holdfast.store.checkpoint import Checkpoint, StoredPieces
 from holdfast.store.shards import Abandoned
@@ -499,16 +499,48 @@ def test_a_snapshot_is_written_like_what_it_copies(tmp_path):
 
     def work(ranks):
         store, arena = Store(tmp_path, ranks=ranks), Arena()
-        mine = {**state(ranks.rank), "w": rows(array, [1000, 2000])[ranks.rank]}
-        staged = stage(store, mine, arena)
-        for layer in mine["model"].values():
-            layer[:] = -1
-        store.commit(staged, step=1)
+        for step in (1, 2, 3):  # from the second on the files are laid out as they will be
+            mine = {**state(ranks.rank, step=step), "w": rows(array, [1000, 2000])[ranks.rank]}
+            if step == 3 and ranks.rank == 1:  # but not these
+                mine["model"]["layer3"] += 1
+            staged = stage(store, mine, arena)
+            for layer in mine["model"].values():
+                layer[:] = -1
+            store.commit(staged, step=step)
 
     assert not failed(everywhere(3, work))
-    checkpoint = Store(tmp_path).latest()
-    for rank in range(3):
-        assert same({**state(rank), "w": array}, read(checkpoint, rank))
+    for step in (1, 2, 3):
+        for rank in range(3):
+            expected = {**state(rank, step=step), "w": array}
+            if step == 3 and rank == 1:
+                expected["model"]["layer3"] += 1
+            assert same(expected, read(Store(tmp_path)[step], rank))
+
+
+def test_from_the_second_save_on_a_snapshot_is_laid_out_as_its_files(tmp_path, monkeypatch):
+    """So that they are written from where they lie; what a rank wrote before, it most often writes again."""
+    found = []
+    write = together.shards.write
+
+    def told(path, staged, *rest):
+        found.append(staged.snapshot is not None)
+        return write(path, staged, *rest)
+
+    monkeypatch.setattr(together.shards, "write", told)
+
+    def work(ranks):
+        store, arena = Store(tmp_path, ranks=ranks), Arena()
+        for step in (1, 2):
+            store.commit(store.stage(state(ranks.rank, step=step), arena), step=step)
+            ranks.agree("saved")
+            if ranks.rank == 0 and step == 1:
+                assert not any(found)
+                found.clear()
+            ranks.agree("counted")
+
+    assert not failed(everywhere(2, work))
+    assert found
+    assert all(found)
 
 
 def test_errors_of_ours_are_all_told(tmp_path):

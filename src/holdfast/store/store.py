@@ -32,7 +32,7 @@ from .locate import require_run
 from .shards import Abandoned, Staged, Stale
 from .sharing import Sharing, Unchanged
 from .shelf import Shelf
-from .together import Seal, Together, appear, claim
+from .together import Seal, Together, appear, claim, foreseen
 
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
@@ -79,6 +79,7 @@ class Store:
         self.ranks = ranks.twin("store")  # claims and saves may run beside what else the ranks say
         self.attempt: Attempt | None = None
         self.parent: str | None = None
+        self._wrote: Collection[str] = ()  # of several ranks: what this one wrote of the last save
         self._shelf = Shelf(self.root)
         self._sharing = Sharing(self._shelf, whole)
         self._turn = threading.RLock()  # of this process's threads, to claim and to write
@@ -231,7 +232,10 @@ class Store:
             unchanged = self._sharing.unchanged(flat.leaves, self.parent) if alone else Unchanged(set(), [])
             linked, links = unchanged.linked, unchanged.links
             fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
-            plan = shards.layout(fresh, unchanged.leaves - linked, {link.name for link in links})
+            if alone:
+                plan = shards.layout(fresh, unchanged.leaves - linked, {link.name for link in links})
+            else:
+                plan = foreseen(fresh, self._wrote, self.ranks.rank)
         if arena is None:
             return Staged(flat.tree, flat.leaves, plan, links)
         bulk.release()  # a snapshot is written from where it lies
@@ -316,7 +320,8 @@ class Store:
                     if lead:
                         self._begin(attempt, name)
                 plan = save.plan(staged, self._require_space)
-                seals = save.write(plan, before_each, before_last)
+                self._wrote = plan.blocks.keys()
+                seals = save.write(plan, staged, before_each, before_last)
                 with save.phase("commit"):
                     if lead:
                         self._finish(

@@ -11,7 +11,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from .attempt import JOIN_S, Attempt, is_checkpoint, join
 from .format import File, Leaf, PartEntry
 from .lineage import digests_of
 from .parts import AS_RANK_0, Part, own_key, top
-from .shards import Abandoned, Staged
+from .shards import Abandoned, Shard, Staged
 
 _ELSEWHERE = {"device"}  # attributes of a leaf that may differ where the leaf is the same
 _PLACES = {"of", "at", "spare"}  # attributes of a piece
@@ -92,6 +92,8 @@ class Together:
         """
         ranks, answer = self.ranks, b""
         with self.phase("look"):
+            if staged.snapshot is not None and not staged.snapshot.wait_for_all():
+                raise Abandoned
             mine = _State(staged)
         sheet = msgspec.msgpack.decode(
             ranks.announce(self._topic("sheet"), msgspec.msgpack.encode(mine.sheet) if ranks.rank == 0 else b""),
@@ -110,11 +112,13 @@ class Together:
         word = ranks.announce(self._topic("plan"), msgspec.msgpack.encode(differing))
         return mine.plan(sheet, set(msgspec.msgpack.decode(word, type=list[str])), ranks)
 
-    def write(self, plan: Plan, before_each: Callable[[], None], before_last: Callable[[], None]) -> list[Seal]:
+    def write(
+        self, plan: Plan, staged: Staged, before_each: Callable[[], None], before_last: Callable[[], None]
+    ) -> list[Seal]:
         """Write this rank's shards and its part; when it returns, those of all ranks are durable. On rank 0: what they are."""
         rank, seal = self.ranks.rank, b""
         with self.phase("shards"):
-            part = _written(self.partial, rank, plan, before_each)
+            part = _written(self.partial, rank, plan, staged, before_each)
             before_last()
             data = parts.encode(part)
             disk.write(self.partial / format.part_name(rank), [data])
@@ -309,12 +313,24 @@ def _total(block: Block) -> int:
     return math.prod(block.attrs["of"])
 
 
-def _written(path: Path, rank: int, plan: Plan, before_each: Callable[[], None]) -> Part:
+def foreseen(leaves: Mapping[str, Block], wrote: Collection[str], rank: int) -> list[Shard]:
+    """Files for a snapshot: those that this rank is to write if it is to write again what it `wrote`, and the rest."""
+    mine = {key: block for key, block in leaves.items() if key in wrote}
+    rest = {key: block for key, block in leaves.items() if key not in mine}
+    return shards.layout(mine, prefix=parts.prefix(rank)) + shards.layout(rest)
+
+
+def _written(path: Path, rank: int, plan: Plan, staged: Staged, before_each: Callable[[], None]) -> Part:
     layout = shards.layout(plan.blocks, prefix=parts.prefix(rank))
-    staged = Staged(None, plan.blocks, layout)
+    alone = Staged(None, plan.blocks, layout)
+    images = {shard.name: index for index, shard in enumerate(staged.shards)}
     files, leaves = dict[str, File](), dict[str, Leaf]()
     for index, shard in enumerate(layout):
-        written = shards.write(path, staged, index, before_each)
+        at = images.get(shard.name)
+        if at is not None and staged.shards[at] == shard:  # as it was foreseen: a snapshot holds it in one piece
+            written = shards.write(path, staged, at, before_each)
+        else:
+            written = shards.write(path, alone, index, before_each)
         files[shard.name] = written.file
         leaves |= written.leaves
     for key, leaf in leaves.items():
