@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,6 +19,7 @@ from .errors import HoldfastError, RanksError
 
 TIMEOUT_S = 600.0  # that a rank is waited for; a save of another rank's may take that long
 MOST_BYTES = 4 << 20  # of one value; torch's TCPStore refuses more than 8 MiB
+_PATIENCE = 1.25  # with rank 0, which waits for all others, and is to say who is missing
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.02
 _NAPS = 10  # after which it is asked whether anybody has left
 _WISH, _LEFT = "wish", "left"  # keys beside those of all conversations
@@ -55,6 +56,18 @@ class Failure(msgspec.Struct, frozen=True):
     text: str
 
 
+class _Said(msgspec.Struct, frozen=True, array_like=True):
+    """What came of some work on a rank."""
+
+    value: bytes = b""
+    failure: Failure | None = None
+
+
+class _Outcome(NamedTuple):
+    said: _Said
+    error: Exception | None = None  # this rank's own
+
+
 class Ranks:
     """All ranks call the same methods in the same order; where they do not, every one of them learns who is elsewhere.
 
@@ -62,6 +75,7 @@ class Ranks:
     ranks.gather("digests", mine)           # everybody's to rank 0
     ranks.agree("arguments", mine)          # everybody's to everybody
     with ranks.together("restore"): ...     # what fails on one rank fails on all
+    ranks.collect("save", write, publish)   # work of all, then rank 0's with what came of it
     """
 
     def __init__(
@@ -107,6 +121,18 @@ class Ranks:
         """What some rank has told by `wish`, at once."""
         found = self._channel.get(_WISH) if self._channel is not None else None
         return None if found is None else found.decode()
+
+    def mark(self, what: str) -> None:
+        """Leave a mark that this rank has done something, for `all_marked`."""
+        if self._channel is not None:
+            self._channel.put(f"{self._under}{what}/{self.rank}", b"")
+
+    def all_marked(self, what: str) -> bool:
+        """Whether all ranks but 0 have left that mark, by now."""
+        channel = self._channel
+        return channel is None or all(
+            channel.get(f"{self._under}{what}/{rank}") is not None for rank in range(1, self.world)
+        )
 
     def leave(self, why: str) -> None:
         """This rank will say no more: who waits, in whichever conversation, need not."""
@@ -181,28 +207,71 @@ class Ranks:
             failure = error
         self.report(topic, failure, known)
 
-    def report(self, topic: str, error: BaseException | None = None, known: Sequence[type[Exception]] = ()) -> None:
+    def report(self, topic: str, error: Exception | None = None, known: Sequence[type[Exception]] = ()) -> None:
         """Return when every rank has come here without an error.
 
         Raises:
             Exception: this rank's own error; another rank's of a `known` kind.
             HoldfastError: another rank's, of its own kind where that is one of ours.
         """
-        if self.alone:
+
+        def mine() -> bytes:
             if error is not None:
                 raise error
-            return
-        mine = b"" if error is None else msgspec.json.encode(_failure(self.rank, error))
+            return b""
+
+        self.collect(topic, mine, known=known)
+
+    def lead(self, topic: str, work: Callable[[], bytes], known: Sequence[type[Exception]] = ()) -> bytes:
+        """What `work` gives on rank 0, on every rank; what it raises there is raised on all. The others do not do it."""
+        if self.rank:
+            return self._verdict(topic, None, known)
+        return self._verdict(topic, _attempted(self.rank, work), known)
+
+    def collect(
+        self,
+        topic: str,
+        work: Callable[[], bytes],
+        then: Callable[[list[bytes]], bytes] = lambda _: b"",
+        known: Sequence[type[Exception]] = (),
+    ) -> bytes:
+        """Do `work` on every rank, and on rank 0 `then`, with what it gave by rank; what that gives, on every rank.
+
+        What fails on one rank, or in `then`, is raised on all: there as it is, elsewhere as its kind. One word of each
+        rank's, and one to them.
+        """
+        mine = _attempted(self.rank, work)
+        verdict: _Outcome | None = None
         try:
-            failed = [each for each in self.agree(topic, mine) if each]
-        except RanksError:
-            if error is not None:  # the reason why the others are not to be heard, perhaps
-                raise error from None
+            words = self.gather(topic, msgspec.msgpack.encode(mine.said))
+        except RanksError as error:  # the reason why somebody is not to be heard may be our own
+            verdict = mine if mine.error is not None else _failed(self.rank, error)
+        if self.rank == 0 and verdict is None:
+            said = [msgspec.msgpack.decode(word, type=_Said) for word in words]
+            failure = next((each.failure for each in said if each.failure is not None), None)
+            if failure is not None:
+                verdict = _Outcome(_Said(failure=failure), mine.error)
+            else:
+                verdict = _attempted(0, lambda: then([each.value for each in said]))
+        try:
+            return self._verdict(topic, verdict, known)
+        except Exception:
+            if mine.error is not None:
+                raise mine.error from None
             raise
-        if error is not None:
-            raise error
-        if failed:
-            raise _raised(msgspec.json.decode(failed[0], type=Failure), known)
+
+    def _verdict(self, topic: str, mine: _Outcome | None, known: Sequence[type[Exception]]) -> bytes:
+        """What rank 0 says came of it, on every rank."""
+        if mine is not None and self.alone:
+            word = b""
+        else:
+            word = self.announce(topic, b"" if mine is None else msgspec.msgpack.encode(mine.said))
+        said = mine.said if mine is not None else msgspec.msgpack.decode(word, type=_Said)
+        if mine is not None and mine.error is not None:
+            raise mine.error
+        if said.failure is not None:
+            raise _raised(said.failure, known)
+        return said.value
 
     def _next(self) -> str:
         self._said += 1
@@ -240,7 +309,8 @@ def _put(channel: Channel, key: str, word: Word) -> None:
 
 def _wait(channel: Channel, key: str, until: float) -> Word | str | None:
     """The word; or why there will be none; None when the time is up."""
-    nap_s, naps = _SHORTEST_NAP_S, 0
+    nap_s, naps = _PATIENCE = 1.25  # with rank 0, which waits for all others, and is to say who is missing
+_SHORTEST_NAP_S, 0
     while (first := channel.get(key)) is None:
         if time.monotonic() > until:
             return None
@@ -259,6 +329,17 @@ def _drop(channel: Channel, key: str) -> None:
     for number in range(1, int.from_bytes((first or b"\0\0\0\0")[:4], "little") + 1):
         channel.drop(f"{key}+{number}")
     channel.drop(key)
+
+
+def _attempted(rank: int, work: Callable[[], bytes]) -> _Outcome:
+    try:
+        return _Outcome(_Said(work()))
+    except Exception as error:
+        return _failed(rank, error)
+
+
+def _failed(rank: int, error: Exception) -> _Outcome:
+    return _Outcome(_Said(failure=_failure(rank, error)), error)
 
 
 def _failure(rank: int, error: BaseException) -> Failure:

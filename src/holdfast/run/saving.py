@@ -9,15 +9,16 @@ from functools import partial
 
 import msgspec
 
-from .. import interval, retention
+from .. import interval
 from ..errors import NoSpace, Stopped
 from ..interval import Mark
-from ..rules import Best, Every, parts
+from ..rules import Every
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import say, warn
+from . import best
 from .overlap import Later
 from .ranks import merged, parting, require_one_place
 from .session import Flight, Session
@@ -57,7 +58,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     now = session.mark(epoch, at_end=phase == "end")
     session.step_s = max(session.step_s, now.seconds - session.last_point_s)
     if phase == "end" and session.ranks.rank == 0:
-        _warn_of_the_unmeasured(session, metrics)
+        best.warn_of_the_unmeasured(session, metrics)
     if session.drilled.digests:
         _journal_digests(session)
     session.within.look(save_s=session.save_s, step_s=session.step_s)
@@ -329,7 +330,7 @@ def _reason_to_save(
         return "the end"
     if session.asked:
         return "asked"
-    if _is_best_for_all(session, metrics):
+    if best.is_new(session, metrics):
         return "new best"
     every = _every(session)
     if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
@@ -345,45 +346,6 @@ def _every(session: Session) -> Every | None:
 def _is_time(session: Session) -> bool:
     every, now = _every(session), session.mark(at_end=False)
     return every is not None and every.minutes is not None and interval.due(every, last=session.last_save, now=now)
-
-
-def _is_best_for_all(session: Session, metrics: Mapping[str, float]) -> bool:
-    """Of several ranks 0 decides: at the end of an epoch, and inside of one where a metric was logged, which all have to."""
-    if session.ranks.alone:
-        return _is_best(session, metrics)
-    ranked = {rule.metric for rule in parts(session.options.keep) if isinstance(rule, Best)}
-    if not ranked or (session.position.phase != "end" and ranked.isdisjoint(metrics)):
-        return False
-    mine = b"yes" if session.ranks.rank == 0 and _is_best(session, metrics) else b""
-    return session.ranks.announce("the metric of a Best", mine) == b"yes"
-
-
-def _is_best(session: Session, metrics: Mapping[str, float]) -> bool:
-    if not metrics:
-        return False
-    rules = [rule for rule in parts(session.options.keep) if isinstance(rule, Best)]
-    if rules and session.ranked is None:
-        facts = _committed(session)
-        best = {each.name: each for rule in rules for each in retention.ranked(rule, facts)[: rule.n]}
-        session.ranked = list(best.values())  # the others could not make a difference, and are asked at every step
-    measured = [rule for rule in rules if rule.metric in metrics]
-    return any(retention.beats(metrics[rule.metric], rule, session.ranked or ()) for rule in measured)
-
-
-def _committed(session: Session) -> list[retention.Facts]:
-    """What the checkpoints say of themselves, the one in flight included."""
-    in_flight = [session.flight.ranks()] if session.flight is not None else []
-    return [*session.store.facts(), *in_flight]
-
-
-def _warn_of_the_unmeasured(session: Session, metrics: Mapping[str, float]) -> None:
-    """Once: a `Best` whose metric nobody logs keeps nothing; a slip of the pen would cost the best weights."""
-    for rule in parts(session.options.keep):
-        if isinstance(rule, Best) and rule.metric not in metrics and rule.metric not in session.missed:
-            session.missed.add(rule.metric)
-            if not any(rule.metric in facts.metrics for facts in _committed(session)):
-                had = f"run.log gave {', '.join(metrics)}" if metrics else "run.log gave nothing"
-                warn(f"keep=Best({rule.metric!r}, ...): no such metric was logged in this epoch ({had})")
 
 
 def _show(session: Session) -> None:

@@ -175,6 +175,9 @@ class Session:
         self.overlap = Overlap(self._tell_no_overlap, lambda: self.writer.in_flight)
         self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
         self.asked = False  # run.save() inside a loop
+        self.shared_metrics: set[str] = (
+            set()
+        )  # of `Best`, inside of epochs: those that all ranks log, as far as this knows
         self.saved_at = 0  # the safe point of the last save, as windows count them
         self.wished = False  # rank 0 was told of the signal that reached this rank
         self.cramped = False  # there was no memory for a snapshot, and it was told

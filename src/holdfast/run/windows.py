@@ -42,6 +42,7 @@ class Windows:
         self.point, self._last_edge, self._edge, self._edges = 0, 0, 1, 0
         self._said = NOTHING
         self._began_at, self._began_s, self._point_s = 0, clock(), WINDOW_S
+        self.spent: list[Ranks] = []  # conversations that are over when all have come to another edge
         self.said_at = 0  # the safe point at which what now holds was said
         self.leading = False  # whether this is rank 0 at an edge, and has not said yet what happens at the next
         if ranks.rank == 0:
@@ -60,7 +61,9 @@ class Windows:
         self.said_at, self._last_edge = self._last_edge, self.point
         if self._edges % SWEEP == 0:
             self._ranks.gather("windows")
-            self._words.sweep()
+            for each in (self._words, *self.spent):
+                each.sweep()
+            self.spent.clear()
         order = self._said
         if self._ranks.rank:
             order = msgspec.msgpack.decode(self._words.announce("window"), type=Order)
