@@ -12,11 +12,11 @@ import torch
 pytestmark = [pytest.mark.slow, pytest.mark.ranks]
 
 TRAIN = Path(__file__).parents[1] / "examples" / "cycling_utils" / "train.py"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 
-def start(output_directory, *launcher):
-    options = ["--output-directory", str(output_directory), "--epochs", "2", "--save-every", "3"]
+def start(output_directory, *launcher, epochs=2):
+    options = ["--output-directory", str(output_directory), "--epochs", str(epochs), "--save-every", "3"]
     command = [*launcher, str(TRAIN), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -75,19 +75,30 @@ def final(output_directory):
 
 def test_killed_under_torchrun_it_ends_with_the_same_weights_and_metrics(tmp_path):
     """Two ranks. A lost node in the first epoch, a lost rank in the second; bit for bit the uninterrupted run."""
-    finish(start(tmp_path / "whole", *TORCHRUN))
+    finish(start(tmp_path / "whole", *TORCHRUN, "2"))
     cut = tmp_path / "cut"
     for times, kill in ((3, kill_all), (8, kill_one)):
-        process = start(cut, *TORCHRUN)
+        process = start(cut, *TORCHRUN, "2")
         saved(process, times)
         kill(process)
-    resumed = finish(start(cut, *TORCHRUN))
+    resumed = finish(start(cut, *TORCHRUN, "2"))
     assert "Resumed in epoch 1 at" in resumed
     one, other = final(tmp_path / "whole"), final(cut)
     assert one["epoch_reports"] == other["epoch_reports"]
     assert [1798.0, 1798.0] == [report["seen"] for report in one["epoch_reports"]]  # 1797 images for two ranks
     assert one["model"].keys() == other["model"].keys()
     assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
+
+
+def test_on_more_ranks_the_rest_of_the_epoch_is_not_dropped(tmp_path):
+    """Begun on two, killed, ended on three: each epoch has seen each of its 1797 images, by the script's own count."""
+    process = start(tmp_path, *TORCHRUN, "2", epochs=3)
+    saved(process, 2)
+    kill_all(process)
+    assert "Resumed in epoch" in finish(start(tmp_path, *TORCHRUN, "3", epochs=3))
+    seen = [report["seen"] for report in final(tmp_path)["epoch_reports"]]
+    assert {*seen} <= {1797.0, 1798.0}  # an epoch that two ranks end has one image twice
+    assert (3, 1797.0) == (len(seen), seen[-1])
 
 
 def test_the_same_script_runs_on_one_process_without_a_group(tmp_path):

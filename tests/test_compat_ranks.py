@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 
 from faults import door
 from holdfast.compat import directory as room
@@ -146,6 +148,26 @@ def test_every_rank_makes_its_own_files_durable(tmp_path):
         return {str(directory / f"{rank}.pt"), str(directory)} <= {*synced}
 
     assert [True, True] == [each.value for each in everywhere(2, work)]
+
+
+def test_a_checkpoint_that_torch_writes_with_all_ranks_is_whole(tmp_path):
+    """As FSDP scripts do it: torch.distributed.checkpoint into the directory, and from where the link leads."""
+
+    def work(rank):
+        saver = AtomicDirectory(tmp_path, is_master=rank == 0, keep_last=1)
+        for number in (1, 2):
+            directory = saver.prepare_checkpoint_directory()
+            dcp.save(
+                {"weights": torch.full((10,), float(number)), f"own-{rank}": torch.ones(3)}, checkpoint_id=directory
+            )
+            saver.symlink_latest(directory)
+        again = AtomicDirectory(tmp_path, is_master=rank == 0, keep_last=1)
+        found = {"weights": torch.zeros(10), f"own-{1 - rank}": torch.zeros(3)}
+        dcp.load(found, checkpoint_id=os.readlink(tmp_path / again.symlink_name))
+        return found["weights"].tolist(), found[f"own-{1 - rank}"].tolist()
+
+    assert [([2.0] * 10, [1.0] * 3)] * 2 == [each.value for each in everywhere(2, work)]
+    assert [LINK, "AtomicDirectory_checkpoint_1"] == there(tmp_path)
 
 
 # Wrong use -------------------------------------------------------------------------------------------------------
