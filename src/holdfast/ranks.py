@@ -309,8 +309,7 @@ def _put(channel: Channel, key: str, word: Word) -> None:
 
 def _wait(channel: Channel, key: str, until: float) -> Word | str | None:
     """The word; or why there will be none; None when the time is up."""
-    nap_s, naps = _PATIENCE = 1.25  # with rank 0, which waits for all others, and is to say who is missing
-_SHORTEST_NAP_S, 0
+    nap_s, naps = _SHORTEST_NAP_S, 0
     while (first := channel.get(key)) is None:
         if time.monotonic() > until:
             return None
