@@ -123,3 +123,44 @@ def test_alone_nothing_is_said():
 def test_differing_names_those_who_disagree_with_rank_0():
     """By rank."""
     assert [1, 3] == differing([b"a", b"b", b"a", b"c"])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_work_of_all_is_followed_by_rank_0s(world):
+    """`collect` gives on every rank what rank 0 made of everybody's; `lead` what it alone did."""
+    found = everywhere(world, lambda mine: mine.collect("save", lambda: bytes([mine.rank]), b"".join))
+    assert [bytes(range(world))] * world == found
+    done = []
+    found = everywhere(world, lambda mine: mine.lead("begin", lambda: done.append(mine.rank) or b"begun"))
+    assert ([b"begun"] * world, [0]) == (found, done)
+
+
+@pytest.mark.parametrize("where", ["lead", "work on 0", "work on 2", "then"])
+def test_work_that_fails_on_one_rank_fails_on_all(where):
+    """And the conversation goes on: nobody is a word ahead."""
+
+    def fail(_=None):
+        raise NoSpace("full")
+
+    def work(mine):
+        try:
+            if where == "lead":
+                mine.lead("begin", fail)
+            failing = where == f"work on {mine.rank}"
+            mine.collect("save", fail if failing else bytes, fail if where == "then" else b"".join)
+        except NoSpace as error:
+            return str(error), mine.announce("next", b"goes on")
+        return None
+
+    rank = 2 if where == "work on 2" else 0
+    expected = [("full" if mine == rank else f"rank {rank}: full", b"goes on") for mine in range(3)]
+    assert expected == everywhere(3, work)
+
+
+def test_a_kind_that_is_known_is_told_as_such():
+    """Also one that is none of our errors."""
+
+    def work(mine):
+        return mine.collect("save", lambda: 1 // mine.rank, known=(ZeroDivisionError,))
+
+    assert [ZeroDivisionError] * 2 == [type(each) for each in everywhere(2, work)]

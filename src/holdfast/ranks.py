@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +19,6 @@ from .errors import HoldfastError, RanksError
 
 TIMEOUT_S = 600.0  # that a rank is waited for; a save of another rank's may take that long
 MOST_BYTES = 4 << 20  # of one value; torch's TCPStore refuses more than 8 MiB
-_PATIENCE = 1.25  # with rank 0, which waits for all others, and is to say who is missing
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.02
 _NAPS = 10  # after which it is asked whether anybody has left
 _WISH, _LEFT = "wish", "left"  # keys beside those of all conversations
