@@ -2,9 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
-import textwrap
 import time
 
 import pytest
@@ -133,66 +130,6 @@ def test_a_run_restores_them(tmp_path):
         train(tmp_path / "cut", 4)
     assert train(tmp_path / "cut") == whole
     assert whole[0] == [{"sum": 6.0, "mean": 14 / 6}] * 2
-
-
-RANKS = """
-    import json, sys
-    import torch
-    from torch import distributed
-    from holdfast.errors import UsageError
-    from holdfast.torch.metrics import MetricsTracker
-    from holdfast.torch.samplers import InterruptibleDistributedSampler
-
-    rank, size, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    distributed.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=size)
-    said = []
-    metrics = MetricsTracker()
-    for step in range(3):
-        names = ["a", "b"] if rank == 0 else ["b", "a"]  # in another order on each rank
-        metrics.update({name: 10 * (rank + 1) + (name == "b") for name in names})
-        metrics.update({"loss": torch.tensor(float(rank))}, weight=1 + 3 * rank)
-        if rank == step:
-            metrics.update({f"only on {rank}": 1})
-        said.append(dict(metrics.reduce().local))
-        metrics.reset_local()
-    metrics.end_epoch()
-    said.append(metrics.epoch_reports[0])
-    state = metrics.state_dict()
-    try:
-        metrics.update({"odd": 1}, weight=1 if rank else None).reduce()
-    except UsageError as error:
-        said.append(str(error))
-    sampler = InterruptibleDistributedSampler(range(5), shuffle=False)
-    said += [list(map(int, sampler)), state]
-    print(json.dumps(said))
-    distributed.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.ranks
-@pytest.mark.parametrize("size", [2, 3])
-def test_real_ranks_have_the_same_numbers(size, tmp_path):
-    """Names in any order, metrics that only one rank has, weighted means, an error that all ranks see."""
-    script = tmp_path / "ranks.py"
-    script.write_text(textwrap.dedent(RANKS))
-    words = [[sys.executable, str(script), str(rank), str(size), str(tmp_path)] for rank in range(size)]
-    started = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for each in words]
-    ended = [process.communicate(timeout=120) for process in started]
-    assert [process.returncode for process in started] == [0] * size, ended
-    said = [json.loads(out.splitlines()[-1]) for out, _ in ended]
-    sums = {"a": 10.0 * size * (size + 1) / 2, "b": 10.0 * size * (size + 1) / 2 + size}
-    weights = [1 + 3 * rank for rank in range(size)]
-    loss = sum(rank * weight for rank, weight in enumerate(weights)) / sum(weights)
-    for rank, (*steps, report, error, indices, state) in enumerate(said):
-        only = [{f"only on {step}": 1.0} if step < size else {} for step in range(3)]
-        assert steps == [sums | {"loss": loss} | each for each in only]
-        assert report == {"a": 3 * sums["a"], "b": 3 * sums["b"], "loss": loss} | {
-            name: value for each in only for name, value in each.items()
-        }
-        assert error == "metric 'odd' is a sum on one rank and a mean on another: weight= belongs to all"
-        assert indices == [place % 5 for place in range(rank, -(-5 // size) * size, size)]
-        assert state == said[0][-1]
 
 
 # The timer ------------------------------------------------------------------------------------------------------
