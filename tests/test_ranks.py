@@ -161,6 +161,6 @@ def test_a_kind_that_is_known_is_told_as_such():
     """Also one that is none of our errors."""
 
     def work(mine):
-        return mine.collect("save", lambda: 1 // mine.rank, known=(ZeroDivisionError,))
+        return mine.collect("save", lambda: bytes(1 // mine.rank), known=(ZeroDivisionError,))
 
     assert [ZeroDivisionError] * 2 == [type(each) for each in everywhere(2, work)]
