@@ -312,28 +312,25 @@ class Store:
         before_last: Callable[[], None],
         leave: Callable[[], int],
     ) -> Checkpoint:
-        attempt, path = self.claim(), self.root / "checkpoints" / str(name)
-        save, lead = Together(self.ranks, attempt, name), self.ranks.rank == 0
-        with self._turn:
+        attempt = self.claim()
+        save = Together(self.ranks, attempt, name)
+
+        def commit(seals: list[Seal]) -> None:
+            self._finish(attempt, name, save.partial, lambda _: self._sealed(name, facts, seals, staged.tree))
+
+        with self._acting(attempt, "save"):
             try:
-                with save.phase("beginning"):
-                    if lead:
-                        self._begin(attempt, name)
-                plan = save.plan(staged, self._require_space)
+                plan = save.plan(staged, lambda: self._begin(attempt, name), self._require_space)
                 self._wrote = plan.blocks.keys()
-                seals = save.write(plan, staged, before_each, before_last)
-                with save.phase("commit"):
-                    if lead:
-                        self._finish(
-                            attempt, name, save.partial, lambda _: self._sealed(name, facts, seals, staged.tree)
-                        )
+                save.write(plan, staged, before_each, before_last, commit)
             except Exception:
-                if lead:
+                if self.ranks.rank == 0:
                     attempts.clean_up(save.partial)
                 raise
             self.parent = str(name)
-            self._apply_rule_together(save, Checkpoint(path), leave)
-        return Checkpoint(path)
+            checkpoint = self._shelf.checkpoint(name)
+            self._apply_rule_together(save, checkpoint, leave)
+        return checkpoint
 
     @contextmanager
     def directory(
@@ -450,22 +447,27 @@ class Store:
 
     def _apply_rule_together(self, save: Together, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
         """As `_apply_rule`; each rank reads back from the medium what it wrote."""
-        attempt, lead = self.claim(), self.ranks.rank == 0
-        plan = pruning.Plan([], [])
-        with save.phase("rule"):
-            if lead and self.keep is not None:
-                plan = pruning.plan(self._shelf, self.keep, {checkpoint.path.name})
-        if not self.ranks.announce("rule", b"prune" if len(plan.doomed) > leave() else b""):
-            return
-        with save.phase("reading back"):
+        attempt, plan = self.claim(), pruning.Plan([], [])
+
+        def rule() -> bytes:
+            if self.keep is not None:
+                plan.doomed[:], plan.needed[:] = pruning.plan(self._shelf, self.keep, {checkpoint.path.name})
+            return b"prune" if len(plan.doomed) > leave() else b""
+
+        def read_back() -> bytes:
             appear(checkpoint.path)
             pruning.verify(attempt, [checkpoint.as_rank(self.ranks.rank)], self._sharing)
             others = [each for each in plan.needed if each.path != checkpoint.path]
             pruning.verify(attempt, others, self._sharing)
-        with save.phase("pruning"):
-            if lead:
-                pruning.discard(attempt, plan.doomed)
-                self._point()
+            return b""
+
+        def discard(_: list[bytes]) -> bytes:
+            pruning.discard(attempt, plan.doomed)
+            self._point()
+            return b""
+
+        if save.lead("rule", rule):
+            save.collect("pruning", read_back, discard)
 
     def _sealed(self, name: Name, facts: Facts, seals: list[Seal], body: Any) -> Manifest:
         files = {seal.entry.part: seal.file for seal in seals}

@@ -11,8 +11,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from .lineage import digests_of
 from .parts import AS_RANK_0, Part, own_key, top
 from .shards import Abandoned, Shard, Staged
 
+_KNOWN = (Abandoned,)  # told besides our own errors
 _ELSEWHERE = {"device"}  # attributes of a leaf that may differ where the leaf is the same
 _PLACES = {"of", "at", "spare"}  # attributes of a piece
 
@@ -75,49 +75,71 @@ class Together:
         self.ranks, self.attempt, self.name = ranks, attempt, name
         self.partial = attempt.room / str(name)
 
-    @contextmanager
-    def phase(self, what: str) -> Iterator[None]:
-        """What the block raises on one rank is raised on all, as what it means for the attempt."""
-        with self.ranks.together(self._topic(what), known=(Abandoned,)), self.attempt.acting("save"):
-            yield
+    def lead(self, what: str, work: Callable[[], bytes]) -> bytes:
+        """What `work` gives on rank 0; it alone does it."""
+        return self.ranks.lead(f"{what} of {self.name}", self._acting(work), _KNOWN)
 
-    def _topic(self, what: str) -> str:
-        return f"{what} of {self.name}"
+    def collect(
+        self, what: str, work: Callable[[], bytes], then: Callable[[list[bytes]], bytes] = lambda _: b""
+    ) -> bytes:
+        """Do `work` on all ranks, then on rank 0 `then` with what it gave; what that gives."""
+        return self.ranks.collect(
+            f"{what} of {self.name}", self._acting(work), lambda found: self._acting(lambda: then(found))(), _KNOWN
+        )
 
-    def plan(self, staged: Staged, require_space: Callable[[int], None]) -> Plan:
-        """Who writes what. `require_space` is asked on rank 0, for all.
+    def _acting(self, work: Callable[[], bytes]) -> Callable[[], bytes]:
+        """What fails is raised as what it means for the attempt."""
+
+        def done() -> bytes:
+            with self.attempt.acting("save"):
+                return work()
+
+        return done
+
+    def plan(self, staged: Staged, begin: Callable[[], object], require_space: Callable[[int], None]) -> Plan:
+        """Who writes what. Rank 0 calls `begin` first; `require_space` is asked there, too, for all.
 
         Raises:
             UsageError: the ranks do not hold pieces of the same leaves.
         """
-        ranks, answer = self.ranks, b""
-        with self.phase("look"):
+        looked: list[Mine] = []
+
+        def look() -> bytes:
+            if self.ranks.rank == 0:
+                begin()
             if staged.snapshot is not None and not staged.snapshot.wait_for_all():
                 raise Abandoned
-            mine = _State(staged)
-        sheet = msgspec.msgpack.decode(
-            ranks.announce(self._topic("sheet"), msgspec.msgpack.encode(mine.sheet) if ranks.rank == 0 else b""),
-            type=Sheet,
-        )
-        with self.phase("comparison"):
-            answer = msgspec.msgpack.encode(mine.answer(sheet))
-        answers = ranks.gather(self._topic("answers"), answer)
-        differing: list[str] = []
-        with self.phase("plan"):
-            if ranks.rank == 0:
-                found = [msgspec.msgpack.decode(each, type=Answer) for each in answers]
-                require_tiled(sheet, found, mine.pieces)
-                differing = union(sheet, found)
-                require_space(sum(each.size_bytes for each in found) + mine.whole_bytes)
-        word = ranks.announce(self._topic("plan"), msgspec.msgpack.encode(differing))
-        return mine.plan(sheet, set(msgspec.msgpack.decode(word, type=list[str])), ranks)
+            looked.append(Mine(staged))
+            return msgspec.msgpack.encode(looked[0].sheet)
+
+        look = _tried(self._acting(look))  # now: each looks at its own while rank 0 does
+        sheet = msgspec.msgpack.decode(self.lead("sheet", look), type=Sheet)
+
+        def answer() -> bytes:
+            look()
+            return msgspec.msgpack.encode(looked[0].answer(sheet))
+
+        def decide(words: list[bytes]) -> bytes:
+            answers = [msgspec.msgpack.decode(word, type=Answer) for word in words]
+            require_tiled(sheet, answers, looked[0].pieces)
+            require_space(sum(each.size_bytes for each in answers) + looked[0].whole_bytes)
+            return msgspec.msgpack.encode(union(sheet, answers))
+
+        word = self.collect("plan", answer, decide)
+        return looked[0].plan(sheet, set(msgspec.msgpack.decode(word, type=list[str])), self.ranks)
 
     def write(
-        self, plan: Plan, staged: Staged, before_each: Callable[[], None], before_last: Callable[[], None]
-    ) -> list[Seal]:
-        """Write this rank's shards and its part; when it returns, those of all ranks are durable. On rank 0: what they are."""
-        rank, seal = self.ranks.rank, b""
-        with self.phase("shards"):
+        self,
+        plan: Plan,
+        staged: Staged,
+        before_each: Callable[[], None],
+        before_last: Callable[[], None],
+        commit: Callable[[list[Seal]], object],
+    ) -> None:
+        """Write this rank's shards and its part; when those of all ranks are durable, `commit` on rank 0."""
+        rank = self.ranks.rank
+
+        def written() -> bytes:
             part = _written(self.partial, rank, plan, staged, before_each)
             before_last()
             data = parts.encode(part)
@@ -125,9 +147,27 @@ class Together:
             disk.sync_dir(self.partial)
             size = sum(file.size_bytes for file in part.files.values())
             entry = PartEntry(format.part_name(rank), size, plan.first)
-            seal = msgspec.msgpack.encode(Seal(entry, parts.entry(data)))
-        found = self.ranks.gather(self._topic("seals"), seal)
-        return [msgspec.msgpack.decode(each, type=Seal) for each in found]
+            return msgspec.msgpack.encode(Seal(entry, parts.entry(data)))
+
+        def committed(words: list[bytes]) -> bytes:
+            commit([msgspec.msgpack.decode(word, type=Seal) for word in words])
+            return b""
+
+        self.collect("commit", written, committed)
+
+
+def _tried(work: Callable[[], bytes]) -> Callable[[], bytes]:
+    """What gives, or raises, again what `work` does now."""
+    try:
+        found = work()
+        return lambda: found
+    except Exception as error:
+        failure = error
+
+    def fail() -> bytes:
+        raise failure
+
+    return fail
 
 
 def claim(ranks: Ranks, root: Path, begin: Callable[[], Attempt]) -> Attempt:
@@ -136,20 +176,26 @@ def claim(ranks: Ranks, root: Path, begin: Callable[[], Attempt]) -> Attempt:
     Raises:
         UsageError: what `begin` raised; or a rank does not see rank 0's directory.
     """
-    attempt: Attempt | None = None
-    with ranks.together("claim"):
-        if ranks.rank == 0:
-            attempt = begin()
-    if ranks.alone and attempt is not None:
-        return attempt
-    said = (attempt.number, attempt.run) if attempt is not None else (0, "")
-    number, run = msgspec.json.decode(ranks.announce("attempt", msgspec.json.encode(said)), type=tuple[int, str])
-    with ranks.together("joining the attempt"):
-        try:
-            attempt = attempt or join(root, number, run)
-        except UsageError as error:
-            raise UsageError(f"rank {ranks.rank} does not see what rank 0 does: {error}") from None
-    return attempt
+    if ranks.alone:
+        return begin()
+    found: list[Attempt] = []
+
+    def claimed() -> bytes:
+        found.append(begin())
+        return msgspec.json.encode((found[0].number, found[0].run))
+
+    number, run = msgspec.json.decode(ranks.lead("claim", claimed), type=tuple[int, str])
+
+    def joined() -> bytes:
+        if ranks.rank:
+            try:
+                found.append(join(root, number, run))
+            except UsageError as error:
+                raise UsageError(f"rank {ranks.rank} does not see what rank 0 does: {error}") from None
+        return b""
+
+    ranks.collect("join", joined)
+    return found[0]
 
 
 def appear(checkpoint: Path) -> None:
@@ -166,7 +212,7 @@ def appear(checkpoint: Path) -> None:
         time.sleep(0.05)
 
 
-class _State:
+class Mine:
     """One rank's state, and what makes it comparable."""
 
     def __init__(self, staged: Staged) -> None:
