@@ -24,6 +24,8 @@ from .numbered import Numbered, Shelf, checked_name, settle
 
 Strategy = Literal["sync_any", "sync_all", "async", "mono"]
 STRATEGIES = ("sync_any", "sync_all", "async", "mono")
+PREPARE = "prepare_checkpoint_directory(), which every rank calls"
+FINISH = "symlink_latest(), which every rank calls"
 SEEN_S = 90.0  # how long another machine may take to see a new name; NFS caches names for 60 s: nfs(5), acdirmax
 
 
@@ -80,7 +82,7 @@ class AtomicDirectory:
 
     def prepare_checkpoint_directory(self, force_save: bool = False) -> str:
         """The path of a new, empty directory. Nothing that is whole is removed; what was never finished is."""
-        wishes = [wish == b"force" for wish in self._ranks.agree("prepare_checkpoint_directory()", _wish(force_save))]
+        wishes = [wish == b"force" for wish in self._ranks.agree(PREPARE, _wish(force_save))]
         forced = all(wishes) if self.strategy == "sync_all" else any(wishes)
         name = self._master_says("begin a checkpoint", lambda: self._begin(forced=forced))
         self._all_see(f"the empty directory {name}", lambda: os.listdir(self._shelf.root / name) == [])
@@ -88,7 +90,7 @@ class AtomicDirectory:
 
     def symlink_latest(self, checkpoint_directory: str | Path) -> None:
         """Make all that lies in the directory durable, and then the directory the latest; older ones may go now."""
-        with self._ranks.together("symlink_latest()"):
+        with self._ranks.together(FINISH):
             mine = self._mine(checkpoint_directory)
             settle(self._shelf.root / mine.name)
         names = [name.decode() for name in self._ranks.agree("the directory to finish", mine.name.encode())]

@@ -53,6 +53,10 @@ class _AsEver(Interruptible):
         yield
         self.reset_progress()
 
+    def _reset_progress(self) -> None:
+        """`reset_progress`, by the name that many scripts know."""
+        self.reset_progress()
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "progress": cast("_Counted", self).progress}
 
