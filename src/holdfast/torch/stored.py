@@ -97,12 +97,16 @@ class Filling:
                 live.copy_(stored)
         elif pieces.is_dtensor(live):
             for cut in pieces.cuts(live, stored):
-                if pieces.is_whole(cut):
-                    self._note(cut.live, cut.stored)
-                else:
-                    self._parts.setdefault(cut.stored.key, []).append(cut)
+                self.part(cut)
         else:
             self._note(live, stored)
+
+    def part(self, cut: pieces.Cut) -> None:
+        """Let its tensor have these items of its leaf."""
+        if pieces.is_whole(cut) and NAMES.get(cut.live.dtype) == cut.stored.dtype:
+            self._note(cut.live, cut.stored)
+        elif cut.live.numel():
+            self._parts.setdefault(cut.stored.key, []).append(cut)
 
     def _note(self, live: torch.Tensor, stored: StoredLeaf) -> None:
         (self._straight if _is_plain(live) else self._around).append((live, stored))

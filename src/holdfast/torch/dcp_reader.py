@@ -1,0 +1,134 @@
+"""The reading side of torch.distributed.checkpoint: any checkpoint of ours, in the pieces in which it lies, by DCP's names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint._traverse import set_element, traverse_state_dict
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from ..errors import Damaged, UsageError
+from ..state.codec import loaded
+from ..store.checkpoint import Checkpoint
+from ..store.locate import locate
+from ..store.store import Store
+from .dcp_writer import done
+from .leaves import DTYPES
+from .pieces import Cut
+from .stored import Filling, is_stored_tensor
+
+_Path = tuple[str | int, ...]
+
+
+class Reader(StorageReader):
+    """Reads one checkpoint of ours: `path` is a checkpoint's directory, or a run's, whose newest it is, or that of `step`."""
+
+    def __init__(self, path: str | os.PathLike[str] | Store | Checkpoint, *, step: int | str | None = None) -> None:
+        if isinstance(path, Checkpoint):
+            self.checkpoint = path
+        else:
+            self.checkpoint = locate(path.root if isinstance(path, Store) else path).select(step)
+        self._values: dict[str, Any] = {}
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id is not None:
+            self.checkpoint = locate(checkpoint_id).select()
+        self._values = {}
+
+    def read_metadata(self, *_: Any, **kwargs: Any) -> Metadata:
+        """What is there, by DCP's names: the keys on the way joined by dots."""
+        paths = self._find(kwargs.get("rank") or 0)
+        return Metadata({name: _described(value) for name, value in self._values.items()}, planner_data=paths)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *_: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        self._find(kwargs.get("rank") or 0)
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        filling, targets = Filling(), []
+        for item in plan.items:
+            value = self._values[item.storage_index.fqn]
+            if is_stored_tensor(value):
+                target = planner.resolve_tensor(item).detach()
+                filling.part(_cut(item, value, target))
+                targets.append((item, target))
+            else:
+                _put_object(planner, item, loaded(value))
+        filling.run()
+        for item, target in targets:
+            planner.commit_tensor(item, target)
+        return done(None)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return Path(checkpoint_id).is_dir()
+
+    def _find(self, rank: int) -> dict[str, _Path]:
+        """Handles and values by name, as that rank saved them; and the way to each."""
+        checkpoint = self.checkpoint
+        checkpoint.check_layout()
+        paths: dict[str, _Path] = {}
+
+        def visit(path: Any, value: Any) -> None:
+            name = ".".join(map(str, path))
+            paths[name], self._values[name] = path, value
+
+        handles = checkpoint.as_rank(rank).handles(placeholders=True)
+        traverse_state_dict(handles, visit, is_stored_tensor)
+        return paths
+
+
+def _described(value: Any) -> TensorStorageMetadata | BytesStorageMetadata:
+    if not is_stored_tensor(value):
+        return BytesStorageMetadata()
+    if value.dtype not in DTYPES:
+        raise Damaged(f"leaf {value.key!r}: torch has no dtype {value.dtype!r}")
+    chunks = [ChunkStorageMetadata(torch.Size(at), torch.Size(shape)) for at, shape, _ in _chunks(value)]
+    return TensorStorageMetadata(TensorProperties(DTYPES[value.dtype]), torch.Size(value.shape), chunks)
+
+
+def _chunks(value: Any) -> Sequence[tuple[tuple[int, ...], tuple[int, ...], Any]]:
+    """Where each piece begins, its shape, and it."""
+    pieces = getattr(value, "pieces", None)
+    if pieces is None:
+        return [((0,) * len(value.shape), tuple(value.shape), value)]
+    return [(piece.at, tuple(piece.leaf.shape), piece.leaf) for piece in pieces]
+
+
+def _cut(item: ReadItem, value: Any, target: torch.Tensor) -> Cut:
+    wanted = tuple(item.storage_index.offset or (0,) * len(value.shape))
+    for at, _, leaf in _chunks(value):
+        if at == wanted:
+            ends = zip(item.storage_offsets, item.lengths, strict=True)
+            return Cut(target, leaf, tuple(slice(start, start + extent) for start, extent in ends))
+    raise Damaged(f"leaf {value.key!r}: no piece of it begins at {wanted}")
+
+
+def _put_object(planner: Any, item: ReadItem, value: Any) -> None:
+    """Hand over the object itself: `load_bytes` would unpickle what it is given."""
+    if type(planner).load_bytes is not DefaultLoadPlanner.load_bytes:
+        raise UsageError(f"{item.dest_index.fqn} is no tensor, and {type(planner).__name__}.load_bytes wants a pickle")
+    name = item.dest_index.fqn
+    if planner.flatten_state_dict:
+        set_element(planner.original_state_dict, planner.mappings[name], value)
+    else:
+        planner.state_dict[name] = value

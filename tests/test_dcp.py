@@ -1,0 +1,247 @@
+"""torch.distributed.checkpoint through Writer and Reader: DCP plans, the checkpoint is one of ours, and nothing is unpickled."""
+
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from holdfast import Every, Run, Store
+from holdfast.errors import UsageError
+from holdfast.torch.dcp import Reader, Writer
+from rank_processes import everywhere
+from rank_training import Net, whole, wrapped
+
+# torch tells whoever has no process group that it has noticed
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:torch.distributed is disabled, unavailable or uninitialized:UserWarning"
+)
+
+
+def state():
+    """Tensors of several kinds, and what is none."""
+    return {
+        "model": {
+            "w": torch.arange(12.0).reshape(3, 4),
+            "half": torch.ones(2, dtype=torch.bfloat16),
+            "n": torch.tensor(7),
+        },
+        "steps": [torch.zeros(2), {"lr": 0.5}],
+        "note": "as it was",
+        "betas": (0.9, 0.999),
+        "array": np.arange(5),
+    }
+
+
+def blanks(tree):
+    """The same with other values."""
+    if isinstance(tree, dict):
+        return {key: blanks(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [blanks(value) for value in tree]
+    return torch.full_like(tree, 3) if isinstance(tree, torch.Tensor) else None
+
+
+def assert_same(expected, actual):
+    assert type(expected) is type(actual)
+    if isinstance(expected, dict):
+        assert list(expected) == list(actual)
+        for key, value in expected.items():
+            assert_same(value, actual[key])
+    elif isinstance(expected, list):
+        for one, other in zip(expected, actual, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, torch.Tensor | np.ndarray):
+        assert (expected.dtype, tuple(expected.shape)) == (actual.dtype, tuple(actual.shape))
+        assert (expected == actual).all()
+    else:
+        assert expected == actual
+
+
+@pytest.fixture
+def no_pickles(monkeypatch):
+    """Reading that unpickles anything fails."""
+
+    def refuse(*_, **__):
+        raise AssertionError("unpickled")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+
+
+def test_a_state_comes_back_through_dcp(tmp_path, no_pickles):
+    """Nested state with tensors and objects: saved and loaded by DCP's own functions, with its default planners."""
+    dcp.save(state(), storage_writer=Writer(tmp_path, step=3), no_dist=True)
+    found = blanks(state())
+    dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
+    assert_same(state(), found)
+
+
+def test_what_dcp_has_saved_is_a_checkpoint_like_any_other(tmp_path, no_pickles):
+    """The store lists it, verifies it and loads the same nested state."""
+    writer = Writer(tmp_path, step=3, metrics={"loss": 0.5}, note="by DCP")
+    dcp.save(state(), storage_writer=writer, no_dist=True)
+    (checkpoint,) = Store(tmp_path).checkpoints()
+    assert (checkpoint.step, checkpoint.metrics, checkpoint.head.note) == (3, {"loss": 0.5}, "by DCP")
+    assert list(checkpoint.problems(cold=True)) == []
+    assert_same(state(), checkpoint.load())
+    assert writer.checkpoint.path == checkpoint.path
+
+
+def test_what_a_run_has_saved_is_read_by_dcp(tmp_path, no_pickles):
+    """By the names that DCP gives to what is nested; only what was asked for is read."""
+    model = Net()
+    with Run(tmp_path, {"model": model}, every=Every(steps=1)) as run:
+        for _ in run.steps(1):
+            pass
+    found = {"model": {name: torch.zeros_like(value) for name, value in model.state_dict().items()}}
+    dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
+    assert all(torch.equal(value, found["model"][name]) for name, value in model.state_dict().items())
+
+
+def test_each_step_is_named_and_saved_once(tmp_path):
+    """By `step`, or by the checkpoint's id; a step that exists is refused, and nothing of it is changed."""
+    writer = Writer(tmp_path)
+    dcp.save({"n": torch.ones(1)}, checkpoint_id="5", storage_writer=writer, no_dist=True)
+    dcp.save({"n": torch.ones(2)}, checkpoint_id="6", storage_writer=writer, no_dist=True)
+    assert [each.step for each in Store(tmp_path).checkpoints()] == [5, 6]
+    with pytest.raises(CheckpointException, match="already committed"):
+        dcp.save({"n": torch.ones(3)}, checkpoint_id="6", storage_writer=writer, no_dist=True)
+    with pytest.raises(CheckpointException, match="which step"):
+        dcp.save({"n": torch.ones(3)}, storage_writer=Writer(tmp_path), no_dist=True)
+    assert Store(tmp_path).load()["n"].shape == (2,)
+
+
+def test_a_changed_byte_is_not_loaded(tmp_path):
+    """Every piece that is read has its digest checked."""
+    dcp.save(state(), storage_writer=Writer(tmp_path, step=1), no_dist=True)
+    (shard,) = (tmp_path / "checkpoints" / "step-000000001").glob("*model*")
+    data = bytearray(shard.read_bytes())
+    data[-30] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(CheckpointException, match="changed since commit"):
+        dcp.load(blanks(state()), storage_reader=Reader(tmp_path), no_dist=True)
+
+
+def test_planners_that_want_pickles_are_refused(tmp_path):
+    """One whose load_bytes unpickles, or that sends old plans: an error says so, and tensors alone would do."""
+
+    class Unpickles(DefaultLoadPlanner):
+        def load_bytes(self, read_item, value):
+            raise AssertionError
+
+    dcp.save(state(), storage_writer=Writer(tmp_path, step=1), no_dist=True)
+    with pytest.raises(CheckpointException, match="wants a pickle"):
+        dcp.load(blanks(state()), storage_reader=Reader(tmp_path), planner=Unpickles(), no_dist=True)
+    tensors = {"model": blanks(state())["model"]}
+    dcp.load(tensors, storage_reader=Reader(tmp_path), planner=Unpickles(), no_dist=True)
+    assert_same(state()["model"], tensors["model"])
+    with pytest.raises(UsageError, match="enable_plan_caching"):
+        writer = Writer(tmp_path, step=2)
+        writer.set_up_storage_writer(True)
+        writer.prepare_global_plan([dcp.planner.SavePlan([], usable=False)])
+
+
+def test_a_planner_of_ones_own_may_change_tensors(tmp_path):
+    """What its resolve_data returns is what is saved."""
+
+    class Halves(DefaultSavePlanner):
+        def resolve_data(self, write_item):
+            found = super().resolve_data(write_item)
+            return found.to(torch.float16) if isinstance(found, torch.Tensor) else found
+
+    dcp.save({"w": torch.ones(3)}, storage_writer=Writer(tmp_path, step=1), planner=Halves(), no_dist=True)
+    assert Store(tmp_path).load()["w"].dtype == torch.float16
+
+
+# Several ranks ------------------------------------------------------------------------------------------------
+
+
+def both(model, optimizer):
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    return {"model": model_state, "optimizer": optimizer_state}
+
+
+def built(seed):
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    model = wrapped("fsdp", Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return model, optimizer
+
+
+def save(rank, path, how="save"):
+    model, optimizer = built(1)
+    model(torch.randn(4, 5) + rank).sum().backward()
+    optimizer.step()
+    found = {**both(model, optimizer), f"of rank {rank}": {"objects": [rank, "x"], "tensor": torch.full((2,), rank)}}
+    writer = Writer(path, step=1)
+    if how == "fail" and rank == 1:
+        writer.write_data = lambda *_: 1 / 0
+    try:
+        if how == "async":
+            dcp.async_save(found, storage_writer=writer).result()
+        else:
+            dcp.save(found, storage_writer=writer)
+    except CheckpointException as error:  # which is no Exception
+        raise RuntimeError(str(error)) from None
+    return whole(found["model"]) | {f"optimizer {k}": v for k, v in whole(found["optimizer"])["state"].items()}
+
+
+def load(rank, path):
+    model, optimizer = built(2)
+    found = both(model, optimizer)
+    dcp.load(found, storage_reader=Reader(path))
+    set_state_dict(model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"])
+    found = both(model, optimizer)
+    return whole(found["model"]) | {f"optimizer {k}": v for k, v in whole(found["optimizer"])["state"].items()}
+
+
+def on(world, work, **options):
+    return everywhere(world, partial(work, **options), method="forkserver", timeout_s=60)
+
+
+def shared(values):
+    """Without batch norm's running buffers, which each rank has in its own way."""
+    plain = {name: value for name, value in values.items() if "running" not in name}
+    return {name: repr(value) if isinstance(value, dict) else value.tobytes() for name, value in plain.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+@pytest.mark.parametrize("how", ["save", "async"])
+def test_what_three_ranks_save_two_and_four_load(how, tmp_path):
+    """FSDP2's state with moments, through DCP's save or async_save: each rank writes its pieces, any number reads them."""
+    saved = on(3, save, path=tmp_path, how=how)
+    assert [outcome.error for outcome in saved] == [""] * 3
+    checkpoint = Store(tmp_path).latest()
+    assert list(checkpoint.problems(cold=True)) == []
+    assert [name for name in checkpoint.load() if name.startswith("of rank")] == [
+        f"of rank {rank}" for rank in range(3)
+    ]
+    for rank in range(3):
+        own = checkpoint.load(f"of rank {rank}")
+        assert own["objects"] == [rank, "x"]
+        assert own["tensor"].tolist() == [rank, rank]
+    assert checkpoint.load("model")["first.weight"].numpy().tobytes() == saved[0].value["first.weight"].tobytes()
+    for world in (2, 4):
+        loaded = on(world, load, path=tmp_path)
+        assert [outcome.error for outcome in loaded] == [""] * world
+        assert all(shared(outcome.value) == shared(saved[0].value) for outcome in loaded)
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_rank_that_fails_commits_nothing(tmp_path):
+    """All ranks get the error, and the run is as it was; the next save finds no trace of it."""
+    outcomes = on(2, save, path=tmp_path, how="fail")
+    assert all("division by zero" in outcome.error for outcome in outcomes)
+    assert Store(tmp_path).checkpoints() == []
+    assert [outcome.error for outcome in on(2, save, path=tmp_path)] == ["", ""]
+    assert len(Store(tmp_path).checkpoints()) == 1
