@@ -124,10 +124,10 @@ def test_a_rank_that_is_left_alone_says_who_is_missing():
         windows.arrive()
 
 
-def pace(seconds, points=400):
+def pace(seconds, points=400, **options):
     """Lengths of the windows when each safe point takes `seconds(point)`."""
     clock = Clock()
-    windows = one_rank(clock=clock)
+    windows = one_rank(clock=clock, **options)
     lengths = []
     for point in range(1, points):
         clock.now += seconds(point)
@@ -143,6 +143,7 @@ def test_windows_are_as_long_as_steps_allow():
     assert {1} == set(pace(lambda _: 0.2))
     assert 19 <= pace(lambda _: 0.005)[-1] <= 20
     assert MOST_POINTS == pace(lambda _: 0.0001)[-1]
+    assert {1} == set(pace(lambda _: 0.0001, most_points=1))
 
 
 def test_windows_grow_by_no_more_than_twice():

@@ -33,7 +33,7 @@ from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
 from .vars import Vars
 from .weights import StartFrom
-from .windows import Windows
+from .windows import MOST_POINTS, Windows
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ class Session:
             self.within = Within(options.path, self.stop, own_deadline=options.deadline is not None, rank=ranks.rank)
             said = {} if ranks.alone else facts(options, tracked, self.drilled)
         require_alike(ranks, said)
-        self.windows = None if ranks.alone else Windows(ranks)
+        most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill's kill is answered where it struck
+        self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
         self.around = ExitStack()  # what holds while the attempt lives
         self.store = Store(
             options.path,

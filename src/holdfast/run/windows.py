@@ -37,8 +37,10 @@ class Windows:
     if windows.leading: windows.say(...)   # rank 0 at an edge: what happens at the next one
     """
 
-    def __init__(self, ranks: Ranks, clock: Callable[[], float] = time.monotonic) -> None:
-        self._ranks, self._words, self._clock = ranks, ranks.beside("windows"), clock
+    def __init__(
+        self, ranks: Ranks, clock: Callable[[], float] = time.monotonic, *, most_points: int = MOST_POINTS
+    ) -> None:
+        self._ranks, self._words, self._clock, self._most = ranks, ranks.beside("windows"), clock, most_points
         self.point, self._last_edge, self._edge, self._edges = 0, 0, 1, 0
         self._said = NOTHING
         self._began_at, self._began_s, self._point_s = 0, clock(), WINDOW_S
@@ -87,7 +89,7 @@ class Windows:
     def _next_points(self) -> int:
         """As many as pass in a window's time, but not many more than last time: one quick step says little."""
         wanted = int(WINDOW_S / max(self._point_s, 1e-9))
-        return max(1, min(wanted, 2 * self._said.points, MOST_POINTS))
+        return max(1, min(wanted, 2 * self._said.points, self._most))
 
     def _announce(self, order: Order) -> None:
         self._words.announce("window", msgspec.msgpack.encode(order))
