@@ -5,8 +5,11 @@ from collections import Counter
 from itertools import chain, product
 
 import pytest
+from click.testing import CliRunner
+from safetensors.torch import load_file
 
 from holdfast import Store
+from holdfast.cli import commands
 from rank_training import EPOCHS, LENGTH, differing, trained
 
 pytestmark = [pytest.mark.slow, pytest.mark.ranks]
@@ -90,9 +93,14 @@ def test_the_world_may_change_as_often_as_it_likes(tmp_path):
     assert once(seen) == Counter(product(range(EPOCHS), range(LENGTH)))
 
 
-def test_a_divided_checkpoint_reads_as_a_whole_one(begun):
-    """One process that knows nothing of ranks loads what four wrote: every tensor whole."""
+def test_a_divided_checkpoint_reads_as_a_whole_one(begun, tmp_path):
+    """One process that knows nothing of ranks loads, verifies and exports what four wrote: every tensor whole."""
     path, ranks = begun("fsdp", 4)
     state = Store(path).load(placeholders=True)
+    target = tmp_path / "model.safetensors"
+    assert CliRunner().invoke(commands, ["verify", str(path)]).exit_code == 0
+    assert CliRunner().invoke(commands, ["export", str(path), "-o", str(target)]).exit_code == 0
+    exported = load_file(target)
+    assert exported.keys() == ranks[0]["state"]["model"].keys()
     for name, value in ranks[0]["state"]["model"].items():
-        assert state["model"][name].numpy().tobytes() == value.tobytes()
+        assert state["model"][name].numpy().tobytes() == exported[name].numpy().tobytes() == value.tobytes()
