@@ -12,8 +12,6 @@ from holdfast import Every, Run, journal
 from holdfast.board import Board, events
 from toy import Cut, Toy, launch, new_run, script
 
-EventAccumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
-
 
 @pytest.fixture(autouse=True)
 def _no_syncs(monkeypatch):
@@ -23,6 +21,8 @@ def _no_syncs(monkeypatch):
 
 def shown(directory):
     """What TensorBoard's reader makes of it: {tag: [(step, value)]}."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     found = EventAccumulator(str(directory), size_guidance={"scalars": 0})
     found.Reload()
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in sorted(found.Tags()["scalars"])}
@@ -219,8 +219,8 @@ def test_the_bytes_are_tensorboards():
         assert int.from_bytes(record[8:12], "little") == masked_crc32c(record[:8])
         assert int.from_bytes(record[-4:], "little") == masked_crc32c(record[12:-4])
     data = b"".join(ours)
-    reaches = [events.reach(data[:size]) for size in (0, len(ours[0]), len(data) - 1, len(data))]
-    assert reaches == [(0, None), (len(ours[0]), 0), (len(data) - len(ours[2]), 300), (len(data), 2**40)]
+    steps = [events.last_step(data[:size]) for size in (0, len(ours[0]), len(data) - 1, len(data))]
+    assert steps == [None, 0, 300, 2**40]
 
 
 KILLED = """

@@ -11,6 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader
 
+from holdfast import Every, Run
 from holdfast.data import Seeded
 from holdfast.errors import Mismatch, UsageError
 from holdfast.torch.samplers import InterruptibleSampler
@@ -188,3 +189,23 @@ def test_an_epoch_begun_on_other_shards_does_not_go_on(digits):
     before.reset_progress()
     after.load_state_dict(before.state_dict())
     assert (after.epoch, after.position) == (3, 0)
+
+
+def test_nor_does_it_under_a_run(digits, tmp_path):
+    """Although each rank holds as many as before, these are others."""
+
+    def train(world, cut=None):
+        dataset = DistributedShardedDataset(digits, 0, world, 0.25, sample_load_transform=image_tensor)
+        loader = DataLoader(dataset, 4, sampler=InterruptibleSampler(dataset))
+        with Run(tmp_path / "run", {}, every=Every(steps=1), background=False, take_over=True) as run:
+            for _ in run.epochs(2):
+                for number, _ in enumerate(run.batches(loader)):
+                    if number == cut:
+                        raise KeyboardInterrupt
+        return run.step
+
+    with pytest.raises(KeyboardInterrupt):
+        train(2, 2)
+    with pytest.raises(Mismatch, match=r"shards was \[0, 2, 16\], is \[0, 3, 16\]"):
+        train(3)
+    assert train(2) == 8

@@ -96,16 +96,13 @@ class Board:
 
 
 def _first_step(logs: Sequence[journal.Log], files: Sequence[Path]) -> int:
-    """The step from which the board is to be written anew; what a power loss has left of a record goes."""
+    """The step from which the board is to be written anew."""
     for file in reversed(files):
-        data = file.read_bytes()
-        reached = events.reach(data)
-        if reached.size_bytes < len(data):
-            disk.truncate(file, reached.size_bytes)  # TensorBoard would stumble over it, and read no other file
-        if reached.step is not None:  # of that step, lines may be missing
+        reached = events.last_step(file.read_bytes())
+        if reached is not None:  # of that step, lines may be missing
             shown = int(file.name.split(".")[-1])
             later = [log.restored[0] for log in logs if log.attempt > shown and log.restored is not None]
-            return min([reached.step, *later])
+            return min([reached, *later])
     return 0
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import NamedTuple
 
 _WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY, _SESSION_LOG = b"\x09", b"\x10", b"\x1a", b"\x2a", b"\x3a"
 _VALUE, _TAG, _SIMPLE_VALUE = b"\x0a", b"\x0a", b"\x15"
@@ -35,14 +34,9 @@ def scalars(time: float, step: int, values: Mapping[str, float]) -> bytes:
     return _record(_event(time, step) + _SUMMARY + _sized(found))
 
 
-class Reach(NamedTuple):
-    size_bytes: int  # of the whole records at the beginning
-    step: int | None  # of the last of them
-
-
-def reach(data: bytes) -> Reach:
-    """How far a file goes: what is torn, or was never written, ends it."""
-    found, at = Reach(0, None), 0
+def last_step(data: bytes) -> int | None:
+    """The step of the last whole record; what is torn, or was never written, ends a file. None: there is none."""
+    at, found = 0, None
     while at + _HEAD_BYTES <= len(data):
         size, checksum = struct.unpack_from("<QI", data, at)
         first = at + _HEAD_BYTES
@@ -51,7 +45,7 @@ def reach(data: bytes) -> Reach:
             break
         if data[first : first + 1] != _WALL_TIME or data[first + 9 : first + 10] != _STEP:
             break
-        found = Reach(at, _number(data, first + 10))
+        found = _number(data, first + 10)
     return found
 
 
