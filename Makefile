@@ -53,7 +53,7 @@ bench: $(BENCH)/.ready  ## every table into benchmarks/results, and the picture;
 	for table in save restore steps frozen leaves; do \
 	    $(MEASURE)/$$table.py $(if $(SIZES),--sizes $(SIZES)) --rounds $(ROUNDS) --out $(RESULTS) || exit 1; \
 	done
-	$(MEASURE)/figures.py --out $(RESULTS) shuffle scale
+	$(MEASURE)/figures.py --out $(RESULTS) shuffle scale ranks
 	$(MEASURE)/targets.py --out $(RESULTS)
 	$(MEASURE)/picture.py --out $(RESULTS) --picture $(PICTURE)
 

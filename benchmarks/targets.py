@@ -72,6 +72,8 @@ SINGLES = [
     Single("`holdfast --help` over bare Python, ms", 80, "scale", "help_s", scale=1e3),
     Single("resume at sample 10^9 of 10^10, ms", 1, "shuffle", "first 1,000 indices at 10^9 of 10^10"),
     Single("its memory, MiB", 1, "shuffle", "the same, memory"),
+    Single("4096 ranks, replicated: planning and merge, s", 3, "ranks", "replicated, 4096 ranks: planning and merge"),
+    Single("4096 ranks, divided: planning and merge, s", 3, "ranks", "divided, 4096 ranks: planning and merge"),
     Single("indices per second then, millions", 10, "shuffle", "Shuffle.walk", at_least=True, scale=1e-6),
 ]
 

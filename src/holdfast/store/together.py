@@ -11,6 +11,7 @@ import errno
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,13 +120,7 @@ class Together:
             look()
             return msgspec.msgpack.encode(looked[0].answer(sheet))
 
-        def decide(words: list[bytes]) -> bytes:
-            answers = [msgspec.msgpack.decode(word, type=Answer) for word in words]
-            require_tiled(sheet, answers, looked[0].pieces)
-            require_space(sum(each.size_bytes for each in answers) + looked[0].whole_bytes)
-            return msgspec.msgpack.encode(union(sheet, answers))
-
-        word = self.collect("plan", answer, decide)
+        word = self.collect("plan", answer, lambda words: decided(words, looked[0], require_space))
         return looked[0].plan(sheet, set(msgspec.msgpack.decode(word, type=list[str])), self.ranks)
 
     def write(
@@ -283,6 +278,40 @@ class Mine:
         )
 
 
+def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], None]) -> bytes:
+    """On rank 0, what is to be known for a plan: the keys of its leaves that some rank lacks, or has otherwise.
+
+    Raises:
+        UsageError: the ranks do not hold pieces of the same leaves.
+    """
+    answers = [(msgspec.msgpack.decode(word, type=Answer), ranks) for word, ranks in Counter(words).items()]
+    require_tiled(mine, answers)
+    require_space(sum(ranks * answer.size_bytes for answer, ranks in answers) + mine.whole_bytes)
+    places = {place for answer, _ in answers for place in answer.differing}
+    return msgspec.msgpack.encode([key for place, key in enumerate(mine.sheet.whole) if place in places])
+
+
+def require_tiled(mine: Mine, answers: Sequence[tuple[Answer, int]]) -> None:
+    """
+    Raises:
+        UsageError: the pieces of a leaf, all ranks' together, are not as much as the whole.
+    """
+    volumes = [0] * len(mine.sheet.divided)
+    further: dict[str, tuple[int, int]] = {}
+    for answer, ranks in answers:
+        volumes = [before + ranks * volume for before, volume in zip(volumes, answer.volumes, strict=True)]
+        for key, (volume, total) in answer.further.items():
+            further[key] = further.get(key, (0, total))[0] + ranks * volume, total
+    found = dict(zip(mine.sheet.divided, volumes, strict=True))
+    wrong = [key for key, volume in found.items() if volume != _total(mine.pieces[key])]
+    wrong += [key for key, (volume, total) in further.items() if volume != total]
+    if wrong:
+        raise UsageError(
+            f"leaf {wrong[0]!r} ({len(wrong)} such) is divided among ranks, and their pieces do not make it whole: every "
+            "rank must save the same model"
+        )
+
+
 def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
     """The keys, in their order, of the `rank`th of `world` parts, which are about as long as each other."""
     total, sent, found = sum(sizes.values()), 0, []
@@ -292,35 +321,6 @@ def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
         if (min(world - 1, middle * world // (2 * total)) if total else 0) == rank:
             found.append(key)
     return found
-
-
-def union(sheet: Sheet, answers: Sequence[Answer]) -> list[str]:
-    """Keys of rank 0's that some rank lacks, or has otherwise."""
-    places: set[int] = set()
-    for answer in answers:
-        places.update(answer.differing)
-    return [key for place, key in enumerate(sheet.whole) if place in places]
-
-
-def require_tiled(sheet: Sheet, answers: Sequence[Answer], pieces: Mapping[str, Block]) -> None:
-    """
-    Raises:
-        UsageError: the pieces of a leaf, all ranks' together, are not as much as the whole.
-    """
-    volumes = [0] * len(sheet.divided)
-    further: dict[str, tuple[int, int]] = {}
-    for answer in answers:
-        volumes = [a + b for a, b in zip(volumes, answer.volumes, strict=True)]
-        for key, (volume, total) in answer.further.items():
-            further[key] = further.get(key, (0, total))[0] + volume, total
-    found = dict(zip(sheet.divided, volumes, strict=True))
-    wrong = [key for key, volume in found.items() if volume != _total(pieces[key])]
-    wrong += [key for key, (volume, total) in further.items() if volume != total]
-    if wrong:
-        raise UsageError(
-            f"leaf {wrong[0]!r} ({len(wrong)} such) is divided among ranks, and their pieces do not make it whole: every "
-            "rank must save the same model"
-        )
 
 
 def own_tree(
