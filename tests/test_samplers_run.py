@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from holdfast import Every, Last, Run
 from holdfast.data import Seeded
-from holdfast.errors import Mismatch
+from holdfast.errors import Mismatch, UsageError
 from holdfast.torch.samplers import (
     InterruptibleDistributedGroupedBatchSampler,
     InterruptibleDistributedSampler,
@@ -203,6 +203,8 @@ def test_a_loop_without_a_run_counts_again(tmp_path):
     """After a run the same sampler serves a plain loop, which advances it."""
     loader = DataLoader(DATA, **ours(1, 0, 13))
     train(tmp_path / "run", loader)
+    with pytest.raises(UsageError, match="epoch 1 is over"):
+        next(iter(loader))
     loader.sampler.set_epoch(7)
     for batch in loader:
         loader.sampler.advance(len(batch))

@@ -156,12 +156,12 @@ class Interruptible:
         Raises:
             UsageError: the epoch is over; the loop would see nothing, and not know why.
         """
-        self._counted = False
-        if self._advanced and not self.remaining:
+        if (self._advanced or self._counted) and not self.remaining:
             raise UsageError(
                 f"epoch {self.epoch} is over: begin the next one with set_epoch({self.epoch + 1}), or go through epochs"
                 " with sampler.in_epoch(epoch)"
             )
+        self._counted = False
 
 
 def _midway(position: Any, length: int) -> bool:

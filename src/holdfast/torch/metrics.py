@@ -166,10 +166,15 @@ class MetricsTracker:
 
 
 def _packed(sums: Sums, names: Mapping[str, bool], device: torch.device, *, news: bool) -> Tensor:
-    """Three numbers for each name, and at the end whether there are others."""
-    numbers = [part for name in names for each in [sums.get(name, Sum(mean=False))] for part in _parts(each)]
+    """Three numbers for each name, and at the end whether there are others. One copy to the device for all of them."""
+    numbers = [part for name in names for part in _parts(sums.get(name, Sum(mean=False)))]
     exact = torch.float32 if device.type == "mps" else torch.float64
-    return torch.stack([torch.as_tensor(number, dtype=exact).to(device) for number in [*numbers, float(news)]])
+    known = [0.0 if isinstance(number, Tensor) else number for number in numbers]
+    packed = torch.tensor([*known, float(news)], dtype=exact).to(device)
+    for place, number in enumerate(numbers):
+        if isinstance(number, Tensor):
+            packed[place] = number
+    return packed
 
 
 def _parts(each: Sum) -> tuple[Any, Any, float]:
