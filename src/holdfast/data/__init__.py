@@ -3,6 +3,7 @@
 * Seeded(dataset, seed): what `__getitem__` draws depends on (seed, epoch, index) and on nothing else
 * Sampler(dataset, seed): a shuffling sampler that resumes anywhere at once
 * Shuffle(length, seed, epoch): the order itself, a permutation that can be entered at any place
+* holdfast.torch.samplers: samplers for many ranks, in the order of torch's own
 """
 
 from .order import Shuffle
