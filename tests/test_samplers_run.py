@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from holdfast import Every, Last, Run
 from holdfast.data import Seeded
+from holdfast.data.feed import feed_for
 from holdfast.errors import Mismatch, UsageError
 from holdfast.torch.samplers import (
     InterruptibleDistributedGroupedBatchSampler,
@@ -251,3 +252,12 @@ def test_a_subclass_that_iterates_in_its_own_way_is_replayed(tmp_path):
     assert first + train(tmp_path / "cut", loader(), take_over=True) == whole
     plain = train(tmp_path / "plain", DataLoader(DATA, 4, sampler=InterruptibleSampler(DATA, seed=3)))
     assert whole != plain
+
+
+def test_a_place_that_one_rank_counted_is_no_place_of_all():
+    """As a sampler that is drawn again has it, and as earlier versions had it for torch's: refused, whatever is accepted."""
+    position = {"epoch": 0, "batches": 2, "samples": 6, "digest": "0" * 32}
+    with pytest.raises(Mismatch, match="its place among all ranks is not known"):
+        feed_for(DataLoader(DATA, **torchs(2, 0, 3)), 1).open(0, position)
+    alone = feed_for(DataLoader(DATA, **torchs(1, 0, 3)), 1)
+    assert len(list(alone.open(0, position))) == 7

@@ -67,6 +67,11 @@ class OrderPlan:
         self._name = name
 
     def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+        if "digest" in at and self._order.world > 1:
+            raise Mismatch(
+                f"{at['batches']} batches into epoch {epoch} this sampler was drawn again, which counts one rank's samples;"
+                " its place among all ranks is not known: end the epoch with the version or the sampler that began it"
+            )
         self._order.seek(epoch, at["samples"])
         return self._steps(epoch, at["batches"], at["samples"])
 
