@@ -25,10 +25,11 @@ from holdfast.ranks import Ranks
 from holdfast.state import tree
 from holdfast.store import format, parts
 from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.division import Mine, Plan, decided
 from holdfast.store.format import MANIFEST, File, Leaf, Manifest, PartEntry
 from holdfast.store.parts import Part
 from holdfast.store.shards import Staged
-from holdfast.store.together import Mine, Plan, Seal, decided
+from holdfast.store.together import Seal
 
 T = TypeVar("T")
 Kind = Callable[[int, int], Staged]
@@ -115,10 +116,11 @@ class Save:
         self.said("sheet", [b""] * self.world, lambda _: encoded(sheet))
         answer = self.timed("each", lambda: encoded(mine[-1].answer(sheet)))
         answers = [encoded(mine[0].answer(sheet)), *[answer] * (self.world - 1)]
-        differing = msgspec.msgpack.decode(
-            self.said("plan", answers, lambda words: decided(words, mine[0], lambda _: None)), type=list[str]
+        differing, _ = msgspec.msgpack.decode(
+            self.said("plan", answers, lambda words: decided(words, mine[0], lambda _: None)),
+            type=tuple[list[str], list[str]],
         )
-        plans = [each.plan(sheet, set(differing), ranks) for each, ranks in zip(mine, self.ranks, strict=False)]
+        plans = [each.plan(sheet, set(differing), set(), ranks) for each, ranks in zip(mine, self.ranks, strict=False)]
         seals = [self.sealed(rank, plan) for rank, plan in enumerate(plans[:-1])]
         seals.append(self.timed("each", lambda: self.sealed(played - 1, plans[-1])))
         seals += [self.like(seals[-1], rank) for rank in range(played, self.world)]

@@ -1,23 +1,18 @@
-"""Together: one checkpoint that all ranks write. They agree on who writes what; rank 0 commits when all of it is durable.
+"""Together: one checkpoint that all ranks write. Rank 0 commits when all of it is durable.
 
-What every rank has alike is found by its digests, written once, and divided among them. What a rank has in a way of its
-own it writes itself, and so every piece of a divided leaf. Rank 0 never reads what the others wrote: the manifest names a
-part of each, with its digest, and that costs no more than there are ranks.
+Rank 0 never reads what the others wrote: the manifest names a part of each, with its digest, and that costs no more than
+there are ranks.
 """
 
 from __future__ import annotations
 
 import errno
-import math
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
-import xxhash
 
 from .. import disk
 from ..errors import StoreError, UsageError
@@ -25,31 +20,12 @@ from ..ranks import Ranks
 from ..state.codec import Block
 from . import format, parts, shards
 from .attempt import JOIN_S, Attempt, is_checkpoint, join
+from .division import Mine, Plan, Sheet, decided, spares
 from .format import File, Leaf, PartEntry
-from .lineage import digests_of
-from .parts import AS_RANK_0, Part, own_key, top
+from .parts import Part
 from .shards import Abandoned, Shard, Staged
 
 _KNOWN = (Abandoned,)  # told besides our own errors
-_ELSEWHERE = {"device"}  # attributes of a leaf that may differ where the leaf is the same
-_PLACES = {"of", "at", "spare"}  # attributes of a piece
-
-
-class Sheet(msgspec.Struct, frozen=True, array_like=True):
-    """What rank 0 tells of its state; 16 bytes for each leaf."""
-
-    whole: dict[str, bytes]  # of what is not divided: facts and bytes
-    divided: dict[str, bytes]  # of what is: facts
-    tree: list[tuple[str | None, bytes]]  # its top-level members; None: it is none of a mapping
-
-
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """In what a rank's state is not as rank 0's."""
-
-    differing: list[int]  # places in the sheet of what is whole
-    volumes: list[int]  # of its pieces, in the order of the sheet
-    further: dict[str, tuple[int, int]]  # pieces of leaves that rank 0 lacks: volume, and that of the whole
-    size_bytes: int  # that it is to write, besides what all have alike
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
@@ -57,16 +33,6 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 
     entry: PartEntry
     file: File
-
-
-class Plan(NamedTuple):
-    """What one rank writes."""
-
-    blocks: dict[str, Block]
-    keys: dict[str, str]  # of its blocks: what they are called in the part
-    digests: Mapping[str, str]  # of its blocks' bytes, but for pieces; they must not change until they are written
-    tree: list[Any]
-    first: str | None
 
 
 class Together:
@@ -121,7 +87,14 @@ class Together:
             return msgspec.msgpack.encode(looked[0].answer(sheet))
 
         word = self.collect("plan", answer, lambda words: decided(words, looked[0], require_space))
-        return looked[0].plan(sheet, set(msgspec.msgpack.decode(word, type=list[str])), self.ranks)
+        differing, doubtful = msgspec.msgpack.decode(word, type=tuple[list[str], list[str]])
+        spare = self._spare(looked[0], doubtful) if doubtful else set()
+        return looked[0].plan(sheet, set(differing), spare, self.ranks)
+
+    def _spare(self, mine: Mine, doubtful: Sequence[str]) -> set[str]:
+        """Which of these pieces a rank before this one writes: a mesh of some ranks may not know of its neighbours."""
+        word = self.collect("pieces", lambda: msgspec.msgpack.encode(mine.places(doubtful)), spares)
+        return set(msgspec.msgpack.decode(word, type=list[list[str]])[self.ranks.rank])
 
     def write(
         self,
@@ -205,158 +178,6 @@ def appear(checkpoint: Path) -> None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(checkpoint))
         os.listdir(checkpoint.parent)  # makes them look again
         time.sleep(0.05)
-
-
-class Mine:
-    """One rank's state, and what makes it comparable."""
-
-    def __init__(self, staged: Staged) -> None:
-        self.tree = staged.tree
-        self.blocks = staged.leaves
-        self.pieces = {key: block for key, block in self.blocks.items() if "of" in block.attrs}
-        whole = {key: block for key, block in self.blocks.items() if key not in self.pieces}
-        self.digests = dict(zip(whole, digests_of([block.data for block in whole.values()]), strict=True))
-        self.sheet = Sheet(
-            {key: _mark(whole[key], found) for key, found in self.digests.items()},
-            {key: _mark(block) for key, block in self.pieces.items()},
-            _members(staged.tree),
-        )
-
-    def answer(self, sheet: Sheet) -> Answer:
-        """In what this is not as `sheet` says.
-
-        Raises:
-            UsageError: a leaf is divided here and whole there, or the whole is another one.
-        """
-        for key, mark in self.sheet.divided.items():
-            if key in sheet.whole or sheet.divided.get(key, mark) != mark:
-                raise UsageError(f"leaf {key!r} is divided among ranks, and rank 0 has another one under that key")
-        for key in sheet.divided.keys() & self.sheet.whole.keys():
-            raise UsageError(f"leaf {key!r} is whole on this rank, and divided among others on rank 0")
-        mine = self.sheet.whole
-        differing = [place for place, (key, mark) in enumerate(sheet.whole.items()) if mine.get(key) != mark]
-        own = [key for key, mark in mine.items() if sheet.whole.get(key) != mark]
-        written = [*own, *self._written_pieces()]
-        return Answer(
-            differing,
-            [self._volume(key) for key in sheet.divided],
-            {key: (self._volume(key), _total(block)) for key, block in self.pieces.items() if key not in sheet.divided},
-            sum(self.blocks[key].data.nbytes for key in written) + 512 * len(written),
-        )
-
-    def _written_pieces(self) -> list[str]:
-        """Not another rank's, too; not empty, unless the whole is."""
-        return [
-            key
-            for key, block in self.pieces.items()
-            if not block.attrs.get("spare") and (block.data.nbytes or not _total(block))
-        ]
-
-    def _volume(self, key: str) -> int:
-        block = self.pieces.get(key)
-        return 0 if block is None or block.attrs.get("spare") else math.prod(block.shape)
-
-    @property
-    def whole_bytes(self) -> int:
-        """Of what is not divided; on rank 0 that is written, whoever writes it."""
-        return sum(self.blocks[key].data.nbytes + 512 for key in self.digests)
-
-    def plan(self, sheet: Sheet, differing: set[str], ranks: Ranks) -> Plan:
-        """What this rank writes, when `differing` are those leaves of rank 0's that some rank lacks, or has otherwise."""
-        rank = ranks.rank
-        common = {key: self.blocks[key].data.nbytes for key in sheet.whole if key not in differing}
-        mine = share(common, rank, ranks.world)
-        keys = {key: key for key in mine}
-        if rank == 0:
-            keys |= {key: key for key in self.digests if key in differing}
-        else:
-            keys |= {key: own_key(rank, key) for key, mark in self.sheet.whole.items() if sheet.whole.get(key) != mark}
-        keys |= {key: own_key(rank, key) for key in self._written_pieces()}
-        blocks = {key: block for key, block in self.blocks.items() if key in keys}
-        return Plan(
-            blocks, keys, self.digests, own_tree(self.tree, self.sheet.tree, sheet.tree), min(mine, default=None)
-        )
-
-
-def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], None]) -> bytes:
-    """On rank 0, what is to be known for a plan: the keys of its leaves that some rank lacks, or has otherwise.
-
-    Raises:
-        UsageError: the ranks do not hold pieces of the same leaves.
-    """
-    answers = [(msgspec.msgpack.decode(word, type=Answer), ranks) for word, ranks in Counter(words).items()]
-    require_tiled(mine, answers)
-    require_space(sum(ranks * answer.size_bytes for answer, ranks in answers) + mine.whole_bytes)
-    places = {place for answer, _ in answers for place in answer.differing}
-    return msgspec.msgpack.encode([key for place, key in enumerate(mine.sheet.whole) if place in places])
-
-
-def require_tiled(mine: Mine, answers: Sequence[tuple[Answer, int]]) -> None:
-    """
-    Raises:
-        UsageError: the pieces of a leaf, all ranks' together, are not as much as the whole.
-    """
-    volumes = [0] * len(mine.sheet.divided)
-    further: dict[str, tuple[int, int]] = {}
-    for answer, ranks in answers:
-        volumes = [before + ranks * volume for before, volume in zip(volumes, answer.volumes, strict=True)]
-        for key, (volume, total) in answer.further.items():
-            further[key] = further.get(key, (0, total))[0] + ranks * volume, total
-    found = dict(zip(mine.sheet.divided, volumes, strict=True))
-    wrong = [key for key, volume in found.items() if volume != _total(mine.pieces[key])]
-    wrong += [key for key, (volume, total) in further.items() if volume != total]
-    if wrong:
-        raise UsageError(
-            f"leaf {wrong[0]!r} ({len(wrong)} such) is divided among ranks, and their pieces do not make it whole: every "
-            "rank must save the same model"
-        )
-
-
-def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
-    """The keys, in their order, of the `rank`th of `world` parts, which are about as long as each other."""
-    total, sent, found = sum(sizes.values()), 0, []
-    for key in sorted(sizes):
-        middle = 2 * sent + sizes[key]
-        sent += sizes[key]
-        if (min(world - 1, middle * world // (2 * total)) if total else 0) == rank:
-            found.append(key)
-    return found
-
-
-def own_tree(
-    tree: Any, mine: Sequence[tuple[str | None, bytes]], first: Sequence[tuple[str | None, bytes]]
-) -> list[Any]:
-    """What a part says of the tree: nothing where it is as rank 0's; else it, with what is as there only named."""
-    if list(mine) == list(first):
-        return []
-    members, known = top(tree), dict(first)
-    if members is None:
-        return [tree]
-    marks = dict(mine)
-    return [{"dict": {key: {AS_RANK_0: 0} if known.get(key) == marks[key] else node for key, node in members.items()}}]
-
-
-def _members(tree: Any) -> list[tuple[str | None, bytes]]:
-    members = top(tree)
-    if members is None:
-        return [(None, _digest(format.json_bytes(tree)))]
-    return [(key, _digest(format.json_bytes(node))) for key, node in members.items()]
-
-
-def _mark(block: Block, digest: str = "") -> bytes:
-    """Equal for leaves that are the same: a piece's place is not asked."""
-    ignored = _ELSEWHERE if "of" not in block.attrs else _ELSEWHERE | (_PLACES - {"of"})
-    attrs = sorted((name, value) for name, value in block.attrs.items() if name not in ignored)
-    shape = () if "of" in block.attrs else tuple(block.shape)
-    return _digest(format.json_bytes([block.kind, block.dtype, shape, attrs, digest]))
-
-
-def _digest(data: bytes) -> bytes:
-    return xxhash.xxh3_128_digest(data)
-
-
-def _total(block: Block) -> int:
-    return math.prod(block.attrs["of"])
 
 
 def foreseen(leaves: Mapping[str, Block], wrote: Collection[str], rank: int) -> list[Shard]:

@@ -1,0 +1,237 @@
+"""Division: who of several ranks writes what of a state that they save together. Pure, but for digests of the leaves.
+
+What every rank has alike is found by digests, written once, and divided among them by bytes. What a rank has in a way of
+its own it writes itself, and so its piece of a divided leaf.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import xxhash
+
+from ..errors import UsageError
+from ..ranks import Ranks
+from ..state.codec import Block
+from . import format
+from .boxes import Box, is_tiled
+from .lineage import digests_of
+from .parts import AS_RANK_0, own_key, top
+from .shards import Staged
+
+_ELSEWHERE = {"device"}  # attributes of a leaf that may differ where the leaf is the same
+_PLACES = {"of", "at", "spare"}  # attributes of a piece
+
+
+class Sheet(msgspec.Struct, frozen=True, array_like=True):
+    """What rank 0 tells of its state; 16 bytes for each leaf."""
+
+    whole: dict[str, bytes]  # of what is not divided: facts and bytes
+    divided: dict[str, bytes]  # of what is: facts
+    tree: list[tuple[str | None, bytes]]  # its top-level members; None: it is none of a mapping
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """In what a rank's state is not as rank 0's."""
+
+    differing: list[int]  # places in the sheet of what is whole
+    volumes: list[int]  # of its pieces, in the order of the sheet
+    further: dict[str, tuple[int, int]]  # pieces of leaves that rank 0 lacks: volume, and that of the whole
+    size_bytes: int  # that it is to write, besides what all have alike
+
+
+class Plan(NamedTuple):
+    """What one rank writes."""
+
+    blocks: dict[str, Block]
+    keys: dict[str, str]  # of its blocks: what they are called in the part
+    digests: Mapping[str, str]  # of its blocks' bytes, but for pieces; they must not change until they are written
+    tree: list[Any]
+    first: str | None
+
+
+class Mine:
+    """One rank's state, and what makes it comparable."""
+
+    def __init__(self, staged: Staged) -> None:
+        self.tree = staged.tree
+        self.blocks = staged.leaves
+        self.pieces = {key: block for key, block in self.blocks.items() if "of" in block.attrs}
+        whole = {key: block for key, block in self.blocks.items() if key not in self.pieces}
+        self.digests = dict(zip(whole, digests_of([block.data for block in whole.values()]), strict=True))
+        self.sheet = Sheet(
+            {key: _mark(whole[key], found) for key, found in self.digests.items()},
+            {key: _mark(block) for key, block in self.pieces.items()},
+            _members(staged.tree),
+        )
+
+    def answer(self, sheet: Sheet) -> Answer:
+        """In what this is not as `sheet` says.
+
+        Raises:
+            UsageError: a leaf is divided here and whole there, or the whole is another one.
+        """
+        for key, mark in self.sheet.divided.items():
+            if key in sheet.whole or sheet.divided.get(key, mark) != mark:
+                raise UsageError(f"leaf {key!r} is divided among ranks, and rank 0 has another one under that key")
+        for key in sheet.divided.keys() & self.sheet.whole.keys():
+            raise UsageError(f"leaf {key!r} is whole on this rank, and divided among others on rank 0")
+        mine = self.sheet.whole
+        differing = [place for place, (key, mark) in enumerate(sheet.whole.items()) if mine.get(key) != mark]
+        own = [key for key, mark in mine.items() if sheet.whole.get(key) != mark]
+        written = [*own, *self._written_pieces()]
+        return Answer(
+            differing,
+            [self._volume(key) for key in sheet.divided],
+            {key: (self._volume(key), _total(block)) for key, block in self.pieces.items() if key not in sheet.divided},
+            sum(self.blocks[key].data.nbytes for key in written) + 512 * len(written),
+        )
+
+    def places(self, keys: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[int]]]:
+        """Of its pieces of these leaves: the shape of the whole, and where they lie in it."""
+        found = [(key, self.pieces[key]) for key in self._written_pieces() if key in set(keys)]
+        return {key: (block.attrs["of"], block.attrs["at"], list(block.shape)) for key, block in found}
+
+    def _written_pieces(self) -> list[str]:
+        """Not another rank's, too; not empty, unless the whole is."""
+        return [
+            key
+            for key, block in self.pieces.items()
+            if not block.attrs.get("spare") and (block.data.nbytes or not _total(block))
+        ]
+
+    def _volume(self, key: str) -> int:
+        block = self.pieces.get(key)
+        return 0 if block is None or block.attrs.get("spare") else math.prod(block.shape)
+
+    @property
+    def whole_bytes(self) -> int:
+        """Of what is not divided; on rank 0 that is written, whoever writes it."""
+        return sum(self.blocks[key].data.nbytes + 512 for key in self.digests)
+
+    def plan(self, sheet: Sheet, differing: set[str], spare: set[str], ranks: Ranks) -> Plan:
+        """What this rank writes, when `differing` are those leaves of rank 0's that some rank lacks, or has otherwise, and
+        its pieces of the leaves `spare` another writes.
+        """
+        rank = ranks.rank
+        common = {key: self.blocks[key].data.nbytes for key in sheet.whole if key not in differing}
+        mine = share(common, rank, ranks.world)
+        keys = {key: key for key in mine}
+        if rank == 0:
+            keys |= {key: key for key in self.digests if key in differing}
+        else:
+            keys |= {key: own_key(rank, key) for key, mark in self.sheet.whole.items() if sheet.whole.get(key) != mark}
+        keys |= {key: own_key(rank, key) for key in self._written_pieces() if key not in spare}
+        blocks = {key: block for key, block in self.blocks.items() if key in keys}
+        return Plan(
+            blocks, keys, self.digests, own_tree(self.tree, self.sheet.tree, sheet.tree), min(mine, default=None)
+        )
+
+
+def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], None]) -> bytes:
+    """On rank 0, what is to be known for a plan: the keys of its leaves that some rank lacks, or has otherwise; and of
+    those of which there are more pieces than the whole has room for.
+
+    Raises:
+        UsageError: the ranks do not hold pieces of the same leaves.
+    """
+    answers = [(msgspec.msgpack.decode(word, type=Answer), ranks) for word, ranks in Counter(words).items()]
+    doubtful = require_covered(mine, answers)
+    require_space(sum(ranks * answer.size_bytes for answer, ranks in answers) + mine.whole_bytes)
+    places = {place for answer, _ in answers for place in answer.differing}
+    return msgspec.msgpack.encode(([key for place, key in enumerate(mine.sheet.whole) if place in places], doubtful))
+
+
+def require_covered(mine: Mine, answers: Sequence[tuple[Answer, int]]) -> list[str]:
+    """Keys of the leaves whose pieces, all ranks' together, are more than the whole: some are several ranks'.
+
+    Raises:
+        UsageError: those of a leaf are less than the whole.
+    """
+    volumes = [0] * len(mine.sheet.divided)
+    further: dict[str, tuple[int, int]] = {}
+    for answer, ranks in answers:
+        volumes = [before + ranks * volume for before, volume in zip(volumes, answer.volumes, strict=True)]
+        for key, (volume, total) in answer.further.items():
+            further[key] = further.get(key, (0, total))[0] + ranks * volume, total
+    found = {key: (volume, _total(mine.pieces[key])) for key, volume in zip(mine.sheet.divided, volumes, strict=True)}
+    _require([key for key, (volume, total) in (found | further).items() if volume < total])
+    return [key for key, (volume, total) in (found | further).items() if volume > total]
+
+
+def spares(words: Sequence[bytes]) -> bytes:
+    """On rank 0, for each rank the keys of those of its pieces that a rank before it has, too.
+
+    Raises:
+        UsageError: what is left of the pieces of a leaf does not make it whole.
+    """
+    kept: dict[str, tuple[tuple[int, ...], set[Box]]] = {}
+    spare: list[list[str]] = []
+    for word in words:
+        spare.append([])
+        for key, (of, at, shape) in msgspec.msgpack.decode(word, type=dict[str, tuple[Any, Any, Any]]).items():
+            boxes, box = kept.setdefault(key, (tuple(of), set()))[1], Box(tuple(at), tuple(shape))
+            if box in boxes:
+                spare[-1].append(key)
+            boxes.add(box)
+    _require([key for key, (of, boxes) in kept.items() if not is_tiled(of, sorted(boxes))])
+    return msgspec.msgpack.encode(spare)
+
+
+def _require(wrong: Sequence[str]) -> None:
+    if wrong:
+        raise UsageError(
+            f"leaf {wrong[0]!r} ({len(wrong)} such) is divided among ranks, and their pieces do not make it whole: every "
+            "rank must save the same model"
+        )
+
+
+def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
+    """The keys, in their order, of the `rank`th of `world` parts, which are about as long as each other."""
+    total, sent, found = sum(sizes.values()), 0, []
+    for key in sorted(sizes):
+        middle = 2 * sent + sizes[key]
+        sent += sizes[key]
+        if (min(world - 1, middle * world // (2 * total)) if total else 0) == rank:
+            found.append(key)
+    return found
+
+
+def own_tree(
+    tree: Any, mine: Sequence[tuple[str | None, bytes]], first: Sequence[tuple[str | None, bytes]]
+) -> list[Any]:
+    """What a part says of the tree: nothing where it is as rank 0's; else it, with what is as there only named."""
+    if list(mine) == list(first):
+        return []
+    members, known = top(tree), dict(first)
+    if members is None:
+        return [tree]
+    marks = dict(mine)
+    return [{"dict": {key: {AS_RANK_0: 0} if known.get(key) == marks[key] else node for key, node in members.items()}}]
+
+
+def _members(tree: Any) -> list[tuple[str | None, bytes]]:
+    members = top(tree)
+    if members is None:
+        return [(None, _digest(format.json_bytes(tree)))]
+    return [(key, _digest(format.json_bytes(node))) for key, node in members.items()]
+
+
+def _mark(block: Block, digest: str = "") -> bytes:
+    """Equal for leaves that are the same: a piece's place is not asked."""
+    ignored = _ELSEWHERE if "of" not in block.attrs else _ELSEWHERE | (_PLACES - {"of"})
+    attrs = sorted((name, value) for name, value in block.attrs.items() if name not in ignored)
+    shape = () if "of" in block.attrs else tuple(block.shape)
+    return _digest(format.json_bytes([block.kind, block.dtype, shape, attrs, digest]))
+
+
+def _digest(data: bytes) -> bytes:
+    return xxhash.xxh3_128_digest(data)
+
+
+def _total(block: Block) -> int:
+    return math.prod(block.attrs["of"])
