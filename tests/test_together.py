@@ -157,6 +157,18 @@ def test_pieces_may_be_boxes_and_have_copies(tmp_path):
     assert all("spare" not in leaf.attrs for leaf in checkpoint.manifest.leaves.values())
 
 
+def test_a_piece_that_several_ranks_have_is_written_by_the_first(tmp_path):
+    """Where a mesh is a part of a larger one, its tensors do not know that its neighbours hold the same."""
+    array, late = np.arange(10.0), np.arange(6.0)
+    pieces = [Divided(array, (0,), (6,)), Divided(array, (6,), (4,))]
+    states = [{"w": piece, "b": 1} for piece in (*pieces, *pieces)]
+    for rank, at in ((1, 0), (2, 0), (3, 3)):
+        states[rank]["late"] = Divided(late, (at,), (3,))
+    checkpoint = agree(tmp_path, states)
+    assert ["@0/w", "@1/late", "@1/w", "@3/late"] == sorted(checkpoint.manifest.leaves)
+    assert checkpoint.as_rank(3).handles()["w"].own is None
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0)])
 def test_a_divided_leaf_may_be_empty(tmp_path, shape):
     """It has no bytes, and comes back."""
