@@ -7,7 +7,10 @@ import numpy as np
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -50,9 +53,19 @@ def wrapped(kind, model):
         return model
     if kind == "ddp":
         return DistributedDataParallel(model, bucket_cap_mb=0.002)
+    options = {}
+    if kind == "replicas":  # two of two pieces each
+        options["mesh"] = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "shard"))
+    if kind == "tensors":  # each layer's rows are divided, and each part of these once more
+        mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+        by_rows = {name: ColwiseParallel(output_layouts=Replicate()) for name in ("first", "middle")}
+        parallelize_module(model, mesh["tp"], by_rows)
+        options["mesh"] = mesh["dp"]
+    if kind == "mixed":
+        options["mp_policy"] = MixedPrecisionPolicy(reduce_dtype=torch.float64)
     for part in (model.first, model.middle, model.last):
-        fully_shard(part)
-    return fully_shard(model)
+        fully_shard(part, **options)
+    return fully_shard(model, **options)
 
 
 def whole(tree):
@@ -72,11 +85,12 @@ def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, backgr
         Reducers.warm = lambda *_: []
     os.fsync = lambda descriptor: None  # no power is lost here
     world = dist.get_world_size()
+    shares = (world // 2, rank // 2) if kind == "tensors" else (world, rank)  # two ranks work on one batch
     torch.manual_seed(seed)  # what the restore replaces
     model = wrapped(kind, Net())
-    torch.manual_seed(100 + rank)
+    torch.manual_seed(100 + shares[1])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    loader = DataLoader(Numbered(), batch or 12 // world, sampler=DistributedSampler(Numbered(), seed=3))
+    loader = DataLoader(Numbered(), batch or 12 // shares[0], sampler=DistributedSampler(Numbered(), *shares, seed=3))
     seen, done = [], 0
     options = {"every": Every(steps=1), "keep": Last(2), "background": background, "seed": 1}
     try:
