@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faults import door, failing
-from holdfast import Last, journal
+from holdfast import Last, disk, journal
 from holdfast.errors import HoldfastError, NoSpace, RanksError, StoreError, Superseded, UsageError
+from holdfast.pages import Distant
+from holdfast.state import codec
+from holdfast.state.numpy_leaves import _Scattered
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
 from holdfast.store import boxes, together
@@ -239,6 +242,26 @@ def test_only_tiles_are_tiled(data):
     assert not boxes.is_tiled(shape, [moved, *full[1:]])
 
 
+def test_a_piece_that_two_ranks_have_is_written_once(tmp_path):
+    """Also where neither says so: meshes of some of the ranks do not know of each other."""
+    array = np.arange(40.0).reshape(8, 5)
+    first, second = rows(array, [3])
+    checkpoint = agree(tmp_path, [{"w": first}, {"w": second}, {"w": first}, {"w": second}])
+    assert ["@0/w", "@1/w"] == sorted(checkpoint.manifest.leaves)
+
+
+def test_a_divided_leaf_is_read_into_memory_of_any_order(tmp_path):
+    """Also where the target is no stretch of the host's memory: as a tensor on a device, or an array in Fortran order."""
+    array = np.arange(60, dtype=np.int32).reshape(10, 6)
+    columns = [Divided(array, (0, at), (10, 3)) for at in (0, 3)]
+    agree(tmp_path, [{"rows": row, "columns": column} for row, column in zip(rows(array, [4]), columns, strict=True)])
+    handles = Store(tmp_path).latest().handles()
+    targets = {name: np.zeros((10, 6), np.int32, order="F") for name in handles}
+    wanted = [(handles[name], Distant(_Scattered(target), target.nbytes)) for name, target in targets.items()]
+    codec.read_all(wanted)
+    assert all(np.array_equal(array, target) for target in targets.values())
+
+
 # -- what fails --------------------------------------------------------------------------------------------------------
 
 
@@ -298,6 +321,23 @@ def test_a_disk_that_fails_on_one_rank_fails_the_save_on_all(tmp_path, rank, cod
         if not reached:
             break
     assert refused >= 8
+
+
+def test_ranks_whose_shares_do_not_fit_together_write_nothing(tmp_path, monkeypatch):
+    """What all of them need is asked for at once: NoSpace on each, before the first byte."""
+    states = [state(rank, 100_000) for rank in range(3)]
+    need = sum(array.nbytes for array in states[0]["model"].values())
+    monkeypatch.setattr(disk, "free_bytes", lambda _: need)
+    outcomes = saved(tmp_path, states)
+    assert [NoSpace] * 3 == [type(each) for each in outcomes]
+    assert "nothing was written" in str(outcomes[2])
+
+
+def test_a_state_that_one_rank_cannot_save_is_refused_on_all(tmp_path):
+    """With its place, and at once."""
+    outcomes = everywhere(3, lambda ranks: Store(tmp_path, ranks=ranks).save({"a": 1 if ranks.rank else print}, step=1))
+    assert [UsageError] * 3 == [type(each) for each in outcomes]
+    assert 'rank 0: cannot save state["a"]' in str(outcomes[2])
 
 
 @pytest.mark.parametrize("phase", ["before_each", "before_last"])

@@ -36,7 +36,7 @@ class Known(NamedTuple):
     def size_bytes(self) -> int:
         """Of its newest checkpoint; 0 when there is none that can be read."""
         try:
-            return locate(self.run).select(None).manifest.size_bytes
+            return locate(self.run).select(None).size_bytes
         except (StoreError, OSError):
             return 0
 
@@ -87,7 +87,7 @@ def _checkpoints(known: Known) -> Iterator[Check]:
         yield warning("checkpoints", "none was committed yet", "ask again after the first")
         return
     try:
-        manifest = found[-1].manifest
+        manifest = found[-1].head
         yield ok("checkpoints", f"{len(found)}, the newest of step {manifest.step}")
     except StoreError as error:
         yield problem("checkpoints", str(error), f"holdfast verify {known.run}")

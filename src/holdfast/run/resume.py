@@ -186,7 +186,7 @@ def go_back(store: Store, step: int) -> list[str]:
     """Move everything newer than `step` aside, so that the run goes on from there; their names."""
     target = store[step]
     require_sound(target)
-    newer = [c for c in store.checkpoints() if c.manifest.name.order > target.manifest.name.order]
+    newer = [c for c in store.checkpoints() if c.head.name.order > target.head.name.order]
     for checkpoint in newer:
         set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
     store.claim().record("went_back", step=target.step, phase=target.phase, names=[c.path.name for c in newer])

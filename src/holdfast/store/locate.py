@@ -51,7 +51,9 @@ class Place(NamedTuple):
 
         def look() -> Checkpoint:
             chosen = self._choose(step)
-            _ = chosen.manifest
+            _ = (
+                chosen.tree
+            )  # which is in the manifest itself; of several ranks, their parts are read as they are asked for
             return chosen
 
         return again(look)
@@ -187,7 +189,7 @@ def again(look: Callable[[], T]) -> T:
 def _names(checkpoint: Checkpoint, *, single: bool) -> tuple[int | str, ...]:
     name = parse_name(checkpoint.path.name)
     if single or name is None:  # a copy may bear any name
-        name = checkpoint.manifest.name
+        name = checkpoint.head.name
     return name.step, str(name)
 
 
