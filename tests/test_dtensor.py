@@ -17,6 +17,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import holdfast
 from holdfast import Store
 from holdfast.errors import UsageError
 from holdfast.state import tree
@@ -261,3 +262,60 @@ def test_a_module_with_hooks_of_its_own_gets_dtensors():
         live.restore(model, whole)
         for name, parameter in model.named_parameters():
             assert torch.equal(pieces.local(parameter), pieces.local(pieces.divided_like(parameter, whole[name])))
+
+
+def test_weights_alone_are_read_into_pieces(tmp_path):
+    """`load_into` a divided model from one process's checkpoint, and into a whole model from pieces."""
+    model, _ = trained()
+    Store(tmp_path / "plain").save({"model": live.capture(model)}, step=1)
+    for _ in each_rank((4,)):
+        twin = parallel(trained(1)[0], *MESHES["4"])
+        holdfast.load_into(twin, tmp_path / "plain")
+        for name, parameter in twin.named_parameters():
+            assert torch.equal(
+                pieces.local(parameter), pieces.local(pieces.divided_like(parameter, model.get_parameter(name)))
+            )
+    saved(tmp_path / "pieces", lambda _: {"model": live.capture(parallel(trained()[0], *MESHES["4"]))}, (4,))
+    whole = trained(1)[0]
+    holdfast.load_into(whole, tmp_path / "pieces")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), whole.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+        lambda parameters: torch.optim.Adam(parameters, 0.1, amsgrad=True, foreach=True),
+        lambda parameters: torch.optim.AdamW(parameters, 0.1, fused=True),
+        lambda parameters: torch.optim.Adagrad(parameters, 0.1),
+        lambda parameters: torch.optim.NAdam(parameters, 0.1),
+    ],
+)
+def test_a_fresh_optimizer_gets_moments_of_the_kind_that_torch_makes(make, tmp_path):
+    """DTensors where torch has DTensors, plain tensors where it has these; a first step of its own would give the same."""
+
+    def stepped(seed):
+        model = parallel(nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 4)), *MESHES["2"])
+        optimizer = make(model.parameters())
+        torch.manual_seed(seed)
+        for parameter in model.parameters():
+            parameter.grad = divided(torch.randn(parameter.shape), (2,), parameter.placements)
+        optimizer.step()
+        return model, optimizer
+
+    def state(_):
+        return {"optimizer": live.capture(stepped(3)[1])}
+
+    checkpoint = saved(tmp_path, state, (2,))
+    for rank in each_rank((2,)):
+        model, expected = stepped(3)
+        fresh = make(model.parameters())
+        live.restore(fresh, checkpoint.as_rank(rank).handles("optimizer"))
+        for parameter in model.parameters():
+            assert fresh.state[parameter].keys() == expected.state[parameter].keys()
+            for key, there in expected.state[parameter].items():
+                here = fresh.state[parameter][key]
+                assert type(here) is type(there)
+                if isinstance(there, torch.Tensor):
+                    assert (here.dtype, here.shape) == (there.dtype, there.shape)
+                    assert torch.equal(pieces.local(here), pieces.local(there))
