@@ -13,6 +13,7 @@ import torch
 from torch import distributed, nn
 
 from holdfast import Every, Last, Run
+from holdfast.store import attempt
 
 
 def train(path, model, name="model", steps=8, before=lambda run, step: None, **options):
@@ -60,6 +61,7 @@ def cases(rank, place):
 def main(place):
     torch.set_num_threads(1)
     os.fsync = lambda descriptor: None
+    attempt.JOIN_S = 0.5
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
     own = place / f"of-{rank}"

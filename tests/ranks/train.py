@@ -15,24 +15,18 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast import Best, Every, Last, Run, disk
+from holdfast import Every, Last, Run, disk
 from holdfast.run import saving
 
 DEFAULTS = {
     "steps": 20,
     "every": {"steps": 5},
-    "best": False,
     "background": True,
-    "alone": [],  # ranks that do not take part in the gradients: they only drift
-    "async": False,  # gradients are not synchronised: ranks drift apart
-    "naps": {},  # "rank:step" -> seconds
+    "async": False,  # gradients are not summed: nothing but Holdfast keeps the ranks together
+    "step_s": 0.0,
+    "lags": {},  # "rank:step" -> by how many steps the other is to be ahead before this one goes on
     "signals": {},  # "rank:step" -> name
     "kills": {},  # "rank" -> where: "step:7", "save", "commit", "restore"
-    "width": 8,
-    "late": [],  # ranks whose path is another
-    "step_s": 0.0,
-    "fail": {},  # "rank:step" -> message
-    "asks": {},  # "step" -> ranks that call run.save()
 }
 
 
@@ -48,10 +42,11 @@ class Noisy(nn.Module):
         super().__init__()
         self.last = nn.Linear(width, 1)
         self.norm = nn.BatchNorm1d(width)
+        self.middle = nn.Linear(width, width)  # large enough to be copied beside the loop
         self.first = nn.Linear(4, width)
 
     def forward(self, x):
-        x = nn.functional.dropout(self.norm(self.first(x)).relu(), 0.2, self.training)
+        x = self.middle(nn.functional.dropout(self.norm(self.first(x)).relu(), 0.2, self.training))
         return self.last(x)
 
 
@@ -69,20 +64,17 @@ def main(asked):
         with notes.open("a") as file:
             file.write(json.dumps(facts) + "\n")
 
-    prepare(rank, mine, note)
+    prepare(mine, note)
     torch.manual_seed(1)
-    model = Noisy(asked["width"] + (rank if "model" in asked.get("odd", ()) else 0))
+    model = Noisy(100)
     torch.manual_seed(100 + rank)
     random.seed(100 + rank)
     together = model if asked["async"] else DistributedDataParallel(model, bucket_cap_mb=0.0001)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-    path = asked["path"] + (f"-{rank}" if "path" in asked.get("odd", ()) else "")
-    keep = (
-        Last(1000) | Best("val", max) if asked["best"] else Last(1000 + (rank if "keep" in asked.get("odd", ()) else 0))
-    )
+    state = {"model": model, "optimizer": optimizer}
+    options = {"every": Every(**asked["every"]), "keep": Last(1000), "background": asked["background"]}
     try:
-        with Run(path, {"model": model, "optimizer": optimizer}, every=Every(**asked["every"]), keep=keep,
-                 background=asked["background"]) as run:  # fmt: skip
+        with Run(asked["path"], state, **options) as run:
             note(resumed=run.step)
             for step in run.steps(asked["steps"]):
                 x = torch.randn(6, 4) + random.random()
@@ -93,21 +85,29 @@ def main(asked):
                 run.log(loss=loss.item())
                 kill(f"step:{step}", mine)
                 here = f"{rank}:{step}"
-                time.sleep(asked["naps"].get(here, asked["step_s"]))
+                time.sleep(asked["step_s"])
+                note(step=step, at=time.time())
+                if here in asked["lags"]:
+                    wait_for(
+                        notes.with_name(notes.name.replace(f"-{rank}.", f"-{1 - rank}.")), step + asked["lags"][here]
+                    )
                 if here in asked["signals"]:
                     os.kill(os.getpid(), getattr(signal, "SIG" + asked["signals"][here]))
-                if here in asked["fail"]:
-                    raise ValueError(asked["fail"][here])
-                if rank in asked["asks"].get(str(step), ()):
-                    run.save()
         digest = sum(value.double().sum().item() for value in model.state_dict().values())
         note(finished=run.step, digest=digest.hex(), luck=[random.random().hex(), torch.rand(()).item().hex()])
     except BaseException as error:
-        note(error=type(error).__name__, text=str(error), step=run.step if "run" in locals() else None)
+        note(error=type(error).__name__, text=str(error))
         raise
 
 
-def prepare(rank, mine, note):
+def wait_for(notes, step):
+    """Return when the other rank has come to that step."""
+    until = time.monotonic() + 30
+    while f'"step": {step},' not in notes.read_text() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def prepare(mine, note):
     """Notes each save's step, and kills at places that are inside of Holdfast."""
     save = saving.save
 

@@ -109,7 +109,8 @@ def _lead(session: Session, windows: Windows) -> None:
     if heard is not None:
         stop.hear(heard)
     land = session.flight is not None and session.writer.done
-    windows.say(stop=stop_wanted(session, windows.ahead_s) or "", save=_is_time(session), land=land)
+    save = _is_time(session) and (session.flight is None or land)  # else all would wait for the slowest rank
+    windows.say(stop=stop_wanted(session, windows.ahead_s) or "", save=save, land=land)
 
 
 def save(

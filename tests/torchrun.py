@@ -1,0 +1,63 @@
+"""Scripts under torchrun, as processes of their own; what each rank notes is a file of JSON lines."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+SCRIPTS = Path(__file__).parent / "ranks"
+TIMEOUT_S = 100
+
+
+class Ended(NamedTuple):
+    code: int
+    err: str
+
+
+def torchrun(world, script, *words, **environment):
+    """Returns when all of it is over, which is the test that nobody hangs."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    return ended(begin([*launcher, str(SCRIPTS / script), *map(str, words)], **environment))
+
+
+def begin(words, **environment):
+    return subprocess.Popen(
+        [sys.executable, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def ended(process):
+    try:
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        return Ended(process.returncode, err)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def by_hand(world, script, *words, **environment):
+    """The ranks themselves, without a launcher that would end them all when one dies."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    return [
+        begin([str(SCRIPTS / script), *map(str, words)], **place, RANK=str(rank), **environment)
+        for rank in range(world)
+    ]
+
+
+def notes(place, attempt, rank):
+    """What a rank has noted in an attempt; nothing when it did not come to it."""
+    path = place / f"{attempt}-{rank}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
