@@ -164,3 +164,24 @@ def test_a_kind_that_is_known_is_told_as_such():
         return mine.collect("save", lambda: bytes(1 // mine.rank), known=(ZeroDivisionError,))
 
     assert [ZeroDivisionError] * 2 == [type(each) for each in everywhere(2, work)]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_an_error_keeps_its_cause(world):
+    """Told to all, it is raised as it was."""
+
+    def work(mine):
+        def fail():
+            try:
+                raise OSError("EIO")
+            except OSError as error:
+                raise NoSpace("full") from error
+
+        if mine.rank == world - 1:
+            with mine.together("save"):
+                fail()
+        else:
+            mine.report("save")
+
+    found = everywhere(world, work)[-1]
+    assert (NoSpace, OSError) == (type(found), type(found.__cause__))

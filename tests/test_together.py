@@ -3,6 +3,7 @@
 import errno
 import itertools
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -272,18 +273,29 @@ def attempted(root, world, fault_on, act, **options):
         store = Store(root, ranks=ranks, **options)
         found = [put(store, state(ranks.rank, 50, step=1), 1)]
         try:
-            if ranks.rank == fault_on:
-                with door(act):
-                    found.append(put(store, state(ranks.rank, 50, step=2), 2))
-            else:
+            with door(act) if ranks.rank == fault_on else nullcontext():
                 found.append(put(store, state(ranks.rank, 50, step=2), 2))
         except Exception as error:
             found.append(error)
+        ranks.agree("looking")
+        if ranks.rank == 0:
+            all_whole(root, world, [1], [2], [1, 2])
+        ranks.agree("looked")
         found.append(put(store, state(ranks.rank, 50, step=3), 3))
         store.close()
         return found
 
     return everywhere(world, work)
+
+
+def all_whole(root, world, *allowed):
+    """What is there is whole for every rank."""
+    checkpoints = Store(root).checkpoints()
+    assert [checkpoint.step for checkpoint in checkpoints] in allowed
+    for checkpoint in checkpoints:
+        assert not list(checkpoint.problems())
+        for rank in range(world):
+            assert same(state(rank, 50, step=checkpoint.step), read(checkpoint, rank))
 
 
 def once(nth, code, reached):
@@ -300,27 +312,60 @@ def once(nth, code, reached):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, NoSpace), (errno.EIO, StoreError)])
+@pytest.mark.parametrize("keep", [1, 2])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_disk_that_fails_on_one_rank_fails_the_save_on_all(tmp_path, rank, code, kind):
-    """Whichever change is refused: the same kind of error everywhere, the store as it was, and the next save succeeds."""
+def test_a_disk_that_fails_on_one_rank_fails_the_save_on_all(tmp_path, rank, keep, code, kind):
+    """Whichever change is refused: the same kind of error everywhere, the store as it was or with the new checkpoint, and
+    the next save succeeds; also while an old one is pruned.
+    """
     refused = 0
     for nth in range(200):
         root = tmp_path / str(nth)
         reached: list[int] = []
-        outcomes = attempted(root, 3, rank, once(nth, code, reached), keep=Last(2))
+        outcomes = attempted(root, 3, rank, once(nth, code, reached), keep=Last(keep))
         assert not failed(outcomes)
         kinds = {type(found[1]) for found in outcomes}
         assert kinds in ({kind}, {Checkpoint})
         refused += kinds == {kind}
-        names = [checkpoint.step for checkpoint in Store(root).checkpoints()]
-        assert names in ([1, 3], [2, 3], [1, 2, 3])
-        for checkpoint in Store(root).checkpoints():
-            for each in range(3):
-                assert same(state(each, 50, step=checkpoint.step), read(checkpoint, each))
+        all_whole(root, 3, *([[3]] if keep == 1 else [[1, 3], [2, 3]]))
         assert not list((root / "attempts").glob("*/step-*"))
         if not reached:
             break
     assert refused >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_successor_at_any_change_of_a_rank_fences_all(tmp_path, rank):
+    """Each rank is superseded, or its save was over; nothing of them changes what the successor found."""
+    superseded = 0
+    for nth in range(200):
+        root, found = tmp_path / str(nth), []
+        outcomes = everywhere(3, lambda ranks: _fenced(root, ranks, rank, nth, found))  # noqa: B023
+        if not found:
+            break
+        kinds = {type(outcome) for outcome in outcomes}
+        assert kinds <= {Superseded, Checkpoint}
+        assert {Superseded} == kinds or [1, 2] == found[0] or [2] == found[0]
+        superseded += {Superseded} == kinds
+        all_whole(root, 3, found[0])
+        assert ["attempt-2.jsonl"] == [path.name for path in (root / "attempts/2").iterdir()]
+    assert superseded >= 8
+
+
+def _fenced(root, ranks, rank, nth, found):
+    seen = itertools.count()
+
+    def act(call, perform):
+        if next(seen) == nth:
+            attempts.claim(root, take_over=True)
+            found.append([checkpoint.step for checkpoint in Store(root).checkpoints()])
+        return perform()
+
+    store = Store(root, ranks=ranks, keep=Last(1))
+    put(store, state(ranks.rank, 50, step=1), 1)
+    with door(act) if ranks.rank == rank else nullcontext():
+        return put(store, state(ranks.rank, 50, step=2), 2)
 
 
 def test_ranks_whose_shares_do_not_fit_together_write_nothing(tmp_path, monkeypatch):

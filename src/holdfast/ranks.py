@@ -199,6 +199,9 @@ class Ranks:
         `known`: kinds that are told besides our own errors. Exits that are no errors (Ctrl-C, a stop) pass, and leave
         the others waiting.
         """
+        if self.alone:
+            yield
+            return
         failure = None
         try:
             yield
@@ -223,9 +226,9 @@ class Ranks:
 
     def lead(self, topic: str, work: Callable[[], bytes], known: Sequence[type[Exception]] = ()) -> bytes:
         """What `work` gives on rank 0, on every rank; what it raises there is raised on all. The others do not do it."""
-        if self.rank:
-            return self._verdict(topic, None, known)
-        return self._verdict(topic, _attempted(self.rank, work), known)
+        if self.alone:
+            return work()
+        return self._verdict(topic, None if self.rank else _attempted(0, work), known)
 
     def collect(
         self,
@@ -239,6 +242,8 @@ class Ranks:
         What fails on one rank, or in `then`, is raised on all: there as it is, elsewhere as its kind. One word of each
         rank's, and one to them.
         """
+        if self.alone:
+            return then([work()])
         mine = _attempted(self.rank, work)
         verdict: _Outcome | None = None
         try:
@@ -255,16 +260,13 @@ class Ranks:
         try:
             return self._verdict(topic, verdict, known)
         except Exception:
-            if mine.error is not None:
-                raise mine.error from None
-            raise
+            if mine.error is None:
+                raise
+        raise mine.error  # not in place of another one: what it came from stays its cause
 
     def _verdict(self, topic: str, mine: _Outcome | None, known: Sequence[type[Exception]]) -> bytes:
         """What rank 0 says came of it, on every rank."""
-        if mine is not None and self.alone:
-            word = b""
-        else:
-            word = self.announce(topic, b"" if mine is None else msgspec.msgpack.encode(mine.said))
+        word = self.announce(topic, b"" if mine is None else msgspec.msgpack.encode(mine.said))
         said = mine.said if mine is not None else msgspec.msgpack.decode(word, type=_Said)
         if mine is not None and mine.error is not None:
             raise mine.error
