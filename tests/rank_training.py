@@ -20,6 +20,7 @@ from rank_processes import everywhere
 from toy import Cut
 
 EPOCHS, LENGTH = 2, 48
+DDP = {"ddp": {}, "static": {"static_graph": True}, "views": {"gradient_as_bucket_view": True}, "inside": {}}
 
 
 class Net(nn.Module):
@@ -51,8 +52,8 @@ class Numbered:
 def wrapped(kind, model):
     if kind == "plain":
         return model
-    if kind == "ddp":
-        return DistributedDataParallel(model, bucket_cap_mb=0.002)
+    if kind in DDP:
+        return DistributedDataParallel(model, bucket_cap_mb=0.002, **DDP[kind])
     options = {}
     if kind == "replicas":  # two of two pieces each
         options["mesh"] = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "shard"))
@@ -94,7 +95,8 @@ def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, backgr
     seen, done = [], 0
     options = {"every": Every(steps=1), "keep": Last(2), "background": background, "seed": 1}
     try:
-        with Run(path, {"model": model, "optimizer": optimizer}, **options) as run:
+        tracked = model.module if kind == "inside" else model
+        with Run(path, {"model": tracked, "optimizer": optimizer}, **options) as run:
             began, restored = run.step, state(model, optimizer)
             for epoch in run.epochs(EPOCHS):
                 for numbers, x, y in run.batches(loader):

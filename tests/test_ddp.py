@@ -1,5 +1,7 @@
 """DDP and FSDP2 under a run, on real processes: what is resumed on as many ranks as before is what was never interrupted."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -8,8 +10,10 @@ from rank_training import differing, trained
 pytestmark = [pytest.mark.slow, pytest.mark.ranks]
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+FORMS = [("static", 3), ("views", 3), ("inside", 3)]  # settings of DDP's, and a script that tracks the model inside
+
+
+@pytest.mark.parametrize(("kind", "world"), [*product(["ddp", "fsdp"], [2, 3, 4]), *FORMS])
 def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(kind, world, tmp_path):
     """Cut in the middle of an epoch: weights, moments and each rank's own buffers end up as if nothing had been."""
     full = trained(world, kind, tmp_path / "full")
