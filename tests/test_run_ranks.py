@@ -6,11 +6,18 @@ import threading
 import time
 
 import pytest
+from torch import nn
 
 from holdfast import Best, Every, Last, Run, Store, disk
-from holdfast.errors import Mismatch, NoSpace, RanksError, Stopped, StoreError, UsageError
+from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, Stopped, StoreError, UsageError
+from holdfast.job import Job
 from holdfast.run import saving
 from holdfast.run import windows as room
+from holdfast.run.ranks import agreed, require_alike
+from holdfast.run.stop import Stop
+from holdfast.run.weights import StartFrom
+from holdfast.run.within import Within
+from rank_threads import everywhere
 from run_ranks import among_threads
 from toy import events
 
@@ -88,6 +95,7 @@ def saves(monkeypatch):
 # One state, one position -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("of", [0, 1])
 def test_what_one_rank_hears_stops_all_and_each_goes_on_as_it_was(tmp_path, among, saves, world, of):
@@ -101,6 +109,7 @@ def test_what_one_rank_hears_stops_all_and_each_goes_on_as_it_was(tmp_path, amon
     assert [alone(rank, 300) for rank in range(world)] == among(world, lambda rank: train(tmp_path, rank, steps=300))
 
 
+@pytest.mark.slow
 def test_saves_by_the_clock_are_those_of_rank_0(tmp_path, among, saves):
     """On the same steps everywhere, however far apart the ranks are."""
 
@@ -353,6 +362,7 @@ def test_a_state_that_one_rank_cannot_save_fails_on_all(tmp_path, among):
     assert [UsageError, UsageError] == [type(each) for each in found]
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_in_its_step_is_missed_in_time(tmp_path, among):
     """The others end with an error that names it; what was saved before is there."""
 
@@ -377,6 +387,86 @@ def test_a_rank_that_fails_is_not_waited_for(tmp_path, among):
 
     found = among(2, lambda rank: train(tmp_path, rank, before=before if rank else lambda _: None), timeout_s=60.0)
     assert "rank 1 has left with ValueError: of this rank alone" in str(found[0])
+
+
+def test_what_one_rank_alone_changes_before_the_loop_is_put_back_there(tmp_path, among):
+    """Nobody else need know of it."""
+    among(2, lambda rank: train(tmp_path, rank, steps=4))
+
+    def work(rank):
+        part = Part(rank)
+        with Run(tmp_path, {"part": part}) as run:
+            part.own += rank
+            for _ in run.steps(8):
+                part.learn()
+        return part.common, part.own
+
+    assert [alone(rank, 8) for rank in range(2)] == among(2, work)
+    assert [] == events(tmp_path, "put_back")  # it is another rank's than 0
+
+
+def test_weights_of_another_run_are_read_by_all(tmp_path, among):
+    """From the checkpoint that rank 0 has chosen."""
+
+    def first(rank):
+        with Run(tmp_path / "a", {"model": nn.Linear(2, 2)}) as run:
+            for _ in run.steps(2):
+                pass
+
+    def second(rank):
+        model = nn.Linear(2, 2)
+        with Run(tmp_path / "b", {"model": model}, start_from=StartFrom(tmp_path / "a")):
+            return model.weight.tolist()
+
+    among(1, first)
+    weights = Store(tmp_path / "a").load()["model"]["weight"].tolist()
+    assert [weights] * 3 == among(3, second)
+    (told,) = events(tmp_path / "b", "started_from")
+    assert str(tmp_path / "a" / "checkpoints" / "step-000000002") == told["source"]
+
+
+def test_of_many_ranks_some_odd_ones_are_named(among):
+    """The message is the same on every rank, and not longer than one can read."""
+    said = [{"keep": "Last(3)", "every": "x"} if rank < 2 else {"keep": f"Last({rank})"} for rank in range(12)]
+    found = everywhere(12, lambda mine: require_alike(mine, said[mine.rank]))
+    assert [UsageError] * 12 == [type(each) for each in found]
+    assert 1 == len(set(map(str, found)))
+    assert "rank 2: keep is Last(2), on rank 0 Last(3); every is nothing, on rank 0 x" in str(found[0])
+    assert "and 2 more ranks" in str(found[0])
+    assert [None] * 3 == everywhere(3, lambda mine: require_alike(mine, {"keep": "Last(3)"}))
+
+
+@pytest.mark.parametrize(
+    ("errors", "outcome"),
+    [
+        ([None, None, None], "done"),
+        ([None, Damaged("bits"), None], Damaged),
+        ([NotFound("gone"), Damaged("bits"), None], Damaged),
+        ([NotFound("gone"), None, NotFound("gone")], NotFound),
+        ([None, None, NotFound("gone")], StoreError),  # another rank sees it
+        ([Damaged("bits"), Mismatch("shape"), None], Mismatch),
+        ([Damaged("bits"), None, StoreError("EIO")], StoreError),
+    ],
+)
+def test_all_ranks_take_a_restore_to_have_ended_alike(errors, outcome):
+    """What speaks against the program, or its file system, goes before what speaks against the checkpoint."""
+
+    def work(rank):
+        if errors[rank] is not None:
+            raise errors[rank]
+        return "done"
+
+    found = everywhere(3, lambda mine: agreed(mine, "the restore", lambda: work(mine.rank)))
+    assert [outcome] * 3 == [each if each == "done" else type(each) for each in found]
+
+
+def test_only_rank_0_acts_for_the_job(tmp_path, monkeypatch):
+    """However a launcher has numbered its processes."""
+    here = Job("slurm", "7", 0)
+    monkeypatch.setattr("holdfast.run.within.job", lambda: here)
+    monkeypatch.setattr("holdfast.run.within.outermost.speaks", lambda _: True)
+    found = [Within(tmp_path, Stop(), own_deadline=True, rank=rank).job for rank in range(2)]
+    assert [here, None] == found
 
 
 # A drill -----------------------------------------------------------------------------------------------------------
