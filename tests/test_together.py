@@ -3,6 +3,7 @@
 import errno
 import itertools
 import json
+import threading
 from contextlib import nullcontext
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faults import door, failing
+from faults import Memory, door, failing, scratched
 from holdfast import Last, disk, journal
 from holdfast.errors import HoldfastError, NoSpace, RanksError, StoreError, Superseded, UsageError
 from holdfast.pages import Distant
@@ -351,6 +352,47 @@ def test_a_successor_at_any_change_of_a_rank_fences_all(tmp_path, rank):
         all_whole(root, 3, found[0])
         assert ["attempt-2.jsonl"] == [path.name for path in (root / "attempts/2").iterdir()]
     assert superseded >= 8
+
+
+@pytest.mark.slow
+def test_a_power_loss_anywhere_in_a_save_leaves_the_old_or_the_new():
+    """Before each change that any rank makes: nothing that was not synced, or any one of it, may be lost. When the save is
+    over, it is there.
+    """
+    turn, seen, pictures = threading.Lock(), set(), []
+
+    def look():
+        for _, picture in memory.states():
+            mark = picture.mark()
+            if mark not in seen:
+                seen.add(mark)
+                pictures.append(picture)
+
+    def act(call, perform):
+        with turn:
+            look()
+            return memory(call, perform)
+
+    def work(ranks):
+        store = Store(base / "run", ranks=ranks)
+        put(store, state(ranks.rank, 50, step=1), 1)
+        ranks.agree("saved")
+        if ranks.rank == 0:
+            memory.settle()
+        ranks.agree("settled")
+        with door(act):
+            return put(store, state(ranks.rank, 50, step=2), 2)
+
+    with scratched("together") as base:
+        memory = Memory(base)
+        assert not failed(everywhere(3, work))
+        pictures.append(memory.cord())
+        memory.close()
+    for picture in pictures:
+        with scratched("after") as after:
+            list(picture.build(after / "base"))
+            all_whole(after / "base/run", 3, [1, 2], *([] if picture is pictures[-1] else [[1]]))
+    assert len(pictures) > 40
 
 
 def _fenced(root, ranks, rank, nth, found):
