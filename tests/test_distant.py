@@ -22,7 +22,7 @@ from holdfast.run.tracked import digests
 from holdfast.state import codec, tree
 from holdfast.state.snapshot import Arena, Image, Snapshot
 from holdfast.store import format
-from holdfast.torch import leaves, staging, stored
+from holdfast.torch import items, leaves, staging, stored
 from test_codec import Kept
 from test_torch_leaves import assert_same_tensor, random_bits, raw
 
@@ -531,7 +531,7 @@ def cuda(request, monkeypatch):
             return wait
 
         return pages.Distant(
-            leaves._Items(tensor, later), tensor.nbytes, pin=lambda memory: staging.pin(memory, tensor.device)
+            items.Items(tensor, later), tensor.nbytes, pin=lambda memory: staging.pin(memory, tensor.device)
         )
 
     monkeypatch.setattr(leaves, "data", data)
@@ -645,7 +645,7 @@ def test_a_leaf_that_fails_in_the_middle_waits_for_its_first_parts():
             raise torch.OutOfMemoryError
         return lambda: asked.append("waited for")
 
-    data = pages.Distant(leaves._Items(laid("a window", tensor_of(torch.float32)), copied), 400)
+    data = pages.Distant(items.Items(laid("a window", tensor_of(torch.float32)), copied), 400)
     with pytest.raises(torch.OutOfMemoryError):
         data[4:].gather(memoryview(bytearray(396)))
     assert ["begun", "failed", "waited for"] == asked

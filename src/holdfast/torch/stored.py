@@ -13,7 +13,8 @@ import torch
 from ..errors import Mismatch
 from ..state.codec import StoredLeaf, decode_leaves, is_stored, read_all
 from . import pieces
-from .leaves import DTYPES, NAMES, Now, data, empty, memory
+from .items import Now, data, memory
+from .leaves import DTYPES, NAMES, empty
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 AROUND_BYTES = 16 << 20  # that exist twice while they come into memory that no file can be read into

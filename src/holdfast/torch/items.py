@@ -1,0 +1,122 @@
+"""Items: the bytes of one tensor in C order, where they lie, or gathered from wherever they lie piece by piece."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+from ..pages import PIECE_BYTES, Data, Distant, Wait, address, copy, settle, slabs
+from . import staging
+
+CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # torch can copy these in any layout
+
+
+class Now:
+    """What was under way on each device when a state was taken apart."""
+
+    def __init__(self) -> None:
+        self._moments: dict[torch.device, staging.Moment] = {}
+
+    def moment(self, device: torch.device) -> staging.Moment:
+        if device not in self._moments:
+            self._moments[device] = staging.Moment(device)
+        return self._moments[device]
+
+
+def data(tensor: torch.Tensor, now: Now) -> Data:
+    """The bytes of a tensor in C order: its own memory, distant where it is on a device or in another order."""
+    is_lazy = tensor.is_conj() or tensor.is_neg()
+    if not tensor.numel() or (tensor.is_cpu and tensor.is_contiguous() and not is_lazy):
+        return memory(tensor)
+    if not tensor.is_cuda:
+        return Distant(Items(tensor, _copied), tensor.nbytes)
+    device = tensor.device
+    return Distant(
+        Items(tensor, now.moment(device).copy), tensor.nbytes, pin=lambda memory: staging.pin(memory, device)
+    )
+
+
+class Items:
+    """The items of a tensor in C order, wherever they lie."""
+
+    def __init__(self, tensor: torch.Tensor, copied: Callable[[torch.Tensor, torch.Tensor], Wait | None]) -> None:
+        plain, self._copied = tensor.detach(), copied
+        is_lazy = plain.is_conj() or plain.is_neg()  # the numbers differ from what lies there
+        as_it_lies = plain.is_contiguous() and not is_lazy
+        if as_it_lies:
+            plain = plain.view(-1).view(torch.uint8)
+        elif is_lazy:
+            plain = plain.view(-1) if plain.dim() == 0 else plain
+        else:
+            plain = plain.view(CARRIERS.get(plain.element_size(), plain.dtype))
+        self._tensor, self.itemsize = plain, plain.element_size()
+        # a device puts them in order in memory of its own first: that of few at a time
+        self._most = sys.maxsize if plain.is_cpu or as_it_lies else PIECE_BYTES // self.itemsize
+
+    def gather(self, start: int, target: memoryview) -> Wait | None:
+        if address(target) % self.itemsize == 0:
+            return self._each(start, target, lambda slab, part: self._copied(part, slab))
+        for at, part, even in _even(target):
+            settle(self.gather(start + at, even))
+            copy(part, even)
+        return None
+
+    def scatter(self, start: int, source: memoryview) -> Wait | None:
+        if address(source) % self.itemsize == 0:
+            return self._each(start, source, self._copied)
+        for at, part, even in _even(source):
+            copy(even, part)
+            settle(self.scatter(start + at, even))
+        return None
+
+    def _each(
+        self, start: int, whole: memoryview, move: Callable[[torch.Tensor, torch.Tensor], Wait | None]
+    ) -> Wait | None:
+        """Let `move` see every part of the tensor beside that of `whole`; its last word, which holds for all."""
+        flat = torch.frombuffer(whole, dtype=self._tensor.dtype)
+        wait, at, place, end = None, 0, start // self.itemsize, start // self.itemsize + flat.numel()
+        try:
+            while place < end:
+                stop = min(end, place + self._most)
+                for slab in slabs(self._tensor, place, stop):
+                    wait = move(slab, flat[at : at + slab.numel()].view(slab.shape))
+                    at += slab.numel()
+                place = stop
+        except BaseException:  # the device is full: what is under way ends before its memory can go
+            settle(wait)
+            raise
+        return wait
+
+
+def _even(odd: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """Pieces of memory that begins where no item may, each with its place and with memory for it where one may."""
+    for at in range(0, odd.nbytes, PIECE_BYTES):
+        part = odd[at : at + PIECE_BYTES]
+        yield at, part, memory(torch.empty(part.nbytes, dtype=torch.uint8))
+
+
+def _copied(target: torch.Tensor, source: torch.Tensor) -> None:
+    target.copy_(source)
+
+
+def memory(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor: its own memory, writable, kept alive by the view."""
+    size = tensor.nbytes
+    return window(tensor.data_ptr(), size, tensor.untyped_storage()) if size else memoryview(bytearray())
+
+
+class _Memory(ctypes.Array[ctypes.c_ubyte]):
+    """From an address on; one type for every size, since ctypes would keep one for each."""
+
+    __slots__ = ("owner",)
+    _type_, _length_ = ctypes.c_ubyte, 1 << 46
+    owner: object
+
+
+def window(address: int, size: int, owner: object) -> memoryview:
+    whole = _Memory.from_address(address)
+    whole.owner = owner
+    return memoryview(whole).cast("B")[:size]
