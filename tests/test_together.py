@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from faults import Memory, door, failing, scratched
 from holdfast import Last, disk, journal
-from holdfast.errors import HoldfastError, NoSpace, RanksError, StoreError, Superseded, UsageError
+from holdfast.errors import NoSpace, RanksError, StoreError, Superseded, UsageError
 from holdfast.pages import Distant
 from holdfast.state import codec
 from holdfast.state.numpy_leaves import _Scattered
@@ -682,7 +682,36 @@ def test_from_the_second_save_on_a_snapshot_is_laid_out_as_its_files(tmp_path, m
     assert all(found)
 
 
-def test_errors_of_ours_are_all_told(tmp_path):
-    """None of the outcomes above is an error that no `except HoldfastError` catches."""
-    assert issubclass(RanksError, HoldfastError)
-    assert not failed(saved(tmp_path, [state(0), state(1)]))
+@pytest.mark.parametrize("whole_copy", [True, False])
+def test_a_save_begins_when_the_snapshot_is_copied(tmp_path, whole_copy):
+    """What is compared has to be there; a copy that is given up ends the save, on all ranks."""
+
+    def work(ranks):
+        store = Store(tmp_path, ranks=ranks)
+        staged = store.lay_out(state(ranks.rank), Arena())
+        copying = threading.Timer(0.2, staged.snapshot.copy if whole_copy else staged.snapshot.give_up)
+        copying.start()
+        try:
+            store.commit(staged, step=1)
+        finally:
+            copying.join()
+
+    outcomes = everywhere(2, work)
+    assert ([type(None)] if whole_copy else [Abandoned]) * 2 == [type(each) for each in outcomes]
+    for rank in range(2 if whole_copy else 0):
+        assert same(state(rank), read(Store(tmp_path).latest(), rank))
+
+
+def test_where_a_leaf_lived_makes_it_no_ranks_own(tmp_path):
+    """Each rank has a device of its own; the bytes and all else decide."""
+
+    def work(ranks):
+        store = Store(tmp_path, ranks=ranks)
+        staged = store.stage({"a": np.ones(5), "b": np.ones(5)})
+        for key, name in (("a", "device"), ("b", "order")):
+            block = staged.leaves[key]
+            staged.leaves[key] = block._replace(attrs={**block.attrs, name: f"cuda:{ranks.rank}"})
+        store.commit(staged, step=1)
+
+    assert not failed(everywhere(2, work))
+    assert ["@1/b", "a", "b"] == sorted(Store(tmp_path).latest().manifest.leaves)

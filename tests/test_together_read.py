@@ -114,7 +114,7 @@ def moved(part, name):
         leaf["shard"] = name if leaf["shard"] == old else leaf["shard"]
 
 
-LIES = {
+LIES_OF_ITS_OWN = {  # told by the part alone
     "a name that leaves the directory": lambda part: moved(part, "../../run.json"),
     "an absolute name": lambda part: moved(part, "/etc/passwd"),
     "a name that begins as it should and leaves": lambda part: moved(part, "rank-00001-/../../x"),
@@ -133,6 +133,9 @@ LIES = {
     "a place in other dimensions": lambda part: only(part["leaves"])["attrs"].update(at=[0, 2, 0]),
     "a whole too large to be": lambda part: only(part["leaves"])["attrs"].update(of=[2**40, 2**40]),
     "a piece under the key of a whole": lambda part: part["leaves"].update({"model/w": only(part["leaves"])}),
+    "a file besides": lambda part: part["files"].update({"notes.txt": {"size_bytes": 0, "digest": "0" * 32}}),
+}
+LIES = {  # told when it is read
     "pieces that overlap": lambda part: only(part["leaves"])["attrs"].update(at=[0, 1]),
     "pieces that leave a hole": lambda part: only(part["leaves"])["attrs"].update(at=[1, 2]),
     "a whole with holes": lambda part: only(part["leaves"])["attrs"].update(of=[40, 6]),
@@ -148,6 +151,31 @@ LIES = {
     "a tree with an unknown tag": lambda part: part.update(tree=[{"exec": "print(1)"}]),
     "rank 0's tree deep inside": lambda part: part.update(tree=[{"dict": {"x": [{"rank": 0}]}}]),
 }
+
+
+@pytest.mark.parametrize("lie", LIES_OF_ITS_OWN, ids=lambda lie: lie.replace(" ", "-"))
+def test_a_part_that_lies_of_itself_is_damage(path, lie):
+    """As soon as it is opened, whatever is asked for."""
+    forged(path, 1, LIES_OF_ITS_OWN[lie])
+    with pytest.raises(Damaged, match="rank-00001"):
+        _ = Checkpoint(path).as_rank(1).tree
+
+
+def test_two_ranks_that_claim_one_leaf_are_told(path):
+    """Nobody could say which is right."""
+    forged(path, 1, lambda part: part["leaves"].update({"model/mean": {**only(part["leaves"]), "attrs": {}}}))
+    with pytest.raises(Damaged, match="two ranks"):
+        _ = Checkpoint(path).manifest
+
+
+def test_a_part_that_is_not_the_manifests_is_not_read(path):
+    """Also where it is a part as well as any: of another checkpoint, or with a value changed."""
+    name = path / "rank-00001.json"
+    data = name.read_bytes()
+    assert b'"rank":1' in data
+    name.write_bytes(data.replace(b'"rank":1', b'"rank":7'))
+    with pytest.raises(Damaged, match="changed since commit"):
+        _ = Checkpoint(path).as_rank(1).tree
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.replace(" ", "-"))
