@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import RanksError
@@ -57,7 +57,6 @@ def walk(mine, points, wait, wish_at=None, decide=lambda windows: {}):
     lands=st.sets(st.integers(1, POINTS), max_size=20),
     wish=st.none() | st.tuples(st.integers(0, 3), st.integers(1, POINTS)),
 )
-@settings(max_examples=60)
 def test_all_ranks_do_the_same_at_the_same_safe_point(world, naps, saves, lands, wish):
     """Wherever each of them dawdles, and whoever wishes to stop."""
     slow = {(rank, point): nap_s for rank, point, nap_s in naps}
