@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import disk
 from ..state.codec import Block
 from . import format, parts, shards
 from .attempt import JOIN_S
 from .checkpoint import Checkpoint
-from .format import File, Leaf, PartEntry
+from .format import File, Leaf
 from .parts import Part, own_key
 from .shards import Staged
 from .store import Facts, Store
-from .together import Seal
+from .together import Seal, sealed
 
 
 class Gathered:
@@ -71,12 +70,7 @@ class Writing:
 
     def seal(self) -> Seal:
         """Say what was written; durable when this returns."""
-        data = parts.encode(Part(self._rank, self._files, self._leaves))
-        name = format.part_name(self._rank)
-        disk.write(self._partial / name, [data])
-        disk.sync_dir(self._partial)
-        size = sum(file.size_bytes for file in self._files.values())
-        return Seal(PartEntry(name, size, None), parts.entry(data))
+        return sealed(self._partial, Part(self._rank, self._files, self._leaves), None)
 
 
 def await_directory(path: Path) -> None:

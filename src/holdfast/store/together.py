@@ -110,12 +110,7 @@ class Together:
         def written() -> bytes:
             part = _written(self.partial, rank, plan, staged, before_each)
             before_last()
-            data = parts.encode(part)
-            disk.write(self.partial / format.part_name(rank), [data])
-            disk.sync_dir(self.partial)
-            size = sum(file.size_bytes for file in part.files.values())
-            entry = PartEntry(format.part_name(rank), size, plan.first)
-            return msgspec.msgpack.encode(Seal(entry, parts.entry(data)))
+            return msgspec.msgpack.encode(sealed(self.partial, part, plan.first))
 
         def committed(words: list[bytes]) -> bytes:
             commit([msgspec.msgpack.decode(word, type=Seal) for word in words])
@@ -185,6 +180,14 @@ def foreseen(leaves: Mapping[str, Block], wrote: Collection[str], rank: int) -> 
     mine = {key: block for key, block in leaves.items() if key in wrote}
     rest = {key: block for key, block in leaves.items() if key not in mine}
     return shards.layout(mine, prefix=parts.prefix(rank)) + shards.layout(rest)
+
+
+def sealed(partial: Path, part: Part, first: str | None) -> Seal:
+    """Write a rank's part beside its shards. When this returns, both are durable."""
+    data, name = parts.encode(part), format.part_name(part.rank)
+    disk.write(partial / name, [data])
+    disk.sync_dir(partial)
+    return Seal(PartEntry(name, sum(file.size_bytes for file in part.files.values()), first), parts.entry(data))
 
 
 def _written(path: Path, rank: int, plan: Plan, staged: Staged, before_each: Callable[[], None]) -> Part:
