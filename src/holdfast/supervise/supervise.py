@@ -27,7 +27,7 @@ from . import judge
 from .ear import Ear
 from .judge import Attempt, Next
 from .keep import LEFT, LEFT_WORD, LOOK_S, Kept, cut_short
-from .limits import LEAD_S, Time
+from .limits import LEAD_S, PATIENCE_S, Time
 from .output import fill_gaps
 from .place import Place, called, enter, name_of
 from .start import LISTENS_S, PERHAPS_S, ROUND_S, Start
@@ -42,6 +42,9 @@ CARRIED = {
     judge.LATE: "deadline",
     ENDING: "SIGTERM",
 }  # untold reasons to leave, for which the job is carried on: as what
+# What only torchrun reads: how long it lets its workers save (our patience is what counts), and that workers which it starts
+# again get a rendezvous of their own. Else gloo finds in it where the ranks were before. (torch 2.13, measured)
+TORCHRUN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(PATIENCE_S)), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 MEASURED_S = 30.0  # between two looks at how long the run's saves take
 LATE_SHARE = 0.02  # of the time left at its start by which a program may stop too early
 
@@ -123,7 +126,11 @@ class _Supervisor:
                 self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
                 if self.options.keeps:
                     self.kept = Kept(self.place.path, self.program)
-                self.environment = {**os.environ, **around.enter_context(outermost.announced(self.place.path))}
+                self.environment = {
+                    **TORCHRUN,
+                    **os.environ,
+                    **around.enter_context(outermost.announced(self.place.path)),
+                }
                 last = self._until_over()
                 return self._leave(last)
             except BaseException as error:

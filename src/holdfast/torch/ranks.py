@@ -10,6 +10,7 @@ from torch import distributed
 
 from ..errors import RanksError, UsageError
 from ..ranks import ALONE, Ranks
+from .meeting import meet
 from .world import is_grouped
 
 _serial = itertools.count(1)  # every rank makes the same runs, one after the other
@@ -21,9 +22,10 @@ def ranks(timeout_s: float) -> Ranks | None:
         return None
     if distributed.get_world_size() == 1:
         return ALONE
-    place = f"holdfast/{next(_serial)}"
-    channel = Channel(distributed.distributed_c10d._get_default_store(), place)  # noqa: SLF001  nobody else has it
-    return Ranks(distributed.get_rank(), distributed.get_world_size(), channel, timeout_s=timeout_s)
+    rank, world, place = distributed.get_rank(), distributed.get_world_size(), f"holdfast/{next(_serial)}"
+    store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  nobody else has it
+    name = meet(Channel(store, f"{place}/meeting"), rank, world, timeout_s)
+    return Ranks(rank, world, Channel(store, f"{place}/{name}"), timeout_s=timeout_s)
 
 
 class Channel:

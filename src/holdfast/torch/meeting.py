@@ -1,0 +1,90 @@
+"""Meeting: the ranks of one start find each other in a store that may still hold the words of an earlier start.
+
+torchrun may start its workers again at the rendezvous at which they have met before (torch 2.13, dynamic_rendezvous.py:
+the agent shares its store, and so does every restart). What was said there then must not be heard now.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+
+from ..errors import RanksError
+from ..ranks import Channel
+
+_SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.02
+
+
+def meet(channel: Channel, rank: int, world: int, timeout_s: float) -> str:
+    """A name that all of them, and nobody before, have for what they say from now on.
+
+    Rank 0 calls with a word of its own, and each of the others answers with it and one of its own; when rank 0 repeats
+    that, both know that the other is not of an earlier start.
+
+    Raises:
+        RanksError: one of them did not come in time.
+    """
+    mine = uuid.uuid4().hex
+    return _gather(channel, mine, world, timeout_s) if rank == 0 else _join(channel, mine, rank, timeout_s)
+
+
+def _gather(channel: Channel, mine: str, world: int, timeout_s: float) -> str:
+    patience_s = 0.9 * timeout_s  # rank 0 hears all, and tells who was missing
+    until = time.monotonic() + patience_s
+    channel.put("call", mine.encode())
+    answers = {rank: _until(partial(_answer, channel, mine, rank), until) for rank in range(1, world)}
+    missing = next((rank for rank, answer in answers.items() if answer is None), None)
+    refusal = "" if missing is None else _missing(missing, 0, patience_s)
+    for rank, answer in answers.items():
+        if answer is not None:
+            channel.put(f"go/{rank}", f"{answer}/{refusal}".encode())
+    if refusal:
+        raise RanksError(refusal)
+    return mine
+
+
+def _answer(channel: Channel, mine: str, rank: int) -> str | None:
+    said = _text(channel, f"answer/{rank}")
+    return said if said.startswith(f"{mine}/") else None
+
+
+def _join(channel: Channel, mine: str, rank: int, timeout_s: float) -> str:
+    heard = ""
+
+    def go() -> str | None:
+        nonlocal heard
+        call = _text(channel, "call")
+        if call and call != heard:  # that of an earlier start is followed by ours
+            heard = call
+            channel.put(f"answer/{rank}", f"{heard}/{mine}".encode())
+        said = _text(channel, f"go/{rank}")
+        return said if said.startswith(f"{heard}/{mine}/") else None
+
+    said = _until(go, time.monotonic() + timeout_s)
+    if said is None:
+        raise RanksError(_missing(0, rank, timeout_s))
+    name, _, refusal = said.split("/", 2)
+    if refusal:
+        raise RanksError(refusal)
+    return name
+
+
+def _text(channel: Channel, key: str) -> str:
+    return (channel.get(key) or b"").decode()
+
+
+def _until(look: Callable[[], str | None], until: float) -> str | None:
+    nap_s = _SHORTEST_NAP_S
+    while (found := look()) is None and time.monotonic() < until:
+        time.sleep(nap_s)
+        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+    return found
+
+
+def _missing(rank: int, here: int, timeout_s: float) -> str:
+    return (
+        f"rank {rank} did not come to its Run within {timeout_s:.3g} s (rank {here} waited): it has died, hangs, or went "
+        "another way. HOLDFAST_RANKS_TIMEOUT_S changes how long it is waited for"
+    )
