@@ -23,7 +23,7 @@ import numpy as np
 from harness import scratch
 from holdfast.ranks import Ranks
 from holdfast.state import tree
-from holdfast.store import format, parts
+from holdfast.store import division, format, parts
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.division import Mine, Plan, decided
 from holdfast.store.format import MANIFEST, File, Leaf, Manifest, PartEntry
@@ -40,6 +40,7 @@ PLAYED = 4  # ranks whose parts are made; the others say what the last of these 
 
 
 def main() -> None:
+    division.SHARE_BYTES = 1  # as if there were enough for everybody
     with scratch(sys.argv[1] if len(sys.argv) > 1 else os.curdir) as place:
         for kind in (replicated, divided):
             before = 0.0

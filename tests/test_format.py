@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from faults import scratched
 from holdfast.errors import Damaged, HoldfastError, StoreError
 from holdfast.ranks import Ranks
-from holdfast.store import format, lineage, shards
+from holdfast.store import division, format, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from rank_threads import everywhere
@@ -82,7 +82,8 @@ def write_golden_of_ranks(path: Path) -> None:
         store = Store(base / "run", ranks=ranks)
         return put(store, golden_of_rank(ranks.rank), 7, facts=facts).path
 
-    with scratched("golden") as base:
+    with scratched("golden") as base, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(division, "SHARE_BYTES", 1)
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(everywhere(2, work)[0], path)
 

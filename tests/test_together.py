@@ -19,7 +19,7 @@ from holdfast.state import codec
 from holdfast.state.numpy_leaves import _Scattered
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
-from holdfast.store import boxes, together
+from holdfast.store import boxes, division, together
 from holdfast.store.boxes import Box
 from holdfast.store.checkpoint import Checkpoint, StoredPieces
 from holdfast.store.shards import Abandoned
@@ -28,6 +28,12 @@ from rank_threads import everywhere
 from together import Divided, failed, put, read, same, saved, stage, state, whole
 
 WORLDS = [2, 3, 4]
+
+
+@pytest.fixture(autouse=True)
+def small_shares(monkeypatch):
+    """Also a few bytes are divided among all."""
+    monkeypatch.setattr(division, "SHARE_BYTES", 1)
 
 
 def agree(root, states, **options):
@@ -65,6 +71,16 @@ def test_what_all_have_alike_is_written_once_and_divided(tmp_path):
     written = sizes(checkpoint)
     assert total <= sum(written.values()) <= total + 4 * 6000
     assert max(written.values()) <= total / 4 + 400_000
+
+
+def test_a_little_is_written_by_few(monkeypatch):
+    """No rank gets a file for less than 4 MiB of it; those that do are spread over all."""
+    monkeypatch.undo()
+    for total_mib, writers in ((1, [0]), (9, [0, 8]), (16, [0, 4, 8, 12]), (1000, [*range(16)])):
+        sizes = {f"{number:03}": total_mib << 12 for number in range(256)}
+        shares = [division.share(sizes, rank, 16) for rank in range(16)]
+        assert writers == [rank for rank, keys in enumerate(shares) if keys]
+        assert sorted(sizes) == [key for keys in shares for key in keys]
 
 
 def test_one_rank_alone_writes_as_ever(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from faults import door, scratched
 from holdfast.errors import RanksError
 from holdfast.ranks import Ranks
+from holdfast.store import division
 from holdfast.store.store import Store
 from together import put, read, same, state
 
@@ -51,6 +52,7 @@ class Files:
 def rank_of(base, rank, victim, instant):
     """One rank's life: a save that succeeds, and one in which the victim dies at a change of a file, or of a word."""
     told = 3
+    division.SHARE_BYTES = 1  # each writes
     ranks = Ranks(rank, WORLD, Files(base / "words"), timeout_s=TIMEOUT_S)
     store = Store(base / "run", ranks=ranks)
     put(store, state(rank, 300, step=1), 1)

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from holdfast.cli import commands
 from holdfast.errors import Damaged, HoldfastError, NotFound, StoreError
-from holdfast.store import format, parts
+from holdfast.store import division, format, parts
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.diff import compare
 from holdfast.store.format import MANIFEST
@@ -28,6 +28,12 @@ def divided(rank, step=0):
     mine = state(rank, 200, step)
     mine["model"]["w"] = Divided(array, *places[rank])
     return mine
+
+
+@pytest.fixture(autouse=True)
+def small_shares(monkeypatch):
+    """Also a few bytes are divided among all."""
+    monkeypatch.setattr(division, "SHARE_BYTES", 1)
 
 
 @pytest.fixture

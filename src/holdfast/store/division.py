@@ -23,6 +23,7 @@ from .lineage import digests_of
 from .parts import AS_RANK_0, own_key, top
 from .shards import Staged
 
+SHARE_BYTES = 4 << 20  # of what all have alike; less is not worth a file of one more rank
 _ELSEWHERE = {"device"}  # attributes of a leaf that may differ where the leaf is the same
 _PLACES = {"of", "at", "spare"}  # attributes of a piece
 
@@ -191,12 +192,18 @@ def _require(wrong: Sequence[str]) -> None:
 
 
 def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
-    """The keys, in their order, of the `rank`th of `world` parts, which are about as long as each other."""
-    total, sent, found = sum(sizes.values()), 0, []
+    """What the rank writes of what all have alike: keys that follow on each other, about as many bytes as the others.
+
+    Where there is little, few ranks write, and those far from each other: on nodes of their own.
+    """
+    total = sum(sizes.values())
+    writers = max(1, min(world, total // SHARE_BYTES))
+    sent, found = 0, []
     for key in sorted(sizes):
         middle = 2 * sent + sizes[key]
         sent += sizes[key]
-        if (min(world - 1, middle * world // (2 * total)) if total else 0) == rank:
+        writer = min(writers - 1, middle * writers // (2 * total)) if total else 0
+        if writer * world // writers == rank:
             found.append(key)
     return found
 
