@@ -17,12 +17,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.ranks]
 
 
 def started(place, *command):
-    """A command's output, in a directory of its own."""
+    """What a command prints, in a directory of its own."""
     found = subprocess.run(
         command, cwd=place, env=os.environ | ALONE, capture_output=True, text=True, check=False, timeout=600
     )
     assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout + found.stderr
+    return found.stdout
 
 
 def torchrun(kind, world):
@@ -35,7 +35,7 @@ def test_an_example_learns_on_two_processes_and_is_found_done_by_four(kind, tmp_
     """Five lines more than a plain script; a finished run has nothing to do, whatever the number of processes."""
     assert "epoch 4: accuracy 0.9" in started(tmp_path, *torchrun(kind, 2))
     (before,) = {each.name for each in Store(tmp_path / "runs" / kind).checkpoints()[-1:]}
-    assert "epoch" not in started(tmp_path, *torchrun(kind, 4)).replace("at step 60, epoch 4", "")
+    assert "epoch" not in started(tmp_path, *torchrun(kind, 4))
     assert Store(tmp_path / "runs" / kind).latest().name == before
 
 
