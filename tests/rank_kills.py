@@ -175,9 +175,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as base:
-        found = reference(Path(base) / "reference")
+        found = reference(Path(base) / "reference" / "run")
         for number, aim in enumerate(aims(found, chosen.count, chosen.seed)):
-            came = ask(found, Path(base) / str(number), aim)
+            came = ask(found, Path(base) / str(number) / "run", aim)
             print(f"{number:3} launch {aim.launch} rank {aim.rank} {aim.kind} #{aim.nth}: {came}", flush=True)
 
 

@@ -176,6 +176,16 @@ def test_a_cluster_without_a_folder_of_the_jobs_own_says_so(tmp_path):
     assert "SLURM_TMPDIR: is not set on this cluster" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command", ["srun --ntasks-per-node=1 torchrun --nnodes=2 train.py", "python -m torch.distributed.run train.py"]
+)
+def test_torchrun_is_known_behind_srun_and_as_a_module(command):
+    """It would die of the notice there just the same."""
+    said = script(order(command, "-N 2 -t 60"))
+    assert "export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2 PET_SHUTDOWN_TIMEOUT=120" in said
+    assert "--signal=B:USR2@120" in said
+
+
 @pytest.mark.slow
 def test_with_what_the_script_exports_torchrun_hands_the_notice_on_and_waits(tmp_path):
     """Its own default is to die of SIGUSR2; and of what it does hand on, to kill 30 s later."""

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.drill, pytest.mark.ranks]
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A run of two launches that nobody disturbs, and what instants its ranks came to."""
-    return reference(tmp_path_factory.mktemp("kills") / "reference")
+    return reference(tmp_path_factory.mktemp("kills") / "run")
 
 
 def nth_of(found: Reference, kind: str, rank: int, launch: int = 0) -> Aim:

@@ -92,7 +92,7 @@ def _program(command: Sequence[str]) -> Sequence[str]:
 
 def notice(order: Order) -> str:
     """The signal that announces the end. Some versions of NCCL (2.12, 2.13) take USR1 for themselves."""
-    return "USR2" if _several(order.options) or _is_torchrun(order) else "USR1"
+    return "USR2" if _several(order.options) or _calls_torchrun(order) else "USR1"
 
 
 def _head(order: Order) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _staging(order: Order) -> Iterator[str]:
 
 
 def _torchrun(order: Order) -> Iterator[str]:
-    if _is_torchrun(order):
+    if _calls_torchrun(order):
         yield f"# Otherwise torchrun would die of {notice(order)}, and kill its processes after 30 s. Old versions of torch know neither."
         yield f"export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{notice(order)} PET_SHUTDOWN_TIMEOUT={order.lead_s}"
 
@@ -180,6 +180,12 @@ def _launched(order: Order) -> tuple[list[str], Sequence[str]]:
 
 def _is_torchrun(order: Order) -> bool:
     return os.path.basename(order.command[0]) == "torchrun"
+
+
+def _calls_torchrun(order: Order) -> bool:
+    """Also by way of srun, or as a module."""
+    words = _program(order.command)
+    return os.path.basename(words[0]) == "torchrun" or "torch.distributed.run" in words
 
 
 def _several(options: Sequence[Option]) -> bool:
