@@ -55,7 +55,8 @@ class Reader(StorageReader):
         return Metadata({name: _described(value) for name, value in self._values.items()}, planner_data=paths)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *_: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        self._find(kwargs.get("rank") or 0)
+        if not self._values:
+            self._find(kwargs.get("rank") or 0)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan

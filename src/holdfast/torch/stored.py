@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 
@@ -15,6 +15,8 @@ from ..state.codec import StoredLeaf, decode_leaves, is_stored, read_all
 from . import pieces
 from .items import Now, data, memory
 from .leaves import DTYPES, NAMES, empty
+
+T = TypeVar("T")
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 AROUND_BYTES = 16 << 20  # that exist twice while they come into memory that no file can be read into
@@ -136,12 +138,15 @@ class Filling:
             few = _few(around)
             around = around[len(few) :]
             _fill_around(few)
-        parts, self._parts = self._parts, {}
-        for cuts in parts.values():
-            _fill_parts(cuts)
+        parts = [(cuts, cuts[0].stored) for cuts in self._parts.values()]
+        self._parts = {}
+        while parts:
+            some = _few(parts)
+            parts = parts[len(some) :]
+            _fill_parts(some)
 
 
-def _few(pairs: list[tuple[torch.Tensor, StoredLeaf]]) -> list[tuple[torch.Tensor, StoredLeaf]]:
+def _few(pairs: list[tuple[T, StoredLeaf]]) -> list[tuple[T, StoredLeaf]]:
     """The first ones, of at most `AROUND_BYTES` together, or the first alone."""
     total = 0
     for count, (_, stored) in enumerate(pairs):
@@ -159,14 +164,14 @@ def _fill_around(pairs: list[tuple[torch.Tensor, StoredLeaf]]) -> None:
             live.copy_(whole)
 
 
-def _fill_parts(cuts: list[pieces.Cut]) -> None:
-    """Read their leaf whole, as its digest is of all of it, and copy the wanted items."""
-    stored = cuts[0].stored
-    whole = torch.empty(tuple(stored.shape), dtype=DTYPES[stored.dtype])
-    stored.read_into(memory(whole))
+def _fill_parts(parts: list[tuple[list[pieces.Cut], StoredLeaf]]) -> None:
+    """Read each leaf whole, as its digest is of all of it, and copy the wanted items."""
+    wholes = [torch.empty(tuple(stored.shape), dtype=DTYPES[stored.dtype]) for _, stored in parts]
+    read_all([(stored, memory(whole)) for whole, (_, stored) in zip(wholes, parts, strict=True)])
     with torch.no_grad():
-        for cut in cuts:
-            cut.live.copy_(whole[cut.where])
+        for whole, (cuts, _) in zip(wholes, parts, strict=True):
+            for cut in cuts:
+                cut.live.copy_(whole[cut.where])
 
 
 def differing(path: str, stored: object, live: torch.Tensor) -> list[str]:
