@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from faults import Memory, door, failing, scratched
 from holdfast import Last, disk, journal
-from holdfast.errors import NoSpace, RanksError, StoreError, Superseded, UsageError
+from holdfast.errors import Damaged, NoSpace, NotFound, RanksError, StoreError, Superseded, UsageError
 from holdfast.pages import Distant
 from holdfast.state import codec
 from holdfast.state.numpy_leaves import _Scattered
@@ -577,6 +577,41 @@ def test_a_refused_claim_is_refused_on_all(tmp_path):
     outcomes = everywhere(2, lambda ranks: Store(tmp_path, ranks=ranks).claim())
     assert [UsageError, UsageError] == [type(each) for each in outcomes]
     assert all("may still be running" in str(each) for each in outcomes)
+
+
+# -- loading together ---------------------------------------------------------------------------------------------------
+
+
+def loaded(root, world, step=None):
+    return everywhere(world, lambda ranks: Store(root, ranks=ranks).load(step))
+
+
+def test_ranks_load_together_what_each_of_them_saved(tmp_path):
+    """The newest, or a step's; a further rank gets rank 0's."""
+    for step in (1, 2):
+        saved(tmp_path, [state(rank, step=step) for rank in range(3)], step=step)
+    for step, asked in ((2, None), (1, 1), (2, 2)):
+        for rank, found in enumerate(loaded(tmp_path, 4, asked)):
+            assert same(state(rank if rank < 3 else 0, step=step), found)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_what_is_damaged_for_one_rank_is_passed_over_by_all(tmp_path, rank):
+    """Nobody goes on from another checkpoint than the others; where none is whole, all are told the same."""
+    for step in (1, 2):
+        saved(tmp_path, [state(each, step=step) for each in range(3)], step=step)
+    (tmp_path / f"checkpoints/step-000000002/rank-0000{rank}.json").write_bytes(b"{}")
+    for each, found in enumerate(loaded(tmp_path, 3)):
+        assert same(state(each, step=1), found)
+    assert [Damaged] * 3 == [type(each) for each in loaded(tmp_path, 3, 2)]
+    (tmp_path / f"checkpoints/step-000000001/rank-0000{rank}.json").write_bytes(b"{}")
+    assert [Damaged] * 3 == [type(each) for each in loaded(tmp_path, 3)]
+
+
+def test_where_there_is_nothing_all_ranks_are_told(tmp_path):
+    """NotFound, of the newest and of a step."""
+    assert [NotFound] * 3 == [type(each) for each in loaded(tmp_path, 3)]
+    assert [NotFound] * 3 == [type(each) for each in loaded(tmp_path, 3, 7)]
 
 
 # -- what rank 0 does -----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from .locate import require_run
 from .shards import Abandoned, Staged, Stale
 from .sharing import Sharing, Unchanged
 from .shelf import Shelf
-from .together import Seal, Together, appear, claim, foreseen
+from .together import Seal, Together, appear, claim, foreseen, load
 
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
@@ -142,16 +142,23 @@ class Store:
         Nothing is read before it is looked at, what is written to them changes no file, and of the bytes nothing is
         checked but layout and headers: `holdfast verify` checks the rest.
 
-        A damaged newest one is passed over, and told; a step that was asked for by number is not passed over.
+        A damaged newest one is passed over, and told; a step that was asked for by number is not passed over. Several
+        ranks load together: each what it saved, all of the same checkpoint, which is whole for every one of them.
 
         Raises:
             NotFound: no such checkpoint.
             Damaged: none that would do is whole.
         """
-        if step is not None:
-            chosen = self.best() if step == "best" else self[step]
-            return chosen.load(types=types, placeholders=placeholders, mmap=mmap)
-        return self._shelf.read_newest(lambda each: each.load(types=types, placeholders=placeholders, mmap=mmap))
+
+        def read(checkpoint: Checkpoint) -> Any:
+            return checkpoint.load(types=types, placeholders=placeholders, mmap=mmap)
+
+        def choose() -> Checkpoint:
+            return self.best() if step == "best" else self[step or 0]
+
+        if not self.ranks.alone:
+            return load(self.ranks, self._shelf, None if step is None else choose, read)
+        return self._shelf.read_newest(read) if step is None else read(choose())
 
     def pins(self) -> set[str]:
         """Names that no rule removes."""

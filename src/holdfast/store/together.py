@@ -10,20 +10,26 @@ import errno
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from .. import disk
-from ..errors import StoreError, UsageError
+from ..errors import Damaged, NotFound, StoreError, UsageError
 from ..ranks import Ranks
 from ..state.codec import Block
 from . import format, parts, shards
 from .attempt import JOIN_S, Attempt, is_checkpoint, join
+from .checkpoint import Checkpoint
 from .division import Mine, Plan, Sheet, decided, spares
 from .format import File, Leaf, PartEntry
 from .parts import Part
 from .shards import Abandoned, Shard, Staged
+from .shelf import Shelf
+
+T = TypeVar("T")
 
 _KNOWN = (Abandoned,)  # told besides our own errors
 
@@ -125,10 +131,12 @@ def _tried(work: Callable[[], bytes]) -> Callable[[], bytes]:
         found = work()
         return lambda: found
     except Exception as error:
-        failure = error
+        return _raising(error)
 
+
+def _raising(error: Exception) -> Callable[[], bytes]:
     def fail() -> bytes:
-        raise failure
+        raise error
 
     return fail
 
@@ -173,6 +181,45 @@ def appear(checkpoint: Path) -> None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(checkpoint))
         os.listdir(checkpoint.parent)  # makes them look again
         time.sleep(0.05)
+
+
+def load(ranks: Ranks, shelf: Shelf, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], T]) -> T:
+    """What `read` makes, on each rank, of what that rank saved: of the checkpoint that `choose` finds on rank 0, or of the
+    newest that is whole for all of them.
+
+    Raises:
+        NotFound: there is none.
+        Damaged: none that would do is whole for every rank.
+    """
+
+    def one(checkpoint: Checkpoint) -> T:
+        found: list[T] = []
+
+        def mine() -> bytes:
+            found.append(read(checkpoint.as_rank(ranks.rank)))
+            return b""
+
+        ranks.collect(f"load {checkpoint.path.name}", mine)
+        return found[0]
+
+    def told(find: Callable[[], Checkpoint] | None) -> Checkpoint:
+        def named() -> bytes:
+            return find().path.name.encode() if find is not None else b""
+
+        return shelf.checkpoint(ranks.lead("checkpoint", named).decode())
+
+    if choose is not None:
+        return one(told(choose))
+    if ranks.rank == 0:
+        try:
+            return shelf.read_newest(lambda checkpoint: one(told(lambda: checkpoint)))
+        except (NotFound, Damaged) as error:
+            ranks.lead("checkpoint", _raising(error))
+            raise
+    while True:  # until rank 0 has no further one
+        checkpoint = told(None)
+        with suppress(NotFound, Damaged):
+            return one(checkpoint)
 
 
 def foreseen(leaves: Mapping[str, Block], wrote: Collection[str], rank: int) -> list[Shard]:
