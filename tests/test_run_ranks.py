@@ -469,6 +469,19 @@ def test_only_rank_0_acts_for_the_job(tmp_path, monkeypatch):
     assert [here, None] == found
 
 
+@pytest.mark.parametrize(("error", "counts"), [(ValueError("mine"), True), (RuntimeError("peer is gone"), False)])
+def test_a_lost_rank_does_not_speak_against_a_checkpoint(tmp_path, among, error, counts):
+    """A collective fails before the first step when another rank is lost: that would look like a poisoned one."""
+    among(2, lambda rank: train(tmp_path, rank, steps=4))
+
+    def before(run):
+        raise error
+
+    among(2, lambda rank: train(tmp_path, rank, before=before))
+    (failed,) = events(tmp_path, "failed")
+    assert counts is failed["counts"]
+
+
 # A drill -----------------------------------------------------------------------------------------------------------
 
 

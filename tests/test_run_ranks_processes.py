@@ -68,6 +68,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_and_the_resume_is_exact(trai
     stopped = training.start(step_s=0.005, signals={f"{rank}:12": name})
     assert stopped.code != 0
     assert [["Stopped"], ["Stopped"]] == [training.noted("error", each) for each in range(2)]
+    assert [[True], [True]] == [training.noted("cleaned", each) for each in range(2)]  # whoever leaves first
     assert training.saves(0) == training.saves(1)
     step, why = training.saves(0)[-1]
     assert f"SIG{name}" == why

@@ -15,7 +15,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast import Every, Last, Run, disk
+from holdfast import Every, Last, Run, Stopped, disk
 from holdfast.run import saving
 
 DEFAULTS = {
@@ -97,6 +97,9 @@ def main(asked):
         note(finished=run.step, digest=digest.hex(), luck=[random.random().hex(), torch.rand(()).item().hex()])
     except BaseException as error:
         note(error=type(error).__name__, text=str(error))
+        if isinstance(error, Stopped):
+            time.sleep(0.5 if rank else 2)  # the launcher sees that the other one has left
+            note(cleaned=True)
         raise
 
 

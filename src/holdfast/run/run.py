@@ -311,5 +311,10 @@ def _failure(session: Session, error: BaseException) -> dict[str, Any]:
         "error": resume.describe(error),
         "script": resume.script(),
         "checkpoint": checkpoint.path.name if checkpoint else None,
-        "counts": session.steps_here == 0 and resume.counts(error),
+        "counts": session.steps_here == 0 and resume.counts(error) and not _may_be_anothers(session, error),
     }
+
+
+def _may_be_anothers(session: Session, error: BaseException) -> bool:
+    """Whether a rank may have been lost: a collective then fails here with a framework's own error, which is one of these."""
+    return not session.ranks.alone and isinstance(error, RuntimeError)

@@ -307,6 +307,7 @@ def stop_now(session: Session, reason: str) -> None:
         session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
         session.over = Stopped(f"{reason} at step {position.step}; saved")
         session.within.stopped(session.attempt)
+        session.stop.deaf |= not session.ranks.alone  # a launcher tells all to end when the first has left
     session.progress.close()
     say(f"{session.path}: stopped by {reason} at step {position.step}; saved, run me again")
     raise session.over
