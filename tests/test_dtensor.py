@@ -21,7 +21,7 @@ import holdfast
 from holdfast import Store
 from holdfast.errors import UsageError
 from holdfast.state import tree
-from holdfast.torch import live, pieces
+from holdfast.torch import live, pieces, stored
 from holdfast.torch.stored import Filling, differing
 from rank_threads import ranks
 
@@ -126,10 +126,10 @@ def test_any_division_is_filled_from_any_other(one, other, tmp_path):
     shape, placements = MESHES[other]
     for rank in each_rank(shape):
         tensor = divided(torch.zeros_like(WHOLE), shape, placements)
-        stored = checkpoint.as_rank(rank).handles()["w"]
-        assert differing("w", stored, tensor) == []
+        handle = checkpoint.as_rank(rank).handles()["w"]
+        assert differing("w", handle, tensor) == []
         filling = Filling()
-        filling.into(tensor, stored)
+        filling.into(tensor, handle)
         filling.run()
         assert torch.equal(pieces.local(divided(WHOLE, shape, placements)), pieces.local(tensor))
 
@@ -319,3 +319,22 @@ def test_a_fresh_optimizer_gets_moments_of_the_kind_that_torch_makes(make, tmp_p
                 if isinstance(there, torch.Tensor):
                     assert (here.dtype, here.shape) == (there.dtype, there.shape)
                     assert torch.equal(pieces.local(here), pieces.local(there))
+
+
+def test_what_is_read_around_its_place_is_little_at_a_time(tmp_path, monkeypatch):
+    """Leaves of which only a part is wanted exist twice for as long as it takes, and few of them at once."""
+    wholes = {f"w{number}": WHOLE + number for number in range(5)}
+    checkpoint = Store(tmp_path).save(wholes, step=1)
+    read, real = [], stored.read_all
+    monkeypatch.setattr(stored, "AROUND_BYTES", 2 * WHOLE.nbytes)
+    monkeypatch.setattr(stored, "read_all", lambda wanted: (read.append(len(wanted)), real(wanted)))
+    for _ in each_rank((2,)):
+        read.clear()
+        tensors = {name: divided(torch.zeros_like(WHOLE), *MESHES["2"]) for name in wholes}
+        filling = Filling()
+        for name, tensor in tensors.items():
+            filling.into(tensor, checkpoint.handles()[name])
+        filling.run()
+        assert [count for count in read if count] == [2, 2, 1]
+        for name, tensor in tensors.items():
+            assert torch.equal(pieces.local(divided(wholes[name], *MESHES["2"])), pieces.local(tensor))
