@@ -25,6 +25,7 @@ FILES = (
     "store/pins.py",
     "store/sharing.py",
     "store/store.py",
+    "store/together.py",
     "journal.py",
 )
 SLOWEST_S = 400
@@ -32,12 +33,19 @@ SLOWEST_S = 400
 
 _OWN_ROOM = "it only orders or syncs what lies in the attempt's own room, which nobody counts on after a crash"
 
+_ANOTHER_MACHINE = (
+    "rank 0 syncs the same directory before it renames it; where ranks are on other machines than it, and only there, their "
+    "own names may need a sync of theirs"
+)
+
 _ALONE = "both come before anything else looks at either, or after an error that ends the file all the same"
 
 # Mutants that change nothing which anybody could ever notice, and why.
 EQUIVALENT = {
     "fence: self._discard_fenced() before disk.sync_dir(self.root / 'attempts')": _OWN_ROOM,
     "publish: without disk.sync_dir(attempt.room)": _OWN_ROOM,
+    "sealed: without disk.sync_dir(partial)": _ANOTHER_MACHINE,
+    "sealed: disk.sync_dir(partial) before disk.write(partial / name, [data])": _ANOTHER_MACHINE,
     "make_durable: files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name) before disk.sync_file(Path(place) / name)": "the digest is of the same bytes before and after they are flushed",
     "publish: disk.sync_dir(attempt.room) before disk.sync_dir(target.parent)": "save has not returned before both",
     "write: writing.go_direct(THREADS) before _preallocate(descriptor, size, path)": _ALONE,
@@ -202,6 +210,7 @@ def check(file: str = "") -> None:
     import test_every_byte
     import test_fence
     import test_store
+    import test_together
     from faults import BROKEN, FULL, links, scratched
 
     test_fence.WAIT_S = 1
@@ -216,6 +225,8 @@ def check(file: str = "") -> None:
         test_store.test_what_a_killed_pin_left_goes_with_the_next(base / "killed-pin")
         test_store.test_a_pin_at_the_moment_of_the_link_wins(base / "pin")
         assert test_every_byte.flips(base, 110)[1] == []
+    if file in ("", "store/together.py"):
+        test_together.test_a_power_loss_anywhere_in_a_save_leaves_the_old_or_the_new()
     test_every_byte.test_what_is_left_of_a_checkpoint_does_not_block_its_step()
     test_fence.test_drafts_of_dead_claimers_are_swept_away()
     test_fence.test_two_who_begin_a_run_agree_on_its_id()

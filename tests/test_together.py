@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faults import Memory, door, failing, scratched
-from holdfast import Last, disk, journal
+from holdfast import disk, journal
 from holdfast.errors import Damaged, NoSpace, NotFound, RanksError, StoreError, Superseded, UsageError
 from holdfast.pages import Distant
+from holdfast.rules import Last
 from holdfast.state import codec
 from holdfast.state.numpy_leaves import _Scattered
 from holdfast.state.snapshot import Arena
