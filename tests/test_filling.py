@@ -6,7 +6,8 @@ The copies are held or cut short where each of them begins; memory and portions 
 import os
 import signal
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from faults import FULL, door, requests
 from holdfast import Every, Last, Run, Store
 from holdfast.state import snapshot
+from holdfast.state.codec import Block
 from holdfast.state.filling import Filling
 from toy import events
 
@@ -218,19 +220,40 @@ def test_an_error_in_the_midst_of_the_copy_leaves_the_old_checkpoint_only(tmp_pa
     assert [] == [problem for each in Store(tmp_path).checkpoints() for problem in each.problems(cold=True)]
 
 
+class Presses:
+    """Ctrl-C, as often as asked for: each is heard while the loop copies, by what listened before, and none later."""
+
+    def __init__(self):
+        self.out, self.heard, self.over = threading.Event(), 0, threading.Event()
+        self.real = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, self.hear)
+
+    def hear(self, number, frame):
+        here = frame
+        while here is not None and here.f_code is not snapshot.Snapshot.copy.__code__:
+            here = here.f_back
+        if here is not None:
+            self.heard += 1
+            self.real(number, frame)
+
+    def press(self, times):
+        """Return when the loop has heard it so often, or is out of the copy."""
+        for wanted in range(1, times + 1):
+            while self.heard < wanted and not self.out.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+                self.out.wait(0.02)
+        self.over.set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("nth", [LEAVES, 4 * LEAVES])
-@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("times", [2, 9])
 def test_ctrl_c_in_the_midst_of_the_copy_leaves_the_old_checkpoint_only(tmp_path, monkeypatch, nth, times):
-    """Also when it comes once more, and threads still copy what the loop is changing by then."""
+    """Also when it comes until nobody waits any more, and threads still copy what the loop is changing by then."""
     wide, expected, gone_on = Wide(), Wide(), threading.Event()
 
     def interrupt():
-        for _ in range(times):
-            os.kill(os.getpid(), signal.SIGINT)
-            while stop.reason is None:  # two that come at once are one
-                gone_on.wait(0.01)
-            gone_on.wait(0.3)
+        presses.press(times)
         if times > 2:
             assert gone_on.wait(WAIT_S)
 
@@ -238,17 +261,147 @@ def test_ctrl_c_in_the_midst_of_the_copy_leaves_the_old_checkpoint_only(tmp_path
         run.safe_point()
         run.wait()
         wide.learn()
-        stop = run._session.stop
+        presses = Presses()
         Cut(monkeypatch, nth, interrupt)
         try:
             run.safe_point()
         finally:
+            presses.out.set()
             wide.learn()
             gone_on.set()
     assert [1] == numbers(tmp_path)
     assert same(Store(tmp_path)[1].load("wide"), expected)
     assert [1] == [event["step"] for event in events(tmp_path, "saved")]
     assert [] == left_in_attempts(tmp_path)
+
+
+@pytest.mark.slow
+def test_threads_that_ctrl_c_has_left_behind_reach_no_later_save(tmp_path, monkeypatch):
+    """The loop goes on, saves and learns, and only then do they copy what they were given: into memory that is theirs."""
+    wide, gone_on, later = Wide(), threading.Event(), threading.Event()
+
+    def interrupt():
+        presses.press(99)
+        gone_on.wait(WAIT_S)
+
+    def disk(call, perform):
+        if call.name == "write" and later.is_set():
+            gone_on.wait(WAIT_S)
+            time.sleep(0.001)
+        return perform()
+
+    with door(disk), running(tmp_path, wide) as run:
+        presses = Presses()
+        Cut(monkeypatch, LEAVES, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.safe_point()
+        presses.out.set()
+        assert presses.over.wait(WAIT_S)
+        run._session.writer.rest()
+        later.set()
+        run._session.stop.reason = None  # a loop that takes Ctrl-C for something else
+        for _ in range(9):
+            wide.learn()
+        expected = {key: array.copy() for key, array in wide.arrays.items()}
+        run.safe_point()
+        wide.learn()
+        gone_on.set()
+        run.wait()
+        saved = Store(tmp_path)[2].load("wide")
+        assert all(np.array_equal(saved[key], array) for key, array in expected.items())
+
+
+def test_a_thread_that_the_pool_has_forgotten_is_waited_for(tmp_path, monkeypatch):
+    """Ctrl-C as a thread is started: it runs, nobody joins it, and Python may call that a RuntimeError."""
+    wide, expected, learnt, copied = Wide(), Wide(), threading.Event(), threading.Event()
+    forgotten = []
+
+    def forgetful(function, items, _):
+        stray = threading.Thread(target=lambda: (function(items[1]), copied.set()))
+        forgotten.append(stray)
+        stray.start()
+        assert begun.wait(WAIT_S)
+        return list(map(function, items))
+
+    def hold():
+        begun.set()
+        learnt.wait(0.3)
+
+    def disk(call, perform):
+        if call.name == "write":
+            copied.wait(WAIT_S)
+        return perform()
+
+    begun = threading.Event()
+    Cut(monkeypatch, 1, hold)
+    monkeypatch.setattr(snapshot, "side_by_side", forgetful)
+    with running(tmp_path, wide) as run:
+        with door(disk):
+            run.safe_point()
+            wide.learn()
+            learnt.set()
+            run.wait()
+        assert 1 == len(forgotten)
+        assert same(Store(tmp_path)[1].load("wide"), expected)
+
+
+def taken(size=LEAF):
+    source = memoryview(bytearray(b"x" * size))
+    block = Block("array", "uint8", (size,), source, {})
+    return snapshot.Snapshot(snapshot.Arena(), [snapshot.Image(b"lead", ["w"])], {"w": block})
+
+
+def test_ctrl_c_as_the_last_word_is_said_keeps_nobody_waiting(monkeypatch):
+    """What is not said is not true: the copy is given up with the save."""
+    copy, real = taken(), Filling.end
+
+    def interrupted(*_, **__):
+        monkeypatch.setattr(Filling, "end", real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Filling, "end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        copy.copy()
+    copy.give_up()
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(copy.wait_for_all()), daemon=True)
+    waiting.start()
+    waiting.join(WAIT_S / 5)
+    assert [False] == found
+
+
+def test_ctrl_c_as_a_lock_is_taken_leaves_it_free(monkeypatch):
+    """Where a Condition is entered, Python looks for signals when it has the lock and nobody would give it back."""
+    filling, real = Filling(100), threading.Condition.__enter__
+
+    def interrupted(condition):
+        real(condition)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Condition, "__enter__", interrupted)
+        with suppress(KeyboardInterrupt):
+            filling.end(whole=False)
+    found = []
+    waiting = threading.Thread(target=lambda: (filling.end(whole=False), found.append(filling.wait(100))), daemon=True)
+    waiting.start()
+    waiting.join(WAIT_S / 5)
+    assert [False] == found
+
+
+@pytest.mark.parametrize("portions", [0.3, 1, 2.1, 3, 5, 6.25, 9])
+def test_both_threads_copy_as_much_of_a_big_leaf(portions, monkeypatch):
+    """However many portions it has; and every byte is somebody's."""
+    monkeypatch.setattr(snapshot, "PORTION_BYTES", 1 << 20)
+    size = int(portions * snapshot.PORTION_BYTES)
+    memory, shares = memoryview(bytearray(size)), [[], []]
+    snapshot._deal(snapshot._Copy(memory, memory, 7), shares)
+    one, two = (sum(each.source.nbytes for each in share) for share in shares)
+    assert size == one + two
+    assert abs(one - two) <= 2 * 4096 * -(-size // (2 * snapshot.PORTION_BYTES))
+    places = sorted((each.start - 7, each.start - 7 + each.source.nbytes) for share in shares for each in share)
+    assert [0, *(end for _, end in places)] == [*(start for start, _ in places), size]
 
 
 def test_a_disk_that_fails_under_the_copy_is_told_at_the_next_safe_point(tmp_path, capsys):

@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from ..pages import Data, Distant, Wait, address, begin_copy, pages, rounded, side_by_side
 from .codec import Block
-from .filling import Filling
+from .filling import Crew, Filling
 
 Pin = Callable[
     [memoryview], Wait | None
@@ -59,6 +60,7 @@ class Arena:
         self._unpin: Wait | None = None
         self._warming: threading.Thread | None = None
         self._needed = threading.Event()
+        self._strays = False  # threads that nobody waits for may be writing into it
 
     @property
     def size_bytes(self) -> int:
@@ -77,9 +79,21 @@ class Arena:
             MemoryError: the machine has less to spare.
         """
         self._end_warming()
+        if self._strays:
+            self.release()
         self._make(size)
         self._pin(self._memory, pin)
         return self._memory
+
+    @contextmanager
+    def crew(self) -> Iterator[Crew]:
+        """Those who copy into its memory, until the block ends. If Ctrl-C cuts the wait for them short, it is theirs."""
+        crew, self._strays = Crew(), True
+        try:
+            yield crew
+        finally:
+            crew.dismiss()
+            self._strays = False
 
     def warm(self, size: int, pin: Pin | None = None) -> None:
         """Make room for `size` bytes, touch it and pin it, on a thread of its own, until somebody needs it.
@@ -100,7 +114,7 @@ class Arena:
         unpin, self._unpin, self._pinned = self._unpin, None, None
         if unpin is not None:
             unpin()
-        self._memory = memoryview(b"")
+        self._memory, self._strays = memoryview(b""), False
 
     def _make(self, size: int) -> None:
         if size <= self._memory.nbytes:
@@ -158,6 +172,7 @@ class Snapshot:
         self.copied = threading.Event()  # or given up
         self.copied_s = 0.0  # when what was not left had been copied
         self.left: dict[str, Block] = {}
+        self._arena = arena
         self._copies: list[_Copy] = []
         self._copies_left: list[_Copy] = []
         self._starts: list[int] = []
@@ -200,7 +215,8 @@ class Snapshot:
         copies, self._copies = self._copies, []
         done = False
         try:
-            _copy_all(copies, COPY_THREADS, None if self.left else self._filling)
+            with self._arena.crew() as crew:
+                _copy_all(copies, COPY_THREADS, crew, None if self.left else self._filling)
             self.copied_s, done = time.monotonic(), True
         finally:
             if not (done and self.left):
@@ -211,15 +227,16 @@ class Snapshot:
         if not self.left:
             return
         try:
-            _copy_all(self._copies_left, threads)
+            with self._arena.crew() as crew:
+                _copy_all(self._copies_left, threads, crew)
             self._end(whole=True)
         finally:
             self.left, self._copies_left = {}, []
             self._end(whole=False)
 
     def give_up(self) -> None:
-        """Let nobody wait for `copy` any more, if an exception has kept it from its end."""
-        if not self.copied_s:
+        """Let nobody wait for `copy` any more, if an exception has kept it from its end, or from saying so."""
+        if not self.left:
             self._end(whole=False)
 
     def wait(self, index: int, size: int) -> bool:
@@ -240,19 +257,24 @@ def _is_lent(block: Block) -> bool:
     return block.fixed and block.data.nbytes >= LENT_BYTES
 
 
-def _copy_all(copies: Sequence[_Copy], count: int, filling: Filling | None = None) -> None:
+def _copy_all(copies: Sequence[_Copy], count: int, crew: Crew, filling: Filling | None = None) -> None:
     total = sum(each.source.nbytes for each in copies)
     if count == 1 or total < _THREADS_PAY_BYTES:
-        _copy_each(copies)
+        _copy_each(copies, crew)
         return
     shares: list[list[_Copy]] = [[] for _ in range(count)]
     for each in copies:
         _deal(each, shares)
-    if filling is None:
-        side_by_side(_copy_each, shares, count)
-        return
-    said = filling.share([share[0].start if share else sys.maxsize for share in shares])
-    side_by_side(lambda both: _copy_each(*both), list(zip(shares, said, strict=True)), count)
+    said: Sequence[Callable[[int], None]] = [_keep_quiet] * count
+    if filling is not None:
+        said = filling.share([share[0].start if share else sys.maxsize for share in shares])
+    side_by_side(
+        lambda both: crew.work(_copy_each, both[0], crew, both[1]), list(zip(shares, said, strict=True)), count
+    )
+
+
+def _keep_quiet(_: int) -> None:
+    """Nobody waits for a part."""
 
 
 def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
@@ -261,21 +283,22 @@ def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
     if size < _THREADS_PAY_BYTES // 16:
         shares[0].append(each)
         return
-    part = rounded(-(-size // len(shares)))
-    if isinstance(each.source, memoryview):
-        part = min(part, PORTION_BYTES)
+    rounds = -(-size // (len(shares) * PORTION_BYTES)) if isinstance(each.source, memoryview) else 1
+    part = rounded(-(-size // (len(shares) * rounds)))  # as much for each
     for number, start in enumerate(range(0, size, part)):
         target, source = each.target[start : start + part], each.source[start : start + part]
         shares[number % len(shares)].append(_Copy(target, source, each.start + start))
 
 
-def _copy_each(copies: Sequence[_Copy], reached: Callable[[int], None] | None = None) -> None:
+def _copy_each(copies: Sequence[_Copy], crew: Crew, reached: Callable[[int], None] = _keep_quiet) -> None:
     """Begin all of them, and return when all are there. Now and then say what is `reached`: all before it is there."""
     waits: dict[Wait, None] = {}  # many have one: that of their device
     said = copies[0].start if copies else 0
     try:
         for each in copies:
-            if reached is not None and not waits and each.start - said >= PORTION_BYTES:
+            if crew.dismissed:
+                return
+            if not waits and each.start - said >= PORTION_BYTES:
                 said = each.start
                 reached(said)
             wait = begin_copy(each.target, each.source)
@@ -284,8 +307,7 @@ def _copy_each(copies: Sequence[_Copy], reached: Callable[[int], None] | None = 
     finally:  # what is under way ends before its memory can go
         for wait in waits:
             wait()
-    if reached is not None:
-        reached(sys.maxsize)
+    reached(sys.maxsize)
 
 
 def available_bytes() -> int:
