@@ -15,7 +15,7 @@ from holdfast import journal, owner
 from holdfast.journal import Log
 from holdfast.run import relaunch
 from holdfast.run.relaunch import Launch, stopped_before
-from supervised import PATIENCE_S, Supervised, until
+from supervised import Supervised, until
 from toy import launch, script
 
 AGENT = {"boot": "b", "pid_space": "p", "pid": 7, "pid_started": "1"}
@@ -157,8 +157,7 @@ def test_the_supervisor_carries_a_launch_on_that_has_used_up_its_restarts_on_a_s
 
 # Several ranks ---------------------------------------------------------------------------------------------------------
 
-# Started again at once, gloo sometimes finds no connection (so also without Holdfast), and that start is lost.
-RESTARTS = 3
+RESTARTS, LONG_S = 1, 240  # starts of torch, one after the other, on a machine that does much else
 RANKS = """
 import json, os, random, sys, time
 import torch
@@ -204,6 +203,9 @@ def several(place, *options, **environment):
     (place / "train.py").write_text(RANKS)
     words = [sys.executable, "-m", "torch.distributed.run", *options, "train.py"]
     given = {**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_RANKS_TIMEOUT_S": "20", **environment}
+    given["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = (
+        "1"  # or gloo looks for its peers where they were before (docs/torchrun.md)
+    )
     with open(place / "out.txt", "ab") as out:
         return subprocess.Popen(words, cwd=place, env=given, stdout=out, stderr=out)
 
@@ -241,12 +243,12 @@ def test_a_signal_to_one_rank_stops_all_and_no_restart_goes_on(tmp_path):
     launched = several(tmp_path, "--standalone", "--nproc-per-node=2", f"--max-restarts={RESTARTS}")
     until_steps(tmp_path, 4, 2)
     os.kill(pid_of(tmp_path, 1, 2), signal.SIGTERM)
-    assert 1 == launched.wait(PATIENCE_S)
+    assert 1 == launched.wait(LONG_S)
     assert {"stop"} == {*told(tmp_path / "run")}
-    assert 1 <= said(tmp_path).count("does not go on here; run me again") == len(told(tmp_path / "run")) - 1
+    assert RESTARTS == said(tmp_path).count("does not go on here; run me again") == len(told(tmp_path / "run")) - 1
     (stopped,) = {log.last["step"] for log in journal.logs(tmp_path / "run")}
     assert 2 == said(tmp_path).count(f" step {stopped - 1}\n")
-    assert 0 == several(tmp_path, "--standalone", "--nproc-per-node=2").wait(PATIENCE_S)
+    assert 0 == several(tmp_path, "--standalone", "--nproc-per-node=2").wait(LONG_S)
     assert f"resumes at step {stopped}" in said(tmp_path)
 
 
@@ -257,7 +259,7 @@ def test_a_lost_rank_is_replaced_by_torchrun_and_every_sample_is_seen_once(tmp_p
     launched = several(tmp_path, "--standalone", "--nproc-per-node=2", f"--max-restarts={RESTARTS}")
     until_steps(tmp_path, 12, 2)
     os.kill(pid_of(tmp_path, 1, 2), signal.SIGKILL)
-    assert 0 == launched.wait(PATIENCE_S)
+    assert 0 == launched.wait(LONG_S)
     assert "end" == told(tmp_path / "run")[-1]
     assert "resumes at step 10" in said(tmp_path)
     assert [*range(240)] == sorted(number for numbers in samples(tmp_path).values() for number in numbers)
@@ -285,7 +287,7 @@ def test_an_elastic_launch_goes_on_with_fewer_ranks_after_it_lost_a_machine(tmp_
     os.kill(goes.pid, signal.SIGKILL)
     os.kill(lost, signal.SIGKILL)
     goes.wait()
-    assert 0 == stays.wait(PATIENCE_S)
+    assert 0 == stays.wait(LONG_S)
     assert "rank 0 of 1" in said(tmp_path)
     assert "end" == told(tmp_path / "run")[-1]
     assert [*range(240)] == sorted(number for numbers in samples(tmp_path).values() for number in numbers)
