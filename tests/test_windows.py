@@ -151,8 +151,15 @@ def test_windows_grow_by_no_more_than_twice():
     assert all(after <= 2 * before for before, after in pairwise(lengths))
 
 
-def test_slow_steps_make_windows_short_at_once():
-    """Steps that become slower are noticed at the next edge."""
+def test_one_pause_costs_no_more_than_a_few_short_windows():
+    """A worker that was slow, a collection of garbage: what comes after is as before."""
+    lengths = pace(lambda point: 0.5 if point == 200 else 0.001)
+    assert min(lengths[7:]) >= MOST_POINTS // 4
+    assert MOST_POINTS == lengths[-1]
+
+
+def test_slow_steps_make_windows_short_soon():
+    """Steps that become slower are noticed at the next edge, and to the full after three."""
     lengths = pace(lambda point: 0.001 if point < 300 else 1.0, points=600)
     assert [1] * 50 == lengths[-50:]
 

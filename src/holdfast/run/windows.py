@@ -87,9 +87,9 @@ class Windows:
         self._announce(Order(self._next_points(), stop, save, land))
 
     def _next_points(self) -> int:
-        """As many as pass in a window's time, but not many more than last time: one quick step says little."""
-        wanted = int(WINDOW_S / max(self._point_s, 1e-9))
-        return max(1, min(wanted, 2 * self._said.points, self._most))
+        """As many as pass in a window's time; twice as many as last time at most, or a quarter: one step says little."""
+        wanted, last = int(WINDOW_S / max(self._point_s, 1e-9)), self._said.points
+        return max(1, last // 4, min(wanted, 2 * last, self._most))
 
     def _announce(self, order: Order) -> None:
         self._words.announce("window", msgspec.msgpack.encode(order))
