@@ -32,6 +32,8 @@ class Run(AbstractContextManager["Run"]):
     A save, a stop and a resume happen at safe points only: where the generators go on after the loop's body. When a
     signal or the deadline asks for it, the run saves at the next one and raises `Stopped`, which exits with 75.
 
+    Of several processes (torch.distributed, initialised before) each enters it, with the same arguments: docs/ranks.md.
+
     Args:
         path: the run's directory; HOLDFAST_RUN_DIR takes its place.
         state: names of the objects that make up the state: anything with state_dict() and load_state_dict(), or a
