@@ -104,7 +104,7 @@ def test_what_is_written_is_every_item_once(name):
         if "of" not in block.attrs:
             assert bytes(block.data) == WHOLE.numpy().tobytes()
             seen += rank == 0
-        elif not block.attrs.get("spare"):
+        elif "spare" not in block.attrs:
             box = zip(block.attrs["at"], block.shape, strict=True)
             seen[tuple(slice(at, at + extent) for at, extent in box)] += 1
     assert (seen == 1).all()

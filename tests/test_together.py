@@ -173,10 +173,15 @@ def test_pieces_may_be_boxes_and_have_copies(tmp_path):
     array = np.arange(7 * 9, dtype=np.float64).reshape(7, 9)
     places = [((0, 0), (4, 5)), ((0, 5), (4, 4)), ((4, 0), (3, 5)), ((4, 5), (3, 4))]
     states = [{"w": Divided(array, at, shape)} for at, shape in places]
-    states += [{"w": Divided(array, at, shape, spare=True)} for at, shape in places]
+    states += [{"w": Divided(array, at, shape, spare=rank)} for rank, (at, shape) in enumerate(places)]
     checkpoint = agree(tmp_path, states)
     assert [f"@{rank}/w" for rank in range(4)] == sorted(checkpoint.manifest.leaves)
     assert all("spare" not in leaf.attrs for leaf in checkpoint.manifest.leaves.values())
+    for rank in (1, 2, 3):
+        (checkpoint.path / f"rank-0000{rank}.json").write_bytes(b"torn")
+    handle = Checkpoint(checkpoint.path).as_rank(4).leaf("w")  # needs no more than its own part and its twin's
+    assert handle.own.box == Box(*places[0])
+    assert bytes(handle.own.leaf.read()) == np.ascontiguousarray(array[:4, :5]).tobytes()
 
 
 def test_a_piece_that_several_ranks_have_is_written_by_the_first(tmp_path):

@@ -141,6 +141,11 @@ LIES_OF_ITS_OWN = {  # told by the part alone
     "a piece under the key of a whole": lambda part: part["leaves"].update({"model/w": only(part["leaves"])}),
     "a file besides": lambda part: part["files"].update({"notes.txt": {"size_bytes": 0, "digest": "0" * 32}}),
 }
+HARMLESS = {  # where to look first, and nothing is there
+    "no such rank": lambda part: part.update(spare={"model/w": 99}),
+    "a rank before the first": lambda part: part.update(spare={"model/w": -1}),
+    "a rank that has none": lambda part: part.update(spare={"model/mean": 2, "rng": 0}),
+}
 LIES = {  # told when it is read
     "pieces that overlap": lambda part: only(part["leaves"])["attrs"].update(at=[0, 1]),
     "pieces that leave a hole": lambda part: only(part["leaves"])["attrs"].update(at=[1, 2]),
@@ -165,6 +170,14 @@ def test_a_part_that_lies_of_itself_is_damage(path, lie):
     forged(path, 1, LIES_OF_ITS_OWN[lie])
     with pytest.raises(Damaged, match="rank-00001"):
         _ = Checkpoint(path).as_rank(1).tree
+
+
+@pytest.mark.parametrize("lie", HARMLESS, ids=lambda lie: lie.replace(" ", "-"))
+def test_a_hint_that_leads_nowhere_is_not_followed(path, lie):
+    """Each rank still finds what it gave."""
+    forged(path, 1, HARMLESS[lie])
+    for rank in range(WORLD):
+        assert same(whole(divided(rank)), read(Checkpoint(path), rank))
 
 
 def test_two_ranks_that_claim_one_leaf_are_told(path):

@@ -9,7 +9,7 @@ from rank_threads import everywhere
 class Divided:
     """A rank's piece of an array, or a copy of another rank's: what a sharded tensor is to the store."""
 
-    def __init__(self, whole, at, shape, *, spare=False):
+    def __init__(self, whole, at, shape, *, spare=None):
         self.whole, self.at, self.shape, self.spare = whole, tuple(at), tuple(shape), spare
 
     @property
@@ -19,7 +19,7 @@ class Divided:
 
     def attrs(self):
         found = {"of": list(self.whole.shape), "at": list(self.at)}
-        return {**found, "spare": True} if self.spare else found
+        return found if self.spare is None else {**found, "spare": self.spare}
 
 
 def stage(store, state, arena=None):

@@ -53,6 +53,7 @@ class Plan(NamedTuple):
     digests: Mapping[str, str]  # of its blocks' bytes, but for pieces; they must not change until they are written
     tree: list[Any]
     first: str | None
+    spare: dict[str, int]  # its pieces that another rank has, too, and writes
 
 
 class Mine:
@@ -102,12 +103,12 @@ class Mine:
         return [
             key
             for key, block in self.pieces.items()
-            if not block.attrs.get("spare") and (block.data.nbytes or not _total(block))
+            if "spare" not in block.attrs and (block.data.nbytes or not _total(block))
         ]
 
     def _volume(self, key: str) -> int:
         block = self.pieces.get(key)
-        return 0 if block is None or block.attrs.get("spare") else math.prod(block.shape)
+        return 0 if block is None or "spare" in block.attrs else math.prod(block.shape)
 
     @property
     def whole_bytes(self) -> int:
@@ -128,9 +129,10 @@ class Mine:
             keys |= {key: own_key(rank, key) for key, mark in self.sheet.whole.items() if sheet.whole.get(key) != mark}
         keys |= {key: own_key(rank, key) for key in self._written_pieces() if key not in spare}
         blocks = {key: block for key, block in self.blocks.items() if key in keys}
-        return Plan(
-            blocks, keys, self.digests, own_tree(self.tree, self.sheet.tree, sheet.tree), min(mine, default=None)
-        )
+        tree = own_tree(self.tree, self.sheet.tree, sheet.tree)
+        writers = {key: block.attrs.get("spare", rank) for key, block in self.pieces.items() if block.data.nbytes}
+        spared = {key: writer for key, writer in writers.items() if writer != rank}
+        return Plan(blocks, keys, self.digests, tree, min(mine, default=None), spared)
 
 
 def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], None]) -> bytes:

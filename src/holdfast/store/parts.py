@@ -28,6 +28,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, File]
     leaves: dict[str, Leaf]
     tree: list[Any] = []  # none, or one
+    spare: dict[str, int] = {}  # leaves of which its piece is another rank's, too, and which one wrote it
 
 
 def prefix(rank: int) -> str:
@@ -156,12 +157,16 @@ class Parts:
         own = self[rank].leaves.get(own_key(rank, key))
         if own is not None:
             return self._pieces(key, own, rank) if is_piece(own) else self._stored(key, own)
+        writer = self[rank].spare.get(key, -1)
+        twin = self[writer].leaves.get(own_key(writer, key)) if 0 <= writer < len(self) else None
+        if twin is not None and is_piece(twin):
+            return self._pieces(key, twin, writer)
         plain = self[0].leaves.get(key)
         if plain is None and (place := bisect_right(self._firsts, key)):
             plain = self[self._writers[place - 1]].leaves.get(key)
         if plain is not None:
             return self._stored(key, plain)
-        for other in range(len(self)):  # a rank whose piece is empty, or another's, too
+        for other in range(len(self)):  # a rank whose piece is empty
             found = self[other].leaves.get(own_key(other, key))
             if found is not None and is_piece(found):
                 return self._pieces(key, found, None)

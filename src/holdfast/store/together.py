@@ -256,7 +256,7 @@ def _written(path: Path, rank: int, plan: Plan, staged: Staged, before_each: Cal
                 f"leaf {key!r} changed while it was saved: nothing may change the state until the save is over"
             )
     named = {plan.keys[key]: _without_spare(leaves[key]) for key in plan.blocks}
-    return Part(rank, files, named, plan.tree)
+    return Part(rank, files, named, plan.tree, plan.spare)
 
 
 def _without_spare(leaf: Leaf) -> Leaf:

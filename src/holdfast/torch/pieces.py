@@ -70,8 +70,9 @@ def box(tensor: DTensor) -> Box:
 def place(tensor: DTensor) -> dict[str, Any]:
     """What a block says of the piece that it is."""
     found: dict[str, Any] = {"of": list(tensor.shape), "at": list(box(tensor).at)}
-    if _is_spare(tensor):
-        found["spare"] = True
+    writer = _writer(tensor)
+    if writer is not None:
+        found["spare"] = writer
     return found
 
 
@@ -123,12 +124,13 @@ def _within(outer: Box, inner: Box) -> tuple[slice, ...]:
     return tuple(slice(start, start + extent) for start, extent in zip(starts, inner.shape, strict=True))
 
 
-def _is_spare(tensor: DTensor) -> bool:
-    """Whether another rank has the same piece, and is the one to write it."""
-    coordinate = tensor.device_mesh.get_coordinate()
+def _writer(tensor: DTensor) -> int | None:
+    """The rank that has the same piece, and is the one to write it; None: this one is."""
+    mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
-        return True
-    return any(each.is_replicate() and at > 0 for each, at in zip(tensor.placements, coordinate, strict=True))
+        return int(mesh.mesh.flatten()[0])
+    first = [0 if each.is_replicate() else at for each, at in zip(tensor.placements, coordinate, strict=True)]
+    return None if first == list(coordinate) else int(mesh.mesh[tuple(first)])
 
 
 def _is_box(tensor: DTensor) -> bool:
