@@ -345,6 +345,28 @@ def test_a_thread_that_the_pool_has_forgotten_is_waited_for(tmp_path, monkeypatc
         assert same(Store(tmp_path)[1].load("wide"), expected)
 
 
+def test_ctrl_c_that_python_calls_a_runtime_error_is_no_lack_of_threads(tmp_path, monkeypatch):
+    """Ctrl-C as a thread is started: the copy is not made once more, the loop hears of it."""
+    wide, real, armed = Wide(), threading.Thread.start, []
+
+    def start(thread):
+        real(thread)
+        if armed and thread.name.startswith("ThreadPool") and threading.current_thread() is threading.main_thread():
+            armed.clear()
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise RuntimeError("release unlocked lock")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with running(tmp_path, wide) as run:
+        armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            run.safe_point()
+        run._session.writer.rest()
+        assert [] == numbers(tmp_path)
+
+
 def taken(size=LEAF):
     source = memoryview(bytearray(b"x" * size))
     block = Block("array", "uint8", (size,), source, {})

@@ -209,6 +209,10 @@ def side_by_side(function: Callable[[T], R], items: Sequence[T], threads: int) -
     """What `function` makes of each, by several threads if the system gives them."""
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(threads) as pool, suppress(RuntimeError):  # can't start new thread
-        return list(pool.map(function, items))
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(function, items))
+    except RuntimeError as error:  # can't start new thread
+        if isinstance(error.__context__, KeyboardInterrupt):  # it came in the midst of a Condition, which hides it so
+            raise error.__context__ from None
     return list(map(function, items))
