@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import pty
+import random
 import shutil
 import signal
 import subprocess
@@ -221,6 +222,18 @@ def test_verify_names_file_and_bytes_of_any_damage(run, place, cold):
         assert f"{manifest if place == 'manifest' else shard}: bytes " in result.stdout
     result = invoke("verify", run, "--json")
     assert [0, 1, 0] == [len(each["problems"]) > 0 for each in json.loads(result.stdout)["checkpoints"]]
+
+
+def test_diff_says_when_only_random_generators_differ(tmp_path):
+    """One that nobody seeds differs from run to run; the line to type leaves it out."""
+    for seed in (1, 2):
+        words = {"model": [1, 2], "holdfast": {"rng": {"python": random.Random(seed).getstate()}}}
+        Store(tmp_path / str(seed)).save(words, step=1)
+    found = invoke("diff", tmp_path / "1", tmp_path / "2")
+    assert 1 == found.exit_code
+    assert "everything else is identical" in found.stdout
+    assert "--exempt '*rng/python'" in found.stdout
+    assert 0 == invoke("diff", tmp_path / "1", tmp_path / "2", "--exempt", "*rng/python").exit_code
 
 
 def test_diff_exits_as_diff_does(run, tmp_path):

@@ -277,6 +277,14 @@ def test_export_writes_divided_tensors_whole(run, tmp_path):
     assert load_file(tmp_path / "plain.safetensors")["mean"].tolist() == [0.0] * 5
 
 
+@pytest.mark.parametrize("words", [("show",), ("export", "-o", "x.safetensors")])
+def test_a_rank_that_was_not_there_is_refused(run, words):
+    """Nothing is made up for it."""
+    result = invoke(words[0], run, "--rank", WORLD, *words[1:])
+    assert result.exit_code == 2
+    assert "no rank 3; it was saved by ranks 0 to 2" in result.output
+
+
 def test_show_tells_who_wrote_what(run):
     """Whole leaves with their shapes, a rank's own values, and how many wrote it."""
     text = told("show", run)

@@ -41,6 +41,7 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
         _print(first, second, exempt, found if everything else found[:MOST])
         if len(found) > MOST and not everything:
             echo(f"... and {len(found) - MOST} more (--all)")
+        _explain(found)
     return 1 if found else 0
 
 
@@ -49,6 +50,18 @@ def _compared(
 ) -> tuple[Checkpoint, Checkpoint, list[Difference]]:
     first, second = locate.one(a), locate.one(b)
     return first, second, compare(first, second, exempt, read=not quick)
+
+
+def _explain(found: list[Difference]) -> None:
+    """What to make of differences that say little by themselves."""
+    if any(each.where.startswith("@") for each in found):
+        echo("@1/...: what rank 1 has of its own, where several ranks saved")
+    if found and all(each.kind == "rng" for each in found):
+        sources = sorted({each.where.rpartition("/")[2] for each in found})
+        words = " ".join(f"--exempt '*rng/{source}'" for source in sources)
+        echo(
+            f"everything else is identical. A generator that nobody seeds differs from run to run; to leave it out: {words}"
+        )
 
 
 def _facts(a: Checkpoint, b: Checkpoint, exempt: tuple[str, ...], found: list[Difference]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def command(
     place = locate(run)
 
     def written() -> tuple[Checkpoint, Chosen]:
-        checkpoint = place.select(step).as_rank(rank or 0)
+        checkpoint = options.as_rank(place.select(step), rank)
         chosen = tensors.chosen(checkpoint, None if everything else part)
         disk.replace_with(target, write(checkpoint, chosen))
         return checkpoint, chosen

@@ -6,6 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..errors import UsageError
+from ..store.checkpoint import Checkpoint
 from ..store.locate import parse_step
 
 
@@ -32,3 +33,15 @@ rank = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 everything = click.option("--all", "everything", is_flag=True, help="Leave nothing out of a long list.")
+
+
+def as_rank(checkpoint: Checkpoint, wanted: int | None) -> Checkpoint:
+    """`checkpoint` as that rank saved it; rank 0 if none is said.
+
+    Raises:
+        UsageError: it had no such rank.
+    """
+    if wanted is not None and wanted >= checkpoint.world:
+        ranks = f"ranks 0 to {checkpoint.world - 1}" if checkpoint.world > 1 else "one process, which is rank 0"
+        raise UsageError(f"{checkpoint.path}: no rank {wanted}; it was saved by {ranks}")
+    return checkpoint.as_rank(wanted or 0)

@@ -34,9 +34,7 @@ def command(run: str, step: int | str | None, rank: int | None, metrics: bool, e
     if metrics:
         _print_metrics(journal.metrics(run_of(place)), as_json=as_json)
         return
-    checkpoint = place.select(step)
-    if rank is not None:
-        checkpoint = checkpoint.as_rank(rank)
+    checkpoint = options.as_rank(place.select(step), rank)
     if as_json:
         echo_json(facts(checkpoint))
     else:
