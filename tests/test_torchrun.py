@@ -192,7 +192,7 @@ with open(f"seen-{start}-{rank}", "w") as seen:
                 loss.backward()
                 optimizer.step()
                 print(json.dumps([run.step, numbers.tolist()]), file=seen, flush=True)
-                print(f"rank {rank} of {world} pid {os.getpid()} step {run.step}", flush=True)
+                print(f"rank {rank} of {world} pid {os.getpid()} step {run.step}\\n", end="", flush=True)
                 time.sleep(0.1)
 distributed.destroy_process_group()
 """
