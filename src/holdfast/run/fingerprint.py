@@ -48,11 +48,19 @@ def require_accepted(name: str, before: Mapping[str, Any], now: Mapping[str, Any
     same = {"batch_size", "accumulate"} if _same_steps(before, now) else set()
     moved = [key for key in sorted(MOVES - same) if before.get(key) != now.get(key) and key not in accepted]
     if moved:
-        what = "; ".join(f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved)
+        what = "; ".join(f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved) + _over_ranks(before, now)
         raise Mismatch(
             f"the loader {name!r} is not the one of the checkpoint: {what}. The position in its data would mean other "
             f"samples. Put it back, or say accept={{{', '.join(map(repr, moved))}}}"
         )
+
+
+def _over_ranks(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What a step takes in all, where that is what has changed; whoever changes the number of ranks means it to stay."""
+    was, size = before.get("global_batch_size"), now.get("global_batch_size")
+    if not was or not size or was == size:
+        return ""
+    return f" (a step took {was} samples over all ranks and would take {size}; keep that number, or each rank's)"
 
 
 def _same_steps(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
