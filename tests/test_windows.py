@@ -188,6 +188,19 @@ def test_words_do_not_pile_up(monkeypatch):
     assert len(shared.values) < 40
 
 
+def test_nothing_is_forgotten_that_a_slow_rank_has_not_heard(monkeypatch):
+    """A rank that is paused between its words loses none of rank 0's."""
+    monkeypatch.setattr(room, "SWEEP", 5)
+
+    def work(mine):
+        gather = mine.gather
+        if mine.rank:
+            mine.gather = lambda *word: (gather(*word), time.sleep(0.05))
+        return walk(mine, 20, lambda _: time.sleep(0.001))
+
+    assert [{}, {}] == everywhere(2, work, timeout_s=2.0)
+
+
 def test_between_edges_nothing_is_asked():
     """Most safe points cost a comparison."""
     clock = Clock()

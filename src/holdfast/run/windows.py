@@ -61,11 +61,6 @@ class Windows:
             return NOTHING
         self._edges += 1
         self.said_at, self._last_edge = self._last_edge, self.point
-        if self._edges % SWEEP == 0:
-            self._ranks.gather("windows")
-            for each in (self._words, *self.spent):
-                each.sweep()
-            self.spent.clear()
         order = self._said
         if self._ranks.rank:
             order = msgspec.msgpack.decode(self._words.announce("window"), type=Order)
@@ -74,6 +69,11 @@ class Windows:
             now = self._clock()
             self._point_s = (now - self._began_s) / (self.point - self._began_at)
             self._began_at, self._began_s = self.point, now
+        if self._edges % SWEEP == 0:  # all have heard the word of this edge, too, when they say so
+            self._ranks.gather("windows")
+            for each in (self._words, *self.spent):
+                each.sweep()
+            self.spent.clear()
         self._edge += order.points
         return order
 
