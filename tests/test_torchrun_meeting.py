@@ -45,7 +45,7 @@ def test_a_rank_that_does_not_come_is_named():
     """By rank 0, which does not take an old answer for a new one."""
     shared = Shared()
     met(shared, 3)
-    with pytest.raises(RanksError, match=r"rank 1 did not come to its Run within 0.09 s"):
+    with pytest.raises(RanksError, match=r"rank 1 did not come to its Run within 0.1 s"):
         meet(shared, 0, 3, 0.1)
 
 

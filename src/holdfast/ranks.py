@@ -21,7 +21,7 @@ TIMEOUT_S = 600.0  # that a rank is waited for; a save of another rank's may tak
 MOST_BYTES = 4 << 20  # of one value; torch's TCPStore refuses more than 8 MiB
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.02
 _NAPS = 10  # after which it is asked whether anybody has left
-_WISH, _LEFT = "wish", "left"  # keys beside those of all conversations
+_WISH, _LEFT, _FAILED = "wish", "left", "failed"  # keys beside those of all conversations
 
 
 class Channel(Protocol):
@@ -45,6 +45,7 @@ class Word(msgspec.Struct, frozen=True, array_like=True):
 
     topic: str
     value: bytes
+    place: str = ""  # where in the program, for people
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -85,9 +86,11 @@ class Ranks:
         *,
         timeout_s: float = TIMEOUT_S,
         under: str = "",
+        place: Callable[[], str] = str,
     ) -> None:
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
         self._channel, self._under = channel, under  # what the keys of this conversation begin with
+        self.place = place  # where this rank's program is, for its words and messages; empty: it need not be said
         self._said, self._twins = 0, Counter[str]()
         self._old: list[str] = []  # rank 0's, which all have read once they have said something else
 
@@ -109,7 +112,9 @@ class Ranks:
         return self._conversation(self._channel, name)
 
     def _conversation(self, channel: Channel, name: str) -> Ranks:
-        return Ranks(self.rank, self.world, channel, timeout_s=self.timeout_s, under=f"{self._under}{name}/")
+        return Ranks(
+            self.rank, self.world, channel, timeout_s=self.timeout_s, under=f"{self._under}{name}/", place=self.place
+        )
 
     def wish(self, text: str) -> None:
         """Tell rank 0 something that it finds when it looks; the last that any rank has told counts."""
@@ -132,6 +137,22 @@ class Ranks:
         return channel is None or all(
             channel.get(f"{self._under}{what}/{rank}") is not None for rank in range(1, self.world)
         )
+
+    def confess(self, error: BaseException) -> None:
+        """Tell what went wrong on this rank, before it ends with it, for `confessed`."""
+        with suppress(RanksError):
+            if self._channel is not None:
+                self._channel.put(f"{_FAILED}/{self.rank}", msgspec.msgpack.encode(_confession(self.rank, error)))
+
+    def confessed(self) -> list[Failure]:
+        """What other ranks have said that goes wrong there, at once."""
+        found = []
+        with suppress(RanksError):
+            for rank in range(self.world if self._channel is not None else 0):
+                data = self._channel.get(f"{_FAILED}/{rank}") if self._channel is not None else None
+                if data is not None and rank != self.rank:
+                    found.append(msgspec.msgpack.decode(data, type=Failure))
+        return found
 
     def leave(self, why: str) -> None:
         """This rank will say no more: who waits, in whichever conversation, need not."""
@@ -161,7 +182,7 @@ class Ranks:
             return value
         key = self._next()
         if self.rank == 0:
-            _put(channel, key, Word(topic, value))
+            _put(channel, key, Word(topic, value, self.place()))
             self._old.append(key)
             return value
         return self._heard(channel, key, topic, 0, time.monotonic())
@@ -177,7 +198,7 @@ class Ranks:
             return [value]
         key = self._next()
         if self.rank:
-            _put(channel, f"{key}/{self.rank}", Word(topic, value))
+            _put(channel, f"{key}/{self.rank}", Word(topic, value, self.place()))
             return []
         began = time.monotonic()
         found = [value]
@@ -279,24 +300,30 @@ class Ranks:
         return f"{self._under}{self._said}"
 
     def _heard(self, channel: Channel, key: str, topic: str, rank: int, began: float) -> bytes:
-        patience_s = self.timeout_s * (1.0 if self.rank else 0.9)  # rank 0 hears all, and tells who was missing
+        patience_s = self.timeout_s * (1.1 if self.rank else 1.0)  # rank 0 hears all, and tells who was missing
         word = _wait(channel, key, began + patience_s)
         if isinstance(word, str):
             raise RanksError(f"{word}; rank {self.rank} was at {topic!r}")
         if word is None:
             raise self._part(
-                f"rank {rank} did not come to {topic!r} within {patience_s:.3g} s (rank {self.rank} waited, of {self.world}): "
+                f"rank {rank} did not come to {topic!r} within {self.timeout_s:.3g} s "
+                f"(rank {self.rank} waited, of {self.world}{_at(self.place(), ', at {}')}): "
                 "it has died, hangs, or went another way. HOLDFAST_RANKS_TIMEOUT_S changes how long it is waited for"
             )
         if word.topic != topic:
             raise self._part(
-                f"rank {rank} is at {word.topic!r} and rank {self.rank} at {topic!r}: every rank must run the same loop and "
+                f"rank {rank} is at {word.topic!r}{_at(word.place)} and rank {self.rank} at {topic!r}{_at(self.place())}: every "
+                "rank must run the same loop and "
                 "the same saves"
             )
         return word.value
 
 
 ALONE = Ranks()
+
+
+def _at(place: str, shape: str = " ({})") -> str:
+    return shape.format(place) if place else ""
 
 
 def _put(channel: Channel, key: str, word: Word) -> None:
@@ -344,6 +371,12 @@ def _failed(rank: int, error: Exception) -> _Outcome:
 
 def _failure(rank: int, error: BaseException) -> Failure:
     return Failure(rank, type(error).__name__, str(error) or type(error).__name__)
+
+
+def _confession(rank: int, error: BaseException) -> Failure:
+    """Its first line, as a journal wants it."""
+    whole = _failure(rank, error)
+    return msgspec.structs.replace(whole, text=whole.text.partition("\n")[0][:500])
 
 
 def _raised(failure: Failure, known: Sequence[type[Exception]]) -> Exception:

@@ -57,8 +57,9 @@ def _is_shared(session: Session, metric: str) -> bool:
     (session.shared_metrics if shared else session.missed).add(metric)
     if not shared:
         warn(
-            f"keep=Best({metric!r}, ...): logged inside of an epoch, and not on every rank: it is ranked at the end of an "
-            "epoch only. Log it on all of them, or after the epoch's batches"
+            f"keep=Best({metric!r}, ...): logged inside of an epoch, and not on every rank: it brings about no save there, "
+            "and is ranked only where another save falls on that very step. Log it on every rank, or at the end of the epoch, "
+            "after its batches"
         )
     return shared
 

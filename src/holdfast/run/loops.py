@@ -13,6 +13,7 @@ from ..state import rng
 from ..terminal import say, warn
 from . import fingerprint
 from .opening import require_settled, settle
+from .ranks import require_one_loop
 from .saving import safe_point, step_done
 from .session import Session, Source
 
@@ -170,6 +171,7 @@ def _source(session: Session, loader: Iterable[Any], name: str, accumulate: int,
 def _outer(session: Session, kind: str, total: int) -> Iterator[None]:
     """An outermost loop: what ends it early is noted, and told from its own end."""
     session.leave_outer()
+    require_one_loop(session.ranks, kind, total)
     targets = session.position.targets
     if targets and ("batches" in targets) != (kind == "batches"):
         raise UsageError("run.batches() without run.epochs() around it is a whole run: put it inside run.epochs(1)")

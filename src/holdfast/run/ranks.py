@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,8 +17,11 @@ from ..store import format
 from ..store.parts import own_key
 from .settings import ranks_timeout_s
 from .tracked import Tracked, adapter_for, framework_modules
+from .vars import Vars
 
 T = TypeVar("T")
+CONFESSION_S = 1.0  # that rank 0, when it fails, waits for a rank to say that it was the first
+_AFTERWARDS = ("RuntimeError", "RanksError", "Dist")  # how kinds begin of errors that come of another rank's
 MOST_LINES, MOST_RANKS = 4, 8  # of what differs, that a message shows
 
 
@@ -40,12 +44,12 @@ def here() -> Ranks:
     return ALONE
 
 
-def facts(options: Any, tracked: Tracked, drilled: object) -> dict[str, str]:
+def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> dict[str, str]:
     """What has to be the same on every rank, in words: the caller's options, and what is tracked."""
-    alike = "path keep every whole background overlap start_from branch_from go_back overrides allow_fresh"
+    alike = "path keep every whole background overlap start_from branch_from go_back overrides allow_fresh seed"
     found = {name: str(getattr(options, name)) for name in alike.split()}
     found |= {"accept": str(sorted(options.accept)), "probe": "none" if options.probe is None else "given"}
-    found["drilled"] = str(drilled)
+    found |= {"vars": str(sorted(variables.state_dict())), "drilled": str(drilled)}
     for name, target in tracked.objects.items():
         found[f"state[{name!r}]"] = f"{type(target).__module__}.{type(target).__qualname__}"
         adapter = adapter_for(target)
@@ -120,6 +124,20 @@ def _require_good(found: Sequence[tuple[str, str]]) -> None:
             raise StoreError(f"rank {rank} does not see what rank 0 sees: {text}")
 
 
+def require_one_loop(ranks: Ranks, kind: str, total: int) -> None:
+    """
+    Raises:
+        UsageError: on every rank, when one is to go through another loop than rank 0, or further.
+    """
+    if ranks.alone:
+        return
+    said = ranks.agree("a loop", f"{total} {kind}".encode())
+    odd = differing(said)
+    if odd:
+        shown = ", ".join(f"rank {rank} wants {said[rank].decode()}" for rank in odd[:MOST_RANKS])
+        raise UsageError(f"{shown}, and rank 0 {said[0].decode()}: every rank must run the same loop, to the same end")
+
+
 def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
     """
     Raises:
@@ -134,6 +152,24 @@ def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> Non
         raise RanksError(
             f"rank 0 saves at {said[0].decode()}, and {shown}: every rank must make the same steps, and ask for the same saves"
         )
+
+
+def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
+    """What the journal says of `error`, described as `mine`: when a rank was lost, that rank's own error.
+
+    A framework tells of a lost rank by a RuntimeError. Of others that are lost by the same one, what they say comes after it.
+    """
+    if ranks.alone or not isinstance(error, RuntimeError | RanksError):
+        return mine
+    until = time.monotonic() + (CONFESSION_S if isinstance(error, RuntimeError) else 0.0)
+    while True:
+        found = ranks.confessed()
+        causes = [each for each in found if not each.kind.startswith(_AFTERWARDS)]
+        if causes or len(found) == ranks.world - 1 or time.monotonic() >= until:
+            break
+        time.sleep(0.02)
+    shown = [f"rank {each.rank}: {each.kind}: {each.text}" for each in (causes or found)[:MOST_LINES]]
+    return "; ".join(shown if causes else [mine, *shown])
 
 
 @contextmanager

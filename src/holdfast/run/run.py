@@ -13,7 +13,7 @@ from ..rules import Every, Last, Rule, Whole
 from ..store import format
 from ..terminal import warn
 from . import loops, opening, resume, saving, settings
-from .ranks import parting
+from .ranks import blamed, parting
 from .session import Options, Session, require_overridable
 from .stop import Deadline
 from .tracked import Tracked
@@ -280,9 +280,11 @@ class Run(AbstractContextManager["Run"]):
         self._session = None
         try:
             if error is not None:
+                if session.over is None:
+                    session.ranks.confess(error)
                 _land_quietly(session)
                 if session.over is None:
-                    session.ranks.leave(f"has left with {resume.describe(error)}")
+                    session.ranks.leave(f"has left with {resume.describe(error)}{_where(session)}")
             if error is not None and session.over is None and not isinstance(error, Superseded):
                 with suppress(StoreError):  # nothing may hide the error itself
                     session.attempt.close("failed", **_failure(session, error))
@@ -310,11 +312,16 @@ def _failure(session: Session, error: BaseException) -> dict[str, Any]:
     checkpoint = session.resumed.checkpoint
     return {
         "step": session.position.step,
-        "error": resume.describe(error),
+        "error": blamed(session.ranks, error, resume.describe(error)),
         "script": resume.script(),
         "checkpoint": checkpoint.path.name if checkpoint else None,
         "counts": session.steps_here == 0 and resume.counts(error) and not _may_be_anothers(session, error),
     }
+
+
+def _where(session: Session) -> str:
+    """Where a rank has left, for the others."""
+    return f", at step {session.position.step}, epoch {session.position.epoch}"
 
 
 def _may_be_anothers(session: Session, error: BaseException) -> bool:

@@ -126,8 +126,11 @@ class Session:
             from .within import Within  # what asks schedulers is not in every `import holdfast`
 
             self.within = Within(options.path, self.stop, own_deadline=options.deadline is not None, rank=ranks.rank)
-            said = {} if ranks.alone else facts(options, tracked, self.drilled)
+            said = {} if ranks.alone else facts(options, tracked, variables, self.drilled)
         require_alike(ranks, said)
+        self.position = Position()
+        if not ranks.alone:
+            ranks.place = lambda: f"step {self.position.step}, epoch {self.position.epoch}"
         most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill's kill is answered where it struck
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
         self.around = ExitStack()  # what holds while the attempt lives
@@ -144,8 +147,7 @@ class Session:
         self.left = False  # its block has ended
         self.over: Stopped | None = None  # it has stopped, and does nothing any more
 
-        # where it is
-        self.position = Position()
+        # where it is, besides the position
         self.loops: list[str] = []  # the generators in progress, outermost first
         self.walked: set[str] = set()  # loaders begun in this epoch, by this attempt
         self.outer: tuple[str, int] | None = None  # the outermost loop, begun and not ended, and its total

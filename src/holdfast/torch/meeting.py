@@ -31,12 +31,11 @@ def meet(channel: Channel, rank: int, world: int, timeout_s: float) -> str:
 
 
 def _gather(channel: Channel, mine: str, world: int, timeout_s: float) -> str:
-    patience_s = 0.9 * timeout_s  # rank 0 hears all, and tells who was missing
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + timeout_s
     channel.put("call", mine.encode())
     answers = {rank: _until(partial(_answer, channel, mine, rank), until) for rank in range(1, world)}
     missing = next((rank for rank, answer in answers.items() if answer is None), None)
-    refusal = "" if missing is None else _missing(missing, 0, patience_s)
+    refusal = "" if missing is None else _missing(missing, 0, timeout_s)
     for rank, answer in answers.items():
         if answer is not None:
             channel.put(f"go/{rank}", f"{answer}/{refusal}".encode())
@@ -62,7 +61,7 @@ def _join(channel: Channel, mine: str, rank: int, timeout_s: float) -> str:
         said = _text(channel, f"go/{rank}")
         return said if said.startswith(f"{heard}/{mine}/") else None
 
-    said = _until(go, time.monotonic() + timeout_s)
+    said = _until(go, time.monotonic() + 1.1 * timeout_s)  # rank 0 hears all, and tells who was missing
     if said is None:
         raise RanksError(_missing(0, rank, timeout_s))
     name, _, refusal = said.split("/", 2)

@@ -1,0 +1,186 @@
+"""What ranks that do not do the same are told: which one it was, where, and what differs."""
+
+import re
+import threading
+
+import pytest
+
+from holdfast import Best, Every, Last, Run, Store
+from holdfast.errors import RanksError, UsageError
+from holdfast.run import saving
+from holdfast.run.ranks import blamed
+from rank_threads import ranks
+from run_ranks import among_threads
+from toy import Toy, events
+
+
+@pytest.fixture
+def among(monkeypatch):
+    return among_threads(monkeypatch)
+
+
+@pytest.fixture
+def reasons(monkeypatch):
+    """Of the saves, by rank."""
+    found, save = {0: [], 1: []}, saving.save
+
+    def noted(session, reason, *rest, **options):
+        found[session.ranks.rank].append(reason)
+        return save(session, reason, *rest, **options)
+
+    monkeypatch.setattr(saving, "save", noted)
+    return found
+
+
+def train(path, steps=12, before=lambda run: None, **options):
+    with Run(path, {"toy": Toy()}, **{"every": Every(steps=4), **options}) as run:
+        for _ in run.steps(steps):
+            before(run)
+
+
+def test_a_value_that_rank_0_alone_logs_inside_of_an_epoch_is_ranked_where_a_save_falls(
+    tmp_path, among, reasons, monkeypatch, capsys
+):
+    """The others are passed over, however good; the warning says so, and what to do."""
+    monkeypatch.setattr("holdfast.run.best.PATIENCE_S", 0.05)
+    keep, values = Last(2) | Best("val_acc", max), [0.9, 0.8, 0.1, 0.2, 0.3]
+
+    def work(rank):
+        with Run(tmp_path, {"toy": Toy()}, keep=keep, every=Every(steps=5), background=False) as run:
+            for epoch in run.epochs(5):
+                for step in run.steps(8):
+                    if rank == 0 and step == 3:
+                        run.log(val_acc=values[epoch])
+
+    assert [None, None] == among(2, work)
+    assert reasons[0] == reasons[1]
+    assert "new best" not in reasons[0]
+    found = {each.name: dict(each.metrics) for each in Store(tmp_path).facts()}
+    assert {"step-000000020": {"val_acc": 0.1}} == {name: values for name, values in found.items() if values}
+    said = capsys.readouterr().err
+    assert "ranked only where another save falls on that very step" in said
+    assert "Log it on every rank, or at the end of the epoch" in said
+
+
+def test_the_journal_names_the_rank_that_failed_and_its_error(tmp_path, among):
+    """Not what rank 0 has seen of it: a framework that lost its peer."""
+    lost = threading.Event()
+
+    def work(rank):
+        with Run(tmp_path, {"toy": Toy()}, every=None) as run:
+            for _ in run.steps(9):
+                if run.step == 3 and rank == 1:
+                    lost.set()
+                    raise ValueError("my own bug\nin two lines")
+                if run.step == 3:
+                    lost.wait(20)
+                    raise RuntimeError("[pair.cc] Connection closed by peer")
+
+    assert [RuntimeError, ValueError] == [type(each) for each in among(2, work)]
+    (failed,) = events(tmp_path, "failed")
+    assert "rank 1: ValueError: my own bug" == failed["error"]
+
+
+def test_a_rank_that_fails_before_a_save_is_named_in_the_journal(tmp_path, among):
+    """There rank 0 is told by the rank itself, which also says where it was."""
+
+    def before(run):
+        if run.step == 6:
+            raise ValueError("my own bug")
+
+    found = among(2, lambda rank: train(tmp_path, before=before if rank else lambda _: None))
+    assert "rank 1 has left with ValueError: my own bug, at step 6, epoch 0" in str(found[0])
+    (failed,) = events(tmp_path, "failed")
+    assert "rank 1: ValueError: my own bug" == failed["error"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "shown"),
+    [
+        (ValueError("a"), [KeyError("b")], "mine"),
+        (RuntimeError("a"), [KeyError("b")], "rank 1: KeyError: 'b'"),
+        (RuntimeError("a"), [RuntimeError("b"), KeyError("c")], "rank 2: KeyError: 'c'"),
+        (RuntimeError("a"), [RuntimeError("b")], "mine; rank 1: RuntimeError: b"),
+        (RuntimeError("a"), [None], "mine"),
+        (RanksError("a"), [None], "mine"),
+        (RanksError("a"), [SystemExit(3)], "rank 1: SystemExit: 3"),
+    ],
+)
+def test_the_first_cause_is_blamed(monkeypatch, mine, others, shown):
+    """What ranks say that were lost by another one's error comes after it; rank 0's own bug is its own."""
+    monkeypatch.setattr("holdfast.run.ranks.CONFESSION_S", 0.05)
+    first, *rest = ranks(1 + len(others))
+    for rank, error in zip(rest, others, strict=True):
+        if error is not None:
+            rank.confess(error)
+    assert shown == blamed(first, mine, "mine")
+
+
+@pytest.mark.parametrize(
+    ("options", "differ"),
+    [
+        ([{}, {"seed": 7}], "rank 1: seed is 7, on rank 0 None"),
+        ([{"seed": 7}, {"seed": 8}], "rank 1: seed is 8, on rank 0 7"),
+        ([{"vars": {"b": 1}}, {"vars": {"a": 1, "b": 1}}], r"rank 1: vars is \['a', 'b'\], on rank 0 \['b'\]"),
+    ],
+)
+def test_seed_and_names_of_vars_are_those_of_all(tmp_path, among, options, differ):
+    """Nothing is written when one rank has others."""
+    found = among(2, lambda rank: train(tmp_path / "run", **options[rank]))
+    assert [UsageError, UsageError] == [type(each) for each in found]
+    for each in found:
+        assert re.search(differ, str(each))
+    assert not (tmp_path / "run").exists()
+
+
+def test_values_of_vars_are_each_ranks_own(tmp_path, among):
+    """Their names are compared, and nothing else."""
+    assert [None, None] == among(2, lambda rank: train(tmp_path, vars={"mine": rank}))
+
+
+def test_a_loop_that_is_longer_on_one_rank_is_refused_on_all(tmp_path, among):
+    """Before its first pass: what the others want is in the message."""
+    passes = []
+
+    def work(rank):
+        with Run(tmp_path, {"toy": Toy()}) as run:
+            passes.extend(run.epochs(4 + rank))
+
+    found = among(2, work)
+    assert [UsageError, UsageError] == [type(each) for each in found]
+    assert all("rank 1 wants 5 epochs, and rank 0 4 epochs" in str(each) for each in found)
+    assert [] == passes
+
+
+def test_a_rank_that_breaks_out_alone_is_told_where_it_was(tmp_path, among):
+    """By step and epoch, and so are the others."""
+
+    def work(rank):
+        with Run(tmp_path, {"toy": Toy()}, every=Every(steps=7)) as run:
+            for epoch in run.epochs(4):
+                for step in run.steps(5):
+                    if rank == 1 and (epoch, step) == (1, 1):
+                        break
+                if rank == 1 and epoch == 1:
+                    break
+
+    found = among(2, work)
+    assert [RanksError, RanksError] == [type(each) for each in found]
+    assert "rank 0 saves at step-000000007, epoch 1, and rank 1 at step-000000006" in str(found[0])
+
+
+def test_a_rank_at_another_point_of_the_program_says_its_step(tmp_path, among):
+    """Who waits says its own, too."""
+
+    def work(rank):
+        with Run(tmp_path, {"toy": Toy()}, every=None) as run:
+            for _ in run.steps(6):
+                pass
+            if rank == 0:
+                run._session.ranks.announce("a word that nobody expects")
+
+    _, second = among(2, work, timeout_s=2.0)
+    assert (
+        "rank 0 is at 'a word that nobody expects' (step 6, epoch 0) and rank 1 at 'the end' (step 6, epoch 0)"
+        in str(second)
+    )
