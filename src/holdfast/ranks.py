@@ -143,6 +143,7 @@ class Ranks:
         with suppress(RanksError):
             if self._channel is not None:
                 self._channel.put(f"{_FAILED}/{self.rank}", msgspec.msgpack.encode(_confession(self.rank, error)))
+                self._channel.put(_FAILED, str(self.rank).encode())
 
     def confessed(self) -> list[Failure]:
         """What other ranks have said that goes wrong there, at once."""
@@ -153,6 +154,10 @@ class Ranks:
                 if data is not None and rank != self.rank:
                     found.append(msgspec.msgpack.decode(data, type=Failure))
         return found
+
+    def failed(self) -> str:
+        """Which rank has confessed last, at once; by one word, however many ranks there are. Empty: none."""
+        return (self._channel.get(_FAILED) or b"" if self._channel is not None else b"").decode()
 
     def leave(self, why: str) -> None:
         """This rank will say no more: who waits, in whichever conversation, need not."""
@@ -166,10 +171,8 @@ class Ranks:
 
     def sweep(self) -> None:
         """Forget what rank 0 has announced: the caller knows that all have heard it."""
-        for old in self._old:
-            if self._channel is not None:
-                _drop(self._channel, old)
-        self._old.clear()
+        while self._channel is not None and self._old:
+            _drop(self._channel, self._old.pop())
 
     def announce(self, topic: str, value: bytes = b"") -> bytes:
         """What rank 0 gave as `value`, on every rank.

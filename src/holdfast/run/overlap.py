@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import RanksError
 from ..pages import address, same, sample, sample_at, side_by_side
 from ..state.codec import Block
 from ..state.snapshot import COPY_THREADS, Arena, Snapshot
@@ -32,6 +33,7 @@ from ..store.store import Store
 
 LOOK_BYTES = 1 << 20  # compared between two looks at whether the loop goes on
 LOOK_S = 0.02  # between two looks at where the loop is
+ASK_S = 1.0  # between two questions whether another rank has failed
 
 
 class Lent(Protocol):
@@ -309,18 +311,24 @@ class Overlap:
         if copying is not None and copying.verdict:
             raise Abandoned(_line(copying.verdict))
 
-    def confirm(self, snapshot: Snapshot | None) -> None:
+    def confirm(self, snapshot: Snapshot | None, failed: Callable[[], str] = str) -> None:
         """Return when it is certain that nobody wrote under the copy, as far as writes are counted.
 
         They are counted when they are done: one that was under way as the copy ended shows only after the loop has
-        moved on. So that is waited for, unless the loop itself comes to say it.
+        moved on. So that is waited for, unless the loop itself comes to say it. `failed`: a rank that has, for which the
+        loop may wait as long as that one waits for this save.
 
         Raises:
             Abandoned: somebody did.
+            RanksError: it will not be certain any more.
         """
-        copying = self._copying_to(snapshot)
+        copying, next_s = self._copying_to(snapshot), time.monotonic() + ASK_S
         while copying is not None and copying.verdict is None:
             if _place(copying.loop) == copying.place:
+                if time.monotonic() >= next_s:
+                    next_s += ASK_S
+                    if rank := failed():
+                        raise RanksError(f"rank {rank} has failed, and the loop waits for it")
                 time.sleep(LOOK_S)
                 continue
             written = copying.live.written() if copying.live is not None else ""

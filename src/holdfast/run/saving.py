@@ -216,7 +216,9 @@ def _commit(session: Session, made: Staged | Later, flight: Flight, before_each:
     def confirm() -> None:
         nonlocal waited_s
         began = time.monotonic()
-        overlap.confirm(snapshot)
+        if snapshot is None:  # this rank's share is written; the others' may wait for its loop to go on
+            session.writer.let_go()
+        overlap.confirm(snapshot, session.store.ranks.failed)
         waited_s = time.monotonic() - began  # for the loop, not for the disk
 
     checkpoint = session.store.commit(

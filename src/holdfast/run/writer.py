@@ -20,6 +20,7 @@ class Writer:
 
         self._thread: threading.Thread | None = None
         self._begun, self._ended, self._unwanted = threading.Event(), threading.Event(), threading.Event()
+        self._rested = threading.Event()  # the loop may go on
         self._turn = threading.Lock()  # whoever takes it first: its thread does the work, or nobody ever will
         self._outcome: Any = None
         self._error: BaseException | None = None
@@ -43,6 +44,7 @@ class Writer:
             raise RuntimeError("a save is in flight: wait for it first")
         self._begun.clear()
         self._ended.clear()
+        self._rested.clear()
         self._unwanted.clear()
         self._outcome = self._error = None
         self._turn = threading.Lock()
@@ -76,9 +78,13 @@ class Writer:
         return self._outcome
 
     def rest(self) -> None:
-        """Return when the work has ended; its outcome is still to be fetched."""
+        """Return when the work has ended, or says by `let_go` that nobody need rest; its outcome is still to be fetched."""
         if self.in_flight:
-            self._ended.wait()
+            self._rested.wait()
+
+    def let_go(self) -> None:
+        """The work needs nothing more of what the loop may change."""
+        self._rested.set()
 
     def abandon(self) -> None:
         """Let the work end at its next request to the disk; what has made its last one comes to its own end."""
@@ -94,6 +100,7 @@ class Writer:
             self._error = error
         finally:
             self._ended.set()
+            self._rested.set()
 
     def _before_each(self) -> None:
         if self._unwanted.is_set():
