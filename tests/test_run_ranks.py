@@ -8,7 +8,7 @@ import time
 import pytest
 from torch import nn
 
-from holdfast import Best, Every, Last, Run, Store, disk
+from holdfast import Best, Every, Last, Run, Store, disk, journal
 from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, Stopped, StoreError, UsageError
 from holdfast.job import Job
 from holdfast.run import saving
@@ -285,6 +285,28 @@ def test_a_full_disk_on_one_rank_is_one_on_all_and_training_goes_on(tmp_path, am
     assert saves[0] == saves[1]
     assert ["save_failed"] == [event["event"] for event in events(tmp_path, "save_failed")]
     assert failed[0].parent.name not in names(tmp_path)
+
+
+def test_a_disk_that_is_full_once_a_save_is_committed_is_no_failure_of_it(tmp_path, among, monkeypatch):
+    """Only rank 0 writes the journal's line about it, and keeps it until it fits: else it alone would save once more."""
+    append, failed = journal.append, []
+
+    def full(path, waiting, **options):
+        if not failed and any(event["event"] == "saved" for event in waiting):
+            failed.append(path)
+            raise OSError(errno.ENOSPC, "full")
+        append(path, waiting, **options)
+
+    def walk(rank):
+        with Run(tmp_path, {"part": Part(rank)}, every=Every(steps=4)) as run:
+            for _ in range(4):
+                run.safe_point()
+
+    monkeypatch.setattr(journal, "append", full)
+    assert [None, None] == among(2, walk, timeout_s=3.0)
+    assert failed
+    assert [4] == [event["step"] for event in events(tmp_path, "saved")]
+    assert [] == events(tmp_path, "save_failed")
 
 
 def test_the_last_save_fails_on_all(tmp_path, among, monkeypatch):

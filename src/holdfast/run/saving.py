@@ -245,7 +245,8 @@ def _commit(session: Session, made: Staged | Later, flight: Flight, before_each:
         size_bytes=size_bytes,
         reason=flight.reason,
     )
-    session.attempt.flush()
+    with suppress(NoSpace):  # it is committed; the line is kept, and written by the next
+        session.attempt.flush()
     return checkpoint
 
 
