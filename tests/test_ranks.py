@@ -9,6 +9,7 @@ import pytest
 from holdfast import ranks as room
 from holdfast.errors import Damaged, NoSpace, RanksError
 from holdfast.ranks import ALONE, Ranks, differing
+from holdfast.store.shards import Abandoned
 from rank_threads import Shared, everywhere, ranks
 
 WORLDS = [1, 2, 3, 8]
@@ -155,6 +156,18 @@ def test_work_that_fails_on_one_rank_fails_on_all(where):
     rank = 2 if where == "work on 2" else 0
     expected = [("full" if mine == rank else f"rank {rank}: full", b"goes on") for mine in range(3)]
     assert expected == everywhere(3, work)
+
+
+def test_of_two_failures_all_ranks_raise_one_kind():
+    """What they do about it, to go on or to try once more, has to be the same for all."""
+
+    def work(mine):
+        def fail():
+            raise [NoSpace("full"), Abandoned("no more"), OSError("mine")][mine.rank - 1]
+
+        return mine.collect("save", fail if mine.rank else bytes, known=(Abandoned,))
+
+    assert [NoSpace] * 4 == [type(error) for error in everywhere(4, work)]
 
 
 def test_a_kind_that_is_known_is_told_as_such():

@@ -107,9 +107,7 @@ class Ranks:
 
     def beside(self, name: str) -> Ranks:
         """The same ranks in a conversation of their own, in the same thread."""
-        if self._channel is None:
-            return self
-        return self._conversation(self._channel, name)
+        return self if self._channel is None else self._conversation(self._channel, name)
 
     def _conversation(self, channel: Channel, name: str) -> Ranks:
         return Ranks(
@@ -263,8 +261,8 @@ class Ranks:
     ) -> bytes:
         """Do `work` on every rank, and on rank 0 `then`, with what it gave by rank; what that gives, on every rank.
 
-        What fails on one rank, or in `then`, is raised on all: there as it is, elsewhere as its kind. One word of each
-        rank's, and one to them.
+        What fails on one rank, or in `then`, is raised on all: there as it is, elsewhere as its kind; of several failures
+        the first. One word of each rank's, and one to them.
         """
         if self.alone:
             return then([work()])
@@ -283,9 +281,11 @@ class Ranks:
                 verdict = _attempted(0, lambda: then([each.value for each in said]))
         try:
             return self._verdict(topic, verdict, known)
-        except Exception:
+        except Exception as told:
             if mine.error is None:
                 raise
+            if type(told) not in {type(mine.error), RanksError}:  # what all are to do about it is the same
+                raise told from mine.error
         raise mine.error  # not in place of another one: what it came from stays its cause
 
     def _verdict(self, topic: str, mine: _Outcome | None, known: Sequence[type[Exception]]) -> bytes:
