@@ -411,6 +411,20 @@ def test_a_rank_that_fails_is_not_waited_for(tmp_path, among):
     assert "rank 1 has left with ValueError: of this rank alone" in str(found[0])
 
 
+def test_a_rank_that_fails_before_the_run_is_claimed_is_not_waited_for(tmp_path, among, monkeypatch):
+    """The others learn why, and not by a deadline."""
+
+    def fail(self, root):
+        if self.rank == 0:
+            raise SystemExit("not today")
+
+    monkeypatch.setattr(Within, "await_turn", fail)
+    first, second = among(2, lambda rank: train(tmp_path, rank), timeout_s=3.0)
+    assert isinstance(first, SystemExit)
+    assert isinstance(second, RanksError)
+    assert "rank 0 has left with SystemExit: not today" in str(second)
+
+
 def test_what_one_rank_alone_changes_before_the_loop_is_put_back_there(tmp_path, among):
     """Nobody else need know of it."""
     among(2, lambda rank: train(tmp_path, rank, steps=4))

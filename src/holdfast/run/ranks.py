@@ -173,6 +173,16 @@ def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
 
 
 @contextmanager
+def present(ranks: Ranks) -> Iterator[None]:
+    """Whatever leaves the block is told to the others: they need not wait for this rank."""
+    try:
+        yield
+    except BaseException as error:
+        ranks.leave(f"has left with {type(error).__name__}: {error}")
+        raise
+
+
+@contextmanager
 def parting(ranks: Ranks) -> Iterator[None]:
     """The last that a rank does; it leaves when all have done theirs, and rank 0 when nobody needs it any more.
 

@@ -27,7 +27,7 @@ from ..terminal import Progress, say, speak_for, warn
 from . import fingerprint, settings
 from .overlap import Later, Overlap
 from .position import Position
-from .ranks import facts, here, require_alike
+from .ranks import facts, here, present, require_alike
 from .resume import Resumed
 from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
@@ -134,16 +134,17 @@ class Session:
         most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill's kill is answered where it struck
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
         self.around = ExitStack()  # what holds while the attempt lives
-        self.store = Store(
-            options.path,
-            keep=options.keep,
-            take_over=options.take_over,
-            whole=options.whole,
-            ranks=ranks,
-        )
-        if not options.take_over:
-            self.within.await_turn(self.store.root)
-        self.attempt = self.store.claim()
+        with present(ranks):
+            self.store = Store(
+                options.path,
+                keep=options.keep,
+                take_over=options.take_over,
+                whole=options.whole,
+                ranks=ranks,
+            )
+            if not options.take_over:
+                self.within.await_turn(self.store.root)
+            self.attempt = self.store.claim()
         self.left = False  # its block has ended
         self.over: Stopped | None = None  # it has stopped, and does nothing any more
 
