@@ -970,7 +970,8 @@ def test_a_write_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch):
     thread = threading.Thread(target=loop)
     thread.start()
     got = len(os.read(reading, 1))  # it is under way
-    monkeypatch.setattr(overlap, "time", SimpleNamespace(sleep=lambda _: (looks.release(), time.sleep(0.001))))
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: (looks.release(), time.sleep(0.001)))
+    monkeypatch.setattr(overlap, "time", clock)
 
     checking = Overlap(lambda leaf, line: None, lambda: True)
     taken = snapshot.Snapshot(snapshot.Arena(), [], {})
