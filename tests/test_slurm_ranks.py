@@ -78,9 +78,8 @@ def final():
 
 def begin(slurm, place, *words):
     """Submit it; its job, and its output."""
-    job, output = submit(slurm, place, "--time", "5", "--lead", "20", *words)
-    (place / "train.py").write_text(TRAIN)
-    return job, output
+    (place / "ddp.py").write_text(TRAIN)  # before the job can begin
+    return submit(slurm, place, "--time", "5", "--lead", "20", *words)
 
 
 def resumed(slurm, output, starts):
@@ -107,7 +106,7 @@ def ends(place, output):
 def test_two_tasks_on_two_nodes_are_stopped_by_their_time_limit_and_go_on(slurm, place):
     """By srun alone: both save together and leave, the job is requeued, and ends with the bits of an undisturbed run."""
     words = ("--nodes", "2", "--ntasks-per-node", "1", "--setup", "export OMP_NUM_THREADS=1")
-    job, output = begin(slurm, place, *words, "--", "python", "train.py", STEPS)
+    job, output = begin(slurm, place, *words, "--", "python", "ddp.py", STEPS)
     resumed(slurm, output, 1)
     stopped_by_its_time_limit(slurm, job, output)
     (place / "fast").touch()
@@ -122,7 +121,7 @@ def test_torchrun_on_two_nodes_is_stopped_by_its_time_limit_and_goes_on(slurm, p
     words = ("--nodes", "2", "--ntasks-per-node", "1", "--setup", "export OMP_NUM_THREADS=1")
     meet = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{20000 + os.getpid() % 10000}", "--local-addr=127.0.0.1")
     launcher = ("srun", "--ntasks-per-node=1", "torchrun", "--nnodes=2", *meet, "--nproc-per-node=1")
-    job, output = begin(slurm, place, *words, "--", *launcher, "train.py", STEPS)
+    job, output = begin(slurm, place, *words, "--", *launcher, "ddp.py", STEPS)
     resumed(slurm, output, 1)
     stopped_by_its_time_limit(slurm, job, output)
     (place / "fast").touch()
