@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast import journal
@@ -41,7 +42,8 @@ class Supervised:
             self.process.kill()
             self.process.wait()
         for pid in self.left():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it was about to end by itself
+                os.kill(pid, signal.SIGKILL)
 
     def send(self, name):
         self.process.send_signal(getattr(signal, f"SIG{name}"))

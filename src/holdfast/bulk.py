@@ -143,22 +143,22 @@ class _Writing:
         as_it_lies = run.data if self._is_laid_out(run.data) else memoryview(b"")
         whole = as_it_lies.nbytes // CHUNK_BYTES * CHUNK_BYTES
         owed: list[memoryview] = []  # pieces that were handed out and not digested
-        start, sent, busy = 0, 0, False
+        start, sent, last, busy = 0, 0, sum(run.sizes), False
         for end in accumulate(run.sizes):
             while sent < min(end, whole):
                 busy = run.await_first(sent + CHUNK_BYTES)
                 self._hand_out(as_it_lies[sent : sent + CHUNK_BYTES])
                 sent += CHUNK_BYTES
-            if end <= whole:
-                owed.append(as_it_lies[start:end])
-                if not busy:
-                    self._digest(owed)
-            else:
+            gathered = end > whole
+            if gathered:
                 busy = run.await_first(end)
+            else:
+                owed.append(as_it_lies[start:end])
+            if gathered or not busy or end == last:  # in their order, whatever waits
                 self._digest(owed)
+            if gathered:
                 self._gather(run.data[start:end], max(0, whole - start))
             start = end
-        self._digest(owed)
 
     def _digest(self, owed: list[memoryview]) -> None:
         self.digests += [self._hasher(piece).hexdigest() for piece in owed]
