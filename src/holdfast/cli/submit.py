@@ -18,6 +18,7 @@ import click
 from .. import disk
 from ..cluster import lint, sbatch, script, slurm
 from ..cluster.carry import HOLD, on_hold
+from ..cluster.lead import enough_s
 from ..cluster.outermost import run_of
 from ..cluster.sbatch import Option
 from ..cluster.script import Order
@@ -165,7 +166,7 @@ def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int
         UsageError: that is before the job begins.
     """
     limit_s = sbatch.limit_s(given)
-    needed = 0 if save_s is None else math.ceil(lint.with_margin_s(save_s)) + lint.LATE_S
+    needed = 0 if save_s is None else enough_s(save_s)
     lead = wanted or max(needed, min(script.LEAD_S, int(limit_s / 4) if limit_s < math.inf else script.LEAD_S))
     if lead >= limit_s:
         why = f"a save took {save_s:.0f} s" if save_s and not wanted else f"--lead {lead}"

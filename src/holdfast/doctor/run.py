@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 from ..cluster import batch, outermost
 from ..cluster.batch import Around
 from ..cluster.carry import HOLD
-from ..cluster.lint import LATE_S, with_margin_s
+from ..cluster.lead import enough_s, needed_s
 from ..errors import StoreError
 from ..store.locate import locate
 from .check import Check, ok, problem, warning
@@ -61,16 +60,16 @@ def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
         return
     took = f"your save takes {_span(known.save_s)}"
     yield ok("saves", took)
-    needed_s = with_margin_s(known.save_s)
+    need_s = needed_s(known.save_s)
     lead = known.script.signal.lead_s if known.script and known.script.signal else None
-    if lead is not None and lead < needed_s:
-        submit = f"holdfast submit --lead {math.ceil(needed_s) + LATE_S}"
+    if lead is not None and lead < need_s:
+        submit = f"holdfast submit --lead {enough_s(known.save_s)}"
         yield problem("notice", f"{took}, and the notice comes {lead} s before the end", submit)
     elif lead is not None:
         yield ok("notice", f"{lead} s before the end: enough for a save")
     if settings is not None and not settings.preempts.startswith("OFF"):
         grace = f"your grace is {_span(settings.grace_s)}"
-        if settings.grace_s < needed_s:
+        if settings.grace_s < need_s:
             todo = "a preemption loses what came after the last periodic save: save more often (every=), or a smaller state"
             yield problem("grace", f"{took}, {grace}", todo)
         else:
