@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.errors import Damaged
-from holdfast.state import codec, rng, tree
+from holdfast.state import rng, tree, values
 from test_codec import Kept, round_trip
 
 
@@ -152,6 +152,6 @@ def test_only_imported_packages_are_captured():
 def test_python_state_packs_and_unpacks():
     """625 words in 2,500 bytes."""
     state = random.getstate()
-    packed = codec.random_state(state)
+    packed = values.random_state(state)
     assert len(packed[1]) == 2500
-    assert state == codec.python_state(packed)
+    assert state == values.python_state(packed)

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Damaged, HoldfastError, UsageError
-from holdfast.state import codec, tree, untree
+from holdfast.state import codec, tree, untree, values
 from holdfast.state.tree import Placeholder
 from test_codec import Kept, assert_same_array, round_trip
 
@@ -507,7 +507,7 @@ def test_a_hostile_node_is_refused(node):
     assert len(str(caught.value)) < 400
 
 
-TAGS = [*untree._READERS, *codec.MAKERS, *codec.TAGS]
+TAGS = [*untree._READERS, *values.MAKERS, *codec.TAGS]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.sampled_from(["", "a", "0x1f", "cpu", "PCG64", "float32", "<f4"])
     | st.sampled_from([codec.type_name(kind) for kind in TYPES]),

@@ -1,8 +1,8 @@
-"""Leaves and values: what of a state is bytes, what is a small value, and how either comes back.
+"""Leaves: what of a state is bytes, and how they come back.
 
-A leaf (a tensor, an array, long bytes) becomes a `Block`. Everything else becomes a `Node`: a tag and plainer values.
-The frameworks' own leaves are encoded by the modules in `LEAVES`, found when such an object turns up. Each of them has
-the same functions:
+A leaf (a tensor, an array, long bytes) becomes a `Block`. Everything else becomes a `Node`: a tag and plainer values
+(of Python's own types in `values`). The frameworks' own leaves are encoded by the modules in `LEAVES`, found when such an
+object turns up. Each of them has the same functions:
 
     node(value) -> Node | None           None: it is a leaf. UsageError: it cannot be saved, and why
     value(tag, content) -> value         the inverse of `node`
@@ -13,12 +13,9 @@ the same functions:
 
 from __future__ import annotations
 
-import datetime as dt
 import gc
 import importlib
 import math
-import pathlib
-import random
 import struct
 import sys
 import threading
@@ -325,113 +322,3 @@ def shares(leaves: Sequence[Any]) -> list[Share]:
         return [Share(encode_leaf(leaf), {index: None}) for index, leaf in enumerate(leaves)]
     found: list[Share] = adapter(str(framework(type(leaves[0])))).shares(leaves)
     return found
-
-
-# Plain values: tags with content made of plainer values. The makers read files, so each refuses what is not exactly right.
-
-
-def random_state(state: tuple[Any, ...]) -> list[Any]:
-    """What `random.getstate()` returns, its 625 words packed into bytes."""
-    version, words, gauss = state
-    return [version, struct.pack("<625I", *words), gauss]
-
-
-def python_state(content: Any) -> tuple[Any, ...]:
-    """What `random.setstate()` takes; the inverse of `random_state`."""
-    version, words, gauss = _typed(list, content)
-    return version, struct.unpack("<625I", words), gauss
-
-
-def _typed(kind: type[T], value: Any) -> T:
-    if type(value) is not kind:
-        raise TypeError(f"{kind.__name__} expected, not {type(value).__name__}")
-    return value
-
-
-def _zone(zone: dt.tzinfo | None) -> Any:
-    if type(zone) is dt.timezone:
-        return ["offset", *zone.__getinitargs__()]  # type: ignore[attr-defined]
-    if zone is None:
-        return None
-    import zoneinfo
-
-    if type(zone) is zoneinfo.ZoneInfo and zone.key is not None:
-        return ["zone", zone.key]
-    raise UsageError(f"its time zone {zone!r} is neither a dt.timezone nor a zoneinfo.ZoneInfo with a key")
-
-
-def _made_zone(content: Any) -> dt.tzinfo | None:
-    if content is None:
-        return None
-    sort, *arguments = _typed(list, content)
-    if sort == "offset":
-        return dt.timezone(*arguments)
-    if sort != "zone":
-        raise ValueError(f"no such time zone: {content!r}")
-    import zoneinfo
-
-    try:
-        return zoneinfo.ZoneInfo(_typed(str, *arguments))
-    except zoneinfo.ZoneInfoNotFoundError as error:
-        raise UsageError(f"this machine does not know the time zone {arguments[0]!r}: pip install tzdata") from error
-
-
-def _time_node(tag: str, fields: str) -> Callable[[Any], Node]:
-    names = fields.split()
-    return lambda moment: Node(tag, [*(getattr(moment, name) for name in names), moment.fold, _zone(moment.tzinfo)])
-
-
-def _moment(kind: Callable[..., T]) -> Callable[[Any], T]:
-    def made(content: Any) -> T:
-        *fields, fold, zone = _typed(list, content)
-        return kind(*fields, tzinfo=_made_zone(zone), fold=fold)
-
-    return made
-
-
-def _random(content: Any) -> random.Random:
-    generator = random.Random()  # noqa: S311 -- a copy of the user's
-    generator.setstate(python_state(content))
-    return generator
-
-
-def _complex(content: Any) -> complex:
-    real, imaginary = _typed(list, content)
-    return complex(_typed(float, real), _typed(float, imaginary))
-
-
-def _pure_path(content: Any) -> pathlib.PurePath:
-    flavour, text = _typed(list, content)
-    return _FLAVOURS[flavour](_typed(str, text))
-
-
-_FLAVOURS = {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}
-
-NODES: Mapping[type, Callable[[Any], Node]] = {
-    complex: lambda value: Node("complex", [value.real, value.imag]),
-    bytearray: lambda value: Node("bytearray", bytes(value)),
-    range: lambda value: Node("range", [value.start, value.stop, value.step]),
-    slice: lambda value: Node("slice", [value.start, value.stop, value.step]),
-    type(pathlib.Path()): lambda value: Node("path", str(value)),
-    pathlib.PurePosixPath: lambda value: Node("purepath", ["posix", str(value)]),
-    pathlib.PureWindowsPath: lambda value: Node("purepath", ["windows", str(value)]),
-    dt.datetime: _time_node("datetime", "year month day hour minute second microsecond"),
-    dt.time: _time_node("time", "hour minute second microsecond"),
-    dt.date: lambda value: Node("date", [value.year, value.month, value.day]),
-    dt.timedelta: lambda value: Node("timedelta", [value.days, value.seconds, value.microseconds]),
-    random.Random: lambda value: Node("random.Random", random_state(value.getstate())),
-}
-
-MAKERS: Mapping[str, Callable[[Any], Any]] = {
-    "complex": _complex,
-    "bytearray": lambda content: bytearray(_typed(bytes, content)),
-    "range": lambda content: range(*_typed(list, content)),
-    "slice": lambda content: slice(*_typed(list, content)),
-    "path": lambda content: pathlib.Path(_typed(str, content)),
-    "purepath": _pure_path,
-    "datetime": _moment(dt.datetime),
-    "time": _moment(dt.time),
-    "date": lambda content: dt.date(*_typed(list, content)),
-    "timedelta": lambda content: dt.timedelta(*_typed(list, content)),
-    "random.Random": _random,
-}

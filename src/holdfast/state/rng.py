@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..errors import Damaged
-from .codec import UNSOUND, loaded, python_state, random_state
+from .codec import UNSOUND, loaded
+from .values import python_state, random_state
 
 
 class Source(NamedTuple):

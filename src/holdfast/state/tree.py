@@ -22,8 +22,9 @@ import msgspec
 
 from ..errors import UsageError
 from . import codec
-from .codec import NODES, Block, Node
+from .codec import Block, Node
 from .untree import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
+from .values import NODES
 
 __all__ = ["FACTORIES", "INLINE_BYTES", "MAX_DEPTH", "Flat", "Placeholder", "flatten", "types_in", "unflatten"]
 

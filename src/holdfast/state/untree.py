@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import Damaged, HoldfastError, UsageError
 from . import codec
-from .codec import MAKERS
+from .values import MAKERS
 
 MAX_DEPTH = 100  # of containers within each other; up to 4 JSON levels each, and Python's own stack ends at 1,000
 INLINE_BYTES = 1024  # longer bytes are a leaf
