@@ -203,8 +203,9 @@ def test_the_largest_difference_and_its_ulps_are_told(tmp_path):
     ("dtype", "a", "b", "largest", "steps"),
     [
         ("float64", struct.pack("<d", 1.0), struct.pack("<d", math.nextafter(1, 2)), 2.0**-52, 1),
-        ("float64", struct.pack("<d", -5e-324), struct.pack("<d", 5e-324), 1e-323, 2),
-        ("float32", struct.pack("<f", -0.0), struct.pack("<f", 0.0), 0.0, 0),
+        ("float64", struct.pack("<d", -5e-324), struct.pack("<d", -1e-323), 5e-324, 1),
+        ("float64", struct.pack("<d", -5e-324), struct.pack("<d", 5e-324), 1e-323, None),
+        ("float32", struct.pack("<f", -0.0), struct.pack("<f", 0.0), 0.0, None),
         ("float16", struct.pack("<e", 1.0), struct.pack("<e", 1.5), 0.5, 512),
         ("bfloat16", b"\x80\x3f", b"\x81\x3f", 2.0**-7, 1),
         ("float8_e4m3fn", b"\x38", b"\x39", 0.125, 1),
@@ -239,6 +240,21 @@ def test_with_and_without_numpy_the_answer_is_the_same(dtype, data):
     assert by_hand == distance(dtype, a, b)
 
 
+@pytest.mark.parametrize("hidden", [False, True], ids=["with NumPy", "by hand"])
+def test_steps_are_counted_where_the_sign_is_the_same(monkeypatch, hidden):
+    """Between two signs lies every tiny number there is: how many differ in sign is told, and no steps between them."""
+    if hidden:
+        monkeypatch.setitem(sys.modules, "numpy", None)
+    a, b = (
+        memoryview(struct.pack("<5f", *numbers))
+        for numbers in ((-1e-9, -0.0, 2.0, math.nan, 3.0), (1e-9, 0.0, 2.0 + 2**-22, -math.nan, 3.0))
+    )
+    found = distance("float32", a, b)
+    assert (4, 5, 1, 2) == (found.differing, found.of, found.ulps, found.signs)
+    told = "4 of 5 values differ, 2 of them in sign, largest difference 2.38e-07 (1 ULP where the sign is the same)"
+    assert told == str(found)
+
+
 def test_what_was_not_looked_at_is_said(monkeypatch):
     """Without NumPy a huge leaf is looked at in part, and the answer says so."""
     monkeypatch.setitem(sys.modules, "numpy", None)
@@ -252,5 +268,13 @@ def test_what_was_not_looked_at_is_said(monkeypatch):
 def test_numbers_in_the_tree_tell_their_ulps(tmp_path):
     """A learning rate that went another way by one rounding is told so."""
     (found,) = differences(tmp_path, {"lr": 0.1}, {"lr": math.nextafter(0.1, 1)})
-    assert "0.1 in a, 0.10000000000000002 in b (1 ULPs apart)" == found.what
-    assert 0 == ulps(0.0, -0.0)
+    assert "0.1 in a, 0.10000000000000002 in b (1 ULP apart)" == found.what
+    assert 2 == ulps(-5e-324, -1.5e-323)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.0, -0.0), (1e-9, -1e-9), (-1.0, math.inf)])
+def test_numbers_of_two_signs_in_the_tree_are_told_so(tmp_path, a, b):
+    """No steps between them, also not none."""
+    (found,) = differences(tmp_path, {"lr": a}, {"lr": b})
+    assert found.what.endswith(" in b (the signs differ)")
+    assert ulps(a, b) is None

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..errors import Damaged
 from . import nodes
 from .checkpoint import Checkpoint
-from .distance import Distance, distance, ulps
+from .distance import Distance, distance, in_ulps, ulps
 from .parts import own_key, top
 from .stored import Stored, StoredPieces
 
@@ -204,8 +204,10 @@ def _short(node: Any) -> str:
 
 
 def _steps(a: Any, b: Any) -> str:
-    both = isinstance(a, float) and isinstance(b, float) and not math.isnan(a) and not math.isnan(b)
-    return f" ({ulps(a, b):,} ULPs apart)" if both else ""
+    if not isinstance(a, float) or not isinstance(b, float) or math.isnan(a) or math.isnan(b):
+        return ""
+    apart = ulps(a, b)
+    return " (the signs differ)" if apart is None else f" ({in_ulps(apart)} apart)"
 
 
 def _leaves(a: Checkpoint, b: Checkpoint, *, read: bool) -> Iterator[Difference]:

@@ -17,16 +17,19 @@ class Distance(NamedTuple):
     differing: int  # values whose bits differ
     of: int  # values in each
     largest: float | None  # absolute difference; None when every differing pair has a NaN
-    ulps: int | None  # most steps from one number to the next, of floats; -0.0 is at 0 steps from 0.0
+    ulps: int | None  # most steps from one number to the next, of floats of the same sign; None: there is no such pair
+    signs: int  # pairs of floats whose signs differ: between them lies every tiny number, and steps would say nothing
     looked_at: int  # values compared or passed over as equal; fewer than `of`: the rest was not looked at
 
     def __str__(self) -> str:
         far = "" if self.largest is None else f", largest difference {self.largest:.3g}"
-        steps = "" if self.ulps is None else f" ({self.ulps:,} ULP{'' if self.ulps == 1 else 's'})"
+        alike = " where the sign is the same" if self.signs else ""
+        steps = "" if self.ulps is None else f" ({in_ulps(self.ulps)}{alike})"
+        signs = f", {self.signs:,} of them in sign" if self.signs else ""
         rest = (
             "" if self.looked_at == self.of else f"; only the first {self.looked_at:,} were looked at (with NumPy, all)"
         )
-        return f"{self.differing:,} of {self.of:,} values differ{far}{steps}{rest}"
+        return f"{self.differing:,} of {self.of:,} values differ{signs}{far}{steps}{rest}"
 
 
 class _Format(NamedTuple):
@@ -76,16 +79,14 @@ FORMATS: Mapping[str, _Format] = {
 }
 
 
-def ulps(a: float, b: float) -> int:
-    """Steps between two float64 numbers; 0 iff they are the same or only the sign of zero differs."""
-    bits = [struct.unpack("<Q", struct.pack("<d", number))[0] for number in (a, b)]
-    return abs(_rank(bits[0], 64) - _rank(bits[1], 64))
+def ulps(a: float, b: float) -> int | None:
+    """Steps from one float64 number to another of the same sign; None when their signs differ."""
+    x, y = (struct.unpack("<Q", struct.pack("<d", number))[0] for number in (a, b))
+    return None if (x ^ y) >> 63 else abs(x - y)
 
 
-def _rank(bits: int, width: int) -> int:
-    """An integer that orders floats of sign and magnitude as their values are ordered."""
-    top = 1 << (width - 1)
-    return bits if bits < top else top - bits
+def in_ulps(steps: int) -> str:
+    return f"{steps:,} ULP{'' if steps == 1 else 's'}"
 
 
 def distance(dtype: str, a: memoryview, b: memoryview) -> Distance | None:
@@ -94,20 +95,22 @@ def distance(dtype: str, a: memoryview, b: memoryview) -> Distance | None:
     if form is None or len(a) != len(b):
         return None
     measure = _with_numpy(dtype, form) or _by_hand(form)
-    total = len(a) // struct.calcsize(form.code)
-    differing, largest, steps, budget = 0, -1.0, -1, measure.most
-    looked_at = total
+    itemsize = struct.calcsize(form.code)
+    found, budget, looked_at = [], measure.most, len(a) // itemsize
     for start, piece_a, piece_b in _unequal_pieces(a, b):
         if budget <= 0:
-            looked_at = start // struct.calcsize(form.code)
+            looked_at = start // itemsize
             break
-        found = measure.piece(piece_a, piece_b)
-        differing += found[0]
-        largest, steps = max(largest, found[1]), max(steps, found[2])
-        budget -= len(piece_a) // struct.calcsize(form.code)
-    far = None if largest < 0 else largest
-    near = steps if form.decode is not None and steps >= 0 else None
-    return Distance(differing, total, far, near, looked_at)
+        found.append(measure.piece(piece_a, piece_b))
+        budget -= len(piece_a) // itemsize
+    return Distance(
+        differing=sum(each.differing for each in found),
+        of=len(a) // itemsize,
+        largest=max((each.largest for each in found if each.largest is not None), default=None),
+        ulps=max((each.ulps for each in found if each.ulps is not None), default=None),
+        signs=sum(each.signs for each in found),
+        looked_at=looked_at,
+    )
 
 
 def _unequal_pieces(a: memoryview, b: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
@@ -117,25 +120,38 @@ def _unequal_pieces(a: memoryview, b: memoryview) -> Iterator[tuple[int, memoryv
             yield start, piece_a, piece_b
 
 
+class _Found(NamedTuple):
+    """What is said of one piece; as in `Distance`."""
+
+    differing: int
+    largest: float | None
+    ulps: int | None
+    signs: int
+
+
 class _Measure(NamedTuple):
     most: int  # values to look at
-    piece: Callable[[memoryview, memoryview], tuple[int, float, int]]  # differing, largest (-1: none), ULPs (-1: none)
+    piece: Callable[[memoryview, memoryview], _Found]
 
 
 def _by_hand(form: _Format) -> _Measure:
-    width = 8 * struct.calcsize(form.code)
+    top = 1 << (8 * struct.calcsize(form.code) - 1)
 
-    def piece(a: memoryview, b: memoryview) -> tuple[int, float, int]:
-        differing, largest, steps = 0, -1.0, -1
+    def piece(a: memoryview, b: memoryview) -> _Found:
+        differing, largest, steps, signs = 0, -1.0, -1, 0
         for x, y in zip(a.cast(form.code), b.cast(form.code), strict=True):
             if x == y:
                 continue
             differing += 1
             far = float(abs(x - y)) if form.decode is None else abs(form.decode(x) - form.decode(y))
-            if not math.isnan(far):  # a NaN is at no distance from anything
-                largest = max(largest, far)
-                steps = max(steps, abs(_rank(x, width) - _rank(y, width)))
-        return differing, largest, steps
+            if math.isnan(far):  # a NaN is at no distance from anything
+                continue
+            largest = max(largest, far)
+            if form.decode is not None and (x ^ y) & top:
+                signs += 1
+            elif form.decode is not None:
+                steps = max(steps, abs(x - y))
+        return _Found(differing, None if largest < 0 else largest, None if steps < 0 else steps, signs)
 
     return _Measure(MOST_VALUES, piece)
 
@@ -152,32 +168,25 @@ def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
         table = np.array([form.decode(number) for number in range(256)])
 
     def numbers(of: Any) -> Any:
-        if form.decode is None:
-            return np.zeros(len(of))
         if table is not None:
             return table[of]
         if dtype == "bfloat16":
             return (of.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         return of.view(f"<f{bits.itemsize}").astype(np.float64)
 
-    def rank(of: Any) -> Any:
-        if form.decode is None:
-            return of
-        size = (of & bits.type(top - 1)).astype(np.int64)
-        return np.where(of < top, size, -size)
-
-    def piece(a: memoryview, b: memoryview) -> tuple[int, float, int]:
+    def piece(a: memoryview, b: memoryview) -> _Found:
         x, y = np.frombuffer(a, bits), np.frombuffer(b, bits)
         unequal = x != y
         x, y = x[unequal], y[unequal]
+        steps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)  # modulo 2**64: never too large
+        if form.decode is None:
+            return _Found(len(x), float(int(steps.max())), None, 0)
         with np.errstate(all="ignore"):
             far = np.abs(numbers(x) - numbers(y))
         known = ~np.isnan(far)
-        if not known.any():
-            return len(x), -1.0, -1
-        p, q = rank(x)[known], rank(y)[known]
-        steps = np.maximum(p, q).astype(np.uint64) - np.minimum(p, q).astype(np.uint64)  # modulo 2**64: never too large
-        most = int(steps.max())
-        return len(x), float(most) if form.decode is None else float(far[known].max()), most
+        alike = known & ((x ^ y) & top == 0)
+        largest = float(far[known].max()) if known.any() else None
+        most = int(steps[alike].max()) if alike.any() else None
+        return _Found(len(x), largest, most, int(known.sum() - alike.sum()))
 
     return _Measure(1 << 62, piece)
