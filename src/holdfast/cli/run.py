@@ -75,13 +75,9 @@ def command(
     """
     if not command and not known.is_file(app):
         raise click.MissingParameter(param_hint="'COMMAND...'", param_type="argument")
-    if chain and directory is None:
-        raise UsageError("--chain needs --run DIR, which all tasks of the array share")
-    if chain and directory is not None:
-        await_turn(directory, job())
-        if links.is_over(directory, job()):
-            say(f"{directory}: an earlier task of this array has finished the work; nothing is left to do")
-            return
+    if chain and _is_over(directory):
+        say(f"{directory}: an earlier task of this array has finished the work; nothing is left to do")
+        return
     chosen = Options(
         directory=directory,
         keeps=app is not None,
@@ -98,14 +94,7 @@ def command(
     try:
         outcome = supervise(command, lambda place: _program(app, place), chosen)
     except ChildError as error:
-        head, *output = str(error).splitlines()
-        click.echo(f"holdfast: {safe(head)}", err=True)
-        for line in output:
-            click.echo(safe(line), err=True)
-        if as_json:
-            click.echo(
-                json_line({"end": "failed", "exit_code": error.exit_code, "reason": error.reason, "tail": error.tail})
-            )
+        _print_failed(error, as_json=as_json)
         raise click.exceptions.Exit(error.exit_code) from error
     if chain and outcome.end == "end":
         trouble = links.end(outcome.directory, job())
@@ -115,6 +104,24 @@ def command(
         click.echo(json_line(outcome._asdict() | {"directory": str(outcome.directory)}))
     if outcome.exit_code:
         raise click.exceptions.Exit(outcome.exit_code)
+
+
+def _is_over(directory: Path | None) -> bool:
+    """Whether the work of the array is done, once the task before this one is gone."""
+    if directory is None:
+        raise UsageError("--chain needs --run DIR, which all tasks of the array share")
+    await_turn(directory, job())
+    return links.is_over(directory, job())
+
+
+def _print_failed(error: ChildError, *, as_json: bool) -> None:
+    head, *output = str(error).splitlines()
+    click.echo(f"holdfast: {safe(head)}", err=True)
+    for line in output:
+        click.echo(safe(line), err=True)
+    if as_json:
+        facts = {"end": "failed", "exit_code": error.exit_code, "reason": error.reason, "tail": error.tail}
+        click.echo(json_line(facts))
 
 
 def _program(app: str | None, place: Path) -> Program:
