@@ -19,8 +19,7 @@ from .errors import HoldfastError, RanksError
 
 TIMEOUT_S = 600.0  # that a rank is waited for; a save of another rank's may take that long
 MOST_BYTES = 4 << 20  # of one value; torch's TCPStore refuses more than 8 MiB
-_SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.02
-_NAPS = 10  # after which it is asked whether anybody has left
+LEFT_S = 0.2  # after which it is asked whether anybody has left, and again
 _WISH, _LEFT, _FAILED = "wish", "left", "failed"  # keys beside those of all conversations
 
 
@@ -188,11 +187,11 @@ class Ranks:
             return value
         return self._heard(channel, key, topic, 0, time.monotonic())
 
-    def gather(self, topic: str, value: bytes = b"") -> list[bytes]:
+    def gather(self, topic: str, value: bytes = b"", patience_s: float = float("inf")) -> list[bytes]:
         """On rank 0 what every rank gave, by rank; elsewhere nothing.
 
         Raises:
-            RanksError: a rank did not say it in time, or said something else.
+            RanksError: a rank did not say it in time (or within `patience_s`, if that is less), or said something else.
         """
         channel = self._channel
         if channel is None:
@@ -204,7 +203,7 @@ class Ranks:
         began = time.monotonic()
         found = [value]
         for rank in range(1, self.world):
-            found.append(self._heard(channel, f"{key}/{rank}", topic, rank, began))
+            found.append(self._heard(channel, f"{key}/{rank}", topic, rank, began, patience_s))
             _drop(channel, f"{key}/{rank}")
         self.sweep()
         return found
@@ -302,14 +301,17 @@ class Ranks:
         self._said += 1
         return f"{self._under}{self._said}"
 
-    def _heard(self, channel: Channel, key: str, topic: str, rank: int, began: float) -> bytes:
-        patience_s = self.timeout_s * (1.1 if self.rank else 1.0)  # rank 0 hears all, and tells who was missing
+    def _heard(
+        self, channel: Channel, key: str, topic: str, rank: int, began: float, most_s: float = float("inf")
+    ) -> bytes:
+        timeout_s = min(self.timeout_s, most_s)
+        patience_s = timeout_s * (1.1 if self.rank else 1.0)  # rank 0 hears all, and tells who was missing
         word = _wait(channel, key, began + patience_s)
         if isinstance(word, str):
             raise RanksError(f"{word}; rank {self.rank} was at {topic!r}")
         if word is None:
             raise self._part(
-                f"rank {rank} did not come to {topic!r} within {self.timeout_s:.3g} s "
+                f"rank {rank} did not come to {topic!r} within {timeout_s:.3g} s "
                 f"(rank {self.rank} waited, of {self.world}{_at(self.place(), ', at {}')}): "
                 "it has died, hangs, or went another way. HOLDFAST_RANKS_TIMEOUT_S changes how long it is waited for"
             )
@@ -338,17 +340,37 @@ def _put(channel: Channel, key: str, word: Word) -> None:
     channel.put(key, len(rest).to_bytes(4, "little") + data[:MOST_BYTES])
 
 
+def looks(until: float) -> Iterator[float]:
+    """Sleeps between looks at what another rank may have said, until the time is up; yields how long it has been.
+
+    A look comes late by a twentieth of the wait at most, and by half a second. So ranks that wait for what takes long
+    leave the store, which all of them ask, time to answer; and signals are heard, which a wait in the store's own client
+    would keep from Python.
+    """
+    began, nap_s, waited_s = time.monotonic(), 0.0002, 0.0
+    yield waited_s
+    while (left_s := until - began - waited_s) > 0:
+        time.sleep(min(nap_s, left_s))
+        waited_s = time.monotonic() - began
+        nap_s = min(2 * nap_s, max(0.02, waited_s / 20), 0.5)
+        yield waited_s
+
+
 def _wait(channel: Channel, key: str, until: float) -> Word | str | None:
     """The word; or why there will be none; None when the time is up."""
-    nap_s, naps = _SHORTEST_NAP_S, 0
-    while (first := channel.get(key)) is None:
-        if time.monotonic() > until:
-            return None
-        time.sleep(nap_s)
-        nap_s, naps = min(2 * nap_s, _LONGEST_NAP_S), naps + 1
-        left = channel.get(_LEFT) if naps % _NAPS == 0 else None
-        if left is not None and (first := channel.get(key)) is None:
-            return left.decode()
+    asked_s = 0.0
+    for waited_s in looks(until):
+        if (first := channel.get(key)) is not None:
+            return _whole(channel, key, first)
+        if waited_s - asked_s >= LEFT_S:
+            asked_s, left = waited_s, channel.get(_LEFT)
+            if left is not None:  # after its last word, perhaps
+                first = channel.get(key)
+                return left.decode() if first is None else _whole(channel, key, first)
+    return None
+
+
+def _whole(channel: Channel, key: str, first: bytes) -> Word:
     more = range(1, int.from_bytes(first[:4], "little") + 1)
     rest = [channel.get(f"{key}+{number}") or b"" for number in more]  # put before the first
     return msgspec.msgpack.decode(b"".join([first[4:], *rest]), type=Word)

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..errors import RanksError
-from ..ranks import Channel
-
-_SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.02
+from ..ranks import Channel, looks
 
 
 def meet(channel: Channel, rank: int, world: int, timeout_s: float) -> str:
@@ -75,11 +73,7 @@ def _text(channel: Channel, key: str) -> str:
 
 
 def _until(look: Callable[[], str | None], until: float) -> str | None:
-    nap_s = _SHORTEST_NAP_S
-    while (found := look()) is None and time.monotonic() < until:
-        time.sleep(nap_s)
-        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
-    return found
+    return next((found for _ in looks(until) if (found := look()) is not None), None)
 
 
 def _missing(rank: int, here: int, timeout_s: float) -> str:
