@@ -11,6 +11,7 @@ from torch import nn
 from holdfast import Best, Every, Last, Run, Store, disk, journal
 from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, Stopped, StoreError, UsageError
 from holdfast.job import Job
+from holdfast.ranks import Ranks
 from holdfast.run import saving
 from holdfast.run import windows as room
 from holdfast.run.ranks import agreed, require_alike
@@ -148,6 +149,23 @@ def test_a_signal_at_the_very_end_is_heard_by_all(tmp_path, among):
                 run._session.stop.hear("SIGTERM")
 
     assert [Stopped, Stopped] == [type(each) for each in among(2, work)]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_rank_that_is_lost_after_the_last_word_of_a_stop_changes_nothing(tmp_path, among, monkeypatch, lost, capsys):
+    """All is saved, and the journal says so: whoever is left leaves with 75, and the next attempt goes on."""
+    gather = Ranks.gather
+
+    def killed(self, topic, *rest, **options):
+        if topic == "the good-bye" and self.rank == lost:
+            raise SystemExit(-9)
+        return gather(self, topic, *rest, **options)
+
+    monkeypatch.setattr(Ranks, "gather", killed)
+    found = among(2, lambda rank: train(tmp_path, rank, steps=300, before=stop_at(5)(rank), every=None), timeout_s=0.5)
+    assert [SystemExit if rank == lost else Stopped for rank in range(2)] == [type(each) for each in found]
+    assert "stop" == journal.logs(tmp_path)[-1].last["event"]
+    monkeypatch.undo()
 
 
 def test_a_run_may_be_entered_again(tmp_path, among):

@@ -15,11 +15,13 @@ from ..ranks import ALONE, Ranks, differing
 from ..state import tree
 from ..store import format
 from ..store.parts import own_key
+from ..terminal import warn
 from .settings import ranks_timeout_s
 from .tracked import Tracked, adapter_for, framework_modules
 from .vars import Vars
 
 T = TypeVar("T")
+GOOD_BYE_S = 20.0  # that rank 0, when the run has stopped, waits for the others to hear of it
 CONFESSION_S = 1.0  # that rank 0, when it fails, waits for a rank to say that it was the first
 _AFTERWARDS = ("RuntimeError", "RanksError", "Dist")  # how kinds begin of errors that come of another rank's
 MOST_LINES, MOST_RANKS = 4, 8  # of what differs, that a message shows
@@ -183,14 +185,33 @@ def present(ranks: Ranks) -> Iterator[None]:
 
 
 @contextmanager
-def parting(ranks: Ranks) -> Iterator[None]:
-    """The last that a rank does; it leaves when all have done theirs, and rank 0 when nobody needs it any more.
+def parting(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
+    """The last that a rank does; it leaves when rank 0 has done its, and rank 0 when nobody needs it any more.
 
-    A launcher ends all ranks when one leaves with an error, and a stop is one to it. Rank 0 may hold the rendezvous.
+    Rank 0 may hold the rendezvous. It waits for so long, and then leaves all the same: when its last line is written a rank
+    that is lost changes nothing any more.
     """
-    with ranks.together("the good-bye"):
+    failure = None
+
+    def done() -> bytes:
+        if failure is not None:
+            raise failure
+        return b""
+
+    try:
         yield
-    ranks.gather("the good-bye")
+    except Exception as error:
+        failure = error
+    certain = ranks.rank == 0 and failure is None
+    try:
+        ranks.lead("the good-bye", done)
+        certain = True
+        ranks.gather("the good-bye", patience_s=patience_s)
+    except RanksError as error:
+        if not certain:
+            raise
+        warn(f"all is saved and said, and rank {ranks.rank} leaves; but {error}")
+    done()
 
 
 def merged(ranks: Ranks, digests: Mapping[str, str]) -> dict[str, str]:

@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Self
+from weakref import WeakSet
 
 from .. import journal
 from ..errors import StoreError, Superseded, UsageError
 from ..rules import Every, Last, Rule, Whole
 from ..store import format
+from ..store.store import Store
 from ..terminal import warn
 from . import loops, opening, resume, saving, settings
 from .ranks import blamed, parting
@@ -19,6 +21,8 @@ from .stop import Deadline
 from .tracked import Tracked
 from .vars import Vars
 from .weights import StartFrom
+
+living: WeakSet[Run] = WeakSet()  # whose blocks are entered in this process
 
 
 class Run(AbstractContextManager["Run"]):
@@ -128,6 +132,7 @@ class Run(AbstractContextManager["Run"]):
             raise UsageError("this Run is entered already")
         used = self._last is not None and self._last.steps_here > 0
         self._session = self._last = session = Session(self._options, self._tracked, self.vars)
+        living.add(self)
         try:
             session.begin_listening()
             opening.begin(session)
@@ -155,6 +160,11 @@ class Run(AbstractContextManager["Run"]):
     def path(self) -> os.PathLike[str]:
         """The run's directory."""
         return self._options.path
+
+    def store(self) -> Store:
+        """The run's checkpoints, with its rule, for those who save and load outside of its block."""
+        options = self._options
+        return Store(options.path, keep=options.keep, take_over=options.take_over, whole=options.whole)
 
     @property
     def step(self) -> int:
@@ -271,7 +281,7 @@ class Run(AbstractContextManager["Run"]):
         reason = session.ranks.announce("the end", (session.stop.reason or session.ranks.wished() or "").encode())
         if reason:
             saving.stop_now(session, reason.decode())
-        with parting(session.ranks):
+        with parting(session.ranks, patience_s=float("inf")):  # code before the block's end may take long elsewhere
             session.attempt.close("end", step=position.step, phase=position.phase)
 
     def _leave(self, error: BaseException | None) -> None:
@@ -295,6 +305,7 @@ class Run(AbstractContextManager["Run"]):
                     )
         finally:
             session.left = True
+            living.discard(self)
             session.around.close()
             session.progress.close()
             session.arena.release()
