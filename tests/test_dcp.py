@@ -1,6 +1,8 @@
 """torch.distributed.checkpoint through Writer and Reader: DCP plans, the checkpoint is one of ours, and nothing is unpickled."""
 
 import pickle
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -11,9 +13,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from holdfast import Every, Run, Store
+import holdfast.torch
+from holdfast import Every, Last, Run, Store, journal
 from holdfast.errors import UsageError
-from holdfast.torch.dcp import Reader, Writer
+from holdfast.torch import Reader, Writer, dcp_writer
 from rank_processes import everywhere
 from rank_training import Net, whole, wrapped
 
@@ -103,6 +106,62 @@ def test_what_a_run_has_saved_is_read_by_dcp(tmp_path, no_pickles):
     found = {"model": {name: torch.zeros_like(value) for name, value in model.state_dict().items()}}
     dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
     assert all(torch.equal(value, found["model"][name]) for name, value in model.state_dict().items())
+
+
+def test_they_are_imported_when_they_are_asked_for():
+    """Whoever has a use for neither does without DCP; what is not there is missed as in any module."""
+    script = "import sys, holdfast.torch; print('torch.distributed.checkpoint' in sys.modules, 'torch' in sys.modules)"
+    assert (
+        "False False\n"
+        == subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    )
+    with pytest.raises(AttributeError, match=r"module 'holdfast.torch' has no attribute 'Wirter'"):
+        holdfast.torch.Wirter
+
+
+def test_each_save_may_have_a_writer_of_its_own(tmp_path):
+    """One process writes by one store, however many writers it makes; when it ends it says good-bye."""
+    save_to(tmp_path, 1)
+    save_to(tmp_path, 2)
+    assert [1, 2] == [each.step for each in Store(tmp_path).checkpoints()]
+    dcp_writer._give_back()
+    (log,) = journal.logs(tmp_path)
+    assert log.closed
+
+
+# A run ------------------------------------------------------------------------------------------------------------
+
+
+def save_to(place, step, **state):
+    dcp.save(state or {"n": torch.full((2,), step)}, storage_writer=Writer(place, step=step), no_dist=True)
+
+
+def test_a_run_that_is_not_entered_lends_its_directory_and_its_rule(tmp_path):
+    """`Writer(run)` saves there, and what the run's `keep` does not keep goes; `Reader(run)` reads the newest."""
+    run = Run(tmp_path, {"model": Net()}, keep=Last(2))
+    for step in (1, 2, 3):
+        save_to(run, step)
+    assert [2, 3] == [each.step for each in Store(tmp_path).checkpoints()]
+    found = {"n": torch.zeros(2)}
+    dcp.load(found, storage_reader=Reader(run), no_dist=True)
+    assert [3, 3] == found["n"].tolist()
+
+
+def test_inside_of_its_block_a_run_saves_by_itself(tmp_path):
+    """Nothing else writes there, by whatever name: the error says what to do. Another directory is another matter."""
+    run = Run(tmp_path / "run", {"model": Net()})
+    early = Writer(run, step=1)
+    with run:
+        for place in (run, tmp_path / "run", Store(tmp_path / "run")):
+            with pytest.raises(UsageError, match=r"inside of its run's block.*Run\(path, dict\(.*run.save\(\)"):
+                Writer(place, step=1)
+        with pytest.raises(CheckpointException, match="inside of its run's block"):
+            dcp.save({"n": torch.ones(1)}, storage_writer=early, no_dist=True)
+        with pytest.raises(UsageError, match=r"inside of its run's block.*Reader\(run.path"):
+            Reader(run)
+        save_to(tmp_path / "other", 1)
+    save_to(run, 7)
+    assert 7 == Store(tmp_path / "run").latest().step
 
 
 def test_each_step_is_named_and_saved_once(tmp_path):

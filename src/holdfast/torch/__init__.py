@@ -1,0 +1,21 @@
+"""Torch: what a run needs of it, and `Writer` and `Reader` for those who call torch.distributed.checkpoint themselves.
+
+Those two are imported when they are first asked for: DCP takes a second of a start that has no need of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .dcp import Reader, Writer
+
+__all__ = ["Reader", "Writer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import dcp
+
+    return getattr(dcp, name)

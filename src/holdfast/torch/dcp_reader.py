@@ -22,6 +22,8 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from ..errors import Damaged, UsageError
+from ..run.outside import require_outside
+from ..run.run import Run
 from ..state.codec import loaded
 from ..store.checkpoint import Checkpoint
 from ..store.locate import locate
@@ -33,15 +35,30 @@ from .stored import Filling, is_stored_tensor
 
 _Path = tuple[str | int, ...]
 
+INSTEAD = (
+    "What it tracks it has restored; a checkpoint of it is read beside that by its own path, as in "
+    "Reader(run.path / 'checkpoints' / 'step-000000100')"
+)
+
 
 class Reader(StorageReader):
-    """Reads one checkpoint of ours: `path` is a checkpoint's directory, or a run's, whose newest it is, or that of `step`."""
+    """Reads one checkpoint of ours: `place` is a checkpoint or its directory, or a run or its directory, whose newest it
+    is, or that of `step`.
 
-    def __init__(self, path: str | os.PathLike[str] | Store | Checkpoint, *, step: int | str | None = None) -> None:
-        if isinstance(path, Checkpoint):
-            self.checkpoint = path
+    Raises:
+        UsageError: a `Run` was given, inside of its block.
+    """
+
+    def __init__(
+        self, place: Run | Store | Checkpoint | str | os.PathLike[str], *, step: int | str | None = None
+    ) -> None:
+        if isinstance(place, Run):
+            require_outside(place.path, INSTEAD)
+        if isinstance(place, Checkpoint):
+            self.checkpoint = place
         else:
-            self.checkpoint = locate(path.root if isinstance(path, Store) else path).select(step)
+            path = place.path if isinstance(place, Run) else place.root if isinstance(place, Store) else place
+            self.checkpoint = locate(path).select(step)
         self._values: dict[str, Any] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:

@@ -5,9 +5,11 @@ What is a tensor each rank writes itself. Objects go to the coordinator, who wri
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +18,10 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from ..errors import UsageError
+from ..errors import HoldfastError, UsageError
 from ..pages import Data, pieces
+from ..run.outside import require_outside
+from ..run.run import Run
 from ..state import tree
 from ..state.codec import Block, encode_leaf
 from ..store.checkpoint import Checkpoint
@@ -43,21 +47,34 @@ class _Told(NamedTuple):
     blocks: dict[str, Block]  # what of these is bytes; the coordinator writes it
 
 
+INSTEAD = (
+    "It saves what it tracks by itself: track the object, as in Run(path, dict(model=model, more=more)), and ask by "
+    "run.save(); or give Writer a directory of its own"
+)
+
+
 class Writer(StorageWriter):
-    """One save into the run at `store`, as the checkpoint of `step`; `reset` (each dcp.save calls it) begins another.
+    """Saves into a directory of checkpoints, each time as the checkpoint of `step`: `place` is where, or a store, whose
+    rule then prunes, or a `Run` that is not entered, whose rule does.
 
     Without `step` the checkpoint's id is taken, `dcp.save(..., checkpoint_id="100")`.
+
+    Raises:
+        UsageError: this is inside of the block of a run there.
     """
 
     def __init__(
         self,
-        store: Store | str | os.PathLike[str],
+        place: Run | Store | str | os.PathLike[str],
         *,
         step: int | None = None,
         metrics: Mapping[str, Any] | None = None,
         note: str | None = None,
     ) -> None:
-        self._store, self._step, self._facts = store, step, Facts(metrics=dict(metrics or {}), note=note)
+        self._given = isinstance(place, Store)
+        self._store = place if isinstance(place, Store) else place.store() if isinstance(place, Run) else Store(place)
+        self._step, self._facts = step, Facts(metrics=dict(metrics or {}), note=note)
+        require_outside(self._store.root, INSTEAD)
         self._save: Gathered | None = None  # on the coordinator
         self._partial: Path | None = None
         self._part: Writing | None = None
@@ -75,9 +92,9 @@ class Writer(StorageWriter):
             return
         if kwargs.get("rank"):
             raise UsageError("Writer: the coordinator has to be rank 0")
-        if not isinstance(self._store, Store):
-            self._store = Store(self._store)
-        self._save = Gathered(self._store, self._chosen_step(), self._facts)
+        require_outside(self._store.root, INSTEAD)
+        store = self._store if self._given else _opened(self._store)
+        self._save = Gathered(store, self._chosen_step(), self._facts)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
@@ -141,6 +158,27 @@ class Writer(StorageWriter):
         if self._id is None or not self._id.isdecimal():
             raise UsageError(f"Writer: which step? Writer(path, step=100), or checkpoint_id='100', not {self._id!r}")
         return int(self._id)
+
+
+_open: dict[Path, Store] = {}  # by which this process writes, until it ends
+
+
+def _opened(wanted: Store) -> Store:
+    """The store by which this process writes there already, if it does: beside that one another would be refused."""
+    known = _open.get(wanted.root)
+    if known is None or known.attempt is None or known.attempt.inherited or not known.attempt.room.is_dir():
+        known = _open[wanted.root] = wanted
+    known.keep = wanted.keep
+    return known
+
+
+@atexit.register
+def _give_back() -> None:
+    """Else a process on another machine would have to take this one for alive."""
+    for store in _open.values():
+        if store.attempt is not None and not store.attempt.inherited:
+            with suppress(HoldfastError, OSError):
+                store.close()
 
 
 def _path(planner: Any, name: str) -> _Path:
