@@ -14,13 +14,14 @@ import pytest
 from holdfast import journal, owner
 from holdfast.journal import Log
 from holdfast.run import relaunch
-from holdfast.run.relaunch import Launch, stopped_before
+from holdfast.run.relaunch import Launch, Start, stopped_before
 from supervised import Supervised, until
 from toy import launch, script
 
 AGENT = {"boot": "b", "pid_space": "p", "pid": 7, "pid_started": "1"}
 LATER_AGENT = AGENT | {"pid": 8}
 ELSEWHERE = AGENT | {"boot": "c"}
+OTHERS = [Start(ELSEWHERE, 0), Start(ELSEWHERE, 1)]
 
 
 # Which start of which launch ---------------------------------------------------------------------------------------
@@ -36,6 +37,11 @@ ELSEWHERE = AGENT | {"boot": "c"}
         (Launch("j", 0, AGENT), Launch("j", 1, ELSEWHERE), True),  # rank 0 has moved
         (Launch("none", 0, AGENT), Launch("none", 1, ELSEWHERE), False),  # a name that every launch has
         (Launch("none", 0, AGENT), Launch("none", 1, AGENT), True),
+        # One agent has seen its worker fail, and then another was asked to start anew with it.
+        (Launch("j", 0, AGENT, [OTHERS[0]]), Launch("j", 0, AGENT, [OTHERS[1]]), True),
+        (Launch("none", 0, AGENT, [OTHERS[0]]), Launch("none", 1, ELSEWHERE), True),
+        (Launch("j", 0, AGENT, [OTHERS[0]]), Launch("j", 0, AGENT, [OTHERS[0]]), False),  # a machine has come
+        (Launch("j", 0, AGENT, [OTHERS[0]]), Launch("j", 1, ELSEWHERE | {"pid": 8}), False),
     ],
 )
 def test_a_start_follows_another_of_the_same_launch_only(before, now, follows):
@@ -181,10 +187,11 @@ random.seed(rank)
 model = nn.Linear(4, 1)
 ddp = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-loader = DataLoader(Numbered(), 4 // world, sampler=DistributedSampler(Numbered(), seed=3))
-start = os.environ["TORCHELASTIC_RESTART_COUNT"]
-with open(f"seen-{start}-{rank}", "w") as seen:
-    with Run("run", {"model": model, "optimizer": optimizer}, every=Every(steps=5), keep=Last(3)) as run:
+batch = int(os.environ.get("BATCH", 4))
+loader = DataLoader(Numbered(), batch // world, sampler=DistributedSampler(Numbered(), seed=3))
+with Run("run", {"model": model, "optimizer": optimizer}, every=Every(steps=5), keep=Last(3)) as run:
+    (attempt,) = filter(str.isdecimal, os.listdir("run/attempts"))
+    with open(f"seen-{attempt}-{rank}", "w") as seen:
         for epoch in run.epochs(1):
             for numbers, x in run.batches(loader):
                 loss = (ddp(x) - x.sum(1, keepdim=True)).square().mean()
@@ -224,10 +231,10 @@ def until_steps(place, count, world):
 
 
 def samples(place):
-    """What was done, by step, of the last start that did that step: what went before was undone."""
+    """What was done, by step, of the last attempt that did that step: what went before was undone."""
     done = {}
-    for start in range(RESTARTS + 1):
-        texts = [path.read_text() for path in sorted(place.glob(f"seen-{start}-*"))]
+    for attempt in range(1, 1 + max(log.attempt for log in journal.logs(place / "run"))):
+        texts = [path.read_text() for path in sorted(place.glob(f"seen-{attempt}-*"))]
         steps = [json.loads(line) for text in texts for line in text.splitlines()]
         first = min((step for step, _ in steps), default=10**9)
         done = {step: numbers for step, numbers in done.items() if step < first}
@@ -268,27 +275,28 @@ def test_a_lost_rank_is_replaced_by_torchrun_and_every_sample_is_seen_once(tmp_p
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_an_elastic_launch_goes_on_with_fewer_ranks_after_it_lost_a_machine(tmp_path):
-    """One of two agents is gone with its worker: the other goes on alone, and every sample of the epoch is seen once."""
+    """One of four agents is gone with its worker: the others go on as three, and every sample of the epoch is seen once."""
     port = 20000 + os.getpid() % 20000
     elastic = (
-        "--nnodes=1:2",
+        "--nnodes=1:4",
         "--nproc-per-node=1",
         f"--max-restarts={RESTARTS}",
         "--rdzv-backend=c10d",
         "--rdzv-id=elastic",
     )
-    elastic += (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=8", "--local-addr=127.0.0.1")
-    stays = several(tmp_path, *elastic)
+    elastic += (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=15", "--local-addr=127.0.0.1")
+    agents = [several(tmp_path, *elastic, BATCH="12")]
     until(lambda: listens(port))
-    goes = several(tmp_path, *elastic)
-    until_steps(tmp_path, 12, 2)
-    workers = {rank: pid_of(tmp_path, rank, 2) for rank in (0, 1)}
-    (lost,) = (pid for pid in workers.values() if owner.parent(pid) == goes.pid)
+    agents += [several(tmp_path, *elastic, BATCH="12") for _ in range(3)]
+    until_steps(tmp_path, 12, 4)
+    goes = agents.pop()
+    (lost,) = (pid for rank in range(4) if owner.parent(pid := pid_of(tmp_path, rank, 4)) == goes.pid)
     os.kill(goes.pid, signal.SIGKILL)
     os.kill(lost, signal.SIGKILL)
     goes.wait()
-    assert 0 == stays.wait(LONG_S)
-    assert "rank 0 of 1" in said(tmp_path)
+    assert [0] * 3 == [agent.wait(LONG_S) for agent in agents]
+    assert "rank 2 of 3" in said(tmp_path)
+    assert "resumes at step 10" in said(tmp_path)
     assert "end" == told(tmp_path / "run")[-1]
     assert [*range(240)] == sorted(number for numbers in samples(tmp_path).values() for number in numbers)
 

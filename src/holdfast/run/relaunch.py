@@ -27,21 +27,39 @@ from .session import Session
 _ID, _COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
 
+class Start(msgspec.Struct, frozen=True):
+    """One machine's part of a start."""
+
+    agent: dict[str, Any]  # the process that starts the workers of this machine
+    restart: int  # how often it has, after a failure; agents of one launch need not agree on that
+
+
 class Launch(msgspec.Struct, frozen=True):
     """Which start of which launch of torchrun's this process belongs to."""
 
     id: str  # "none" when nobody has named it: the agent tells launches apart
     restart: int
-    agent: dict[str, Any]  # the process that starts the workers of this machine
+    agent: dict[str, Any]  # of rank 0
+    others: list[Start] = []
+
+    @property
+    def starts(self) -> list[Start]:
+        return [Start(self.agent, self.restart), *self.others]
 
     def follows(self, other: Launch) -> bool:
         """Whether this is a later start of the same launch."""
-        if self.id != other.id or self.restart <= other.restart:
+        if self.id != other.id:
             return False
-        here = all(self.agent.get(fact) == other.agent.get(fact) for fact in ("boot", "pid_space"))
-        if here or self.id == "none":  # rank 0 may have moved to another machine, where only the name tells
-            return self.agent == other.agent
-        return True
+        common = [(mine, its) for mine in self.starts for its in other.starts if mine.agent == its.agent]
+        if common:  # an agent that sees its workers fail counts; one that another has asked to start anew does not
+            return any(mine.restart > its.restart for mine, its in common)
+        if self.id == "none" or any(_one_machine(a.agent, b.agent) for a in self.starts for b in other.starts):
+            return False
+        return max(start.restart for start in self.starts) > max(start.restart for start in other.starts)
+
+
+def _one_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one.get(fact) == other.get(fact) for fact in ("boot", "pid_space"))
 
 
 def launch() -> Launch | None:
@@ -74,15 +92,8 @@ def leave_again(session: Session, ranks: Ranks) -> None:
     mine = launch()
     if mine is None:
         return
-    session.attempt.record("launched", launch=msgspec.to_builtins(mine))
-    if mine.restart == 0:
-        return
-    found = None
-    with ranks.together("stopped before"):
-        if ranks.rank == 0:
-            earlier = [log for log in journal.logs(session.store.root) if log.attempt < session.attempt.number]
-            found = stopped_before(earlier, mine)
-    word = ranks.announce("stopped before", msgspec.json.encode(found))
+    said = ranks.gather("launch", msgspec.json.encode(mine))
+    word = ranks.lead("stopped before", lambda: msgspec.json.encode(_stop_before(session, said)))
     event: dict[str, Any] | None = msgspec.json.decode(word)
     if event is None:
         return
@@ -96,6 +107,18 @@ def leave_again(session: Session, ranks: Ranks) -> None:
     )
     session.over = Stopped(f"{reason}; started again by torchrun, and left again")
     raise session.over
+
+
+def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | None:
+    """Rank 0's: note which start this is, as all ranks see it; the stop after which it comes, if it does."""
+    first, *rest = [msgspec.json.decode(each, type=Launch) for each in said]
+    starts = {msgspec.json.encode(start): start for each in rest for start in each.starts if start not in first.starts}
+    here = msgspec.structs.replace(first, others=[*starts.values()])
+    session.attempt.record("launched", launch=msgspec.to_builtins(here))
+    if not any(start.restart for start in here.starts):
+        return None
+    logs = [log for log in journal.logs(session.store.root) if log.attempt < session.attempt.number]
+    return stopped_before(logs, here)
 
 
 def _agent() -> int:
