@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from holdfast import drill
-from holdfast.drill import compare, report
+from holdfast.drill import compare, report, tail
 from holdfast.drill.aim import Options, move
 from holdfast.drill.drill import _attempts, _prove
 from holdfast.drill.evidence import Place, Seen, Trace, generator_of
 from holdfast.drill.kill import Child, Ended, Fired, Follow
 from holdfast.drill.plan import plan
+from holdfast.errors import ChildError
 from holdfast.journal import Log
 from test_drill import PACE, is_gone, quiet
 from test_torchrun import TRAINS, torchrun
@@ -116,6 +117,34 @@ def test_a_generator_is_idle_on_each_rank_by_itself():
     drawn = Trace([seen("q", "x"), seen("q", "zz")], [], {1: Place(0)}, {})
     assert ("@1/holdfast/rng/numpy/key",) == compare.parting(first, drawn, frozenset({"numpy"})).leaves
     assert "numpy of rank 12" == generator_of("@12/holdfast/epoch_rng/numpy/key")
+
+
+BROKEN = """
+    with new_run(RUN, toy) as run:
+        for step in run.steps(5):
+            toy.learn(step)
+            if step == 3:
+                raise ValueError("my own bug")
+"""
+
+
+@pytest.mark.slow
+def test_of_a_rank_that_fails_its_own_last_lines_are_shown(tmp_path):
+    """Not what torchrun says of it for fifty lines; and the journal's word for what was wrong."""
+    with pytest.raises(ChildError) as error:
+        drill.drill(torchrun(tmp_path, body=BROKEN), Options(), quiet)
+    head, *lines = str(error.value).splitlines()
+    assert "undisturbed run 1: the command failed with exit 1, ValueError: my own bug; the end of its output:" == head
+    assert ["ValueError: my own bug", "torchrun: rank 0 was the first to end, with 1"] == lines[-2:]
+    assert not any("torch/distributed" in line for line in lines)
+
+
+def test_what_no_launcher_has_printed_is_shown_as_it_is():
+    """The last lines, and all of them when they are few."""
+    printed = "".join(f"line {number}\n" for number in range(100))
+    assert [f"line {number}" for number in range(80, 100)] == tail.shown(printed)
+    few = ["Traceback (most recent call last):", "KeyError: 3"]
+    assert few == tail.shown("\n".join(few))
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from .. import disk, journal
 from ..errors import ChildError, UsageError
 from ..journal import Log
 from ..run import settings
-from . import cause, compare, evidence, kill, report
+from . import cause, compare, evidence, kill, report, tail
 from .aim import Aim, Options, move
 from .evidence import Place, Trace
 from .kill import Ended, Fired, Follow, Start
@@ -29,7 +29,6 @@ Say = Callable[[str], None]
 Watch = Callable[[int, int | None], None]  # told the step, and the last one where that is known
 
 MOST_IDLE = 3  # attempts in a row that came no further, without having been interrupted
-SHOWN_LINES = 20  # of a failed command's output
 
 
 class Drill:
@@ -316,14 +315,13 @@ def _last_log(root: Path, after: int = 0) -> Log | None:
 
 
 def _failure(ended: Ended, log: Log | None) -> str:
-    tail = "\n".join(ended.tail.splitlines()[-SHOWN_LINES:])
-    if log is not None and log.closed and log.events[-1]["event"] == "stop":
-        how = (
-            f"stopped by itself ({log.events[-1].get('reason')}); give it more time, or drill fewer steps with --steps"
-        )
+    last = log.last if log is not None and log.closed else {}
+    if last.get("event") == "stop":
+        how = f"stopped by itself ({last.get('reason')}); give it more time, or drill fewer steps with --steps"
     else:
         how = f"killed by signal {-ended.exit}" if ended.exit < 0 else f"failed with exit {ended.exit}"
-    return f"the command {how}; the end of its output:\n{tail}"
+    why = f", {last['error']}" if last.get("event") == "failed" and "error" in last else ""
+    return "\n".join([f"the command {how}{why}; the end of its output:", *tail.shown(ended.tail)])
 
 
 @contextmanager
