@@ -25,11 +25,11 @@ from holdfast.ranks import Ranks
 from holdfast.state import tree
 from holdfast.store import division, format, parts
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.division import Mine, Plan, decided
+from holdfast.store.division import Decision, Mine, Plan, decided
 from holdfast.store.format import MANIFEST, File, Leaf, Manifest, PartEntry
 from holdfast.store.parts import Part
+from holdfast.store.portion import Seal
 from holdfast.store.shards import Staged
-from holdfast.store.together import Seal
 
 T = TypeVar("T")
 Kind = Callable[[int, int], Staged]
@@ -115,13 +115,13 @@ class Save:
         mine = [Mine(staged[0]), *(Mine(each) for each in staged[1:-1]), self.timed("each", lambda: Mine(staged[-1]))]
         sheet = mine[0].sheet
         self.said("sheet", [b""] * self.world, lambda _: encoded(sheet))
-        answer = self.timed("each", lambda: encoded(mine[-1].answer(sheet)))
-        answers = [encoded(mine[0].answer(sheet)), *[answer] * (self.world - 1)]
-        differing, _ = msgspec.msgpack.decode(
+        answer = self.timed("each", lambda: encoded(mine[-1].claim(sheet, played - 1, ())))
+        answers = [encoded(mine[0].claim(sheet, 0, ())), *[answer] * (self.world - 1)]
+        decision = msgspec.msgpack.decode(
             self.said("plan", answers, lambda words: decided(words, mine[0], lambda _: None)),
-            type=tuple[list[str], list[str]],
+            type=Decision,
         )
-        plans = [each.plan(sheet, set(differing), set(), ranks) for each, ranks in zip(mine, self.ranks, strict=False)]
+        plans = [each.plan(sheet, decision, set(), ranks) for each, ranks in zip(mine, self.ranks, strict=False)]
         seals = [self.sealed(rank, plan) for rank, plan in enumerate(plans[:-1])]
         seals.append(self.timed("each", lambda: self.sealed(played - 1, plans[-1])))
         seals += [self.like(seals[-1], rank) for rank in range(played, self.world)]
@@ -155,10 +155,10 @@ class Save:
         }
         data = parts.encode(Part(rank, {shard: File(0, format.digest(b""))}, leaves, plan.tree))
         (self.place / format.part_name(rank)).write_bytes(data)
-        return Seal(PartEntry(format.part_name(rank), 0, plan.first), parts.entry(data))
+        return Seal(PartEntry(format.part_name(rank), 0, plan.firsts), parts.entry(data))
 
     def like(self, seal: Seal, rank: int) -> Seal:
-        return Seal(PartEntry(format.part_name(rank), 0, None), seal.file)
+        return Seal(PartEntry(format.part_name(rank), 0), seal.file)
 
     def committed(self, words: list[bytes], body: Any) -> bytes:
         seals = [msgspec.msgpack.decode(word, type=Seal) for word in words]

@@ -1,4 +1,4 @@
-"""The format: what versions 1 to 3 wrote is read for ever, safetensors reads ours, and no manifest harms a reader.
+"""The format: what versions 1 to 4 wrote is read for ever, safetensors reads ours, and no manifest harms a reader.
 
 `python tests/test_format.py` writes the golden checkpoint of the present version anew; right only before its release.
 """
@@ -29,7 +29,8 @@ from together import Divided, put, whole
 
 GOLDENS = Path(__file__).parent / "golden"
 GOLDEN = GOLDENS / "v1" / "step-000000007-end"
-GOLDEN_OF_RANKS = GOLDENS / "v3" / GOLDEN.name
+GOLDEN_OF_RANKS = GOLDENS / "v4" / GOLDEN.name
+OLD_GOLDEN_OF_RANKS = GOLDENS / "v3" / GOLDEN.name
 
 
 def golden_state() -> dict[str, Any]:
@@ -73,17 +74,28 @@ def golden_of_rank(rank: int) -> dict[str, Any]:
     return {**state, "divided": Divided(np.arange(20, dtype=np.int16).reshape(4, 5), (0, 2 * rank), (4, 2 + rank))}
 
 
+def adapted(step: int) -> dict[str, Any]:
+    """What changes with the step, and what does not; in the order of keys first the one and then the other."""
+    adapters = {name: np.full(100, step) for name in "ab"}
+    return {"adapters": adapters, "backbone": {name: np.arange(300) for name in "ab"}}
+
+
 def write_golden_of_ranks(path: Path) -> None:
+    """As `write_golden`: each rank has taken files over, and what all have alike is divided by other measures than at first."""
     facts = Facts(
         phase="end", epoch=1, metrics={"acc": 0.5, "bad": float("nan")}, note="golden", document={"by": "hand"}
     )
 
     def work(ranks: Ranks) -> Path:
         store = Store(base / "run", ranks=ranks)
-        return put(store, golden_of_rank(ranks.rank), 7, facts=facts).path
+        for step in (5, 6):
+            put(store, golden_of_rank(ranks.rank) | adapted(step), step, facts=Facts(document={}))
+        return put(store, golden_of_rank(ranks.rank) | adapted(7), 7, facts=facts).path
 
     with scratched("golden") as base, pytest.MonkeyPatch.context() as patch:
         patch.setattr(division, "SHARE_BYTES", 1)
+        patch.setattr(lineage, "LINK_BYTES", 40)
+        patch.setattr(shards, "LINK_BYTES", 40)
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(everywhere(2, work)[0], path)
 
@@ -114,24 +126,38 @@ def test_the_golden_checkpoint_is_read_bit_for_bit(version):
     assert not list(golden.problems())
 
 
-def test_the_golden_checkpoint_of_two_ranks_is_read_bit_for_bit():
-    """Version 3: each rank's, and plainly rank 0's, what is divided whole; and today's writer makes the same files."""
-    golden = Checkpoint(GOLDEN_OF_RANKS)
+@pytest.mark.parametrize("golden", [GOLDEN_OF_RANKS, OLD_GOLDEN_OF_RANKS], ids=["v4", "v3"])
+def test_the_golden_checkpoint_of_two_ranks_is_read_bit_for_bit(golden):
+    """Each rank's, and plainly rank 0's, what is divided whole."""
+    checkpoint = Checkpoint(golden)
+    more = adapted(7) if golden == GOLDEN_OF_RANKS else {}
     for rank in range(2):
-        assert same(golden.as_rank(rank).load(), whole(golden_of_rank(rank)))
-    assert same(golden.load(), whole(golden_of_rank(0)))
-    assert not list(golden.problems())
+        assert same(checkpoint.as_rank(rank).load(), whole(golden_of_rank(rank) | more))
+    assert same(checkpoint.load(), whole(golden_of_rank(0) | more))
+    assert not list(checkpoint.problems())
+
+
+def test_the_golden_checkpoint_of_ranks_shows_what_version_4_is_for():
+    """Files that were taken over, on each rank; and what a rank has of what all have alike begins at several keys."""
+    checkpoint = Checkpoint(GOLDEN_OF_RANKS)
+    taken = {name.split("-")[1] for name, file in checkpoint.manifest.files.items() if file.links}
+    assert {"00000", "00001"} == taken
+    assert any(len(entry.firsts) > 1 for entry in checkpoint.head.ranks or ())
 
 
 def test_the_same_states_of_two_ranks_give_the_same_files(tmp_path):
-    """Today's writer makes the golden shards and parts byte for byte."""
+    """Today's writer makes the golden shards and parts byte for byte, but for the time when a file was written."""
     write_golden_of_ranks(tmp_path / "again")
     names = sorted(path.name for path in GOLDEN_OF_RANKS.iterdir())
     assert names == sorted(path.name for path in (tmp_path / "again").iterdir())
     for name in names:
         if name != "manifest.json":
-            assert (tmp_path / "again" / name).read_bytes() == (GOLDEN_OF_RANKS / name).read_bytes()
+            assert timeless(tmp_path / "again" / name) == timeless(GOLDEN_OF_RANKS / name)
     assert Checkpoint(tmp_path / "again").tree == Checkpoint(GOLDEN_OF_RANKS).tree
+
+
+def timeless(path: Path) -> bytes:
+    return re.sub(rb'"written":"[^"]*"', b"", path.read_bytes())
 
 
 def test_the_same_state_gives_the_same_shards(tmp_path):
@@ -355,11 +381,11 @@ def test_duplicate_keys_mean_what_the_digest_covers(copied):
 
 def test_an_unknown_version_is_refused_with_a_message(copied):
     """Never guessed at, and not called damage."""
-    data = (copied / "manifest.json").read_bytes().replace(b'"holdfast": 1', b'"holdfast": 4', 1)
+    data = (copied / "manifest.json").read_bytes().replace(b'"holdfast": 1', b'"holdfast": 5', 1)
     blank = re.sub(rb'"digest": "[0-9a-f]{32}"', b'"digest": "' + b"0" * 32 + b'"', data, count=1)
     digest = format.digest(blank).encode()
     (copied / "manifest.json").write_bytes(blank.replace(b"0" * 32, digest, 1))
-    with pytest.raises(StoreError, match=r"version 4.*newer") as raised:
+    with pytest.raises(StoreError, match=r"version 5.*newer") as raised:
         read_all(copied)
     assert not isinstance(raised.value, Damaged)
 

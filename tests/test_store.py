@@ -328,14 +328,14 @@ def test_a_prune_forgets_what_it_thought_before_it_was_owner(root):
     first, second = Store(root), Store(root, take_over=True)
     for step in (1, 2, 3):
         put(first, step)
-    claim = second.claim
+    claim = second.owner.claim
 
     def late() -> Any:
         if second.attempt is None:
             first.quarantine(first[3], "late")
         return claim()
 
-    second.claim = late
+    second.owner.claim = late
     second.prune(Last(1))
     assert steps(second) == [2]
 
@@ -392,9 +392,9 @@ def test_nothing_goes_while_what_was_just_saved_is_not_whole(root, monkeypatch):
     store = Store(root, keep=Last(1))
     for step in (10, 5):
         put(store, step)
-    point = store._point
+    point = store.owner.point
     shard = root / "checkpoints" / "step-000000006" / "model.safetensors"
-    monkeypatch.setattr(store, "_point", lambda: (shard.write_bytes(b""), point()))
+    monkeypatch.setattr(store.owner, "point", lambda: (shard.write_bytes(b""), point()))
     with pytest.raises(Damaged, match="no older checkpoint was removed"):
         put(store, 6)
     assert steps(store) == [5, 6, 10]

@@ -20,7 +20,7 @@ from holdfast.state import codec
 from holdfast.state.numpy_leaves import _Scattered
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
-from holdfast.store import boxes, division, together
+from holdfast.store import boxes, division, shards
 from holdfast.store.boxes import Box
 from holdfast.store.checkpoint import Checkpoint, StoredPieces
 from holdfast.store.shards import Abandoned
@@ -716,13 +716,13 @@ def test_a_snapshot_is_written_like_what_it_copies(tmp_path):
 def test_from_the_second_save_on_a_snapshot_is_laid_out_as_its_files(tmp_path, monkeypatch):
     """So that they are written from where they lie; what a rank wrote before, it most often writes again."""
     found = []
-    write = together.shards.write
+    write = shards.write
 
     def told(path, staged, *rest):
         found.append(staged.snapshot is not None)
         return write(path, staged, *rest)
 
-    monkeypatch.setattr(together.shards, "write", told)
+    monkeypatch.setattr(shards, "write", told)
 
     def work(ranks):
         store, arena = Store(tmp_path, ranks=ranks), Arena()

@@ -12,13 +12,14 @@ import pytest
 from faults import door, scratched
 from holdfast.errors import RanksError
 from holdfast.ranks import Ranks
-from holdfast.store import division
+from holdfast.store import division, lineage, shards
 from holdfast.store.store import Store
-from together import put, read, same, state
+from together import frozen, put, read, same, state
 
 WORLD = 3
-TIMEOUT_S = 1.0
-ENDS, AT_ONCE = 60, 4  # seeded instants
+TIMEOUT_S = 2.0
+SAVED = 3  # before the one in which somebody dies
+ENDS, AT_ONCE = 60, 6  # seeded instants
 DIED = -signal.SIGKILL
 
 
@@ -49,13 +50,22 @@ class Files:
         return self
 
 
-def rank_of(base, rank, victim, instant):
-    """One rank's life: a save that succeeds, and one in which the victim dies at a change of a file, or of a word."""
+def state_of(seed, rank, step):
+    """Of every second seed's runs the most never changes, so that each rank takes files over."""
+    return frozen(rank, 600, step) if seed % 2 else state(rank, 300, step=step)
+
+
+def rank_of(base, seed, rank, victim, instant):
+    """One rank's life: saves that succeed, and one in which the victim dies at a change of a file, or of a word."""
     told = 3
     division.SHARE_BYTES = 1  # each writes
-    ranks = Ranks(rank, WORLD, Files(base / "words"), timeout_s=TIMEOUT_S)
+    if seed % 2:
+        lineage.LINK_BYTES = shards.LINK_BYTES = 4096
+    ranks = Ranks(rank, WORLD, Files(base / "words"), timeout_s=60)
     store = Store(base / "run", ranks=ranks)
-    put(store, state(rank, 300, step=1), 1)
+    for step in range(1, SAVED + 1):
+        put(store, state_of(seed, rank, step), step)
+    store.ranks.timeout_s = TIMEOUT_S
     seen = 0
 
     def act(call, perform):
@@ -67,7 +77,7 @@ def rank_of(base, rank, victim, instant):
 
     try:
         with door(act):
-            put(store, state(rank, 300, step=2), 2)
+            put(store, state_of(seed, rank, SAVED + 1), SAVED + 1)
         told = 0
     except RanksError:
         told = 5
@@ -81,14 +91,14 @@ def begun(seed, base):
     victim, instant = rng.randrange(WORLD), rng.randrange(1, 60)
     (base / "words").mkdir()
     fork = get_context("fork")
-    started = [fork.Process(target=rank_of, args=(base, rank, victim, instant)) for rank in range(WORLD)]
+    started = [fork.Process(target=rank_of, args=(base, seed, rank, victim, instant)) for rank in range(WORLD)]
     for process in started:
         process.start()
     return started, victim
 
 
-def ended(base, started, victim):
-    """The exit codes of the ranks, who was to die, and the steps that are there: each whole for each."""
+def ended(base, seed, started, victim):
+    """The exit codes of the ranks, who was to die, the steps that are there: each whole for each; and how many files are shared."""
     for process in started:
         process.join(60)
     store = Store(base / "run", take_over=True)
@@ -96,10 +106,11 @@ def ended(base, started, victim):
     for checkpoint in store.checkpoints():
         assert not list(checkpoint.problems())
         for rank in range(WORLD):
-            assert same(state(rank, 300, step=checkpoint.step), read(checkpoint, rank))
+            assert same(state_of(seed, rank, checkpoint.step), read(checkpoint, rank))
+    taken = sum(file.links > 0 for file in store.latest().manifest.files.values())
     store.save({"a": 1}, step=7)  # and the run goes on
     assert not [path for path in (base / "run/attempts").rglob("*") if "step-" in path.name]
-    return [process.exitcode for process in started], victim, found
+    return [process.exitcode for process in started], victim, found, taken
 
 
 @pytest.mark.slow
@@ -111,13 +122,17 @@ def test_a_rank_killed_anywhere_in_a_save_leaves_the_old_or_the_new():
         with ExitStack() as stack:
             bases = [stack.enter_context(scratched("killed")) for _ in range(AT_ONCE)]
             running = [begun(first + number, base) for number, base in enumerate(bases)]
-            outcomes += [ended(base, *each) for base, each in zip(bases, running, strict=True)]
-    died = [(codes, victim, found) for codes, victim, found in outcomes if DIED in codes]
-    for codes, victim, found in outcomes:
-        assert found in ([1], [1, 2])
+            seeds = range(first, first + AT_ONCE)
+            outcomes += [ended(base, seed, *each) for base, seed, each in zip(bases, seeds, running, strict=True)]
+    died = [each for each in outcomes if DIED in each[0]]
+    old = [*range(1, SAVED + 1)]
+    for number, (codes, victim, found, taken) in enumerate(outcomes):
+        assert found in (old, [*old, SAVED + 1])
+        assert bool(taken) == bool(number % 2)
         assert codes[victim] in (0, DIED)
         assert all(code in (0, 5) for rank, code in enumerate(codes) if rank != victim)
-        if found == [1]:  # nobody takes it for saved
+        if found == old:  # nobody takes it for saved
             assert 0 not in codes
     assert len(died) >= ENDS // 3
-    assert {tuple(found) for _, _, found in died} == {(1,), (1, 2)}
+    for parity in (0, 1):
+        assert {len(found) for _, _, found, taken in died if bool(taken) == parity} == {SAVED, SAVED + 1}

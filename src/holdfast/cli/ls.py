@@ -15,6 +15,7 @@ from .. import journal
 from ..cluster.carry import HOLD
 from ..journal import Log
 from ..store.checkpoint import Checkpoint
+from ..store.format import MANIFEST
 from ..store.locate import Place, best_of, fault, locate
 from ..store.shelf import Shelf
 from . import options
@@ -71,17 +72,26 @@ def checkpoints(place: Place) -> list[dict[str, Any]]:
 def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[str, Any]:
     """Bytes that no older checkpoint holds, and whose files it shares; `held` remembers who was first with a file."""
     own, shared = 0, set()
-    for name, file in checkpoint.head.files.items():
+    for name, size_bytes in _lengths(checkpoint).items():
         first = checkpoint.path.name
         with suppress(OSError):
             facts = os.lstat(checkpoint.path / name)
             first = held.setdefault((facts.st_dev, facts.st_ino), first)
         if first == checkpoint.path.name:
-            own += file.size_bytes
+            own += size_bytes
         else:
             shared.add(first)
-    own += sum(part.size_bytes for part in checkpoint.head.ranks or ())
     return {"disk_bytes": own, "shares_with": sorted(shared)}
+
+
+def _lengths(checkpoint: Checkpoint) -> dict[str, int]:
+    """Of its files; those of several ranks name each its shards in a part, and the directory is quicker to read."""
+    found = {name: file.size_bytes for name, file in checkpoint.head.files.items()}
+    if checkpoint.head.ranks is not None:
+        with suppress(OSError), os.scandir(checkpoint.path) as entries:
+            found |= {each.name: each.stat(follow_symlinks=False).st_size for each in entries if each.name not in found}
+        found.pop(MANIFEST, None)
+    return found
 
 
 def _facts(checkpoint: Checkpoint) -> dict[str, Any]:

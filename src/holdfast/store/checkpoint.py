@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +26,8 @@ class Checkpoint:
     One that several ranks wrote reads as rank 0 saved it, its divided leaves whole; `as_rank` gives another's view.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self._rank: int | None = None
+    def __init__(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
+        self.path, self._rank = Path(path), rank  # as one that wrote it saw it
         self._root: Manifest | None = None
         self._manifest: Manifest | None = None
         self._head: Head | None = None
@@ -227,20 +226,28 @@ class Checkpoint:
         for problem in self._layout_problems(self.manifest.files):
             raise Damaged(str(problem))
 
-    def problems(self, *, cold: bool = False, only: Collection[str] | None = None) -> Iterator[Problem]:
+    def problems(
+        self,
+        *,
+        cold: bool = False,
+        only: Collection[str] | None = None,
+        before_each: Callable[[], None] = lambda: None,
+    ) -> Iterator[Problem]:
         """Read every byte; tell which differ from what was committed. With `cold`, from the medium and not the cache.
 
-        `only`: of the files with these names.
+        `only`: of the files with these names. What `before_each` piece of a shard raises ends it.
 
         Raises:
             StoreError: this user may not read it, so that nothing can be told.
         """
         try:
-            yield from self._problems(only, cold=cold)
+            yield from self._problems(only, before_each, cold=cold)
         except PermissionError as error:
             raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
-    def _problems(self, only: Collection[str] | None, *, cold: bool) -> Iterator[Problem]:
+    def _problems(
+        self, only: Collection[str] | None, before_each: Callable[[], None], *, cold: bool
+    ) -> Iterator[Problem]:
         try:
             if cold:
                 reading.forget(self.path / MANIFEST)
@@ -252,7 +259,7 @@ class Checkpoint:
         broken = list(self._broken_parts(parts, cold=cold)) if parts is not None else []
         yield from broken
         try:
-            yield from self._problems_of_files(only, cold=cold)
+            yield from self._problems_of_files(only, before_each, cold=cold)
         finally:
             if broken:
                 self._manifest = None  # it was that of the parts that are whole
@@ -271,7 +278,9 @@ class Checkpoint:
                 yield _of_whole(path, error)
         self._manifest = parts.merged(whole)
 
-    def _problems_of_files(self, only: Collection[str] | None, *, cold: bool) -> Iterator[Problem]:
+    def _problems_of_files(
+        self, only: Collection[str] | None, before_each: Callable[[], None], *, cold: bool
+    ) -> Iterator[Problem]:
         names = [name for name in self.manifest.files if only is None or name in only]
         for name in names if cold else ():
             reading.forget(self.path / name)
@@ -279,7 +288,7 @@ class Checkpoint:
         whole = {name for name in names if self._size(name) == self.manifest.files[name].size_bytes}
         entries = sorted(self.manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset))
         leaves = [StoredLeaf(self.path / entry.shard, key, entry) for key, entry in entries if entry.shard in whole]
-        for leaf in reading.damaged(leaves, cold=cold):
+        for leaf in reading.damaged(leaves, cold=cold, before_each=before_each):
             end = leaf.offset + leaf.size_bytes
             yield Problem(leaf.path, leaf.offset, end, f"leaf {leaf.key!r} changed since commit")
 

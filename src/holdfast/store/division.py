@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,7 +42,23 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     differing: list[int]  # places in the sheet of what is whole
     volumes: list[int]  # of its pieces, in the order of the sheet
     further: dict[str, tuple[int, int]]  # pieces of leaves that rank 0 lacks: volume, and that of the whole
-    size_bytes: int  # that it is to write, besides what all have alike
+    size_bytes: int  # that is the rank's to write, besides what all have alike
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank answers; its first part is the same on many."""
+
+    answer: bytes
+    held: list[int]  # places in the sheet of leaves that it has as rank 0 has them, in files that it can take over
+    spared_bytes: int  # of what is its own to write, and in such files
+
+
+class Decision(msgspec.Struct, frozen=True, array_like=True):
+    """What is to be known for a plan, besides what a rank knows of itself."""
+
+    differing: list[str]  # keys of rank 0's leaves that some rank lacks, or has otherwise
+    doubtful: list[str]  # and of those of which there are more pieces than the whole has room for
+    held: dict[int, list[int]]  # places in the sheet of what a rank takes over, and nobody need write
 
 
 class Plan(NamedTuple):
@@ -52,8 +68,9 @@ class Plan(NamedTuple):
     keys: dict[str, str]  # of its blocks: what they are called in the part
     digests: Mapping[str, str]  # of its blocks' bytes, but for pieces; they must not change until they are written
     tree: list[Any]
-    first: str | None
+    firsts: list[str]  # of what all have alike and this rank has, where it begins, in the order of all of that
     spare: dict[str, int]  # its pieces that another rank has, too, and writes
+    elsewhere: list[str]  # what all have alike and another rank has
 
 
 class Mine:
@@ -70,6 +87,26 @@ class Mine:
             {key: _mark(block) for key, block in self.pieces.items()},
             _members(staged.tree),
         )
+
+    def names(self, rank: int) -> dict[str, str]:
+        """The keys that its leaves may have in its part, and what they are called in the state."""
+        own = {own_key(rank, key): key for key in self.blocks if rank or key in self.pieces}
+        return own | {key: key for key in self.digests}
+
+    def claim(self, sheet: Sheet, rank: int, linked: Collection[str]) -> Claim:
+        """What this rank says to `sheet`, when it can take over files with the leaves `linked`.
+
+        Raises:
+            UsageError: a leaf is divided here and whole there, or the whole is another one.
+        """
+        held = [
+            place
+            for place, (key, mark) in enumerate(sheet.whole.items())
+            if key in linked and self.sheet.whole.get(key) == mark
+        ]
+        begin = own_key(rank, "")
+        spared = sum(self.blocks[key.removeprefix(begin)].data.nbytes for key in linked if key.startswith(begin))
+        return Claim(msgspec.msgpack.encode(self.answer(sheet)), held, spared)
 
     def answer(self, sheet: Sheet) -> Answer:
         """In what this is not as `sheet` says.
@@ -110,19 +147,18 @@ class Mine:
         block = self.pieces.get(key)
         return 0 if block is None or "spare" in block.attrs else math.prod(block.shape)
 
-    @property
-    def whole_bytes(self) -> int:
-        """Of what is not divided; on rank 0 that is written, whoever writes it."""
-        return sum(self.blocks[key].data.nbytes + 512 for key in self.digests)
+    def whole_bytes(self, spared: Collection[int]) -> int:
+        """Of what is not divided, but for these places in the sheet; on rank 0 that is written, whoever writes it."""
+        return sum(self.blocks[key].data.nbytes + 512 for place, key in enumerate(self.digests) if place not in spared)
 
-    def plan(self, sheet: Sheet, differing: set[str], spare: set[str], ranks: Ranks) -> Plan:
-        """What this rank writes, when `differing` are those leaves of rank 0's that some rank lacks, or has otherwise, and
-        its pieces of the leaves `spare` another writes.
-        """
-        rank = ranks.rank
-        common = {key: self.blocks[key].data.nbytes for key in sheet.whole if key not in differing}
-        mine = share(common, rank, ranks.world)
-        keys = {key: key for key in mine}
+    def plan(self, sheet: Sheet, decision: Decision, spare: set[str], ranks: Ranks) -> Plan:
+        """What this rank writes, when all have agreed on `decision`, and its pieces of the leaves `spare` another writes."""
+        rank, whole, differing = ranks.rank, list(sheet.whole), set(decision.differing)
+        held = {whole[place]: holder for holder, places in decision.held.items() for place in places}
+        common = sorted(key for key in whole if key not in differing)
+        rest = {key: self.blocks[key].data.nbytes for key in common if key not in held}
+        mine = {*share(rest, rank, ranks.world), *(key for key, holder in held.items() if holder == rank)}
+        keys = {key: key for key in whole if key in mine}
         if rank == 0:
             keys |= {key: key for key in self.digests if key in differing}
         else:
@@ -132,21 +168,45 @@ class Mine:
         tree = own_tree(self.tree, self.sheet.tree, sheet.tree)
         writers = {key: block.attrs.get("spare", rank) for key, block in self.pieces.items() if block.data.nbytes}
         spared = {key: writer for key, writer in writers.items() if writer != rank}
-        return Plan(blocks, keys, self.digests, tree, min(mine, default=None), spared)
+        elsewhere = [key for key in common if key not in mine]
+        return Plan(blocks, keys, self.digests, tree, begins(common, mine), spared, elsewhere)
+
+
+def begins(keys: Iterable[str], mine: Collection[str]) -> list[str]:
+    """Those of `mine` that follow, among `keys`, on none of these."""
+    before = [False, *(key in mine for key in keys)]
+    return [key for key, follows in zip(keys, before, strict=False) if key in mine and not follows]
 
 
 def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], None]) -> bytes:
-    """On rank 0, what is to be known for a plan: the keys of its leaves that some rank lacks, or has otherwise; and of
-    those of which there are more pieces than the whole has room for.
+    """On rank 0, the `Decision`, of what each rank claims.
 
     Raises:
         UsageError: the ranks do not hold pieces of the same leaves.
     """
-    answers = [(msgspec.msgpack.decode(word, type=Answer), ranks) for word, ranks in Counter(words).items()]
+    claims = [msgspec.msgpack.decode(word, type=Claim) for word in words]
+    alike = Counter(claim.answer for claim in claims)
+    answers = [(msgspec.msgpack.decode(answer, type=Answer), ranks) for answer, ranks in alike.items()]
     doubtful = require_covered(mine, answers)
-    require_space(sum(ranks * answer.size_bytes for answer, ranks in answers) + mine.whole_bytes)
-    places = {place for answer, _ in answers for place in answer.differing}
-    return msgspec.msgpack.encode(([key for place, key in enumerate(mine.sheet.whole) if place in places], doubtful))
+    differing = {place for answer, _ in answers for place in answer.differing}
+    held = holders([claim.held for claim in claims], differing)
+    spared = {place for places in held.values() for place in places}
+    own = sum(ranks * answer.size_bytes for answer, ranks in answers) - sum(claim.spared_bytes for claim in claims)
+    require_space(max(0, own) + mine.whole_bytes(spared))
+    keys = [key for place, key in enumerate(mine.sheet.whole) if place in differing]
+    return msgspec.msgpack.encode(Decision(keys, doubtful, held))
+
+
+def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dict[int, list[int]]:
+    """By rank, what it goes on holding of what each claims: the first who does; what is not alike everywhere, only rank 0."""
+    taken: set[int] = set()
+    found = {}
+    for rank, places in enumerate(claimed):
+        kept = [place for place in places if place not in taken and (rank == 0 or place not in differing)]
+        taken.update(kept)
+        if kept:
+            found[rank] = kept
+    return found
 
 
 def require_covered(mine: Mine, answers: Sequence[tuple[Answer, int]]) -> list[str]:

@@ -17,8 +17,8 @@ from ..pages import Data, Distant, pieces
 from ..rules import Best
 
 VERSION = 2  # of what one process writes
-RANKS_VERSION = 3  # of what several write together
-READABLE = (1, 2, 3)
+RANKS_VERSION = 4  # of what several write together
+READABLE = (1, 2, 3, 4)
 MANIFEST = "manifest.json"
 PHASES = ("step", "end")
 BLOCK_BYTES = 16 << 20  # a piece of a file that is not a shard
@@ -82,12 +82,18 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     links: int = 0
 
 
-class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the manifest says of the part that one rank wrote."""
 
     part: str  # the file's name
     size_bytes: int  # of all its shards
-    first: str | None  # of the leaves that all ranks had alike and it wrote, in the order of their keys
+    firsts: list[str] = []  # of the leaves that all had alike, in the order of keys: where those that it has begin
+    first: str | None = None  # the same in version 3, where they all follow on each other
+
+    @property
+    def begins(self) -> list[str]:
+        """Where leaves begin, in the order of the keys of what all ranks had alike, that this one has."""
+        return self.firsts if self.first is None else [self.first]
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -249,18 +255,21 @@ def _check(head: Head, version: int, where: object) -> None:
         if isinstance(value, str) and value not in _NOT_FINITE:
             raise Damaged(f"{where}: metric {name!r} is {value!r}, which is no number")
     check_files(head.files, where)
-    if (head.ranks is not None) != (version == RANKS_VERSION):
+    if (head.ranks is not None) != (version > VERSION):
         raise Damaged(f"{where}: says of which ranks it is, or does not, against its version {version}")
     if head.ranks is not None:
-        _check_ranks(head.ranks, head.files, where)
+        _check_ranks(head.ranks, head.files, version, where)
 
 
-def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], where: object) -> None:
+def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], version: int, where: object) -> None:
     names = [each.part for each in ranks]
     if not names or names != [part_name(rank) for rank in range(len(names))] or {*names} != files.keys():
         raise Damaged(f"{where}: does not name one part for each rank, and nothing else")
-    firsts = [each.first for each in ranks if each.first is not None]
-    if firsts != sorted(set(firsts)) or any(each.size_bytes < 0 for each in ranks):
+    begins = [key for each in ranks for key in each.begins]
+    runs = [begins] if version == 3 else [each.begins for each in ranks]
+    ordered = all(run == sorted(run) for run in runs) and len(set(begins)) == len(begins)
+    mixed = any(each.firsts if version == 3 else each.first is not None for each in ranks)
+    if mixed or not ordered or any(each.size_bytes < 0 for each in ranks):
         raise Damaged(f"{where}: its parts are not in order")
 
 

@@ -18,16 +18,16 @@ from .attempt import JOIN_S
 from .checkpoint import Checkpoint
 from .format import File, Leaf
 from .parts import Part, own_key
+from .portion import Seal, sealed
 from .shards import Staged
 from .store import Facts, Store
-from .together import Seal, sealed
 
 
 class Gathered:
     """The leader's side of one save."""
 
     def __init__(self, store: Store, step: int, facts: Facts) -> None:
-        self._store, self._facts, self.name = store, facts, format.Name(step, facts.phase)
+        self._owner, self._facts, self.name = store.owner, facts, format.Name(step, facts.phase)
 
     def begin(self) -> Path:
         """An empty directory in the attempt's own room, for every process to write its part into.
@@ -35,19 +35,14 @@ class Gathered:
         Raises:
             UsageError: that step is committed already, or another attempt lives.
         """
-        return self._store._begin(self._store.claim(), self.name)  # noqa: SLF001
+        return self._owner.begin(self.name)
 
     def commit(self, partial: Path, seals: Sequence[Seal], tree: Any) -> Checkpoint:
         """All parts are durable: the checkpoint exists from here on."""
-        store, name, facts = self._store, self.name, self._facts
-        found = store._finish(  # noqa: SLF001
-            store.claim(),
-            name,
-            partial,
-            lambda _: store._sealed(name, facts, list(seals), tree),  # noqa: SLF001
-        )
-        store._apply_rule(name)  # noqa: SLF001
-        return found
+        owner, name, facts = self._owner, self.name, self._facts
+        owner.finish(name, partial, lambda _: owner.sealed(name, facts, seals, tree))
+        owner.apply_rule(name)
+        return owner.shelf.checkpoint(name)
 
 
 class Writing:
@@ -70,7 +65,7 @@ class Writing:
 
     def seal(self) -> Seal:
         """Say what was written; durable when this returns."""
-        return sealed(self._partial, Part(self._rank, self._files, self._leaves), None)
+        return sealed(self._partial, Part(self._rank, self._files, self._leaves), ())
 
 
 def await_directory(path: Path) -> None:

@@ -11,12 +11,13 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..pages import Data, sample, side_by_side
 from ..rules import Whole
 from ..state.codec import Block
-from .format import File, Leaf, Manifest, digest, seconds
+from .format import File, Leaf, digest, seconds
 
 LINK_BYTES = 1 << 20  # of leaves that did not change; fewer are not worth a file
 THREADS = min(4, os.cpu_count() or 1)
@@ -34,62 +35,73 @@ class Link(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """The checkpoint from which the next one may take over files."""
+    """The checkpoint from which the next one may take over files.
+
+    Of several ranks, what this one wrote of it, and, without a file, what all had alike and another one wrote.
+    """
 
     path: Path
-    manifest: Manifest
-    steady: frozenset[str] | None  # leaves that were the same in the one before it; None: nobody knows
+    created: str
+    files: Mapping[str, File]
+    leaves: Mapping[str, Leaf]
+    steady: frozenset[str] | None = None  # leaves that were the same in the one before it; None: nobody knows
     samples: Mapping[str, bytes] = {}  # a few bytes of big leaves: where these differ nothing need be digested
 
-    def unchanged(self, leaves: Mapping[str, Block]) -> set[str]:
-        """Keys of leaves whose bytes are the same as in this checkpoint, among those that are worth a look."""
-        known = self.manifest.leaves
-        likely = known.keys() if self.steady is None else self.steady
+    def unchanged(self, leaves: Mapping[str, Block], digests: Mapping[str, str] = MappingProxyType({})) -> set[str]:
+        """Keys of leaves whose bytes are the same as in this checkpoint, among those that are worth a look.
+
+        `digests`: of leaves, as far as somebody has asked for them.
+        """
+        likely = self.leaves.keys() if self.steady is None else self.steady
         alike = [
             key
             for key, block in leaves.items()
             if key in likely
-            and _alike(block, known[key])
-            and (key not in self.samples or self.samples[key] == sample(block.data))
+            and _alike(block, self.leaves[key])
+            and (key in digests or key not in self.samples or self.samples[key] == sample(block.data))
         ]
         if sum(leaves[key].data.nbytes for key in alike) < LINK_BYTES:
             return set()
-        found = digests_of([leaves[key].data for key in alike])
-        return {key for key, value in zip(alike, found, strict=True) if value == known[key].digest}
+        asked = [key for key in alike if key not in digests]
+        found = dict(zip(asked, digests_of([leaves[key].data for key in asked]), strict=True))
+        return {key for key in alike if (found.get(key) or digests[key]) == self.leaves[key].digest}
 
     def links(self, unchanged: Collection[str], whole: Whole, now_s: float) -> list[Link]:
         """The shards of which every leaf is unchanged, and that are not due to be written anew."""
         shards: dict[str, dict[str, Leaf]] = {}
-        for key, leaf in self.manifest.leaves.items():
+        for key, leaf in self.leaves.items():
             shards.setdefault(leaf.shard, {})[key] = leaf
         return [
-            Link(name, self.path / name, self._shared(name), members)
+            Link(name, self.path / name, self._shared(self.files[name]), members)
             for name, members in shards.items()
-            if all(key in unchanged for key in members)
-            and self.manifest.files[name].size_bytes >= LINK_BYTES
-            and not self._worn(self.manifest.files[name], whole, now_s)
+            if name in self.files
+            and all(key in unchanged for key in members)
+            and self.files[name].size_bytes >= LINK_BYTES
+            and not self._worn(self.files[name], whole, now_s)
         ]
 
-    def after(self, path: Path, manifest: Manifest) -> Lineage:
-        """The lineage when `manifest`, committed at `path`, has followed."""
-        old = self.manifest.leaves
-        steady = (key for key, leaf in manifest.leaves.items() if key in old and _same(leaf, old[key]))
-        return Lineage(path, manifest, frozenset(steady))
+    def after(self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]) -> Lineage:
+        """The lineage when a checkpoint with these has been committed at `path`."""
+        steady = (key for key, leaf in leaves.items() if key in self.leaves and _same(leaf, self.leaves[key]))
+        return Lineage(path, created, files, leaves, frozenset(steady))
 
-    def sampled(self, before: Lineage | None, leaves: Mapping[str, Block], written: Iterable[str]) -> Lineage:
-        """With samples of the leaves that were `written`; of the others as `before`."""
+    def sampled(self, before: Lineage | None, samples: dict[str, bytes]) -> Lineage:
+        """With samples of the leaves that were written; of the others as `before`."""
         old = before.samples if before is not None else {}
-        fresh = {key: sample(leaves[key].data) for key in written if leaves[key].data.nbytes >= _SAMPLED_BYTES}
-        return self._replace(samples={key: old[key] for key in old if key in leaves} | fresh)
+        return self._replace(samples={key: old[key] for key in old if key in self.leaves} | samples)
 
-    def _shared(self, name: str) -> File:
-        file = self.manifest.files[name]
-        origin = file.origin or str(self.manifest.name)
-        return File(file.size_bytes, file.digest, origin, file.written or self.manifest.created, file.links + 1)
+    def _shared(self, file: File) -> File:
+        origin = file.origin or self.path.name
+        return File(file.size_bytes, file.digest, origin, file.written or self.created, file.links + 1)
 
     def _worn(self, file: File, whole: Whole, now_s: float) -> bool:
-        age_s = now_s - seconds(file.written or self.manifest.created)
+        age_s = now_s - seconds(file.written or self.created)
         return file.links + 1 >= whole.checkpoints or age_s >= whole.hours * _HOUR_S
+
+
+def samples_of(leaves: Mapping[str, Block], keys: Iterable[str]) -> dict[str, bytes]:
+    """A few bytes of each that is big."""
+    return {key: sample(leaves[key].data) for key in keys if leaves[key].data.nbytes >= _SAMPLED_BYTES}
 
 
 def _alike(block: Block, leaf: Leaf) -> bool:

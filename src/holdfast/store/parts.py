@@ -96,8 +96,9 @@ class Parts:
         self.path, self.root = path, root
         self._read: dict[int, Part] = {}
         self._entries = root.ranks or []
-        self._writers = [rank for rank, said in enumerate(self._entries) if said.first is not None]
-        self._firsts = [self._entries[rank].first or "" for rank in self._writers]
+        begins = sorted((key, rank) for rank, said in enumerate(self._entries) for key in said.begins)
+        self._begins = [key for key, _ in begins]
+        self._writers = [rank for _, rank in begins]
         self._paths: dict[str, Path] = {}  # of shards: many leaves share one
 
     def __len__(self) -> int:
@@ -162,7 +163,7 @@ class Parts:
         if twin is not None and is_piece(twin):
             return self._pieces(key, twin, writer)
         plain = self[0].leaves.get(key)
-        if plain is None and (place := bisect_right(self._firsts, key)):
+        if plain is None and (place := bisect_right(self._begins, key)):
             plain = self[self._writers[place - 1]].leaves.get(key)
         if plain is not None:
             return self._stored(key, plain)

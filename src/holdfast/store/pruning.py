@@ -14,7 +14,11 @@ from .checkpoint import Checkpoint
 from .sharing import Sharing
 from .shelf import Shelf
 
-PART_BYTES = 1 << 30  # read back between two looks at whether that is still wanted
+PART_BYTES = 1 << 30  # read back, and remembered as such, at once
+
+
+class DamagedSince(Damaged):
+    """A file is not whole on the medium any more that was when it was read, and was linked some time later."""
 
 
 def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
@@ -42,8 +46,11 @@ def verify(
     checkpoints: Sequence[Checkpoint],
     sharing: Sharing,
     before_each: Callable[[], None] = lambda: None,
+    doomed: Sequence[Checkpoint] | None = None,
 ) -> None:
-    """Read them back from the medium. What `before_each` of their parts raises ends it.
+    """Read them back from the medium, but for files of which it is known that they need not be.
+
+    What `before_each` piece raises ends it. `doomed`: what is to be removed then, if that is known.
 
     Raises:
         Damaged: one of these is not what was committed.
@@ -51,11 +58,12 @@ def verify(
     bulk.release()  # what is read needs buffers of its own
     with attempt.acting("verify a checkpoint"):
         for checkpoint in checkpoints:
-            for names in _parts(checkpoint, sharing.read_back(checkpoint)):
+            for names in _parts(checkpoint, sharing.read_back(checkpoint, doomed)):
                 before_each()
-                for problem in checkpoint.problems(cold=True, only=names):
+                for problem in sharing.problems(checkpoint, names, before_each):
                     attempt.require()
-                    raise Damaged(f"{problem}; no older checkpoint was removed")
+                    since = problem.path.name in sharing.linked_ahead(checkpoint)
+                    raise (DamagedSince if since else Damaged)(f"{problem}; no older checkpoint was removed")
     before_each()
 
 

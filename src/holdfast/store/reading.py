@@ -67,19 +67,26 @@ def fill(wanted: Sequence[Wanted]) -> None:
             raise Damaged(why)
 
 
-def damaged(stored: Sequence[Located], *, cold: bool) -> Iterator[Located]:
-    """Those whose bytes are not what was committed, in the order given; with `cold`, on the medium."""
-    for index in _failures([(each, None) for each in stored], cold=cold):
-        if _failures([(stored[index], None)], cold=True):
+def damaged(
+    stored: Sequence[Located], *, cold: bool, before_each: Callable[[], None] = lambda: None
+) -> Iterator[Located]:
+    """Those whose bytes are not what was committed, in the order given; with `cold`, on the medium.
+
+    What `before_each` piece of a file raises ends it.
+    """
+    for index in _failures([(each, None) for each in stored], cold=cold, before_each=before_each):
+        if _failures([(stored[index], None)], cold=True, before_each=before_each):
             yield stored[index]
 
 
-def _failures(wanted: Sequence[Wanted], *, cold: bool) -> dict[int, str]:
+def _failures(
+    wanted: Sequence[Wanted], *, cold: bool, before_each: Callable[[], None] = lambda: None
+) -> dict[int, str]:
     """Read them once; what is wrong with which. With `cold`, from the medium and not the cache, as far as that goes."""
     leaves = [_Leaf(stored, data) for stored, data in wanted]
     todo = list(_pieces(leaves))
     few = sum(piece.size for piece in todo) <= ALONE_BYTES
-    _Reading(todo, cold=cold).run(1 if few else min(THREADS, len(todo)))
+    _Reading(todo, before_each, cold=cold).run(1 if few else min(THREADS, len(todo)))
     return {index: leaf.wrong for index, leaf in enumerate(leaves) if leaf.wrong}
 
 
@@ -167,8 +174,8 @@ def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
 class _Reading:
     """Pieces on their way into memory. They are begun in order, so that nobody waits for what nobody has begun."""
 
-    def __init__(self, pieces: Sequence[_Piece], *, cold: bool) -> None:
-        self._todo, self._cold = iter(pieces), cold
+    def __init__(self, pieces: Sequence[_Piece], before_each: Callable[[], None], *, cold: bool) -> None:
+        self._todo, self._before_each, self._cold = iter(pieces), before_each, cold
         self._left = Counter(piece.path for piece in pieces)
         self._large = {piece.path for piece in pieces if cold or piece.size >= DIRECT_BYTES}
         self._room = max((rounded(piece.offset % PAGE + piece.size) for piece in pieces), default=0)
@@ -214,6 +221,7 @@ class _Reading:
                 self._turn.notify_all()
 
     def _next(self) -> _Piece | None:
+        self._before_each()
         with self._turn:
             return None if self._stopped else next(self._todo, None)
 

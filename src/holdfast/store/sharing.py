@@ -1,30 +1,36 @@
 """Sharing: files that did not change pass from the last checkpoint to the next, linked where that goes, else copied.
 
-A shared file shares its damage: each is read back from the medium before it is taken over.
+A shared file shares its damage: each is read back from the medium before it is taken over, after the commit of the
+checkpoint that it is taken from. That may be long before the save: whoever reads such a file has it remembered.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from .. import disk
 from ..errors import Damaged, NotFound, StoreError
+from ..ranks import ALONE, Ranks
 from ..rules import Whole
 from ..state.codec import Block
 from . import shards
 from .attempt import Attempt, is_checkpoint
-from .checkpoint import Checkpoint
-from .format import Manifest
+from .checkpoint import Checkpoint, Problem
+from .format import File, Leaf
 from .lineage import Lineage, Link
-from .shards import Staged, Stale
+from .shards import Stale
 from .shelf import Shelf
 
 _NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+Identity = tuple[int, int, int, int]  # device, inode, size, mtime_ns
 
 
 class Unchanged(NamedTuple):
@@ -38,22 +44,46 @@ class Unchanged(NamedTuple):
         return {key for link in self.links for key in link.leaves}
 
 
-class Sharing:
-    """The checkpoint from which the next one of the run may take over files, and the taking."""
+class _ReadBack(NamedTuple):
+    """Files of the checkpoint `name` that were whole on the medium after its commit."""
 
-    def __init__(self, shelf: Shelf, whole: Whole) -> None:
-        self.whole = whole
+    name: str
+    files: dict[str, Identity]
+
+
+class _Taken(NamedTuple):
+    """Files that the checkpoint `name` has linked: those read back as it did, and those before."""
+
+    name: str
+    now: set[str]
+    ahead: set[str]
+
+
+class Sharing:
+    """The checkpoint from which the next one of the run may take over files, and the taking.
+
+    Of several ranks each has its own, and takes over what it wrote itself; the others need not know.
+    """
+
+    def __init__(self, shelf: Shelf, whole: Whole, ranks: Ranks = ALONE) -> None:
+        self.whole, self._ranks = whole, ranks
         self.lineage: Lineage | None = None
         self._shelf = shelf
         self._barren: str | None = None  # the checkpoint from which nothing is taken over: a file of it is damaged
-        self._read: tuple[str, Collection[str]] = "", ()  # files of a checkpoint, read back as they were linked
+        self._found, self._taken = _ReadBack("", {}), _Taken("", set(), set())
+        self._linkless = False  # this file system refuses links
 
-    def unchanged(self, leaves: Mapping[str, Block], parent: str | None) -> Unchanged:
-        """What need not be written because the checkpoint `parent` has it."""
+    def unchanged(
+        self, leaves: Mapping[str, Block], parent: str | None, digests: Mapping[str, str] = MappingProxyType({})
+    ) -> Unchanged:
+        """What need not be written because the checkpoint `parent` has it, as what this rank wrote.
+
+        `digests`: of leaves, as far as they are known.
+        """
         lineage = self._lineage_of(parent)
         if lineage is None:
             return Unchanged(set(), [])
-        found = lineage.unchanged(leaves)
+        found = lineage.unchanged(leaves, digests)
         return Unchanged(found, lineage.links(found, self.whole, time.time()))
 
     def _lineage_of(self, parent: str | None) -> Lineage | None:
@@ -64,10 +94,16 @@ class Sharing:
         if self.lineage is None or self.lineage.path != checkpoint.path:
             self.lineage = None
             with suppress(Damaged, NotFound, StoreError):
-                if checkpoint.world == 1:  # the files of several ranks are not those of one
-                    self.lineage = Lineage(checkpoint.path, checkpoint.manifest, None)
+                if checkpoint.world == self._ranks.world:  # else others wrote the files, on other machines perhaps
+                    mine = self._mine(checkpoint.path).manifest
+                    self.lineage = Lineage(checkpoint.path, mine.created, mine.files, mine.leaves)
+                    self._found = _ReadBack(parent, {})
         gone = self.lineage is None or not is_checkpoint(self.lineage.path) or parent in self._shelf.pins()
         return None if gone else self.lineage
+
+    def _mine(self, path: Path) -> Checkpoint:
+        """As this rank saved it: no more is looked at than what it wrote."""
+        return Checkpoint(path, rank=None if self._ranks.alone else self._ranks.rank)
 
     def looks_at(self, keys: Collection[str], parent: str) -> bool:
         """Whether one of these leaves would be digested, after the checkpoint `parent`, to see if it is unchanged."""
@@ -76,30 +112,93 @@ class Sharing:
             return True
         return not lineage.steady.isdisjoint(keys)
 
-    def take_over(self, attempt: Attempt, links: Collection[Link], partial: Path) -> None:
-        """Let `partial` hold files of the last checkpoint, each after it was read back from the medium.
+    def unread(self, parent: str | None) -> list[Link]:
+        """What the save after `parent` is likely to take over, and would have to read: leaves that did not change lately.
+
+        After a restart, what was taken over before.
+        """
+        lineage = None if self._linkless else self._lineage_of(parent)
+        if lineage is None:
+            return []
+        passed = (
+            key
+            for key, leaf in lineage.leaves.items()
+            if leaf.shard in lineage.files and lineage.files[leaf.shard].links
+        )
+        steady = frozenset(passed) if lineage.steady is None else lineage.steady
+        links = lineage.links(steady, self.whole, time.time()) if steady else []
+        return [link for link in links if link.name not in self._found.files]
+
+    def read_ahead(self, links: Collection[Link], before_each: Callable[[], None]) -> Problem | None:
+        """Read these back; the first problem, after which nothing is taken over from that checkpoint.
+
+        What `before_each` piece raises ends it.
+        """
+        for link in links:
+            checkpoint = self._mine(link.source.parent)
+            for problem in self.problems(checkpoint, {link.name}, before_each):
+                before_each()
+                self._barren = checkpoint.path.name
+                return problem
+        return None
+
+    def problems(
+        self, checkpoint: Checkpoint, names: Collection[str], before_each: Callable[[], None] = lambda: None
+    ) -> list[Problem]:
+        """What is wrong with these files on the medium. Those of the last checkpoint are remembered if nothing is."""
+        found = self._found
+        before = {name: _identity(checkpoint.path / name) for name in names}
+        wrong = list(checkpoint.problems(cold=True, only=names, before_each=before_each))
+        if not wrong and checkpoint.path.name == found.name:
+            same = ((name, known) for name, known in before.items() if known == _identity(checkpoint.path / name))
+            found.files.update((name, known) for name, known in same if known is not None)
+        return wrong
+
+    def take_over(
+        self,
+        attempt: Attempt,
+        links: Collection[Link],
+        partial: Path,
+        before_each: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Let `partial` hold files of the last checkpoint, each read back from the medium since its commit, or now.
 
         Raises:
             Stale: one is not there, or not what was committed.
         """
-        self._read = partial.name, {link.name for link in links}
+        self._taken = _Taken(partial.name, set(), set())
         for link in links:
-            self._take_over(attempt, link, partial)
+            self._take_over(attempt, link, partial / link.name, before_each)
 
-    def _take_over(self, attempt: Attempt, link: Link, partial: Path) -> None:
+    def _take_over(self, attempt: Attempt, link: Link, target: Path, before_each: Callable[[], None]) -> None:
         lineage = self.lineage
         if lineage is None or link.source.parent != lineage.path:
             raise Stale(f"{link.source}: no longer the last checkpoint's")
-        parent = Checkpoint(lineage.path)
         try:
-            wrong = list(parent.problems(cold=True, only={link.name}))
-            if not wrong and not self._linked(link, partial / link.name):
-                shards.copy(link.source, partial / link.name, link)
+            if self._linked_as_found(link, target):
+                self._taken.ahead.add(link.name)
+                return
+            wrong = self.problems(self._mine(lineage.path), {link.name}, before_each)
+            if not wrong and self._linked(link, target):
+                self._taken.now.add(link.name)
+            elif not wrong:
+                shards.copy(link.source, target, link)
         except (NotFound, FileNotFoundError) as error:
             attempt.require()
             raise Stale(f"{link.source} is gone: its leaves, unchanged since, are written anew") from error
         if wrong:
             raise Stale(f"{link.source} is damaged: its leaves, unchanged since, are written anew")
+
+    def _linked_as_found(self, link: Link, target: Path) -> bool:
+        """Link it if it is the very file that was read back."""
+        found = self._found
+        known = found.files.get(link.name) if found.name == link.source.parent.name else None
+        if known is None or not self._linked(link, target):
+            return False
+        if _identity(target) == known:
+            return True
+        disk.remove_file(target)
+        return False
 
     def _linked(self, link: Link, target: Path) -> bool:
         """Link it if that can be done, and its checkpoint is not pinned, perhaps since a moment ago."""
@@ -111,27 +210,39 @@ class Sharing:
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
+            self._linkless = True
             return False
         if name in self._shelf.pins():
             disk.remove_file(target)
             return False
         return True
 
-    def read_back(self, checkpoint: Checkpoint) -> Collection[str]:
-        """Names of its files that were read from the medium as it took them over."""
-        name, files = self._read
-        return files if checkpoint.path.name == name else ()
+    def read_back(self, checkpoint: Checkpoint, doomed: Sequence[Checkpoint] | None) -> Collection[str]:
+        """Names of its files that need not be read before the `doomed` are removed; None: nobody knows which.
 
-    def remember(self, path: Path, manifest: Manifest) -> None:
+        They were read as it took them over. Those that were read before, and that all of the doomed share: nothing
+        is lost with these that would not be lost anyway.
+        """
+        name, now, ahead = self._taken
+        if checkpoint.path.name != name:
+            return ()
+        places = None if doomed is None else [each.path for each in doomed]
+        return now.union(file for file in ahead if places and _is_one_file(file, [checkpoint.path, *places]))
+
+    def linked_ahead(self, checkpoint: Checkpoint) -> Collection[str]:
+        """Names of its files that were read from the medium some time before it took them over."""
+        return self._taken.ahead if checkpoint.path.name == self._taken.name else ()
+
+    def remember(self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]) -> None:
         """Make the checkpoint committed at `path` the one to take over files from."""
-        before = self.lineage
-        self.lineage = before.after(path, manifest) if before else Lineage(path, manifest, None)
+        before, facts = self.lineage, (path, created, files, leaves)
+        self.lineage = before.after(*facts) if before else Lineage(*facts)
+        self._found = _ReadBack(path.name, {})
 
-    def sample(self, staged: Staged, before: Lineage | None) -> None:
+    def sample(self, samples: dict[str, bytes], before: Lineage | None) -> None:
         """Note a few bytes of what was written. `before`: the lineage when it was not yet."""
         if self.lineage is not None:
-            written = (key for shard in staged.shards for key in shard.keys)
-            self.lineage = self.lineage.sampled(before, staged.leaves, written)
+            self.lineage = self.lineage.sampled(before, samples)
 
     def forget(self) -> None:
         """Read anew, with the next save, what the last checkpoint is."""
@@ -140,3 +251,16 @@ class Sharing:
     def distrust(self, name: str | None) -> None:
         """Take nothing over from that checkpoint any more."""
         self.lineage, self._barren = None, name
+
+
+def _is_one_file(name: str, places: Collection[Path]) -> bool:
+    found = {_identity(place / name) for place in places}
+    return len(found) == 1 and None not in found
+
+
+def _identity(path: Path) -> Identity | None:
+    """What tells whether it is the same file, with the same bytes; None: there is none."""
+    with suppress(FileNotFoundError):
+        facts = os.lstat(path)
+        return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+    return None

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from .. import retention
 from ..errors import Damaged, NotFound
 from ..retention import Facts
 from ..rules import Best
@@ -68,6 +69,31 @@ class Shelf:
                 return None
         return None
 
+    def latest(self) -> Checkpoint:
+        """The newest committed checkpoint.
+
+        Raises:
+            NotFound: there is none.
+        """
+        name = self.newest()
+        if name is None:
+            raise NotFound(f"{self.root}: no committed checkpoint")
+        return self.checkpoint(name)
+
+    def best(self, rule: Best | None) -> Checkpoint:
+        """The checkpoint that `rule` ranks first, or, without one, the rule of the newest.
+
+        Raises:
+            NotFound: no rule, or no checkpoint with that metric.
+        """
+        rule = rule or self.best_rule()
+        if rule is None:
+            raise NotFound(f'{self.root}: nothing says which metric is best; save with keep=Best("metric", max)')
+        ranked = retention.ranked(rule, self.facts())
+        if not ranked:
+            raise NotFound(f"{self.root}: no checkpoint has the metric {rule.metric!r}")
+        return self.checkpoint(ranked[0].name)
+
     def pins(self) -> set[str]:
         """Names that no rule removes."""
         return pins.names(self.root)
@@ -88,18 +114,17 @@ class Shelf:
         """Names of the other checkpoints that hold one of the damaged files of `checkpoint`, and which."""
         inodes = {}
         with suppress(Damaged, NotFound):
-            for name in checkpoint.manifest.files:
-                path = checkpoint.path / name
-                facts = _facts(path)
-                if facts is None or facts.st_nlink == 1:
-                    continue
-                if any(problem.path == path for problem in checkpoint.problems(cold=True, only={name})):
-                    inodes[facts.st_ino] = f"shares {name} with {checkpoint.path.name}, where it is damaged"
+            shared = {name: facts.st_ino for name, facts in _stats(checkpoint).items() if facts.st_nlink > 1}
+            names = {checkpoint.path / name: name for name in shared}
+            for problem in checkpoint.problems(cold=True, only=shared) if shared else ():
+                if problem.path in names:
+                    name = names[problem.path]
+                    inodes[shared[name]] = f"shares {name} with {checkpoint.path.name}, where it is damaged"
         found: dict[str, str] = {}
         for other in map(self.checkpoint, self.names() if inodes else ()):
             with suppress(Damaged, NotFound):
-                for facts in map(_facts, (other.path / name for name in other.manifest.files)):
-                    if facts is not None and facts.st_ino in inodes and other.path != checkpoint.path:
+                for facts in _stats(other).values():
+                    if facts.st_ino in inodes and other.path != checkpoint.path:
                         found[other.path.name] = inodes[facts.st_ino]
         return found
 
@@ -166,8 +191,10 @@ def _listed(places: Path) -> list[Name]:
     return sorted(names, key=lambda name: name.order)
 
 
-def _facts(path: Path) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except OSError:
-        return None
+def _stats(checkpoint: Checkpoint) -> dict[str, os.stat_result]:
+    """Of each of its files that is there."""
+    found = {}
+    for name in checkpoint.manifest.files:
+        with suppress(OSError):
+            found[name] = os.lstat(checkpoint.path / name)
+    return found

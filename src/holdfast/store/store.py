@@ -3,49 +3,33 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from .. import bulk, disk, retention
-from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
-from ..provenance import document
+from ..errors import NotFound, UsageError
 from ..ranks import ALONE, Ranks
-from ..rules import Best, Rule, Whole, parts
+from ..rules import Rule, Whole
 from ..state import tree
 from ..state.codec import Block, uncollected
 from ..state.snapshot import Arena, Image, Snapshot
-from . import attempt as attempts
 from . import format, pins, pruning, shards
 from .attempt import Attempt
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, Problem
+from .committing import Committing, Facts, writing
 from .files import make_durable
-from .format import MANIFEST, Manifest, Name
+from .format import Manifest, Name
+from .joint import Hooks, Joint
+from .lineage import Link, samples_of
 from .locate import require_run
 from .shards import Abandoned, Staged, Stale
 from .sharing import Sharing, Unchanged
 from .shelf import Shelf
-from .together import Seal, Together, appear, claim, foreseen, load
+from .together import load
 
-_SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a checkpoint says of itself besides its state. All of it is optional."""
-
-    phase: str = "step"
-    epoch: int | None = None
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    note: str | None = None
-    document: Mapping[str, Any] = field(default_factory=dict)
+__all__ = ["Facts", "Store"]
 
 
 class Store:
@@ -75,15 +59,11 @@ class Store:
         if not isinstance(whole, Whole):
             raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
         require_run(self.root)
-        self.keep = keep
         self.ranks = ranks.twin("store")  # claims and saves may run beside what else the ranks say
-        self.attempt: Attempt | None = None
-        self.parent: str | None = None
-        self._wrote: Collection[str] = ()  # of several ranks: what this one wrote of the last save
         self._shelf = Shelf(self.root)
-        self._sharing = Sharing(self._shelf, whole)
-        self._turn = threading.RLock()  # of this process's threads, to claim and to write
-        self._take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
+        self._sharing = Sharing(self._shelf, whole, self.ranks)
+        self.owner = Committing(self._shelf, self._sharing, self.ranks, keep, take_over=take_over)
+        self._joint = Joint(self.owner)
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
@@ -100,10 +80,7 @@ class Store:
         Raises:
             NotFound: there is none.
         """
-        name = self._shelf.newest()
-        if name is None:
-            raise NotFound(f"{self.root}: no committed checkpoint")
-        return self._shelf.checkpoint(name)
+        return self._shelf.latest()
 
     def __getitem__(self, step: int | str) -> Checkpoint:
         """The checkpoint of `step` (the end of its epoch, if both are there), or the one with that name."""
@@ -120,13 +97,7 @@ class Store:
         Raises:
             NotFound: no rule, or no checkpoint with that metric.
         """
-        rule = self._own_best() or self._shelf.best_rule()
-        if rule is None:
-            raise NotFound(f'{self.root}: nothing says which metric is best; save with keep=Best("metric", max)')
-        ranked = retention.ranked(rule, self.facts())
-        if not ranked:
-            raise NotFound(f"{self.root}: no checkpoint has the metric {rule.metric!r}")
-        return self._shelf.checkpoint(ranked[0].name)
+        return self.owner.best()
 
     def load(
         self,
@@ -174,29 +145,40 @@ class Store:
 
     # -- writing -------------------------------------------------------------------------------------------------
 
+    @property
+    def keep(self) -> Rule | None:
+        """The rule."""
+        return self.owner.keep
+
+    @keep.setter
+    def keep(self, rule: Rule | None) -> None:
+        self.owner.keep = rule
+
+    @property
+    def parent(self) -> str | None:
+        """Name of the checkpoint after which the next one comes."""
+        return self.owner.parent
+
+    @parent.setter
+    def parent(self, name: str | None) -> None:
+        self.owner.parent = name
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The run's owner, once this store is; None: it has written nothing."""
+        return self.owner.attempt
+
     def claim(self) -> Attempt:
         """Become the run's owner, if this store is not yet; of several ranks all do, together.
 
         Raises:
             UsageError: another attempt lives, or may live; or a rank sees another directory than rank 0.
         """
-        if self.attempt is None:
-            with self._turn:
-                if self.attempt is None:  # still
-                    self.attempt = claim(self.ranks, self.root, self._claimed)
-        return self.attempt
-
-    def _claimed(self) -> Attempt:
-        with _writing(self.root):
-            return attempts.claim(self.root, take_over=self._take_over)
+        return self.owner.claim()
 
     def close(self) -> None:
         """Give the run back: the next writer need not ask whether this one lives."""
-        attempt = self.attempt
-        if attempt is not None:
-            with self._acting(attempt, "close"):
-                attempt.close("end", step=0)
-                self.attempt = None
+        self.owner.close()
 
     def save(
         self,
@@ -244,7 +226,7 @@ class Store:
             if alone:
                 plan = shards.layout(fresh, unchanged.leaves - linked, {link.name for link in links})
             else:
-                plan = foreseen(fresh, self._wrote, self.ranks.rank)
+                plan = list(self._joint.foreseen(fresh))
         if arena is None:
             return Staged(flat.tree, flat.leaves, plan, links)
         bulk.release()  # a snapshot is written from where it lies
@@ -254,6 +236,17 @@ class Store:
     def may_link(self, keys: Collection[str]) -> bool:
         """Whether the next save looks at one of these leaves to see if it is unchanged."""
         return self.ranks.alone and self.parent is not None and self._sharing.looks_at(keys, self.parent)
+
+    def unread(self) -> list[Link]:
+        """Files of the last checkpoint that the next one is likely to share, and that were not read back since its commit."""
+        return self._sharing.unread(self.parent)
+
+    def read_ahead(self, links: Collection[Link], before_each: Callable[[], None] = lambda: None) -> Problem | None:
+        """Read back what was `unread`: the save that shares it need not, then. It may go on beside that.
+
+        Returns what is damaged: the next save writes it anew. What `before_each` piece raises ends it.
+        """
+        return self._sharing.read_ahead(links, before_each)
 
     def commit(
         self,
@@ -275,14 +268,14 @@ class Store:
         """
         facts = facts or Facts()
         name = _name(step, facts.phase)
-        attempt = self.claim()
+        owner, attempt = self.owner, self.claim()
         if not self.ranks.alone:
-            return self._commit_together(staged, name, facts, before_each, before_last, leave)
+            return self._joint.commit(staged, name, facts, Hooks(before_each, before_last, leave))
 
         def fill(partial: Path) -> Manifest:
             files: dict[str, format.File] = {}
             leaves: dict[str, format.Leaf] = {}
-            self._sharing.take_over(attempt, staged.links, partial)
+            self._sharing.take_over(attempt, staged.links, partial, before_each)
             for link in staged.links:
                 files[link.name] = link.file
                 leaves.update(link.leaves)
@@ -291,13 +284,13 @@ class Store:
                 files[shard.name] = written.file
                 leaves.update(written.leaves)
             before_last()
-            return self._manifest(name, facts, files, {key: leaves[key] for key in staged.leaves}, staged.tree)
+            return owner.manifest(name, facts, files, {key: leaves[key] for key in staged.leaves}, staged.tree)
 
-        with self._acting(attempt, "save"):
-            self._require_space(staged.size_bytes + 512 * len(staged.leaves))
+        with owner.acting(attempt, "save"):
+            owner.require_space(staged.size_bytes + 512 * len(staged.leaves))
             before = self._sharing.lineage
             try:
-                checkpoint = self._finish(attempt, name, self._begin(attempt, name), fill)
+                owner.finish(name, owner.begin(name), fill)
             except Stale:
                 self._sharing.distrust(self.parent)
                 if staged.snapshot is not None:
@@ -306,40 +299,12 @@ class Store:
                 return self.commit(
                     alone, step=step, facts=facts, before_each=before_each, before_last=before_last, leave=leave
                 )
-            self._sharing.sample(staged, before)
+            written = (key for shard in staged.shards for key in shard.keys)
+            self._sharing.sample(samples_of(staged.leaves, written), before)
             with suppress(Abandoned):  # it is committed; whoever waits for the writer will prune
                 before_each()
-                self._apply_rule(name, leave)
-            return checkpoint
-
-    def _commit_together(
-        self,
-        staged: Staged,
-        name: Name,
-        facts: Facts,
-        before_each: Callable[[], None],
-        before_last: Callable[[], None],
-        leave: Callable[[], int],
-    ) -> Checkpoint:
-        attempt = self.claim()
-        save = Together(self.ranks, attempt, name)
-
-        def commit(seals: list[Seal]) -> None:
-            self._finish(attempt, name, save.partial, lambda _: self._sealed(name, facts, seals, staged.tree))
-
-        with self._acting(attempt, "save"):
-            try:
-                plan = save.plan(staged, lambda: self._begin(attempt, name), self._require_space)
-                self._wrote = plan.blocks.keys()
-                save.write(plan, staged, before_each, before_last, commit)
-            except Exception:
-                if self.ranks.rank == 0:
-                    attempts.clean_up(save.partial)
-                raise
-            self.parent = str(name)
-            checkpoint = self._shelf.checkpoint(name)
-            self._apply_rule_together(save, checkpoint, leave)
-        return checkpoint
+                owner.apply_rule(name, leave)
+        return self._shelf.checkpoint(name)
 
     @contextmanager
     def directory(
@@ -355,15 +320,15 @@ class Store:
         if not self.ranks.alone:
             raise UsageError("a directory is one process's to save: use a Store without ranks=, on one of them")
         name, facts = _name(step, "step"), Facts(metrics=metrics or {}, note=note)
-        attempt = self.claim()
-        partial = self._begin(attempt, name)
+        owner = self.owner
+        partial = owner.begin(name)
         try:
             yield partial
         except BaseException:
             disk.remove_tree(partial)
             raise
-        self._finish(attempt, name, partial, lambda path: self._manifest(name, facts, make_durable(path), {}, None))
-        self._apply_rule(name)
+        owner.finish(name, partial, lambda path: owner.manifest(name, facts, make_durable(path), {}, None))
+        owner.apply_rule(name)
 
     def pin(self, step: int | str) -> None:
         """Keep that checkpoint for ever, whatever the rules say; files that it shares with others become its own.
@@ -374,14 +339,14 @@ class Store:
         if self.ranks.rank:
             return
         checkpoint = self[step]
-        with _writing(self.root):
+        with writing(self.root):
             pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
         if self.ranks.rank:
             return
         name = self[step].path.name
-        with _writing(self.root):
+        with writing(self.root):
             pins.unpin(self.root, name)
 
     def prunable(self, rule: Rule) -> list[Checkpoint]:
@@ -398,168 +363,11 @@ class Store:
         """
         if not self.ranks.alone:
             self.claim()  # together; what follows is rank 0's alone
-        return self._prune(rule, spared=()) if self.ranks.rank == 0 else []
+        return self.owner.prune(rule, spared=()) if self.ranks.rank == 0 else []
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
         """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name. Rank 0 does."""
-        attempt = self.claim()
-        if self.ranks.rank:
-            return checkpoint.path
-        with self._acting(attempt, "move a checkpoint to quarantine"):
-            self._sharing.forget()
-            path = attempts.set_aside(attempt, checkpoint.path, why)
-            self._point()
-        return path
-
-    @cached_property
-    def _document(self) -> dict[str, Any]:
-        return document()
-
-    # -- the parts of a save ---------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _acting(self, attempt: Attempt, what: str) -> Iterator[None]:
-        with attempt.acting(what), self._turn:  # a forked child is refused before it waits for a thread of its parent's
-            yield
-
-    def _begin(self, attempt: Attempt, name: Name) -> Path:
-        """An empty directory in the attempt's own room."""
-        partial = attempt.room / str(name)
-        with self._acting(attempt, "save"):
-            if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
-                attempt.require()  # else it may be a successor's
-                raise UsageError(f"{self.root}: {name} is already committed; checkpoints are immutable")
-            disk.remove_tree(partial)
-            disk.make_dir(partial)
-        return partial
-
-    def _finish(self, attempt: Attempt, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Checkpoint:
-        with self._acting(attempt, "save"):
-            try:
-                manifest = fill(partial)
-                disk.write(partial / MANIFEST, [format.encode(manifest)])
-                path = attempts.publish(attempt, partial, str(name))
-            except Exception:
-                attempts.clean_up(partial)
-                raise
-            self.parent = str(name)
-            self._point()
-            if manifest.ranks is None:
-                self._sharing.remember(path, manifest)
-        return Checkpoint(path)
-
-    def _apply_rule(self, name: Name, leave: Callable[[], int] = lambda: 0) -> None:
-        """Remove what the rule does not keep, now that `name` is committed."""
-        if self.keep is not None:
-            with suppress(Abandoned):
-                self._prune(self.keep, spared=(str(name),), leave=leave)
-
-    def _apply_rule_together(self, save: Together, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
-        """As `_apply_rule`; each rank reads back from the medium what it wrote."""
-        attempt, plan = self.claim(), pruning.Plan([], [])
-
-        def rule() -> bytes:
-            if self.keep is not None:
-                plan.doomed[:], plan.needed[:] = pruning.plan(self._shelf, self.keep, {checkpoint.path.name})
-            return b"prune" if len(plan.doomed) > leave() else b""
-
-        def read_back() -> bytes:
-            appear(checkpoint.path)
-            pruning.verify(attempt, [checkpoint.as_rank(self.ranks.rank)], self._sharing)
-            others = [each for each in plan.needed if each.path != checkpoint.path]
-            pruning.verify(attempt, others, self._sharing)
-            return b""
-
-        def discard(_: list[bytes]) -> bytes:
-            pruning.discard(attempt, plan.doomed)
-            self._point()
-            return b""
-
-        if save.lead("rule", rule):
-            save.collect("pruning", read_back, discard)
-
-    def _sealed(self, name: Name, facts: Facts, seals: list[Seal], body: Any) -> Manifest:
-        files = {seal.entry.part: seal.file for seal in seals}
-        manifest = self._manifest(name, facts, files, {}, body)
-        return msgspec.structs.replace(manifest, ranks=[seal.entry for seal in seals])
-
-    def _manifest(
-        self, name: Name, facts: Facts, files: dict[str, format.File], leaves: dict[str, format.Leaf], body: Any
-    ) -> Manifest:
-        attempt = self.claim()
-        best = self._own_best()
-        return Manifest(
-            step=name.step,
-            phase=name.phase,
-            epoch=facts.epoch,
-            created=format.utc(time.time()),
-            run=attempt.run,
-            attempt=attempt.number,
-            parent=self.parent,
-            metrics=format.pack_metrics(facts.metrics),
-            best={"metric": best.metric, "direction": best.direction.__name__} if best else None,
-            note=facts.note,
-            document=dict(facts.document or self._document),
-            files=files,
-            leaves=leaves,
-            tree=body,
-        )
-
-    def _require_space(self, need: int) -> None:
-        free = disk.free_bytes(self.root)
-        if need + _SPARE_BYTES > free and self.keep is not None:
-            with suppress(Damaged):  # the newest, which is why nothing was removed
-                if self._prune(self.keep, spared=()):  # what a stop has left
-                    free = disk.free_bytes(self.root)
-        if need + _SPARE_BYTES > free:
-            raise NoSpace(
-                f"{self.root}: the checkpoint needs {need:,} bytes and {free:,} are free; nothing was written. "
-                "Free some space, or keep fewer checkpoints"
-            )
-
-    def _point(self) -> None:
-        """Renew the links for people. They are not the truth: a failure is not one of the save's."""
-        for link, find in (("latest", self.latest), ("best", self.best)):
-            with suppress(OSError, Damaged):
-                self._point_to(link, find)
-
-    def _point_to(self, link: str, find: Callable[[], Checkpoint]) -> None:
-        attempt = self.claim()
-        try:
-            attempts.point(attempt, link, find().path.name)
-        except NotFound:
-            attempts.unpoint(attempt, link)
-
-    def _prune(self, rule: Rule, spared: Collection[str], leave: Callable[[], int] = lambda: 0) -> list[Checkpoint]:
-        """What was removed. Abandoned: it is no more than `leave` says, perhaps only now, and nothing was removed."""
-        if self.attempt is None and not pruning.prunable(self._shelf, rule, spared):
-            return []
-        attempt = self.claim()
-        with self._acting(attempt, "prune"):
-            plan = pruning.plan(self._shelf, rule, spared)  # as the owner: before, another might have been at work
-            if not plan.doomed:
-                return []
-
-            def still_wanted() -> None:
-                if len(plan.doomed) <= leave():
-                    raise Abandoned
-
-            still_wanted()
-            pruning.verify(attempt, plan.needed, self._sharing, still_wanted)
-            removed = pruning.discard(attempt, plan.doomed)
-            self._point()
-            return removed
-
-    def _own_best(self) -> Best | None:
-        return next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None) if self.keep else None
-
-
-@contextmanager
-def _writing(root: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{root}: cannot write here: {error.strerror}") from error
+        return self.owner.quarantine(checkpoint, why)
 
 
 def _name(step: int, phase: str) -> Name:

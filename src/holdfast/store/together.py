@@ -9,43 +9,43 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from .. import disk
-from ..errors import Damaged, NotFound, StoreError, UsageError
+from ..errors import Damaged, NotFound, UsageError
 from ..ranks import Ranks
-from ..state.codec import Block
-from . import format, parts, shards
+from . import format
 from .attempt import JOIN_S, Attempt, is_checkpoint, join
 from .checkpoint import Checkpoint
-from .division import Mine, Plan, Sheet, decided, spares
-from .format import File, Leaf, PartEntry
-from .parts import Part
-from .shards import Abandoned, Shard, Staged
+from .division import Decision, Mine, Plan, Sheet, decided, spares
+from .format import Manifest
+from .portion import Laid, Portion, Seal, sealed
+from .pruning import DamagedSince
+from .shards import Abandoned, Staged
+from .sharing import Unchanged
 from .shelf import Shelf
 
 T = TypeVar("T")
 
-_KNOWN = (Abandoned,)  # told besides our own errors
+_KNOWN = (Abandoned, DamagedSince)  # told besides our own errors
 
 
-class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank wrote, durably."""
+class Agreed(NamedTuple):
+    """What a rank is to write, and what of it need not be written."""
 
-    entry: PartEntry
-    file: File
+    plan: Plan
+    unchanged: Unchanged
 
 
 class Together:
     """One save of all ranks. Every one of them calls the same methods in the same order; what fails on one fails on all."""
 
-    def __init__(self, ranks: Ranks, attempt: Attempt, name: format.Name) -> None:
-        self.ranks, self.attempt, self.name = ranks, attempt, name
+    def __init__(self, ranks: Ranks, attempt: Attempt, name: format.Name, portion: Portion) -> None:
+        self.ranks, self.attempt, self.name, self.portion = ranks, attempt, name, portion
         self.partial = attempt.room / str(name)
 
     def lead(self, what: str, work: Callable[[], bytes]) -> bytes:
@@ -69,13 +69,16 @@ class Together:
 
         return done
 
-    def plan(self, staged: Staged, begin: Callable[[], object], require_space: Callable[[int], None]) -> Plan:
-        """Who writes what. Rank 0 calls `begin` first; `require_space` is asked there, too, for all.
+    def plan(
+        self, staged: Staged, parent: str | None, begin: Callable[[], object], require_space: Callable[[int], None]
+    ) -> Agreed:
+        """Who writes what, after the checkpoint `parent`. Rank 0 calls `begin` first; `require_space` is asked there, for all.
 
         Raises:
             UsageError: the ranks do not hold pieces of the same leaves.
         """
         looked: list[Mine] = []
+        found: list[Unchanged] = []
 
         def look() -> bytes:
             if self.ranks.rank == 0:
@@ -83,6 +86,7 @@ class Together:
             if staged.snapshot is not None and not staged.snapshot.wait_for_all():
                 raise Abandoned
             looked.append(Mine(staged))
+            found.append(self.portion.unchanged(looked[0], parent))
             return msgspec.msgpack.encode(looked[0].sheet)
 
         look = _tried(self._acting(look))  # now: each looks at its own while rank 0 does
@@ -90,12 +94,12 @@ class Together:
 
         def answer() -> bytes:
             look()
-            return msgspec.msgpack.encode(looked[0].answer(sheet))
+            return msgspec.msgpack.encode(looked[0].claim(sheet, self.ranks.rank, found[0].linked))
 
         word = self.collect("plan", answer, lambda words: decided(words, looked[0], require_space))
-        differing, doubtful = msgspec.msgpack.decode(word, type=tuple[list[str], list[str]])
-        spare = self._spare(looked[0], doubtful) if doubtful else set()
-        return looked[0].plan(sheet, set(differing), spare, self.ranks)
+        decision = msgspec.msgpack.decode(word, type=Decision)
+        spare = self._spare(looked[0], decision.doubtful) if decision.doubtful else set()
+        return Agreed(looked[0].plan(sheet, decision, spare, self.ranks), found[0])
 
     def _spare(self, mine: Mine, doubtful: Sequence[str]) -> set[str]:
         """Which of these pieces a rank before this one writes: a mesh of some ranks may not know of its neighbours."""
@@ -104,25 +108,27 @@ class Together:
 
     def write(
         self,
-        plan: Plan,
+        agreed: Agreed,
         staged: Staged,
         before_each: Callable[[], None],
         before_last: Callable[[], None],
-        commit: Callable[[list[Seal]], object],
+        commit: Callable[[list[Seal]], Manifest],
     ) -> None:
         """Write this rank's shards and its part; when those of all ranks are durable, `commit` on rank 0."""
-        rank = self.ranks.rank
+        laid: list[Laid] = []
 
         def written() -> bytes:
-            part = _written(self.partial, rank, plan, staged, before_each)
+            laid.append(
+                self.portion.write(self.attempt, self.partial, agreed.plan, staged, agreed.unchanged, before_each)
+            )
             before_last()
-            return msgspec.msgpack.encode(sealed(self.partial, part, plan.first))
+            return msgspec.msgpack.encode(sealed(self.partial, laid[0].part, agreed.plan.firsts))
 
         def committed(words: list[bytes]) -> bytes:
-            commit([msgspec.msgpack.decode(word, type=Seal) for word in words])
-            return b""
+            return commit([msgspec.msgpack.decode(word, type=Seal) for word in words]).created.encode()
 
-        self.collect("commit", written, committed)
+        created = self.collect("commit", written, committed).decode()
+        self.portion.remember(self.attempt.root / "checkpoints" / str(self.name), created, laid[0])
 
 
 def _tried(work: Callable[[], bytes]) -> Callable[[], bytes]:
@@ -220,46 +226,3 @@ def load(ranks: Ranks, shelf: Shelf, choose: Callable[[], Checkpoint] | None, re
         checkpoint = told(None)
         with suppress(NotFound, Damaged):
             return one(checkpoint)
-
-
-def foreseen(leaves: Mapping[str, Block], wrote: Collection[str], rank: int) -> list[Shard]:
-    """Files for a snapshot: those that this rank is to write if it is to write again what it `wrote`, and the rest."""
-    mine = {key: block for key, block in leaves.items() if key in wrote}
-    rest = {key: block for key, block in leaves.items() if key not in mine}
-    return shards.layout(mine, prefix=parts.prefix(rank)) + shards.layout(rest)
-
-
-def sealed(partial: Path, part: Part, first: str | None) -> Seal:
-    """Write a rank's part beside its shards. When this returns, both are durable."""
-    data, name = parts.encode(part), format.part_name(part.rank)
-    disk.write(partial / name, [data])
-    disk.sync_dir(partial)
-    return Seal(PartEntry(name, sum(file.size_bytes for file in part.files.values()), first), parts.entry(data))
-
-
-def _written(path: Path, rank: int, plan: Plan, staged: Staged, before_each: Callable[[], None]) -> Part:
-    layout = shards.layout(plan.blocks, prefix=parts.prefix(rank))
-    alone = Staged(None, plan.blocks, layout)
-    images = {shard.name: index for index, shard in enumerate(staged.shards)}
-    files, leaves = dict[str, File](), dict[str, Leaf]()
-    for index, shard in enumerate(layout):
-        at = images.get(shard.name)
-        if at is not None and staged.shards[at] == shard:  # as it was foreseen: a snapshot holds it in one piece
-            written = shards.write(path, staged, at, before_each)
-        else:
-            written = shards.write(path, alone, index, before_each)
-        files[shard.name] = written.file
-        leaves |= written.leaves
-    for key, leaf in leaves.items():
-        if plan.digests.get(key, leaf.digest) != leaf.digest:
-            raise StoreError(
-                f"leaf {key!r} changed while it was saved: nothing may change the state until the save is over"
-            )
-    named = {plan.keys[key]: _without_spare(leaves[key]) for key in plan.blocks}
-    return Part(rank, files, named, plan.tree, plan.spare)
-
-
-def _without_spare(leaf: Leaf) -> Leaf:
-    if "spare" not in leaf.attrs:
-        return leaf
-    return msgspec.structs.replace(leaf, attrs={name: value for name, value in leaf.attrs.items() if name != "spare"})

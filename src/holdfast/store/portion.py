@@ -1,0 +1,164 @@
+"""Portion: what one of several ranks writes of a checkpoint. Files of its own that did not change are taken over.
+
+A link is a matter of this rank alone: what it cannot take over after all, it writes, and nobody else has to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from .. import disk
+from ..errors import StoreError
+from ..state.codec import Block
+from . import format, parts, shards
+from .attempt import Attempt
+from .division import Mine, Plan
+from .format import File, Leaf, PartEntry
+from .lineage import Link, samples_of
+from .parts import Part
+from .shards import Shard, Staged, Stale
+from .sharing import Sharing, Unchanged
+
+
+class Seal(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank wrote, durably."""
+
+    entry: PartEntry
+    file: File
+
+
+class Laid(NamedTuple):
+    """One portion, written."""
+
+    part: Part
+    leaves: Mapping[str, Leaf]  # all that this rank knows of the checkpoint, by their keys in its parts
+    samples: dict[str, bytes]  # of pieces that were written
+    changed: Collection[str]  # keys in the state of what is likely to be written again
+    taken: Collection[str]  # names of files that are not
+
+
+class Portion:
+    """This rank's, from save to save."""
+
+    def __init__(self, rank: int, sharing: Sharing) -> None:
+        self._rank, self._sharing = rank, sharing
+        self._changed: Collection[str] = ()
+        self._taken: Collection[str] = ()
+
+    def foreseen(self, leaves: Mapping[str, Block]) -> list[Shard]:
+        """Files for a snapshot: those that this rank is to write if it is to write again what it did, and the rest."""
+        mine = {key: block for key, block in leaves.items() if key in self._changed}
+        rest = {key: block for key, block in leaves.items() if key not in mine}
+        return shards.layout(mine, taken=self._taken, prefix=parts.prefix(self._rank)) + shards.layout(rest)
+
+    def unchanged(self, mine: Mine, parent: str | None) -> Unchanged:
+        """What this rank has written for the checkpoint `parent`, and is as it was."""
+        names = mine.names(self._rank)
+        digests = {name: mine.digests[key] for name, key in names.items() if key in mine.digests}
+        return self._sharing.unchanged({name: mine.blocks[key] for name, key in names.items()}, parent, digests)
+
+    def write(
+        self,
+        attempt: Attempt,
+        partial: Path,
+        plan: Plan,
+        staged: Staged,
+        unchanged: Unchanged,
+        before_each: Callable[[], None],
+    ) -> Laid:
+        """Write it all but for its part; what of it is `unchanged` is taken over as far as that goes."""
+        links = self._taken_over(attempt, partial, plan, unchanged, before_each)
+        linked = {key for link in links for key in link.leaves}
+        blocks = {key: block for key, block in plan.blocks.items() if plan.keys[key] not in linked}
+        steady = {key for key in blocks if plan.keys[key] in unchanged.leaves}
+        layout = shards.layout(blocks, steady, {link.name for link in links}, parts.prefix(self._rank))
+        files, leaves = _written(partial, layout, blocks, staged, before_each)
+        _require_same(leaves, plan)
+        files |= {link.name: link.file for link in links}
+        named = {name: leaf for link in links for name, leaf in link.leaves.items()}
+        named |= {plan.keys[key]: _without_spare(leaf) for key, leaf in leaves.items()}
+        named = {plan.keys[key]: named[plan.keys[key]] for key in plan.blocks}
+        part = Part(self._rank, files, named, plan.tree, plan.spare)
+        pieces = {plan.keys[key]: block for key, block in blocks.items() if key not in plan.digests}
+        return Laid(
+            part,
+            named | {key: _elsewhere(staged.leaves[key], plan.digests[key]) for key in plan.elsewhere},
+            samples_of(pieces, pieces),
+            blocks.keys() - steady,
+            {name for name, file in files.items() if file.links} | {leaves[key].shard for key in steady},
+        )
+
+    def _taken_over(
+        self, attempt: Attempt, partial: Path, plan: Plan, unchanged: Unchanged, before_each: Callable[[], None]
+    ) -> list[Link]:
+        """Files that are there now; of a damaged checkpoint none."""
+        mine = set(plan.keys.values())
+        links = [link for link in unchanged.links if mine.issuperset(link.leaves)]
+        try:
+            self._sharing.take_over(attempt, links, partial, before_each)
+        except Stale:
+            for link in links:
+                self._sharing.distrust(link.source.parent.name)
+                disk.remove_tree(partial / link.name)
+            self._sharing.take_over(attempt, links := [], partial)  # nothing was: all of it is read back later
+        return links
+
+    def remember(self, checkpoint: Path, created: str, laid: Laid) -> None:
+        """The checkpoint is committed: the next one may take over what this rank wrote of it."""
+        before = self._sharing.lineage
+        self._sharing.remember(checkpoint, created, laid.part.files, laid.leaves)
+        self._sharing.sample(laid.samples, before)
+        self._changed, self._taken = laid.changed, laid.taken
+
+
+def sealed(partial: Path, part: Part, firsts: Collection[str]) -> Seal:
+    """Write a rank's part beside its shards. When this returns, both are durable."""
+    data, name = parts.encode(part), format.part_name(part.rank)
+    disk.write(partial / name, [data])
+    disk.sync_dir(partial)
+    entry = PartEntry(name, sum(file.size_bytes for file in part.files.values()), list(firsts))
+    return Seal(entry, parts.entry(data))
+
+
+def _written(
+    path: Path, layout: list[Shard], blocks: Mapping[str, Block], staged: Staged, before_each: Callable[[], None]
+) -> tuple[dict[str, File], dict[str, Leaf]]:
+    alone = Staged(None, blocks, layout)
+    images = {shard.name: index for index, shard in enumerate(staged.shards)}
+    files, leaves = dict[str, File](), dict[str, Leaf]()
+    for index, shard in enumerate(layout):
+        at = images.get(shard.name)
+        if at is not None and staged.shards[at] == shard:  # as it was foreseen: a snapshot holds it in one piece
+            written = shards.write(path, staged, at, before_each)
+        else:
+            written = shards.write(path, alone, index, before_each)
+        files[shard.name] = written.file
+        leaves |= written.leaves
+    return files, leaves
+
+
+def _require_same(leaves: Mapping[str, Leaf], plan: Plan) -> None:
+    """
+    Raises:
+        StoreError: one is not what it was when the ranks compared theirs.
+    """
+    for key, leaf in leaves.items():
+        if plan.digests.get(key, leaf.digest) != leaf.digest:
+            raise StoreError(
+                f"leaf {key!r} changed while it was saved: nothing may change the state until the save is over"
+            )
+
+
+def _without_spare(leaf: Leaf) -> Leaf:
+    if "spare" not in leaf.attrs:
+        return leaf
+    return msgspec.structs.replace(leaf, attrs={name: value for name, value in leaf.attrs.items() if name != "spare"})
+
+
+def _elsewhere(block: Block, digest: str) -> Leaf:
+    """A leaf that another rank has written."""
+    return Leaf(block.kind, block.dtype, tuple(block.shape), "", 0, block.data.nbytes, digest, dict(block.attrs))
