@@ -26,8 +26,8 @@ from ..state import tree
 from ..state.codec import Block, encode_leaf
 from ..store.checkpoint import Checkpoint
 from ..store.gathered import Gathered, Writing, await_directory
+from ..store.portion import Seal
 from ..store.store import Facts, Store
-from ..store.together import Seal
 
 _Path = tuple[str | int, ...]
 
