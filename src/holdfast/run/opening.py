@@ -87,6 +87,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
     """
     if session.baseline is None:
         return
+    session.tracked.warm_late()  # on all ranks: each begins this loop
     changed = [key.removeprefix("tree:") for key in session.baseline.changed(session.digests())]
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""

@@ -38,6 +38,7 @@ class Tracked:
             _require_trackable(name, target)
         self.objects = dict(objects)
         self._reducers: list[Any] = []
+        self._cold: dict[str, Any] = {}  # what reducers have seen that were not there to be warmed
 
     def capture(self) -> dict[str, Any]:
         """The state of every object; tensors by reference."""
@@ -80,8 +81,14 @@ class Tracked:
 
     def warm(self, seen: Mapping[str, Any]) -> None:
         """Let them see it again, before a restore, on all ranks at once."""
-        for module in framework_modules() if seen else ():
-            module.Reducers(self.objects).warm(seen)
+        self._cold = dict(seen)
+        self.warm_late()
+
+    def warm_late(self) -> None:
+        """The same with those that have come since: a script may wrap its model after the restore."""
+        for module in framework_modules() if self._cold else ():
+            for name in module.Reducers(self.objects).warm(self._cold):
+                del self._cold[name]
 
     def restore(self, checkpoint: Checkpoint, types: Iterable[type]) -> None:
         """Put the checkpoint's state into the live objects. Half-way failures leave them mixed."""
