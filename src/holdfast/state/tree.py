@@ -62,6 +62,13 @@ class _Attribute(NamedTuple):
     name: str
 
 
+class _Key(NamedTuple):
+    """A step by a key that Python may spell otherwise each time: its name is what stands for it in the tree."""
+
+    key: Any
+    name: str
+
+
 _NO_STEP = object()  # to what stands for a value itself
 
 
@@ -77,7 +84,19 @@ _is_safe = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
 
 def _part(step: Any) -> str:
     """A step as leaf keys have it."""
-    return quoted(step if type(step) is str else step.name if type(step) is _Attribute else str(step))
+    return quoted(step if type(step) is str else step.name if type(step) in (_Attribute, _Key) else str(step))
+
+
+# keys whose spelling is no function of their value: a set has no order, and an object may show its address
+_UNSTEADY = ('{"frozenset":', '{"custom":', '{"dataclass":')
+
+
+def _step(key: Any, node: Any) -> Any:
+    """The step to what a mapping has under `key`, which is `node` in the tree."""
+    if type(key) in (str, int):
+        return key
+    name = msgspec.json.encode(node).decode()
+    return _Key(key, name) if any(tag in name for tag in _UNSTEADY) else key
 
 
 def _spelled(step: Any) -> str:
@@ -86,6 +105,8 @@ def _spelled(step: Any) -> str:
         return ""
     if type(step) is _Attribute:
         return f".{step.name}"
+    if type(step) is _Key:
+        return f"[{step.key!r}]"
     if not isinstance(step, str):
         return f"[{step!r}]"
     import json
@@ -174,7 +195,7 @@ class _Flattener:
         return node
 
     def pairs(self, mapping: Any) -> list[Any]:
-        return [[self.hashed(key, key), self.walk(value, key)] for key, value in mapping.items()]
+        return [[node := self.hashed(key, key), self.walk(value, _step(key, node))] for key, value in mapping.items()]
 
     def items(self, values: Iterable[Any]) -> list[Any]:
         return [self.walk(value, index) for index, value in enumerate(values)]
