@@ -306,7 +306,7 @@ class Ranks:
     ) -> bytes:
         timeout_s = min(self.timeout_s, most_s)
         patience_s = timeout_s * (1.1 if self.rank else 1.0)  # rank 0 hears all, and tells who was missing
-        word = _wait(channel, key, began + patience_s)
+        word = _wait(channel, key, began + patience_s, self.world)
         if isinstance(word, str):
             raise RanksError(f"{word}; rank {self.rank} was at {topic!r}")
         if word is None:
@@ -340,26 +340,26 @@ def _put(channel: Channel, key: str, word: Word) -> None:
     channel.put(key, len(rest).to_bytes(4, "little") + data[:MOST_BYTES])
 
 
-def looks(until: float) -> Iterator[float]:
-    """Sleeps between looks at what another rank may have said, until the time is up; yields how long it has been.
+def looks(until: float, world: int = 1) -> Iterator[float]:
+    """Sleeps between looks at what another of so many ranks may have said, until the time is up; yields how long it has been.
 
-    A look comes late by a twentieth of the wait at most, and by half a second. So ranks that wait for what takes long
-    leave the store, which all of them ask, time to answer; and signals are heard, which a wait in the store's own client
-    would keep from Python.
+    A look comes late by a twentieth of the wait at most, and by half a second, or one for each 2,000 ranks. So those who
+    wait for what takes long leave the store, which all of them ask, time to answer; and signals are heard, which a wait in
+    the store's own client would keep from Python.
     """
     began, nap_s, waited_s = time.monotonic(), 0.0002, 0.0
     yield waited_s
     while (left_s := until - began - waited_s) > 0:
         time.sleep(min(nap_s, left_s))
         waited_s = time.monotonic() - began
-        nap_s = min(2 * nap_s, max(0.02, waited_s / 20), 0.5)
+        nap_s = min(2 * nap_s, max(0.02, waited_s / 20), max(0.5, world / 2000))
         yield waited_s
 
 
-def _wait(channel: Channel, key: str, until: float) -> Word | str | None:
+def _wait(channel: Channel, key: str, until: float, world: int) -> Word | str | None:
     """The word; or why there will be none; None when the time is up."""
     asked_s = 0.0
-    for waited_s in looks(until):
+    for waited_s in looks(until, world):
         if (first := channel.get(key)) is not None:
             return _whole(channel, key, first)
         if waited_s - asked_s >= LEFT_S:

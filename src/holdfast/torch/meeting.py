@@ -25,13 +25,13 @@ def meet(channel: Channel, rank: int, world: int, timeout_s: float) -> str:
         RanksError: one of them did not come in time.
     """
     mine = uuid.uuid4().hex
-    return _gather(channel, mine, world, timeout_s) if rank == 0 else _join(channel, mine, rank, timeout_s)
+    return _gather(channel, mine, world, timeout_s) if rank == 0 else _join(channel, mine, rank, world, timeout_s)
 
 
 def _gather(channel: Channel, mine: str, world: int, timeout_s: float) -> str:
     until = time.monotonic() + timeout_s
     channel.put("call", mine.encode())
-    answers = {rank: _until(partial(_answer, channel, mine, rank), until) for rank in range(1, world)}
+    answers = {rank: _until(partial(_answer, channel, mine, rank), until, world) for rank in range(1, world)}
     missing = next((rank for rank, answer in answers.items() if answer is None), None)
     refusal = "" if missing is None else _missing(missing, 0, timeout_s)
     for rank, answer in answers.items():
@@ -47,7 +47,7 @@ def _answer(channel: Channel, mine: str, rank: int) -> str | None:
     return said if said.startswith(f"{mine}/") else None
 
 
-def _join(channel: Channel, mine: str, rank: int, timeout_s: float) -> str:
+def _join(channel: Channel, mine: str, rank: int, world: int, timeout_s: float) -> str:
     heard = ""
 
     def go() -> str | None:
@@ -59,7 +59,7 @@ def _join(channel: Channel, mine: str, rank: int, timeout_s: float) -> str:
         said = _text(channel, f"go/{rank}")
         return said if said.startswith(f"{heard}/{mine}/") else None
 
-    said = _until(go, time.monotonic() + 1.1 * timeout_s)  # rank 0 hears all, and tells who was missing
+    said = _until(go, time.monotonic() + 1.1 * timeout_s, world)  # rank 0 hears all, and tells who was missing
     if said is None:
         raise RanksError(_missing(0, rank, timeout_s))
     name, _, refusal = said.split("/", 2)
@@ -72,8 +72,8 @@ def _text(channel: Channel, key: str) -> str:
     return (channel.get(key) or b"").decode()
 
 
-def _until(look: Callable[[], str | None], until: float) -> str | None:
-    return next((found for _ in looks(until) if (found := look()) is not None), None)
+def _until(look: Callable[[], str | None], until: float, world: int) -> str | None:
+    return next((found for _ in looks(until, world) if (found := look()) is not None), None)
 
 
 def _missing(rank: int, here: int, timeout_s: float) -> str:
