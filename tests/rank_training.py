@@ -20,7 +20,14 @@ from rank_processes import everywhere
 from toy import Cut
 
 EPOCHS, LENGTH = 2, 48
-DDP = {"ddp": {}, "static": {"static_graph": True}, "views": {"gradient_as_bucket_view": True}, "inside": {}}
+WARM = Reducers.warm
+DDP = {
+    "ddp": {},
+    "static": {"static_graph": True},
+    "views": {"gradient_as_bucket_view": True},
+    "inside": {},
+    "late": {},
+}
 
 
 class Net(nn.Module):
@@ -82,13 +89,12 @@ def whole(tree):
 def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, background=False):
     """Which samples this rank saw in which epoch, and its state at the end; `steps`: the process is gone after so many."""
     torch.set_num_threads(1)
-    if not warm:
-        Reducers.warm = lambda *_: []
+    Reducers.warm = WARM if warm else lambda *_: []
     os.fsync = lambda descriptor: None  # no power is lost here
     world = dist.get_world_size()
     shares = (world // 2, rank // 2) if kind == "tensors" else (world, rank)  # two ranks work on one batch
     torch.manual_seed(seed)  # what the restore replaces
-    model = wrapped(kind, Net())
+    model = Net() if kind == "late" else wrapped(kind, Net())
     torch.manual_seed(100 + shares[1])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     loader = DataLoader(Numbered(), batch or 12 // shares[0], sampler=DistributedSampler(Numbered(), *shares, seed=3))
@@ -98,6 +104,8 @@ def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, backgr
         tracked = model.module if kind == "inside" else model
         with Run(path, {"model": tracked, "optimizer": optimizer}, **options) as run:
             began, restored = run.step, state(model, optimizer)
+            if kind == "late":
+                model = wrapped(kind, model)
             for epoch in run.epochs(EPOCHS):
                 for numbers, x, y in run.batches(loader):
                     done += 1
@@ -122,11 +130,15 @@ def state(model, optimizer):
     return {"model": whole(getattr(model, "module", model).state_dict()), "optimizer": whole(optimizer.state_dict())}
 
 
-def trained(world, kind, path, **options):
-    """What `train` gives on each of so many processes."""
-    outcomes = everywhere(world, partial(train, kind=kind, path=path, **options), method="forkserver", timeout_s=60)
+def each(rank, cases):
+    return [train(rank, **case) for case in cases]
+
+
+def trained(world, *cases):
+    """What `train` gives in each case, by rank: one after the other, in one launch of so many processes."""
+    outcomes = everywhere(world, partial(each, cases=cases), method="forkserver", timeout_s=60)
     assert [outcome.error for outcome in outcomes] == [""] * world
-    return [outcome.value for outcome in outcomes]
+    return [list(ranks) for ranks in zip(*(outcome.value for outcome in outcomes), strict=True)]
 
 
 def flat(tree, name=""):

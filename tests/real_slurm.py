@@ -117,15 +117,19 @@ def slurm(tmp_path_factory):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Of several workers, one gets all files with stories, and first; the others share the rest."""
+    """Of several workers, one gets all files with stories, and first; the others share the rest. What a file's tests of
+    several ranks have launched together is for one worker, too.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
-    files = Path(__file__).parent.glob("test_*.py")
-    telling = {path.name for path in files if "\n@beside\n" in path.read_text(encoding="utf-8")}
+    files = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")}
+    telling = {name for name, text in files.items() if "\n@beside\n" in text}
+    launching = {name for name, text in files.items() if 'scope="module"' in text and "mark.ranks" in text}
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return "slurm" if Path(nodeid.split("::")[0]).name in telling else nodeid
+            name = Path(nodeid.split("::")[0]).name
+            return "slurm" if name in telling else name if name in launching else nodeid
 
     return Scheduling(config, log)
 
