@@ -131,13 +131,10 @@ def require_one_loop(ranks: Ranks, kind: str, total: int) -> None:
     Raises:
         UsageError: on every rank, when one is to go through another loop than rank 0, or further.
     """
-    if ranks.alone:
-        return
-    said = ranks.agree("a loop", f"{total} {kind}".encode())
-    odd = differing(said)
-    if odd:
-        shown = ", ".join(f"rank {rank} wants {said[rank].decode()}" for rank in odd[:MOST_RANKS])
-        raise UsageError(f"{shown}, and rank 0 {said[0].decode()}: every rank must run the same loop, to the same end")
+    first, others = _compared(ranks, "a loop", f"{total} {kind}")
+    if others:
+        shown = ", ".join(f"rank {rank} wants {theirs}" for rank, theirs in others.items())
+        raise UsageError(f"{shown}, and rank 0 {first}: every rank must run the same loop, to the same end")
 
 
 def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
@@ -145,15 +142,20 @@ def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> Non
     Raises:
         RanksError: on every rank, when one has come to the save at another step than rank 0.
     """
-    if ranks.alone:
-        return
-    said = ranks.agree("a save", f"{name}, epoch {epoch}".encode())
-    odd = differing(said)
-    if odd:
-        shown = "; ".join(f"rank {rank} at {said[rank].decode()}" for rank in odd[:MOST_RANKS])
+    first, others = _compared(ranks, "a save", f"{name}, epoch {epoch}")
+    if others:
+        shown = "; ".join(f"rank {rank} at {theirs}" for rank, theirs in others.items())
         raise RanksError(
-            f"rank 0 saves at {said[0].decode()}, and {shown}: every rank must make the same steps, and ask for the same saves"
+            f"rank 0 saves at {first}, and {shown}: every rank must make the same steps, and ask for the same saves"
         )
+
+
+def _compared(ranks: Ranks, topic: str, mine: str) -> tuple[str, dict[int, str]]:
+    """What rank 0 says, and who says something else; no more of these than a message shows."""
+    if ranks.alone:
+        return mine, {}
+    said = ranks.agree(topic, mine.encode())
+    return said[0].decode(), {rank: said[rank].decode() for rank in differing(said)[:MOST_RANKS]}
 
 
 def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
