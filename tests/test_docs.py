@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from test_architecture import LAYERS, MODULES
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,6 +78,17 @@ def test_files_named_in_the_documents_exist(document):
     missing = [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
     missing += [link for link in linked if not (document.parent / link).exists()]
     assert missing == []
+
+
+def test_the_page_of_the_architecture_has_every_room_in_its_layer():
+    """Its layers are those that imports are held to, and each room has a row."""
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    there = {module.room for module in MODULES} - {"__init__", "__main__"}
+    drawn = re.search(r"^Imports point down.*?:\n(.*?)\.\n", page, re.DOTALL | re.MULTILINE)[1]
+    layers = [set(re.findall(r"\w+", layer)) for layer in drawn.split("<")]
+    assert [rooms & there for rooms in LAYERS if rooms & there] == layers
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    assert there <= {name for row in rows for name in re.findall(r"`(\w+)/?`", row)}
 
 
 def test_exit_codes_in_the_readme_are_those_of_the_errors():
