@@ -23,9 +23,9 @@ WORLDS = [1, 2, 3, 4]
 CUT = 3  # steps of the first epoch's four
 OF_EACH_RANK = {"/model/norm.running_mean", "/model/norm.running_var"}
 
-# Settings of DDP's, a script that tracks the model inside; replicas of pieces, pieces of a tensor parallel model, sums of
-# more digits.
-FORMS = [*product(["static", "views", "inside"], [3]), *product(["replicas", "tensors", "mixed"], [4])]
+# Settings of DDP's, and scripts that track the model inside, one of which wraps it when the run has begun. Replicas of
+# pieces, pieces of a tensor parallel model, sums of more digits.
+FORMS = [*product(["static", "views", "inside", "late"], [3]), *product(["replicas", "tensors", "mixed"], [4])]
 SAME = [*product(["ddp", "fsdp"], [2, 3, 4]), *FORMS]  # bit for bit
 BEGUN = [*product(["ddp", "fsdp"], WORLDS), *FORMS, ("plain", 1)]
 

@@ -4,11 +4,15 @@ import json
 import os
 import re
 import signal
+import time
+from functools import partial
 from itertools import chain
 
 import pytest
 
 from holdfast import Store
+from rank_processes import everywhere
+from ranks import odd, train
 from torchrun import begin, by_hand, ended, notes, torchrun
 from toy import events
 
@@ -24,16 +28,24 @@ class Training:
         self.place, self.run, self.attempts = place, place / "run", 0
 
     def asked(self, **asked):
-        return json.dumps({"path": str(self.run), "notes": str(self.place / "notes"), "steps": STEPS, **asked})
-
-    def start(self, world=2, timeout_s=60, **asked):
+        """Of the next attempt."""
         self.attempts += 1
-        environment = {"ATTEMPT": str(self.attempts), "HOLDFAST_RANKS_TIMEOUT_S": str(timeout_s)}
-        return torchrun(world, "train.py", self.asked(**asked), **environment)
+        places = {"path": str(self.run), "notes": str(self.place / "notes")}
+        return {**places, "attempt": self.attempts, "steps": STEPS, **asked}
 
-    def finish(self, **options):
-        done = self.start(**options)
-        assert 0 == done.code, done.err
+    def start(self, restarts=0, **asked):
+        """By torchrun, on two ranks."""
+        return torchrun(
+            2, "train.py", json.dumps(self.asked(**asked)), restarts=restarts, HOLDFAST_RANKS_TIMEOUT_S="60"
+        )
+
+    def fork(self, world=2, timeout_s=60, hosted=False, **asked):
+        """Without a launcher; what became of the ranks."""
+        work = partial(train.train, asked=self.asked(**asked))
+        return everywhere(world, work, method="forkserver", timeout_s=timeout_s, hosted=hosted)
+
+    def finish(self, world=2, **asked):
+        assert [""] * world == [outcome.error for outcome in self.fork(world, **asked)]
 
     def noted(self, key, rank, attempt=None):
         lines = notes(self.place / "notes", attempt or self.attempts, rank)
@@ -81,8 +93,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_and_the_resume_is_exact(trai
 def test_a_signal_to_the_launcher_stops_all(training, undisturbed):
     """torchrun hands it on to every rank; what was asked for twice is done once."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "tests/ranks/train.py"]
-    training.attempts = 1
-    process = begin([*launcher, training.asked(step_s=0.3)], ATTEMPT="1")
+    process = begin([*launcher, json.dumps(training.asked(step_s=0.1))])
     while not (training.place / "notes" / "1-1.jsonl").exists() or not training.noted("step", 1):
         assert process.poll() is None
     os.kill(process.pid, signal.SIGTERM)
@@ -112,16 +123,20 @@ def _drift(training):
         yield abs(steps[0] - steps[1])
 
 
-@pytest.mark.parametrize(("where", "rank"), [("save", 1), ("commit", 0), ("restore", 1)])
-def test_a_killed_rank_costs_what_was_not_saved(training, undisturbed, where, rank):
-    """While it writes, before the commit, while it restores: all end soon, and the next start resumes."""
-    if where == "restore":
-        training.start(background=False, kills={"0": "step:7"})
-    killed = training.start(kills={str(rank): where})
-    assert killed.code != 0
-    assert [] == training.noted("finished", rank)
-    training.finish()
-    assert [5 if where == "restore" else 0] == training.noted("resumed", rank)
+KILLS = [{"1": "save"}, {"0": "commit"}, {"1": "step:12"}, {"1": "restore"}]
+
+
+def test_killed_ranks_cost_what_was_not_saved(training, undisturbed):
+    """One while it writes, one before the commit, in a step, while it restores: torchrun starts all of them again each
+    time, and one launch sees it through.
+    """
+    launched = training.start(kills=KILLS, restarts=len(KILLS), timeout_s=8)
+    assert 0 == launched.code, launched.err
+    resumed = [[training.noted("resumed", rank, attempt) for attempt in range(1, 6)] for rank in range(2)]
+    assert resumed[0] == resumed[1]
+    assert [[0], [0], [0], []] == resumed[0][:4]
+    assert resumed[0][4] in ([5], [10])
+    training.attempts += len(KILLS)
     assert undisturbed == [training.result(each) for each in range(2)]
     assert [] == list(chain.from_iterable(checkpoint.problems() for checkpoint in Store(training.run).checkpoints()))
 
@@ -129,18 +144,41 @@ def test_a_killed_rank_costs_what_was_not_saved(training, undisturbed, where, ra
 @pytest.mark.parametrize("rank", [0, 1])
 def test_without_a_launcher_the_others_end_by_themselves(training, rank):
     """Within the deadline: an error says which rank did not come, or that the rendezvous has died with rank 0."""
-    asked = training.asked(**{"async": True, "steps": 10**6, "every": {"steps": 20}, "kills": {str(rank): "step:30"}})
-    processes = by_hand(2, "train.py", asked, HOLDFAST_RANKS_TIMEOUT_S="3")
-    outcomes = [ended(process) for process in processes]
-    assert -signal.SIGKILL == outcomes[rank].code
-    training.attempts = 1
+    asked = {"async": True, "steps": 10**6, "every": {"steps": 20}, "kills": [{str(rank): "step:30"}]}
+    outcomes = training.fork(timeout_s=3, hosted=True, **asked)
+    assert -signal.SIGKILL == outcomes[rank].exit_code
     assert ["RanksError"] == training.noted("error", 1 - rank)
     assert ("rank 1 did not come" if rank else "rendezvous does not answer") in training.noted("text", 1 - rank)[0]
 
 
+@pytest.mark.system
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_rank_that_does_not_see_the_file_system_of_the_others_stops_all(tmp_path):
+    """On its node something else is mounted there: one error on every rank, soon, and nothing is written to either."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    training = Training(tmp_path)
+    training.run = shared / "run"
+    training.finish(steps=6)
+    before = [checkpoint.name for checkpoint in Store(training.run).checkpoints()]
+    elsewhere = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(shared)]
+    asked = json.dumps(training.asked(join_s=1.0, steps=12))
+    processes = by_hand(2, "train.py", asked, within={1: elsewhere})
+    began = time.monotonic()
+    assert [1, 1] == [ended(process).code for process in processes]
+    assert time.monotonic() - began < 40
+    for rank in range(2):
+        assert ["UsageError"] == training.noted("error", rank)
+        assert "is not there, or without attempt" in training.noted("text", rank)[0]
+        assert "every rank must see one and the same directory" in training.noted("text", rank)[0]
+    assert before == [checkpoint.name for checkpoint in Store(training.run).checkpoints()]
+    training.finish(steps=12)
+    assert [[6], [6]] == [training.noted("resumed", rank) for rank in range(2)]
+
+
 def test_a_run_goes_on_with_more_ranks_or_fewer(training):
     """From the step at which it was; a rank that was not there draws numbers of its own, the same each time."""
-    training.start(steps=10)
+    training.finish(steps=10)
     for world in (3, 1, 2):
         training.finish(world=world, steps=10)
         assert [[10]] * world == [training.noted("resumed", rank) for rank in range(world)]
@@ -167,10 +205,9 @@ WHY = {
 
 def test_ranks_that_do_not_fit_get_one_clear_error_each(tmp_path):
     """Wherever rank 1 is the odd one; nobody waits longer than for the others to come."""
-    launched = torchrun(2, "odd.py", tmp_path)
-    assert 0 == launched.code, launched.err
-    for rank in range(2):
-        found = json.loads((tmp_path / f"found-{rank}.json").read_text())
-        assert list(WHY) == list(found)
-        for case, (_, text) in found.items():
+    outcomes = everywhere(2, partial(odd.errors, place=tmp_path), method="forkserver", timeout_s=40)  # too long to wait
+    for rank, outcome in enumerate(outcomes):
+        assert "" == outcome.error
+        assert list(WHY) == list(outcome.value)
+        for case, text in outcome.value.items():
             assert re.search(WHY[case], text), f"{case}, rank {rank}: {text}"

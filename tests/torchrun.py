@@ -6,11 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.children import processes
+
 SCRIPTS = Path(__file__).parent / "ranks"
-TIMEOUT_S = 100
+TIMEOUT_S = 240
 
 
 class Ended(NamedTuple):
@@ -18,15 +21,17 @@ class Ended(NamedTuple):
     err: str
 
 
-def torchrun(world, script, *words, **environment):
+def torchrun(world, script, *words, restarts=0, **environment):
     """Returns when all of it is over, which is the test that nobody hangs."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    return ended(begin([*launcher, str(SCRIPTS / script), *map(str, words)], **environment))
+    again = [f"--max-restarts={restarts}"]
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # docs/torchrun.md
+    return ended(begin([*launcher, *again, str(SCRIPTS / script), *map(str, words)], **environment))
 
 
-def begin(words, **environment):
+def begin(words, within=(), **environment):
     return subprocess.Popen(
-        [sys.executable, *words],
+        [*within, sys.executable, *words],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -41,18 +46,29 @@ def ended(process):
         return Ended(process.returncode, err)
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            for pid in (
+                process.pid,
+                *processes.descendants(process.pid),
+            ):  # torchrun's workers have sessions of their own
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             process.communicate()
 
 
-def by_hand(world, script, *words, **environment):
-    """The ranks themselves, without a launcher that would end them all when one dies."""
+def by_hand(world, script, *words, within=None, **environment):
+    """The ranks themselves, without a launcher that would end them all when one dies. `within`: what starts a rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
     return [
-        begin([str(SCRIPTS / script), *map(str, words)], **place, RANK=str(rank), **environment)
+        begin(
+            [str(SCRIPTS / script), *map(str, words)],
+            (within or {}).get(rank, ()),
+            **place,
+            RANK=str(rank),
+            **environment,
+        )
         for rank in range(world)
     ]
 

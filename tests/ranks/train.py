@@ -1,4 +1,4 @@
-"""A small DDP training on CPU, started by torchrun; each rank notes what it did in a file of its own.
+"""A small DDP training on CPU, started by torchrun or forked; each rank notes what it did in a file of its own.
 
 torchrun --nproc-per-node 2 train.py '{"path": "runs/x", "notes": "notes", "steps": 20}'
 """
@@ -17,8 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast import Every, Last, Run, Stopped, disk
 from holdfast.run import saving
+from holdfast.store import attempt
 
 DEFAULTS = {
+    "attempt": 1,
     "steps": 20,
     "every": {"steps": 5},
     "background": True,
@@ -26,7 +28,8 @@ DEFAULTS = {
     "step_s": 0.0,
     "lags": {},  # "rank:step" -> by how many steps the other is to be ahead before this one goes on
     "signals": {},  # "rank:step" -> name
-    "kills": {},  # "rank" -> where: "step:7", "save", "commit", "restore"
+    "kills": [],  # of each start by one torchrun: "rank" -> where: "step:7", "save", "commit", "restore"
+    "join_s": attempt.JOIN_S,
 }
 
 
@@ -50,14 +53,14 @@ class Noisy(nn.Module):
         return self.last(x)
 
 
-def main(asked):
+def train(rank, asked):
     asked = DEFAULTS | asked
     torch.set_num_threads(1)
+    attempt.JOIN_S = asked["join_s"]
     os.fsync = lambda descriptor: None  # a process that dies takes nothing out of the page cache with it
-    distributed.init_process_group("gloo")
-    rank = distributed.get_rank()
-    mine = asked["kills"].get(str(rank), "")
-    notes = Path(asked["notes"]) / f"{os.environ.get('ATTEMPT', '1')}-{rank}.jsonl"
+    start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    mine = asked["kills"][start].get(str(rank), "") if start < len(asked["kills"]) else ""
+    notes = Path(asked["notes"]) / f"{asked['attempt'] + start}-{rank}.jsonl"
     notes.parent.mkdir(exist_ok=True)
 
     def note(**facts):
@@ -140,4 +143,5 @@ def prepare(mine, note):
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    distributed.init_process_group("gloo")
+    train(distributed.get_rank(), json.loads(sys.argv[1]))
