@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from holdfast import disk
 from holdfast.cli import commands
 from holdfast.errors import Damaged, StoreError, UsageError
 from holdfast.rules import Last, Whole
+from holdfast.run import ahead
 from holdfast.store import lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
@@ -211,6 +213,14 @@ def test_a_damaged_file_is_not_passed_on(tmp_path):
     assert same(again.load(4)["model"], states[3])
 
 
+def rest():
+    """Return when nobody reads beside a loop."""
+    for thread in threading.enumerate():
+        if thread.name == ahead.NAME:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
 class Frozen:
     """A tracked object with a big array that stays and a small one that changes."""
 
@@ -277,6 +287,7 @@ def test_in_the_background_it_is_saved_again_at_the_next_safe_point(tmp_path, ca
                     run.wait()
             run.wait()
             if step == 5:
+                rest()
                 spoil(run._now().store[5].path / "toy-steady.safetensors")
     err = capsys.readouterr().err
     assert "step 6 is not saved, and training goes on" in err

@@ -867,6 +867,29 @@ def test_a_pin_at_the_moment_of_the_link_wins(tmp_path):
     assert not list(store[3].problems())
 
 
+def test_a_file_that_is_not_the_one_that_was_read_back_is_read_again(tmp_path):
+    """Whatever was done to it: it is linked if its bytes are right, and if they are not, written anew."""
+    store = Store(tmp_path)
+    with links():
+        steady(store, (1, 2))
+        for step, harm in ((3, os.utime), (4, rewritten), (5, spoilt)):
+            assert store.read_ahead(store.unread()) is None
+            assert [] == store.unread()
+            harm(store[step - 1].path / "model-steady.safetensors")
+            steady(store, (step,))
+            assert not list(store[step].problems(cold=True))
+    assert [2, 2, 1] == [max(names_of(store[step])) for step in (3, 4, 5)]
+
+
+def rewritten(path):
+    shutil.copy(path, path.with_suffix(".copy"))
+    os.replace(path.with_suffix(".copy"), path)
+
+
+def spoilt(path):
+    path.write_bytes(path.read_bytes()[:-1] + b"X")
+
+
 def test_what_a_stop_has_left_makes_room_when_the_disk_is_full(tmp_path, monkeypatch):
     """A save that finds no space applies the rule first; one that the rule cannot help is refused, and nothing goes."""
     store = Store(tmp_path, keep=Last(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -49,8 +50,8 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     """
     session.position.phase = phase
     session.steps_here += 1
-    if session.steps_here == 1 and session.options.every is not None:
-        session.warm_arena()
+    if session.steps_here == 1:
+        session.prepare_saves()
     order = _order(session)
     if order.land if order is not None else may_land(session):
         land(session)
@@ -130,6 +131,7 @@ def save(
         StoreError: what the save before this one ended with, if it was in the background.
     """
     began = time.monotonic()
+    over = session.ahead.give_way()
     hurried = session.stop.reason is not None and session.ranks.alone
     if hurried and session.flight is not None and session.flight.reason == "due":
         session.writer.abandon()  # what is newer will be durable sooner
@@ -156,7 +158,7 @@ def save(
     session.saves_here += 1
     session.saved_at = 0 if session.windows is None else session.windows.point
     session.last_save = session.mark(epoch, at_end=session.position.phase == "end")
-    commit = partial(_commit, session, staged, flight)
+    commit = partial(_commit_and_read_on, session, staged, flight, over)
     in_place = isinstance(staged, Staged) and staged.snapshot is None
     others_wait = background and not session.ranks.alone  # they take the outcome when rank 0 says so: then we do, too
     if (in_place and not others_wait) or not _took_off(session, flight, commit):
@@ -196,6 +198,16 @@ def secure(session: Session, reason: str, metrics: Mapping[str, float]) -> None:
         save(session, reason, flight.facts.metrics, flight.facts.epoch, at_once=True)
     else:
         save(session, reason, metrics, at_once=True)
+
+
+def _commit_and_read_on(
+    session: Session, made: Staged | Later, flight: Flight, over: threading.Event, before_each: BeforeEach
+) -> Checkpoint:
+    """Commit, and let what the next save will link be read until that begins."""
+    checkpoint = _commit(session, made, flight, before_each)
+    if session.options.background and flight.reason in BACKGROUND and not _is_stopping(session):
+        session.ahead.begin(over)
+    return checkpoint
 
 
 def _commit(session: Session, made: Staged | Later, flight: Flight, before_each: BeforeEach) -> Checkpoint:
@@ -340,7 +352,8 @@ def _reason_to_save(
     every = _every(session)
     if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
         return "due" if order.save else None
-    return "due" if interval.due(every, last=session.last_save, now=now) else None
+    mends = session.ahead.found_damage and session.ranks.alone and every is not None
+    return "due" if mends or interval.due(every, last=session.last_save, now=now) else None
 
 
 def _every(session: Session) -> Every | None:

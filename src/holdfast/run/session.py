@@ -25,6 +25,7 @@ from ..store.shards import Staged
 from ..store.store import Facts, Store
 from ..terminal import Progress, say, speak_for, warn
 from . import fingerprint, settings
+from .ahead import Ahead
 from .overlap import Later, Overlap
 from .position import Position
 from .ranks import facts, here, present, require_alike
@@ -176,6 +177,7 @@ class Session:
         self.saved: format.Name | None = None  # or about to be: the one in flight
         self.flight: Flight | None = None
         self.writer, self.arena = Writer(), Arena()
+        self.ahead = Ahead(self.store, self._tell_damage)
         self.overlap = Overlap(self._tell_no_overlap, lambda: self.writer.in_flight)
         self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
         self.asked = False  # run.save() inside a loop
@@ -192,6 +194,7 @@ class Session:
     def begin_listening(self) -> None:
         """Take the signals, and keep them from the workers of loaders."""
         self.around.enter_context(self.stop)
+        self.around.callback(self.ahead.close)
         self.around.callback(self.within.close)
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
@@ -306,6 +309,13 @@ class Session:
                 self.cramped = True
         return self.store.stage(state)
 
+    def prepare_saves(self) -> None:
+        """Begin what makes the first of them quick, beside the next steps."""
+        if self.options.every is not None:
+            self.warm_arena()
+        if self.options.background:
+            self.ahead.begin(self.ahead.over)
+
     def warm_arena(self) -> None:
         """Touch the memory of later snapshots beside the next steps: a first copy into it would stall the loop for long.
 
@@ -348,6 +358,10 @@ class Session:
         self.attempt.record("overlap_off", leaf=leaf)
         if not self.overlap.refuted:  # else the save in flight ends with this line
             warn(line)
+
+    def _tell_damage(self, line: str) -> None:
+        self.attempt.record("told", what=line)
+        warn(line)
 
     def tell(self, line: str) -> None:
         """Say and record that something is not as it was when the checkpoint was saved."""
