@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from contender import Contender, Raw
 from harness import MIB, Column, Results, options, turns
-from holdfast import Store
+from holdfast import Every, Run, Store
+from holdfast.run import ahead
 from ours import ALL
 from peers import dcp_save
 from subject import Watch, arrays, contest, evict, sync_tree
@@ -35,6 +38,9 @@ class Lora(Contender):
         """Save the state durably, as the `number`-th checkpoint below `path`."""
         raise NotImplementedError
 
+    def pause(self) -> None:
+        """Let what works between two saves come to its end."""
+
     def frozen_turn(self) -> dict[str, Any]:
         """Three saves in a directory of their own: the first is a full one, the third is what is looked at."""
         self.turns += 1
@@ -42,6 +48,9 @@ class Lora(Contender):
         path.mkdir()
         figures: dict[str, Any] = {}
         for number in (1, 2, 3):
+            read, watch = read_bytes(), Watch()
+            self.pause()
+            figures |= {"between_s": watch(), "between_mib": (read_bytes() - read) / MIB}
             self.bump()
             before, read, watch = files(path), read_bytes(), Watch()
             self.put(path, number)
@@ -54,8 +63,12 @@ class Lora(Contender):
             "read_back_mib": (read_bytes() - read) / MIB,
             "third_over_full": figures["third_s"] / figures["full_s"],
         }
+        self.end()
         self.forget()
         return figures
+
+    def end(self) -> None:
+        """Leave nothing open that is about to be removed."""
 
 
 class Holdfast(Lora):
@@ -64,8 +77,53 @@ class Holdfast(Lora):
             self.store = Store(path / "run", keep=ALL)
         self.store.save(self.state, step=number)
 
-    def close(self) -> None:
+    def end(self) -> None:
         self.store.close()
+
+
+class Background(Lora):
+    """A run's saves beside its loop, each waited for, one right after the other: nothing is read back before it is linked."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.run: Run | None = None
+
+    def put(self, path: Path, number: int) -> None:
+        if self.run is None:
+            self.run = Run(path / "run", {"model": Tracked(self.state)}, every=Every(steps=1), keep=ALL)
+            self.run.__enter__()
+        self.run.safe_point()
+        self.run.wait()
+
+    def end(self) -> None:
+        if self.run is not None:
+            self.run.__exit__(None, None, None)
+            self.run = None
+
+    def close(self) -> None:
+        self.end()
+
+
+class Paused(Background):
+    """The same, with as much time between two saves as it takes to read back what the next one will link."""
+
+    def pause(self) -> None:
+        for thread in threading.enumerate():
+            if thread.name == ahead.NAME:
+                thread.join()
+
+
+class Tracked:
+    """What a run saves."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.state = state
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
 
 
 class TorchSave(Lora):
@@ -117,7 +175,9 @@ def read_bytes() -> int:
 RAW = "raw limit: O_DIRECT write and read"
 CONTENDERS = {
     RAW: RawLimit,
-    "Holdfast": Holdfast,
+    "Holdfast, synchronous": Holdfast,
+    "Holdfast, background, no pause": Background,
+    "Holdfast, background": Paused,
     "torch.save": TorchSave,
     "safetensors": Safetensors,
     "DCP": Dcp,
@@ -129,13 +189,17 @@ COLUMNS = [
     Column("full, MiB written", "full_mib", digits=1),
     Column("third, MiB written", "third_mib", digits=1),
     Column("third, MiB read back", "read_back_mib", digits=1),
+    Column("read back before it, MiB", "between_mib", digits=1),
+    Column("which took, s", "between_s"),
     Column("raw cold read of all, s", "read_s"),
 ]
 NOTES = """
-Medians (smallest to largest) of the rounds after the first. All saves are synchronous and durable. Written: blocks on the
-disk of files that were not there before (a hard link is none). Read back: what the process fetched from the disk during
-the third save, to see that a file is whole before it is linked. The peers write everything; saving the adapters alone
-would be as small, and no whole checkpoint.
+Medians (smallest to largest) of the rounds after the first. All saves are durable when their time ends; the loop waits for
+those in the background, too. Written: blocks on the disk of files that were not there before (a hard link is none). Read
+back: what the process fetched from the disk to see that a file is whole before it is linked, during the third save or
+between the second and the third, beside a loop that waits here and has steps to make elsewhere. Without a pause there is no
+time for that: the third save comes right after the second. The peers write everything; saving the adapters alone would be
+as small, and no whole checkpoint.
 """
 
 
