@@ -224,6 +224,7 @@ def check(file: str = "") -> None:
         test_store.test_a_directory_is_committed_whole_or_not_at_all(base / "directory")
         test_store.test_what_a_killed_pin_left_goes_with_the_next(base / "killed-pin")
         test_store.test_a_pin_at_the_moment_of_the_link_wins(base / "pin")
+        test_store.test_a_file_that_is_not_the_one_that_was_read_back_is_read_again(base / "another")
         assert test_every_byte.flips(base, 110)[1] == []
     if file in ("", "store/together.py"):
         test_together.test_a_power_loss_anywhere_in_a_save_leaves_the_old_or_the_new()
