@@ -51,11 +51,7 @@ EQUIVALENT = {
     "write: writing.go_direct(THREADS) before _preallocate(descriptor, size, path)": _ALONE,
     "take: self.free.append(fresh) before self._all.append(fresh)": _ALONE,
     "go_direct: _set_direct(self._descriptor, wanted=True) before self._direct = True": _ALONE,
-    "go_direct: self._pool = ThreadPoolExecutor(threads) if threads else None before _set_direct(self._descriptor, wanted=True)": _ALONE,
     "_hand_out: offset, self._end = (self._end, self._end + data.nbytes) before self._before_each()": _ALONE,
-    "_hand_out: self._buffers.free.extend([data] if ours else []) before self._write(data, offset)": _ALONE,
-    "_settle: task.result() before chunk = self._pending.pop(task)": _ALONE,
-    "_settle: self._buffers.free.extend([chunk] if chunk else []) before task.result()": _ALONE,
 }
 
 

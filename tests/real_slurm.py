@@ -10,9 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,16 @@ def beside(story):
 def begun(request, slurm, tmp_path_factory):
     """What is to become of each story."""
     stories = [item.function.story for item in request.session.items if hasattr(item.function, "story")]
-    pool = ThreadPoolExecutor(len(stories))
     places = [tmp_path_factory.mktemp(story.__name__.removeprefix("test_")[:40]) for story in stories]
-    return {story: pool.submit(story, slurm, place) for story, place in zip(stories, places, strict=True)}
+    found = {story: Future() for story in stories}
+    for story, place in zip(stories, places, strict=True):
+        words = found[story], story, slurm, place
+        threading.Thread(target=_tell, args=words, daemon=True).start()  # none of a pool: its end would wait for it
+    return found
+
+
+def _tell(outcome, story, slurm, place):
+    try:
+        outcome.set_result(story(slurm, place))
+    except BaseException as error:
+        outcome.set_exception(error)

@@ -18,6 +18,7 @@ import pytest
 
 from faults import BROKEN, FULL, door, requests
 from holdfast import Best, Every, Last, Run, Stopped, Store
+from holdfast.beside import Latch
 from holdfast.errors import NoSpace, StoreError, Superseded, UsageError
 from holdfast.run import saving
 from holdfast.state import snapshot
@@ -468,23 +469,22 @@ def test_a_second_interrupt_ends_the_waiting_and_not_the_save(tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt), held(tmp_path, hold, every=None) as run:
-        writer, wait = run._session.writer, run._session.writer._ended.wait
-        waits = itertools.count()
+        writer, waits = run._session.writer, itertools.count()
 
         def waiting(*given):
             if next(waits) == 0:
                 threading.Timer(0.05, interrupt).start()  # while the lock is waited for, not before
             else:
                 hold.go.set()
-            return wait(*given)
+            return Latch.wait(writer._ended, *given)
 
         writer.wait = type(writer).wait.__get__(writer)  # which lets nothing go
-        writer._ended.wait = waiting
         for step in run.steps(9):
             if step == 1:
                 run.save()
             if step == 2:
                 assert hold.reached.wait(WAIT_S)
+                writer._ended.wait = waiting
                 interrupt()
                 assert "SIGINT" == run._session.stop.reason
     assert 2 == next(waits)

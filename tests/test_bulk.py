@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from hypothesis import strategies as st
 
 from faults import BROKEN, FULL, counting, door, failing, half_of, requests
 from holdfast import bulk, disk
+from holdfast.beside import Pool
 from holdfast.bulk import Run
 from holdfast.errors import NoSpace
 from holdfast.pages import PAGE, pages
@@ -205,8 +205,8 @@ def test_the_descriptor_is_closed_when_no_thread_uses_it_any_more(tmp_path, monk
             assert under_way.wait(10)
             raise KeyError("enough")
 
-    shutdown, close = ThreadPoolExecutor.shutdown, os.close
-    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", lambda pool, **how: (go.set(), shutdown(pool, **how)))
+    end, close = Pool.close, os.close
+    monkeypatch.setattr(Pool, "close", lambda pool: (go.set(), end(pool)))
     monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(under_way.is_set()), close(descriptor)))
     with requests(CHUNK, 3), door(act), pytest.raises(KeyError):
         bulk.write(tmp_path / "file", one_image(), 10 * CHUNK + 100, xxhash.xxh3_128, before_each)

@@ -434,6 +434,7 @@ def test_a_removal_that_was_cut_short_is_finished(tmp_path):
 
 def train(output_directory, fatal, say):
     """Until it is killed, by itself, at its `fatal`th change of the file system."""
+    signal.alarm(100)  # forked by a process with threads: should it hang, it ends
     changes = itertools.count(1)
 
     def change(call, perform):

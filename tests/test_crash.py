@@ -140,7 +140,7 @@ class Turns:
         self._writer._run = ended
 
     def __call__(self, call: Call, perform: Callable[[], Any]) -> Any:
-        if threading.current_thread() is self._writer._thread:
+        if threading.current_thread().name == "holdfast":
             self._rests.release()
             assert self._go.acquire(timeout=WAIT_S)
         return perform()

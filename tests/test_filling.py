@@ -7,13 +7,13 @@ import os
 import signal
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from faults import FULL, door, requests
-from holdfast import Every, Last, Run, Store
+from holdfast import Every, Last, Run, Store, beside
 from holdfast.state import snapshot
 from holdfast.state.codec import Block
 from holdfast.state.filling import Filling
@@ -155,7 +155,7 @@ def test_the_writer_writes_what_is_there_while_the_rest_is_copied(tmp_path, monk
     wide, begun = Wide(), threading.Event()
 
     def disk(call, perform):
-        if call.name == "write" and threading.current_thread().name.startswith("ThreadPoolExecutor"):
+        if call.name == "write" and threading.current_thread().name.startswith("holdfast-pool"):
             begun.set()
         return perform()
 
@@ -311,38 +311,31 @@ def test_threads_that_ctrl_c_has_left_behind_reach_no_later_save(tmp_path, monke
         assert all(np.array_equal(saved[key], array) for key, array in expected.items())
 
 
-def test_a_thread_that_the_pool_has_forgotten_is_waited_for(tmp_path, monkeypatch):
-    """Ctrl-C as a thread is started: it runs, nobody joins it, and Python may call that a RuntimeError."""
-    wide, expected, learnt, copied = Wide(), Wide(), threading.Event(), threading.Event()
-    forgotten = []
+def test_a_thread_whose_start_ctrl_c_has_cut_short_is_waited_for(tmp_path, monkeypatch):
+    """It copies all the same: when the loop hears of Ctrl-C, nobody does any more."""
+    wide, real, begun, at_work = Wide(), threading.Thread.start, threading.Event(), []
 
-    def forgetful(function, items, _):
-        stray = threading.Thread(target=lambda: (function(items[1]), copied.set()))
-        forgotten.append(stray)
-        stray.start()
-        assert begun.wait(WAIT_S)
-        return list(map(function, items))
+    def start(thread):
+        real(thread)
+        if thread.name == "holdfast-beside":
+            assert begun.wait(WAIT_S)
+            raise KeyboardInterrupt
 
     def hold():
-        begun.set()
-        learnt.wait(0.3)
+        at_work.append(begun.set())
+        time.sleep(0.2)
+        at_work.clear()
 
-    def disk(call, perform):
-        if call.name == "write":
-            copied.wait(WAIT_S)
-        return perform()
-
-    begun = threading.Event()
     Cut(monkeypatch, 1, hold)
-    monkeypatch.setattr(snapshot, "side_by_side", forgetful)
     with running(tmp_path, wide) as run:
-        with door(disk):
-            run.safe_point()
-            wide.learn()
-            learnt.set()
-            run.wait()
-        assert 1 == len(forgotten)
-        assert same(Store(tmp_path)[1].load("wide"), expected)
+        with monkeypatch.context() as patch:
+            patch.setattr(beside, "SEEN_S", 0)
+            patch.setattr(threading.Thread, "start", start)
+            with pytest.raises(KeyboardInterrupt):
+                run.safe_point()
+        assert begun.is_set()
+        assert [] == at_work
+    assert same(Store(tmp_path)[1].load("wide"), wide)
 
 
 def test_ctrl_c_that_python_calls_a_runtime_error_is_no_lack_of_threads(tmp_path, monkeypatch):
@@ -351,7 +344,7 @@ def test_ctrl_c_that_python_calls_a_runtime_error_is_no_lack_of_threads(tmp_path
 
     def start(thread):
         real(thread)
-        if armed and thread.name.startswith("ThreadPool") and threading.current_thread() is threading.main_thread():
+        if armed and thread.name == "holdfast-beside" and threading.current_thread() is threading.main_thread():
             armed.clear()
             try:
                 raise KeyboardInterrupt
@@ -387,26 +380,6 @@ def test_ctrl_c_as_the_last_word_is_said_keeps_nobody_waiting(monkeypatch):
     copy.give_up()
     found = []
     waiting = threading.Thread(target=lambda: found.append(copy.wait_for_all()), daemon=True)
-    waiting.start()
-    waiting.join(WAIT_S / 5)
-    assert [False] == found
-
-
-def test_ctrl_c_as_a_lock_is_taken_leaves_it_free(monkeypatch):
-    """Where a Condition is entered, Python looks for signals when it has the lock and nobody would give it back."""
-    filling, real = Filling(100), threading.Condition.__enter__
-
-    def interrupted(condition):
-        real(condition)
-        if threading.current_thread() is threading.main_thread():
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Condition, "__enter__", interrupted)
-        with suppress(KeyboardInterrupt):
-            filling.end(whole=False)
-    found = []
-    waiting = threading.Thread(target=lambda: (filling.end(whole=False), found.append(filling.wait(100))), daemon=True)
     waiting.start()
     waiting.join(WAIT_S / 5)
     assert [False] == found

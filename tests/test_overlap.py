@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import os
 import signal
 import threading
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from holdfast import Every, Last, Run, Store
+from holdfast.beside import Latch
 from holdfast.errors import StoreError
 from holdfast.pages import Data, Wait
 from holdfast.run import overlap, saving
@@ -285,16 +287,16 @@ def test_buffers_are_copied_at_once(left: list[set[str]], held: Held, tmp_path: 
     assert not any("running" in key for keys in left for key in keys)
 
 
-class Waited(threading.Event):
+class Waited(Latch):
     """Tells when somebody begins to wait for it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.begun = threading.Event()
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout_s: float = math.inf) -> bool:
         self.begun.set()
-        return super().wait(timeout)
+        return super().wait(timeout_s)
 
 
 def test_a_step_waits_for_the_copy(left: list[set[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -308,7 +310,7 @@ def test_a_step_waits_for_the_copy(left: list[set[str]], monkeypatch: pytest.Mon
         real(self, taken)
 
     monkeypatch.setattr(Overlap, "finish", finish)
-    monkeypatch.setattr(snapshot, "threading", SimpleNamespace(Event=Waited, Thread=threading.Thread))
+    monkeypatch.setattr(snapshot, "Latch", Waited)
     trained(tmp_path, adam(net()))
     assert len(waits) > 2
     assert all(waits)

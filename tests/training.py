@@ -11,6 +11,7 @@ three random generators, an evaluation that draws from them, counters.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import gc
 import json
 import os
@@ -330,12 +331,16 @@ def serve() -> None:
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
+HANGS_S = 300  # an attempt that takes so long never ends; the log shows where it stands
+
+
 def attempt(asked: dict[str, Any]) -> NoReturn:
     """Train, and end as the interpreter would, but for the half second in which it frees what torch has imported."""
     log = os.open(asked.pop("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)
     code = 0
     try:
         train(asked)

@@ -13,14 +13,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple, Protocol, TypeGuard
 
+from .beside import Pool
 from .pages import PAGE, Data, address, copy, pages
-
-if TYPE_CHECKING:  # it brings logging along, a tenth of `import holdfast`: imported when a file is written
-    from concurrent.futures import Future, ThreadPoolExecutor
 
 CHUNK_BYTES = 4 << 20  # of one request
 THREADS = min(4, 2 * (os.cpu_count() or 1))  # requests on their way
@@ -112,30 +111,23 @@ class _Writing:
 
     def __init__(self, descriptor: int, hasher: Callable[..., Hash], before_each: Callable[[], None]) -> None:
         self.digests: list[str] = []
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Pool[memoryview] | None = None  # what comes of a request is a chunk of ours that is free again
         self._direct = False
         self._descriptor, self._hasher, self._before_each = descriptor, hasher, before_each
         self._end = 0  # of what was handed out
         self._chunk, self._filled = memoryview(b""), 0
         self._buffers = _Buffers()
-        self._pending: dict[Future[None], memoryview] = {}
 
     def go_direct(self, threads: int) -> None:
         """Whole pages past the page cache from here on; without threads, one request after the other."""
-        from concurrent.futures import ThreadPoolExecutor
-
         self._direct = True
         _set_direct(self._descriptor, wanted=True)
-        self._pool = ThreadPoolExecutor(threads) if threads else None
-        try:
-            if self._pool is not None:
-                self._pool.submit(int).result()
-        except RuntimeError:  # the system gives no more threads
-            self._pool = None
+        pool = Pool[memoryview](threads)
+        self._pool = pool if pool.begin() else None  # the system gives no more threads
 
     def close(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.close()
         self._buffers.close()
 
     def add(self, run: Run) -> None:
@@ -203,25 +195,23 @@ class _Writing:
         self._before_each()
         offset, self._end = self._end, self._end + data.nbytes
         if self._pool is None:
-            self._write(data, offset)
-            self._buffers.free.extend([data] if ours else [])
+            self._free(self._written(data, offset, ours=ours))
             return
-        while len(self._pending) >= 2 * THREADS:
+        while self._pool.under_way >= 2 * THREADS:
             self._settle()
-        try:
-            task = self._pool.submit(copy_context().run, self._write, data, offset)
-        except RuntimeError as error:  # none for this request; it may be under way all the same
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
-        self._pending[task] = data if ours else memoryview(b"")
+        self._pool.give(partial(copy_context().run, self._written, data, offset, ours=ours))
 
     def _settle(self, *, everything: bool = False) -> None:
-        from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, wait
+        if self._pool is not None:
+            for chunk in self._pool.take(everything=everything):
+                self._free(chunk)
 
-        until = ALL_COMPLETED if everything else FIRST_COMPLETED
-        for task in wait(self._pending, return_when=until).done:
-            chunk = self._pending.pop(task)
-            task.result()
-            self._buffers.free.extend([chunk] if chunk else [])
+    def _free(self, chunk: memoryview) -> None:
+        self._buffers.free.extend([chunk] if chunk else [])
+
+    def _written(self, data: memoryview, offset: int, *, ours: bool) -> memoryview:
+        self._write(data, offset)
+        return data if ours else memoryview(b"")
 
     def _write(self, data: memoryview, offset: int) -> None:
         refused = False
@@ -242,8 +232,7 @@ class _Writing:
         tail = self._chunk[aligned : self._filled]
         if aligned:
             self._hand_out(self._chunk[:aligned])
-        if self._pending:
-            self._settle(everything=True)
+        self._settle(everything=True)
         _set_direct(self._descriptor, wanted=False)
         if tail:
             self._hand_out_last(tail)

@@ -6,12 +6,10 @@ import ctypes
 import math
 import mmap
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-T = TypeVar("T")
-R = TypeVar("R")
 Wait = Callable[[], object]  # returns when a copy that was begun is there
 
 PAGE = 4096  # what O_DIRECT wants of addresses, lengths and offsets; more on no disk that we have seen
@@ -203,16 +201,3 @@ def sample_at(place: int, size: int) -> bytes:
     """As `sample`, of at least 64 bytes at an address."""
     middle = place + size // 2
     return ctypes.string_at(place, 32) + ctypes.string_at(middle, 32) + ctypes.string_at(place + size - 32, 32)
-
-
-def side_by_side(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
-    """What `function` makes of each, by several threads if the system gives them."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(function, items))
-    except RuntimeError as error:  # can't start new thread
-        if isinstance(error.__context__, KeyboardInterrupt):  # it came in the midst of a Condition, which hides it so
-            raise error.__context__ from None
-    return list(map(function, items))

@@ -24,8 +24,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from ..beside import Latch, side_by_side
 from ..errors import RanksError
-from ..pages import address, same, sample, sample_at, side_by_side
+from ..pages import address, same, sample, sample_at
 from ..state.codec import Block
 from ..state.snapshot import COPY_THREADS, Arena, Snapshot
 from ..store.shards import Abandoned, Staged
@@ -118,7 +119,7 @@ class _Copying:
         self.live: _Live | None = None  # when it is laid out
         self.place: object = None  # where the loop was when the copy had ended
         self.verdict: str | None = None
-        self.laid_out, self.going_on, self.compared = threading.Event(), threading.Event(), threading.Event()
+        self.laid_out, self.going_on, self.compared = Latch(), Latch(), Latch()
         self._samples = {each.address: sample_at(each.address, each.size_bytes) for each in lent}
 
     def lie(self, live: _Live | None) -> None:

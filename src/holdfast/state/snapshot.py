@@ -8,16 +8,16 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ..pages import Data, Distant, Wait, address, begin_copy, pages, rounded, side_by_side
+from ..beside import Crew, Latch, side_by_side
+from ..pages import Data, Distant, Wait, address, begin_copy, pages, rounded
 from .codec import Block
-from .filling import Crew, Filling
+from .filling import Filling
 
 Pin = Callable[
     [memoryview], Wait | None
@@ -58,8 +58,7 @@ class Arena:
         self._memory = memoryview(b"")
         self._pinned: Pin | None = None  # how this memory was pinned, or was not to be
         self._unpin: Wait | None = None
-        self._warming: threading.Thread | None = None
-        self._needed = threading.Event()
+        self._warming = Crew()
         self._strays = False  # threads that nobody waits for may be writing into it
 
     @property
@@ -70,7 +69,7 @@ class Arena:
     @property
     def warming(self) -> bool:
         """Whether its memory is being touched: a copy into it would still stall for long."""
-        return self._warming is not None and self._warming.is_alive()
+        return self._warming.at_work
 
     def room(self, size: int, pin: Pin | None = None) -> memoryview:
         """At least `size` bytes from a page's start, pinned if there is a `pin`; what an earlier snapshot left is gone.
@@ -103,10 +102,9 @@ class Arena:
         """
         if size > self._memory.nbytes:
             self._make(size)
-            self._warming = threading.Thread(
-                target=self._touch, args=(self._memory, pin), name="holdfast-warm", daemon=True
-            )
-            self._warming.start()
+            crew, memory = Crew(), self._memory
+            self._warming = crew
+            crew.begin(lambda: self._touch(memory, pin, crew), "holdfast-warm")
 
     def release(self) -> None:
         """Give the memory back; the next snapshot pays for touching it."""
@@ -132,20 +130,18 @@ class Arena:
         if pin is not None and self._pinned is None and memory:
             self._pinned, self._unpin = pin, pin(memory)
 
-    def _touch(self, memory: memoryview, pin: Pin | None) -> None:
+    def _touch(self, memory: memoryview, pin: Pin | None, crew: Crew) -> None:
         for start in range(0, memory.nbytes, _TOUCH_BYTES):
-            if self._needed.is_set():
+            if crew.dismissed:
                 return
             part = memory[start : start + _TOUCH_BYTES]
             ctypes.memset(address(part), 0, part.nbytes)
         self._pin(memory, pin)
 
     def _end_warming(self) -> None:
-        thread, self._warming = self._warming, None
-        if thread is not None:
-            self._needed.set()
-            thread.join()
-            self._needed.clear()
+        """Cut short, it leaves the memory to those who touch it until it is asked for again."""
+        self._warming.dismiss()
+        self._warming = Crew()
 
 
 class _Copy(NamedTuple):
@@ -169,7 +165,7 @@ class Snapshot:
     ) -> None:
         self.blocks: dict[str, Block] = dict(blocks)
         self.images: list[memoryview | None] = []  # None: some of its leaves are referred to, and lie elsewhere
-        self.copied = threading.Event()  # or given up
+        self.copied = Latch()  # or given up
         self.copied_s = 0.0  # when what was not left had been copied
         self.left: dict[str, Block] = {}
         self._arena = arena
@@ -268,9 +264,8 @@ def _copy_all(copies: Sequence[_Copy], count: int, crew: Crew, filling: Filling 
     said: Sequence[Callable[[int], None]] = [_keep_quiet] * count
     if filling is not None:
         said = filling.share([share[0].start if share else sys.maxsize for share in shares])
-    side_by_side(
-        lambda both: crew.work(_copy_each, both[0], crew, both[1]), list(zip(shares, said, strict=True)), count
-    )
+    both = list(zip(shares, said, strict=True))
+    side_by_side(lambda mine: _copy_each(mine[0], crew, mine[1]), both, count, crew)
 
 
 def _keep_quiet(_: int) -> None:

@@ -60,12 +60,8 @@ class Attempt:
 
     def show(self) -> None:
         """As `flush`, unless another thread is about to."""
-        if self._waiting and self._turn.acquire(blocking=False):
-            try:
-                with self.acting("write the journal"):
-                    self._append(sync=False)
-            finally:
-                self._turn.release()
+        if self._waiting and not self._turn.locked():  # tried instead, and taken, Ctrl-C could leave it so
+            self.flush()
 
     def _append(self, *, sync: bool) -> None:
         count = len(self._waiting)

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..pages import Data, sample, side_by_side
+from ..beside import side_by_side
+from ..pages import Data, sample
 from ..rules import Whole
 from ..state.codec import Block
 from .format import File, Leaf, digest, seconds

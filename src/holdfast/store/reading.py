@@ -11,14 +11,13 @@ import ctypes
 import errno
 import mmap
 import os
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from .. import disk
+from ..beside import Bell, Crew
 from ..errors import Damaged, NotFound
 from ..pages import PAGE, Data, address, pages, put, rounded
 from . import format
@@ -176,67 +175,64 @@ class _Reading:
 
     def __init__(self, pieces: Sequence[_Piece], before_each: Callable[[], None], *, cold: bool) -> None:
         self._todo, self._before_each, self._cold = iter(pieces), before_each, cold
-        self._left = Counter(piece.path for piece in pieces)
+        self._left: dict[Path, list[_Piece]] = {}  # of each file: as many as were not read
+        for piece in pieces:
+            self._left.setdefault(piece.path, []).append(piece)
         self._large = {piece.path for piece in pieces if cold or piece.size >= DIRECT_BYTES}
         self._room = max((rounded(piece.offset % PAGE + piece.size) for piece in pieces), default=0)
+        self._first: dict[Path, _Piece] = {}  # whose thread opens the file
         self._files: dict[Path, _File] = {}
-        self._turn = threading.Condition()
+        self._moved = Bell()  # a file is open, a leaf digested further, or all is over
         self._stopped = False
         self._error: BaseException | None = None
 
     def run(self, threads: int) -> None:
         """Read all pieces, in so many threads, of which this is one."""
-        others = [threading.Thread(target=self._work, daemon=True) for _ in range(threads - 1)]
+        crew = Crew()
         try:
-            with suppress(RuntimeError):  # there are no more threads to be had: those that there are will do
-                for thread in others:
-                    thread.start()
+            for _ in range(threads - 1):
+                if not crew.begin(self._work, "holdfast-read"):  # those that there are will do
+                    break
             self._work()
-            self._join(others)
+            crew.wait()
         finally:
             self._stopped = True
-            self._join(others)  # they write into memory that is the caller's
+            crew.dismiss()  # they write into memory that is the caller's
             for file in self._files.values():
                 file.close()
         if self._error is not None:
             raise self._error
 
-    @staticmethod
-    def _join(threads: Sequence[threading.Thread]) -> None:
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
-
     def _work(self) -> None:
         memory = _Memory(self._room)
         try:
-            while (piece := self._next()) is not None:
-                file = self._open(piece)
+            while (piece := self._next()) is not None and (file := self._open(piece)) is not None:
                 self._take(piece, *self._read(file, piece, memory))
                 self._leave(piece)
         except BaseException as error:
-            with self._turn:
-                self._error = self._error or error
-                self._stopped = True
-                self._turn.notify_all()
+            self._error = self._error or error
+            self._stopped = True
+            self._moved.ring()
 
     def _next(self) -> _Piece | None:
         self._before_each()
-        with self._turn:
-            return None if self._stopped else next(self._todo, None)
+        return None if self._stopped else next(self._todo, None)
 
-    def _open(self, piece: _Piece) -> _File:
-        with self._turn:
-            if piece.path not in self._files:
-                self._files[piece.path] = _File(piece.path, cold=self._cold, large=piece.path in self._large)
-            return self._files[piece.path]
+    def _open(self, piece: _Piece) -> _File | None:
+        """The piece's file; None: all is over."""
+        if self._first.setdefault(piece.path, piece) is piece:
+            self._files[piece.path] = _File(piece.path, cold=self._cold, large=piece.path in self._large)
+            self._moved.ring()
+        self._moved.wait_for(lambda: piece.path in self._files or self._stopped)
+        return self._files.get(piece.path)
 
     def _leave(self, piece: _Piece) -> None:
         """A checkpoint may have more files than a process may have open."""
-        with self._turn:
-            self._left[piece.path] -= 1
-            if not self._left[piece.path]:
-                self._files.pop(piece.path).close()
+        left = self._left[piece.path]
+        left.pop()
+        file = None if left else self._files.pop(piece.path, None)
+        if file is not None:
+            file.close()
 
     def _read(self, file: _File, piece: _Piece, memory: _Memory) -> _Read:
         """Bring a piece's bytes to where they belong."""
@@ -260,17 +256,17 @@ class _Reading:
         for (leaf, start, stop), view in zip(piece.parts, views, strict=True):
             whole = stop - start == leaf.size
             if not whole:
-                with self._turn:
-                    while leaf.digested != start and not self._stopped:
-                        self._turn.wait()
+                self._await_turn(leaf, start)
             if leaf.offset + stop > end:
                 leaf.end_early(end)
             elif whole or not self._stopped:
                 leaf.take(view)
             if not whole:
-                with self._turn:
-                    leaf.digested = stop
-                    self._turn.notify_all()
+                leaf.digested = stop
+                self._moved.ring()
+
+    def _await_turn(self, leaf: _Leaf, start: int) -> None:
+        self._moved.wait_for(lambda: leaf.digested == start or self._stopped)
 
 
 class _Read(NamedTuple):

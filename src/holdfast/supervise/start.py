@@ -8,11 +8,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..apps.program import Program
 from ..children import processes
-from ..children.child import Child
+from ..children.child import LOST_S, Child
 from ..cluster import slurm
 from ..cluster.cause import SPOT
 from ..cluster.notices import Notices
@@ -194,7 +195,8 @@ class Start:
         for asking in self._asking:
             if asking.poll() is None:
                 os.killpg(asking.pid, signal.SIGKILL)  # a script's own children with it
-                asking.wait()
+                with suppress(subprocess.TimeoutExpired):  # a system that does not let it die
+                    asking.wait(LOST_S)
 
     def _press(self, child: Child) -> None:
         """Kill what has not ended in time; end what the command has left behind."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..beside import Pool
 from ..data.split import Split, dealt
 from ..errors import UsageError
 from .world import world
@@ -195,11 +196,20 @@ def _loaded(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:
     if loader is not pil_loader:
         yield from map(loader, paths)
         return
-    with ThreadPoolExecutor(THREADS, "holdfast-images") as pool:
-        waiting: deque[Future[Any]] = deque()
-        for path in paths:
-            waiting.append(pool.submit(loader, path))
-            if len(waiting) > 2 * THREADS:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    with closing(Pool[tuple[int, Any]](THREADS)) as pool:
+        if not pool.begin():  # the system gives no thread
+            yield from map(loader, paths)
+            return
+        found: dict[int, Any] = {}
+        given = 0
+        for wanted in range(len(paths)):
+            while given < min(wanted + 2 * THREADS, len(paths)):
+                pool.give(partial(_numbered, loader, given, paths[given]))
+                given += 1
+            while wanted not in found:
+                found.update(pool.take())
+            yield found.pop(wanted)
+
+
+def _numbered(loader: Callable[[str], Any], number: int, path: str) -> tuple[int, Any]:
+    return number, loader(path)

@@ -6,7 +6,6 @@ Whatever uses these waits for its copies before it goes on; the streams are for 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import cuda
 
+from ..beside import Beside
 from ..pages import Wait, address
 
 _PORTABLE = 1  # cudaHostRegisterPortable: for every device
@@ -82,11 +82,11 @@ def _apart(function: Callable[[], Any]) -> Any:
         with suppress(RuntimeError):
             outcome.append(function())
 
-    thread = threading.Thread(target=work, name="holdfast-pin", daemon=True)
+    beside = Beside(work, "holdfast-pin")
     try:
-        thread.start()
+        beside.start()
     except RuntimeError:
         work()
     else:
-        thread.join()
+        beside.wait()
     return outcome[0] if outcome else None

@@ -1,0 +1,236 @@
+"""Ctrl-C wherever Python hears signals: `strike`, and as a program what is asked of waits that it strikes.
+
+    strikes.py SUBJECT [EVERY]
+
+Strikes a subject at each (EVERYth) such place, and makes it go on after that. A process that hangs, then or at its end, says where
+on stderr, and fails.
+
+Source: CPython's ceval.c: it looks for signals as a function begins, after calls of C, and where a loop goes back.
+"""
+
+import dis
+import faulthandler
+import itertools
+import os
+import sys
+import tempfile
+import threading
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+from holdfast import beside
+
+HANGS_S = 20
+
+
+def strike(nth, function):
+    """Call `function`; at the nth place where a signal may be heard comes Ctrl-C. Whether there was an nth one."""
+    count, came, before = itertools.count(), [], {}
+
+    def trace(frame, event, _):
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            now = _operations(frame.f_code)[frame.f_lasti]
+            last, before[frame] = before.get(frame, ""), now
+            if (now == "RESUME" or last.startswith(("CALL", "JUMP_BACK", "POP_JUMP_BACK"))) and next(count) == nth:
+                came.append(nth)
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return bool(came)
+
+
+@cache
+def _operations(code):
+    return {each.offset: each.opname for each in dis.get_instructions(code)}
+
+
+class AtWork:
+    """Counts those who are."""
+
+    def __init__(self):
+        self.now = []
+
+    def __call__(self, item):
+        self.now.append(item)
+        threading.Event().wait(0.0005)
+        self.now.remove(item)
+        return -item
+
+
+def side_by_side():
+    """Nobody is at work when it is out, or when its crew was asked once more."""
+    at_work, crew = AtWork(), beside.Crew()
+
+    def act():
+        assert [-1, -2, -3] == beside.side_by_side(at_work, [1, 2, 3], 2, crew)
+
+    def after():
+        crew.dismiss()
+        assert [] == at_work.now
+
+    return act, after
+
+
+def a_pool():
+    at_work, pools = AtWork(), []
+
+    def act():
+        pools.append(beside.Pool(2))
+        with closing(pools[0]) as pool:
+            if pool.begin():
+                for item in range(5):
+                    pool.give(lambda item=item: at_work(item))
+                assert [-4, -3, -2, -1, 0] == sorted(pool.take(everything=True))
+
+    def after():
+        for pool in pools:
+            pool.close()
+        assert [] == at_work.now
+
+    return act, after
+
+
+def a_writer():
+    """What was in flight is fetched, or was never begun; the next work is done."""
+    from holdfast.run.writer import Writer
+
+    writer = Writer()
+
+    def act():
+        writer.submit(lambda _: 7)
+        writer.rest()
+        assert writer.wait() == 7
+
+    def after():
+        assert writer.wait() in (None, 7)
+        assert not writer.in_flight
+        writer.submit(lambda _: 8)
+        assert writer.wait() == 8
+
+    return act, after
+
+
+def a_snapshot():
+    """Who writes beside it hears that it is whole, or that it never will be."""
+    from holdfast.state import snapshot
+    from holdfast.state.codec import Block
+
+    snapshot._THREADS_PAY_BYTES = 1
+    snapshot.PORTION_BYTES = 4096
+    arena, size, found = snapshot.Arena(), 1 << 15, []
+    blocks = {key: Block("array", "uint8", (size,), memoryview(bytearray(b"x" * size)), {}) for key in "ab"}
+    taken = snapshot.Snapshot(arena, [snapshot.Image(b"lead", list(blocks))], blocks)
+    writing = beside.Beside(lambda: found.append(taken.wait_for_all()), "writing")
+    writing.start()
+
+    def act():
+        taken.copy()
+
+    def after():
+        taken.give_up()
+        writing.wait()
+        assert [b"x" * size] == [*{bytes(taken.blocks[key].data) for key in "ab"}] or found == [False]
+        arena.room(3 * size)
+
+    return act, after
+
+
+def an_arena():
+    """Nobody touches memory that is somebody's by then."""
+    from holdfast.state import snapshot
+
+    snapshot._TOUCH_BYTES, snapshot.available_bytes = 1 << 14, lambda: 1 << 40  # what it reads is not asked here
+    arena = snapshot.Arena()
+
+    def act():
+        arena.warm(1 << 18)
+        arena.room(1 << 10)
+
+    def after():
+        room = arena.room(1 << 18)
+        room[:] = b"x" * len(room)
+        threading.Event().wait(0.002)
+        assert bytes(room) == b"x" * len(room)
+
+    return act, after
+
+
+def a_reading():
+    """What is read after it is right."""
+    from holdfast.store import format, reading
+
+    reading.PIECE_BYTES = reading.ALONE_BYTES = 1 << 12
+    place, contents = Path(tempfile.mkdtemp(dir=HERE)), [os.urandom(1 << 13), os.urandom(3 << 12)]
+    wanted = []
+    for number, data in enumerate(contents):
+        path = place / str(number)
+        path.write_bytes(data)
+        wanted.append((Stored(path, len(data), format.digest(data)), memoryview(bytearray(len(data)))))
+
+    def act():
+        reading.fill(wanted)
+
+    def after():
+        act()
+        assert contents == [bytes(data) for _, data in wanted]
+
+    return act, after
+
+
+class Stored:
+    key, offset = "leaf", 0
+
+    def __init__(self, path, size_bytes, digest):
+        self.path, self.size_bytes, self.digest = path, size_bytes, digest
+
+
+def a_big_file():
+    """No thread writes to its descriptor any more; the next file is written."""
+    import xxhash
+
+    from holdfast import bulk
+    from holdfast.pages import pages
+
+    bulk.CHUNK_BYTES = bulk.DIRECT_BYTES = 4096
+    memory, place = pages(3 * 4096), Path(tempfile.mkdtemp(dir=HERE))
+
+    def write(name):
+        bulk.write(place / name, [bulk.Run(memory, [len(memory)])], len(memory), xxhash.xxh3_128)
+
+    def after():
+        write("after")
+        assert (place / "after").stat().st_size == len(memory)
+
+    return lambda: write("file"), after
+
+
+SUBJECTS = {
+    each.__name__: each for each in (side_by_side, a_pool, a_writer, a_snapshot, an_arena, a_reading, a_big_file)
+}
+
+
+def main(name, every=1):
+    beside.LOOK_S = beside.SEEN_S = beside.GONE_S = 0.01
+    for nth in itertools.count(0, int(every)):
+        faulthandler.dump_traceback_later(HANGS_S, exit=True)
+        act, after = SUBJECTS[name]()
+        came = strike(nth, act)
+        after()
+        if not came:
+            break
+    print(nth, "places", flush=True)
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)  # the end of the process is a wait, too
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as HERE:
+        main(*sys.argv[1:])
