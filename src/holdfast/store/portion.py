@@ -5,7 +5,7 @@ A link is a matter of this rank alone: what it cannot take over after all, it wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import msgspec
 from .. import disk
 from ..errors import StoreError
 from ..state.codec import Block
-from . import format, parts, shards
+from . import format, lineage, parts, shards
 from .attempt import Attempt
 from .division import Mine, Plan
 from .format import File, Leaf, PartEntry
@@ -38,7 +38,7 @@ class Laid(NamedTuple):
     leaves: Mapping[str, Leaf]  # all that this rank knows of the checkpoint, by their keys in its parts
     samples: dict[str, bytes]  # of pieces that were written
     changed: Collection[str]  # keys in the state of what is likely to be written again
-    taken: Collection[str]  # names of files that are not
+    passing: Collection[str]  # names of files that are likely to be taken over
 
 
 class Portion:
@@ -47,13 +47,13 @@ class Portion:
     def __init__(self, rank: int, sharing: Sharing) -> None:
         self._rank, self._sharing = rank, sharing
         self._changed: Collection[str] = ()
-        self._taken: Collection[str] = ()
+        self._passing: Collection[str] = ()
 
     def foreseen(self, leaves: Mapping[str, Block]) -> list[Shard]:
         """Files for a snapshot: those that this rank is to write if it is to write again what it did, and the rest."""
         mine = {key: block for key, block in leaves.items() if key in self._changed}
         rest = {key: block for key, block in leaves.items() if key not in mine}
-        return shards.layout(mine, taken=self._taken, prefix=parts.prefix(self._rank)) + shards.layout(rest)
+        return shards.layout(mine, taken=self._passing, prefix=parts.prefix(self._rank)) + shards.layout(rest)
 
     def unchanged(self, mine: Mine, parent: str | None) -> Unchanged:
         """What this rank has written for the checkpoint `parent`, and is as it was."""
@@ -78,18 +78,18 @@ class Portion:
         layout = shards.layout(blocks, steady, {link.name for link in links}, parts.prefix(self._rank))
         files, leaves = _written(partial, layout, blocks, staged, before_each)
         _require_same(leaves, plan)
+        passing = _passing(layout, files, steady).union(link.name for link in links)
         files |= {link.name: link.file for link in links}
         named = {name: leaf for link in links for name, leaf in link.leaves.items()}
         named |= {plan.keys[key]: _without_spare(leaf) for key, leaf in leaves.items()}
         named = {plan.keys[key]: named[plan.keys[key]] for key in plan.blocks}
-        part = Part(self._rank, files, named, plan.tree, plan.spare)
         pieces = {plan.keys[key]: block for key, block in blocks.items() if key not in plan.digests}
         return Laid(
-            part,
+            Part(self._rank, files, named, plan.tree, plan.spare),
             named | {key: _elsewhere(staged.leaves[key], plan.digests[key]) for key in plan.elsewhere},
             samples_of(pieces, pieces),
-            blocks.keys() - steady,
-            {name for name, file in files.items() if file.links} | {leaves[key].shard for key in steady},
+            {key for key in blocks if leaves[key].shard not in passing},
+            passing,
         )
 
     def _taken_over(
@@ -112,7 +112,7 @@ class Portion:
         before = self._sharing.lineage
         self._sharing.remember(checkpoint, created, laid.part.files, laid.leaves)
         self._sharing.sample(laid.samples, before)
-        self._changed, self._taken = laid.changed, laid.taken
+        self._changed, self._passing = laid.changed, laid.passing
 
 
 def sealed(partial: Path, part: Part, firsts: Collection[str]) -> Seal:
@@ -139,6 +139,12 @@ def _written(
         files[shard.name] = written.file
         leaves |= written.leaves
     return files, leaves
+
+
+def _passing(layout: Sequence[Shard], files: Mapping[str, File], steady: Collection[str]) -> set[str]:
+    """Names of the files that are likely to be taken over next time: nothing in them did change this time."""
+    large = [shard for shard in layout if files[shard.name].size_bytes >= lineage.LINK_BYTES]
+    return {shard.name for shard in large if all(key in steady for key in shard.keys)}
 
 
 def _require_same(leaves: Mapping[str, Leaf], plan: Plan) -> None:
