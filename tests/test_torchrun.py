@@ -40,7 +40,8 @@ OTHERS = [Start(ELSEWHERE, 0), Start(ELSEWHERE, 1)]
         # One agent has seen its worker fail, and then another was asked to start anew with it.
         (Launch("j", 0, AGENT, [OTHERS[0]]), Launch("j", 0, AGENT, [OTHERS[1]]), True),
         (Launch("none", 0, AGENT, [OTHERS[0]]), Launch("none", 1, ELSEWHERE), True),
-        (Launch("j", 0, AGENT, [OTHERS[0]]), Launch("j", 0, AGENT, [OTHERS[0]]), False),  # a machine has come
+        (Launch("j", 0, AGENT, [OTHERS[0]]), Launch("j", 0, AGENT, [OTHERS[0]]), False),
+        (Launch("j", 0, AGENT), Launch("j", 1, AGENT, [OTHERS[0]]), False),  # stopped because a machine has joined
         (Launch("j", 0, AGENT, [OTHERS[0]]), Launch("j", 1, ELSEWHERE | {"pid": 8}), False),
     ],
 )

@@ -52,7 +52,8 @@ class Launch(msgspec.Struct, frozen=True):
             return False
         common = [(mine, its) for mine in self.starts for its in other.starts if mine.agent == its.agent]
         if common:  # an agent that sees its workers fail counts; one that another has asked to start anew does not
-            return any(mine.restart > its.restart for mine, its in common)
+            joined = any(mine.agent not in [its.agent for its in other.starts] for mine in self.starts)
+            return not joined and any(mine.restart > its.restart for mine, its in common)
         if self.id == "none" or any(_one_machine(a.agent, b.agent) for a in self.starts for b in other.starts):
             return False
         return max(start.restart for start in self.starts) > max(start.restart for start in other.starts)
