@@ -13,10 +13,12 @@ from holdfast import Every, Stopped, Store, disk
 from holdfast.errors import NotFound, Superseded
 from holdfast.rules import Last, Whole
 from holdfast.run import ahead
-from holdfast.store import reading
+from holdfast.store import division, reading
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.shards import Abandoned
+from rank_threads import everywhere
 from test_lineage import Frozen, own_bytes, rest, same, saved, shared, spoil
+from together import failed
 from toy import Toy, events, new_run
 
 WAIT_S = 10
@@ -29,7 +31,7 @@ class Reads:
     def __init__(self, monkeypatch):
         self.reached, self.go = threading.Event(), threading.Event()
         self.go.set()
-        self.seen = []
+        self.seen, self.ended = [], []  # reads that were begun, and those that came to their end
         self.error = None  # of the reader
         real = Checkpoint.problems
 
@@ -42,7 +44,9 @@ class Reads:
                 assert self.go.wait(WAIT_S)
                 if self.error is not None:
                     raise self.error
-            return real(checkpoint, cold=cold, only=only, **more)
+            wrong = list(real(checkpoint, cold=cold, only=only, **more))
+            self.ended.append((thread, int(checkpoint.path.name.split("-")[1])))
+            return wrong
 
         monkeypatch.setattr(Checkpoint, "problems", problems)
 
@@ -134,7 +138,7 @@ def test_what_is_pinned_or_cannot_be_linked_is_not_read(tmp_path, monkeypatch):
 
 
 def test_a_save_does_not_wait_for_the_reader(tmp_path, reads):
-    """It reads what it links itself; what the other one still reads counts for nothing."""
+    """It reads what it links itself; the other one ends when it sees that."""
 
     def between(run):
         run.wait()
@@ -144,11 +148,33 @@ def test_a_save_does_not_wait_for_the_reader(tmp_path, reads):
             assert [2] == reads.steps("holdfast")
             reads.go.set()
             rest()
+            assert (ahead.NAME, 2) not in reads.ended
 
     reads.go.clear()
     train(tmp_path, 5, between)
     assert [2, 2, 3] == sorted(reads.steps(ahead.NAME, "holdfast"))[:3]
     assert [] == list(Store(tmp_path)[5].problems(cold=True))
+
+
+def test_nobody_begins_to_read_when_the_next_save_has_begun(tmp_path, reads):
+    """It waits for the one before, whose end is no time between two saves."""
+    reads.error = OSError(errno.EIO, "broken")  # so that there is something left to read
+
+    def between(run):
+        run.wait()
+        rest()
+        if run.step == 3:
+            over, reads.error = run._session.ahead.over, None
+            reads.seen.clear()
+            now = run._session.ahead.give_way()
+            run._session.ahead.begin(over)
+            rest()
+            assert [] == reads.seen
+            run._session.ahead.begin(now)
+            rest()
+            assert [3] == reads.steps(ahead.NAME)
+
+    train(tmp_path, 5, between)
 
 
 def test_a_read_that_gives_way_does_so_at_the_next_piece_and_counts_for_nothing(tmp_path, reads, monkeypatch):
@@ -197,6 +223,26 @@ def test_what_was_linked_before_a_restart_is_read_back_after_it(tmp_path, reads)
         assert late == reads.steps("holdfast", "MainThread")
         assert STEADY in shared(Store(tmp_path)[steps].path)
         reads.seen.clear()
+
+
+def test_of_several_ranks_each_reads_back_what_it_will_link(tmp_path, reads, monkeypatch):
+    """Each file once after each commit, by the rank that wrote it."""
+    monkeypatch.setattr(division, "SHARE_BYTES", 1)
+    frozen = {f"layer{number}": np.arange(2_000.0) + number for number in range(8)}
+
+    def work(ranks):
+        store = Store(tmp_path, ranks=ranks)
+        for step in range(1, 7):
+            store.save({"frozen": frozen, "own": np.full(3, ranks.rank + step)}, step=step)
+            assert store.read_ahead(store.unread()) is None
+        store.close()
+
+    assert not failed(everywhere(2, work))
+    found = sorted((step, *names) for _, step, *names in reads.seen)
+    assert len(found) == len(set(found))
+    for rank in ("rank-00000", "rank-00001"):
+        assert {2, 3, 4, 5, 6} <= {step for step, *names in found if names[0].startswith(rank)}
+        assert any(name.startswith(rank) for name in shared(Store(tmp_path)[6].path))
 
 
 # Damage ---------------------------------------------------------------------------------------------------------
