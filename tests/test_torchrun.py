@@ -285,7 +285,7 @@ def test_an_elastic_launch_goes_on_with_fewer_ranks_after_it_lost_a_machine(tmp_
         "--rdzv-backend=c10d",
         "--rdzv-id=elastic",
     )
-    elastic += (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=15", "--local-addr=127.0.0.1")
+    elastic += (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=10", "--local-addr=127.0.0.1")
     agents = [several(tmp_path, *elastic, BATCH="12")]
     until(lambda: listens(port))
     agents += [several(tmp_path, *elastic, BATCH="12") for _ in range(3)]

@@ -21,7 +21,7 @@ from ..store.store import Facts
 from ..terminal import say, warn
 from . import best
 from .overlap import Later
-from .ranks import merged, parting, require_one_place
+from .ranks import GOOD_BYE_S, merged, parting, require_one_place
 from .session import Flight, Session
 from .tracked import RESERVED, digests
 from .windows import Order, Windows
@@ -318,7 +318,7 @@ def stop_now(session: Session, reason: str) -> None:
     """
     secure(session, reason, {})
     position = session.position
-    with parting(session.ranks):
+    with parting(session.ranks, GOOD_BYE_S + 3 * session.step_s):  # some may be steps behind
         session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
         session.over = Stopped(f"{reason} at step {position.step}; saved")
         session.within.stopped(session.attempt)
