@@ -21,11 +21,13 @@ SOURCE = Path(__file__).parents[1] / "src" / "holdfast"
 FILES = (
     "bulk.py",
     "store/attempt.py",
+    "store/claiming.py",
+    "store/committing.py",
     "store/files.py",
     "store/pins.py",
+    "store/portion.py",
     "store/sharing.py",
     "store/store.py",
-    "store/together.py",
     "journal.py",
 )
 SLOWEST_S = 400
@@ -42,7 +44,7 @@ _ALONE = "both come before anything else looks at either, or after an error that
 
 # Mutants that change nothing which anybody could ever notice, and why.
 EQUIVALENT = {
-    "fence: self._discard_fenced() before disk.sync_dir(self.root / 'attempts')": _OWN_ROOM,
+    "fence: _discard_fenced(attempt) before disk.sync_dir(attempt.root / 'attempts')": _OWN_ROOM,
     "publish: without disk.sync_dir(attempt.room)": _OWN_ROOM,
     "sealed: without disk.sync_dir(partial)": _ANOTHER_MACHINE,
     "sealed: disk.sync_dir(partial) before disk.write(partial / name, [data])": _ANOTHER_MACHINE,
@@ -222,7 +224,7 @@ def check(file: str = "") -> None:
         test_store.test_a_pin_at_the_moment_of_the_link_wins(base / "pin")
         test_store.test_a_file_that_is_not_the_one_that_was_read_back_is_read_again(base / "another")
         assert test_every_byte.flips(base, 110)[1] == []
-    if file in ("", "store/together.py"):
+    if file in ("", "store/portion.py"):
         test_together.test_a_power_loss_anywhere_in_a_save_leaves_the_old_or_the_new()
     test_every_byte.test_what_is_left_of_a_checkpoint_does_not_block_its_step()
     test_fence.test_drafts_of_dead_claimers_are_swept_away()

@@ -44,6 +44,7 @@ from holdfast.rules import Best, Last
 from holdfast.run.run import Run
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
+from holdfast.store import claiming
 from holdfast.store.store import Abandoned, Facts, Store
 
 WAIT_S = 5
@@ -272,17 +273,17 @@ def adopt_late(story: Story) -> Iterator[None]:
     os.rename(path, partial)
     story.done = story.done._replace(step=1, flying=2)
     yield
-    fence = attempts.Attempt.fence
+    fence = claiming.fence
 
     def late(attempt: attempts.Attempt, log: journal.Log) -> None:
         os.rename(partial, path)
         fence(attempt, log)
 
-    attempts.Attempt.fence = late
+    claiming.fence = late
     try:
         story.claim()
     finally:
-        attempts.Attempt.fence = fence
+        claiming.fence = fence
     story.store.prune(Last(1))
 
 

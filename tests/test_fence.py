@@ -22,7 +22,8 @@ from holdfast import disk, journal, owner
 from holdfast.errors import HoldfastError, StoreError, Superseded
 from holdfast.rules import Best, Last
 from holdfast.run.run import Run
-from holdfast.store.attempt import Attempt, read_run
+from holdfast.store import claiming
+from holdfast.store.attempt import read_run
 from holdfast.store.store import Store
 from test_crash import Model, put, state_of, step_of, through, whole
 
@@ -256,7 +257,7 @@ def test_without_the_removal_of_the_directory_ghosts_act(monkeypatch):
 @pytest.mark.slow
 def test_checking_before_renaming_is_no_fence(monkeypatch):
     """A ghost that only looks whether it was superseded, and then renames from a room of its own, commits."""
-    monkeypatch.setattr(Attempt, "fence", lambda self, log: (self.room.parent / f"fenced-{log.attempt}").touch())
+    monkeypatch.setattr(claiming, "fence", lambda new, log: (new.room.parent / f"fenced-{log.attempt}").touch())
     acted = 0
     for nth in range(0, 150, 10):
         try:

@@ -20,7 +20,7 @@ from holdfast.state import codec
 from holdfast.state.numpy_leaves import _Scattered
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
-from holdfast.store import boxes, division, shards
+from holdfast.store import boxes, claiming, division, shards
 from holdfast.store.boxes import Box
 from holdfast.store.checkpoint import Checkpoint, StoredPieces
 from holdfast.store.shards import Abandoned
@@ -422,7 +422,7 @@ def _fenced(root, ranks, rank, nth, found):
 
     def act(call, perform):
         if next(seen) == nth:
-            attempts.claim(root, take_over=True)
+            claiming.claim(root, take_over=True)
             found.append([checkpoint.step for checkpoint in Store(root).checkpoints()])
         return perform()
 
@@ -518,7 +518,7 @@ def test_no_rank_of_a_superseded_attempt_commits(tmp_path):
         store = Store(tmp_path, ranks=ranks)
         put(store, state(ranks.rank), 1)
         if ranks.rank == 0:
-            attempts.claim(tmp_path, take_over=True)
+            claiming.claim(tmp_path, take_over=True)
         ranks.agree("taken")
         return put(store, state(ranks.rank), 2)
 
@@ -536,7 +536,7 @@ def test_a_successor_in_the_middle_of_a_save_fences_every_rank(tmp_path, rank):
 
         def fence():
             if not fenced:
-                fenced.append(attempts.claim(tmp_path, take_over=True))
+                fenced.append(claiming.claim(tmp_path, take_over=True))
 
         return put(store, state(ranks.rank), 2, before_each=fence if ranks.rank == rank else lambda: None)
 

@@ -18,8 +18,7 @@ from holdfast.cli import commands
 from holdfast.errors import NoSpace, StoreError, Superseded
 from holdfast.rules import Whole
 from holdfast.state.snapshot import Arena
-from holdfast.store import attempt as attempts
-from holdfast.store import division, lineage, shards
+from holdfast.store import claiming, division, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.division import begins, holders
 from holdfast.store.store import Store
@@ -462,7 +461,7 @@ def test_a_successor_at_any_change_of_a_rank_that_shares_fences_all(tmp_path, ra
 
         def act(call, perform, root=root, nth=nth, found=found, seen=seen):
             if next(seen) == nth:
-                attempts.claim(root, take_over=True)
+                claiming.claim(root, take_over=True)
                 found.append([checkpoint.step for checkpoint in Store(root).checkpoints()])
             return perform()
 

@@ -10,14 +10,14 @@ from ..cluster import chain
 from ..cluster.chain import Earlier
 from ..job import Job
 from ..journal import Log
-from ..store import attempt
+from ..store import claiming
 from ..terminal import say
 
 
 def await_turn(root: Path, here: Job | None) -> None:
     """Wait while attempts of other tasks of this array end in the run at `root`."""
     chain.await_turn(
-        root, lambda: [Earlier(log.owner, partial(_close, log)) for log in attempt.strangers(root)], here, say
+        root, lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)], here, say
     )
 
 

@@ -20,7 +20,7 @@ from ..provenance import document
 from ..ranks import Ranks
 from ..rules import Best, Rule, parts
 from . import attempt as attempts
-from . import format, pruning
+from . import claiming, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .format import MANIFEST, Leaf, Manifest, Name
@@ -71,7 +71,7 @@ class Committing:
 
     def _claimed(self) -> Attempt:
         with writing(self.root):
-            return attempts.claim(self.root, take_over=self._take_over)
+            return claiming.claim(self.root, take_over=self._take_over)
 
     def close(self) -> None:
         """Give the run back."""

@@ -1,0 +1,191 @@
+"""Claiming: how the next attempt of a run begins: beside no living one, and after fencing all before it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from .. import disk, journal, owner
+from ..errors import StoreError, Superseded, UsageError
+from ..journal import Log
+from .attempt import Attempt, children, read_run, to_quarantine
+
+_MOST_ROUNDS = 1000  # of emptying a directory that a ghost goes on filling
+
+
+def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> Attempt:
+    """Begin the next attempt of the run at `root`, after fencing all before it.
+
+    Raises:
+        UsageError: another attempt lives, or may live.
+        Superseded: a still later attempt began meanwhile.
+    """
+    for part in (root, root / "attempts", root / "history", root / "checkpoints", root / "quarantine"):
+        disk.make_dirs(part)
+    run = _run_id(root, note)
+    older = _living(root)
+    _refuse_strangers(root, older, take_over=take_over)
+    while True:
+        number = 1 + max([0, *(log.attempt for log in journal.logs(root)), *_numbers(root)])
+        try:
+            attempt = _enter(root, number, run)
+            break
+        except FileExistsError:  # somebody was faster: look who
+            older = _living(root)
+            _refuse_strangers(root, older, take_over=take_over)
+    with attempt.acting("begin"):
+        _settle(attempt, take_over=take_over)
+        disk.sync_dir(root / "checkpoints")  # a commit whose maker died before its sync: from here on it counts
+    return attempt
+
+
+def _enter(root: Path, number: int, run: str) -> Attempt:
+    """Appear as `attempts/<number>`, complete with the journal's first line, in one step."""
+    attempt = Attempt(root, number, run)
+    draft = root / "attempts" / f".claim-{uuid.uuid4().hex}"
+    begin = {"event": "begin", "attempt": number, "run": run, "owner": owner.me()}
+    disk.make_dir(draft)
+    try:
+        disk.write(draft / attempt.journal.name, [journal.lines([begin])])
+        disk.sync_dir(draft)
+        disk.rename_new(draft, attempt.room)
+    except FileExistsError:
+        disk.remove_tree(draft)
+        raise
+    disk.sync_dir(attempt.room.parent)
+    return attempt
+
+
+def _settle(attempt: Attempt, *, take_over: bool) -> None:
+    """Fence everything older; give way to anything newer."""
+    rooms = _rooms(attempt.root)
+    newer = [number for number in rooms if number > attempt.number]
+    if newer:
+        disk.remove_tree(attempt.room)
+        raise Superseded(f"{attempt.root}: attempt {max(newer)} began while attempt {attempt.number} did")
+    logs = {log.attempt: log for log in journal.logs(attempt.root)}
+    older = [logs.get(number, Log(number, attempt.root, [])) for number in rooms if number < attempt.number]
+    try:
+        _refuse_strangers(attempt.root, older, take_over=take_over)
+    except UsageError:
+        attempt.close("end", step=0, reason="refused")
+        raise
+    for log in older:
+        fence(attempt, log)
+    for child in children(attempt.room.parent):
+        if child.startswith(".claim-") and _stale_claim(attempt.room.parent / child):
+            disk.remove_tree(attempt.room.parent / child)
+
+
+def fence(attempt: Attempt, log: Log) -> None:
+    """End an older attempt for ever: carry its things out, then remove its directory."""
+    old = attempt.root / "attempts" / str(log.attempt)
+    for _ in range(_MOST_ROUNDS):
+        for child in children(old):
+            _carry_out(attempt, log.attempt, old / child)
+        try:
+            disk.remove_dir(old)
+            break
+        except FileNotFoundError:
+            break
+        except OSError as error:  # the ghost was quick and put something in again
+            if error.errno != errno.ENOTEMPTY:
+                raise
+    else:
+        raise StoreError(f"{old}: another process goes on writing into it; stop it and start again")
+    disk.sync_dir(attempt.root / "attempts")
+    _discard_fenced(attempt)
+
+
+def _carry_out(attempt: Attempt, number: int, path: Path) -> None:
+    try:
+        history = attempt.root / "history" / path.name
+        if path.name == f"attempt-{number}.jsonl":
+            if os.path.lexists(history):  # whatever that is, a journal is never thrown away
+                history = history.with_name(f"{path.name}-{uuid.uuid4().hex[:8]}")
+            disk.rename_new(path, history)
+            disk.sync_dir(history.parent)
+        elif path.name.startswith("quarantine-"):
+            to_quarantine(attempt.root, path)
+        else:
+            disk.rename_new(path, attempt.room / f"fenced-{number}-{path.name}-{uuid.uuid4().hex[:8]}")
+    except FileNotFoundError:
+        if not attempt.room.is_dir():
+            raise
+
+
+def _discard_fenced(attempt: Attempt) -> None:
+    for child in children(attempt.room):
+        if child.startswith("fenced-"):
+            disk.remove_tree(attempt.room / child)
+
+
+def _stale_claim(draft: Path) -> bool:
+    try:
+        for path in draft.glob("attempt-*.jsonl"):
+            log = Log(0, path, journal.read(path))
+            if log.owner:
+                return owner.proven_gone(log.owner, _last_seen(log))
+        return time.time() - draft.stat().st_mtime > 3600  # died before its first line; nothing of worth is in it
+    except FileNotFoundError:  # no draft any more: its maker went on
+        return False
+
+
+def _living(root: Path) -> list[Log]:
+    rooms = set(_rooms(root))
+    return [log for log in journal.logs(root) if log.attempt in rooms]
+
+
+def strangers(root: Path) -> list[Log]:
+    """Attempts that have said no good-bye and may live: `claim` refuses to begin beside them."""
+    return [log for log in _living(root) if _is_stranger(log)]
+
+
+def _is_stranger(log: Log) -> bool:
+    if log.closed or owner.precedes(log.owner):
+        return False
+    return not log.owner or owner.is_me(log.owner) or not owner.proven_gone(log.owner, _last_seen(log))
+
+
+def _refuse_strangers(root: Path, logs: list[Log], *, take_over: bool) -> None:
+    for log in logs:
+        if not take_over and _is_stranger(log):
+            here = " (this very process)" if owner.is_me(log.owner) else ""
+            raise UsageError(
+                f"{root}: attempt {log.attempt} may still be running: {owner.describe(log.owner)}{here}. "
+                "Stop it first; if you know that it is gone, say take_over=True or set HOLDFAST_TAKE_OVER=1"
+            )
+
+
+def _last_seen(log: Log) -> float:
+    times = [event["time"] for event in log.events if isinstance(event.get("time"), int | float)]
+    return max(times, default=float("inf"))
+
+
+def _rooms(root: Path) -> list[int]:
+    return [number for number in _numbers(root) if (root / "attempts" / str(number)).is_dir()]
+
+
+def _numbers(root: Path) -> list[int]:
+    """What no new attempt can be called: also a file by mistake may have such a name."""
+    return sorted(int(child) for child in children(root / "attempts") if child.isdecimal())
+
+
+def _run_id(root: Path, note: str | None) -> str:
+    """The run's id, written into run.json when the run begins."""
+    path = root / "run.json"
+    if not path.exists():
+        facts = {"run": uuid.uuid4().hex, "began": time.time(), "by": owner.me(), "note": note}
+        draft = root / f".run-{uuid.uuid4().hex}.json"
+        disk.write(draft, [msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n"])
+        try:
+            disk.rename_new(draft, path)
+        except FileExistsError:
+            disk.remove_file(draft)
+        disk.sync_dir(root)
+    return read_run(root)
