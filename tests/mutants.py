@@ -209,6 +209,7 @@ def check(file: str = "") -> None:
     import test_fence
     import test_store
     import test_together
+    import test_together_links
     from faults import BROKEN, FULL, links, scratched
 
     test_fence.WAIT_S = 1
@@ -225,6 +226,8 @@ def check(file: str = "") -> None:
         test_store.test_a_file_that_is_not_the_one_that_was_read_back_is_read_again(base / "another")
         assert test_every_byte.flips(base, 110)[1] == []
     if file in ("", "store/portion.py"):
+        with links(), scratched("linked") as base:
+            test_together_links.test_a_file_that_was_linked_before_another_turns_out_damaged_is_written_too(base)
         test_together.test_a_power_loss_anywhere_in_a_save_leaves_the_old_or_the_new()
     test_every_byte.test_what_is_left_of_a_checkpoint_does_not_block_its_step()
     test_fence.test_drafts_of_dead_claimers_are_swept_away()

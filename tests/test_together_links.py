@@ -219,18 +219,29 @@ def test_a_damaged_file_is_written_anew_by_its_rank(tmp_path, snapshots):
     agree(tmp_path, 3, give, (4, 5))
 
 
+def two_files(rank, step):
+    """Each of two ranks has two files of which most never changes."""
+    rows = {name: Divided(array, (50 * rank, 0), (50, 1000)) for name, array in zip("ab", BACKBONE, strict=False)}
+    moves = Divided(np.full((10, 10), step), (5 * rank, 0), (5, 10))
+    return {name: {"w": rows[name], "moves": moves} for name in "ab"}
+
+
+def test_a_file_that_was_linked_before_another_turns_out_damaged_is_written_too(tmp_path):
+    """In its own place: nobody writes into a file that older checkpoints have."""
+    course(tmp_path, 2, two_files, range(1, 4))
+    spoil(Store(tmp_path)[3].path / "rank-00001-b-steady.safetensors")
+    course(tmp_path, 2, two_files, [4], parents=["step-000000003"] * 2)
+    assert ["rank-00000-a-steady.safetensors", "rank-00000-b-steady.safetensors"] == taken(tmp_path, 4)
+    agree(tmp_path, 2, two_files, [1, 4])
+    assert ["rank-00001-b-steady.safetensors"] == [
+        problem.path.name for problem in Store(tmp_path)[3].problems(cold=True)
+    ]
+
+
 def test_what_was_written_in_a_linked_file_s_place_is_read_back(tmp_path, monkeypatch):
-    """Before an older checkpoint goes: that its name was read for a link, before another file turned out damaged, says
-    nothing of the file that was written then.
-    """
-
-    def give(rank, step):
-        rows = {name: Divided(array, (50 * rank, 0), (50, 1000)) for name, array in zip("ab", BACKBONE, strict=False)}
-        moves = Divided(np.full((10, 10), step), (5 * rank, 0), (5, 10))
-        return {name: {"w": rows[name[0]], "moves": moves} for name in ("a1", "b2")}
-
-    course(tmp_path, 2, give, range(1, 4))
-    spoil(Store(tmp_path)[3].path / "rank-00001-b2-steady.safetensors")
+    """Before an older checkpoint goes: that its name was read for a link says nothing of what was written then."""
+    course(tmp_path, 2, two_files, range(1, 4))
+    spoil(Store(tmp_path)[3].path / "rank-00001-b-steady.safetensors")
     read, problems = [], Checkpoint.problems
 
     def noted(self, **options):
@@ -238,12 +249,9 @@ def test_what_was_written_in_a_linked_file_s_place_is_read_back(tmp_path, monkey
             read.extend(options.get("only") or ())
         return problems(self, **options)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "problems", noted)
-        course(tmp_path, 2, give, [4], parents=["step-000000003"] * 2, keep=Last(1))
-    assert ["rank-00000-a1-steady.safetensors", "rank-00000-b2-steady.safetensors"] == taken(tmp_path, 4)
-    assert {"rank-00001-a1-steady.safetensors", "rank-00001-b2-steady.safetensors"} <= set(read)
-    agree(tmp_path, 2, give, [4])
+    monkeypatch.setattr(Checkpoint, "problems", noted)
+    course(tmp_path, 2, two_files, [4], parents=["step-000000003"] * 2, keep=Last(1))
+    assert {"rank-00001-a-steady.safetensors", "rank-00001-b-steady.safetensors"} <= set(read)
 
 
 def test_a_part_that_is_gone_costs_its_rank_the_bytes(tmp_path):
@@ -299,6 +307,49 @@ def test_files_are_written_anew_every_so_many_checkpoints(tmp_path):
         runs = [len(list(group)) for _, group in itertools.groupby(shard.stat().st_ino for shard in shards)]
         assert 3 == max(runs)
         assert len(runs) <= 4
+
+
+def test_what_is_written_beside_what_is_shared_lies_in_the_snapshot_as_its_files(tmp_path, monkeypatch):
+    """From the fourth save on, by which each rank knows what it will share: nothing is gathered leaf by leaf."""
+    found, write = [], shards.write
+
+    def told(path, staged, *rest):
+        found.append((int(path.name.split("-")[1]), staged.snapshot is not None))
+        return write(path, staged, *rest)
+
+    monkeypatch.setattr(shards, "write", told)
+    course(tmp_path, 2, lora(2, divided=True), range(1, 6), snapshots=True)
+    assert {True} == {whole for step, whole in found if step > 3}
+
+
+def test_what_moves_to_another_rank_is_still_known_as_frozen(tmp_path):
+    """Files of one rank are due while those of the other are not: the load is even, and all is shared with the next save."""
+
+    def before(step):
+        if step == 4:
+            spoil(Store(tmp_path)[3].path / Store(tmp_path)[3].manifest.leaves["model/layer7"].shard)
+
+    course(tmp_path, 2, backbone, range(1, 8), before=before, whole=Whole(checkpoints=5))
+    holders = [Store(tmp_path)[step].manifest.leaves["model/layer3"].shard.split("-")[1] for step in (5, 6)]
+    assert ["00000", "00001"] == holders
+    sizes = written(tmp_path, 6)
+    assert max(sizes.values()) <= 1.6 * min(sizes.values())
+    assert sum(written(tmp_path, 7).values()) <= 0.18 * Store(tmp_path)[7].size_bytes
+    agree(tmp_path, 2, backbone, range(4, 8))
+
+
+def test_a_leaf_that_becomes_one_rank_s_own_leaves_its_file(tmp_path):
+    """Whoever held it for all writes the other leaves of that file anew, and when all have it alike again, it is shared again."""
+
+    def give(rank, step):
+        layers = {f"{n}": layer[:5] + (rank == 2 and step == 4 and n == 3) for n, layer in enumerate(BACKBONE[:6])}
+        return {"model": layers, "step": np.array(step)}
+
+    course(tmp_path, 3, give, range(1, 8))
+    assert {"00001"} == {Store(tmp_path)[3].manifest.leaves[f"model/{n}"].shard.split("-")[1] for n in (2, 3)}
+    assert {0, 2} == {int(name.split("-")[1]) for name in taken(tmp_path, 4)}
+    assert {0, 1, 2} == {int(name.split("-")[1]) for name in taken(tmp_path, 7)}
+    agree(tmp_path, 3, give, range(3, 8))
 
 
 def test_nothing_is_shared_with_a_pinned_checkpoint(tmp_path):
