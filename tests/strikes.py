@@ -213,8 +213,44 @@ def a_big_file():
     return lambda: write("file"), after
 
 
+class Shelf:
+    """A store of which there is always something to read, piece by piece."""
+
+    def __init__(self, at_work):
+        self.at_work = at_work
+
+    def unread(self):
+        return ["file"]
+
+    def read_ahead(self, links, before_each):
+        while True:
+            before_each()
+            self.at_work(len(links))
+
+
+def a_reader_ahead():
+    """It gives way to the next save, and reads no more when the run has ended."""
+    from holdfast.run.ahead import Ahead
+
+    at_work = AtWork()
+    ahead = Ahead(Shelf(at_work), print)
+
+    def act():
+        ahead.begin(ahead.over)
+        ahead.begin(ahead.give_way())
+        ahead.close()
+
+    def after():
+        ahead.close()
+        threading.Event().wait(0.002)
+        assert [] == at_work.now
+
+    return act, after
+
+
 SUBJECTS = {
-    each.__name__: each for each in (side_by_side, a_pool, a_writer, a_snapshot, an_arena, a_reading, a_big_file)
+    each.__name__: each
+    for each in (side_by_side, a_pool, a_writer, a_snapshot, an_arena, a_reading, a_big_file, a_reader_ahead)
 }
 
 

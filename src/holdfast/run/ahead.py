@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 
+from ..beside import Beside, Latch
 from ..store.lineage import Link
 from ..store.shards import Abandoned
 from ..store.store import Store
@@ -20,31 +21,31 @@ class Ahead:
     def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
         self.found_damage = False  # since the last save began
         self._store, self._tell = store, tell
-        self._thread: threading.Thread | None = None
-        self.over = threading.Event()  # of the time between two saves
+        self._reader: Beside | None = None
+        self.over = Latch()  # the time between two saves
 
-    def give_way(self) -> threading.Event:
+    def give_way(self) -> Latch:
         """A save begins: reading ends with the piece at hand. What `begin` is to get when that save has ended."""
         self.over.set()
-        self.over, self.found_damage = threading.Event(), False
+        self.over, self.found_damage = Latch(), False
         return self.over
 
-    def begin(self, over: threading.Event) -> None:
+    def begin(self, over: Latch) -> None:
         """Read, unless the next save has begun already, or there is nothing to read. A failure is nobody's."""
         with suppress(Exception):  # a ghost's, or of a system that gives no more threads
             links = [] if over.is_set() else self._store.unread()
             if links:
-                thread = threading.Thread(target=self._read, args=(links, over), name=NAME, daemon=True)
-                thread.start()
-                self._thread = thread
+                reader = self._reader = Beside(partial(self._read, links, over), NAME)
+                reader.start()
 
     def close(self) -> None:
         """Read no more."""
         self.over.set()
-        if self._thread is not None:
-            self._thread.join(LEAVE_S)
+        reader = self._reader
+        if reader is not None and (reader.over or reader.ended.wait(LEAVE_S)):
+            reader.wait()  # for its thread
 
-    def _read(self, links: Collection[Link], over: threading.Event) -> None:
+    def _read(self, links: Collection[Link], over: Latch) -> None:
         def still_idle() -> None:
             if over.is_set():
                 raise Abandoned

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,6 +10,7 @@ from functools import partial
 import msgspec
 
 from .. import interval
+from ..beside import Latch
 from ..errors import NoSpace, Stopped
 from ..interval import Mark
 from ..rules import Every
@@ -201,7 +201,7 @@ def secure(session: Session, reason: str, metrics: Mapping[str, float]) -> None:
 
 
 def _commit_and_read_on(
-    session: Session, made: Staged | Later, flight: Flight, over: threading.Event, before_each: BeforeEach
+    session: Session, made: Staged | Later, flight: Flight, over: Latch, before_each: BeforeEach
 ) -> Checkpoint:
     """Commit, and let what the next save will link be read until that begins."""
     checkpoint = _commit(session, made, flight, before_each)
