@@ -2,10 +2,11 @@
 
 import re
 import threading
+import time
 
 import pytest
 
-from holdfast import Best, Every, Last, Run, Store
+from holdfast import Best, Every, Last, Run, Store, journal
 from holdfast.errors import RanksError, UsageError
 from holdfast.run import saving
 from holdfast.run.ranks import blamed
@@ -92,6 +93,24 @@ def test_a_rank_that_fails_before_a_save_is_named_in_the_journal(tmp_path, among
     assert "rank 1 has left with ValueError: my own bug, at step 6, epoch 0" in str(found[0])
     (failed,) = events(tmp_path, "failed")
     assert "rank 1: ValueError: my own bug" == failed["error"]
+
+
+def test_a_rank_that_fails_after_the_loop_fails_the_run(tmp_path, among):
+    """Inside of the block still: nobody writes that the run has ended, and the journal names the rank."""
+
+    def work(rank):
+        with Run(tmp_path, {"toy": Toy()}) as run:
+            for _ in run.steps(3):
+                pass
+            if rank == 1:
+                time.sleep(0.3)
+                raise ValueError("my own bug")
+
+    found = among(2, work)
+    assert "rank 1 has left with ValueError: my own bug" in str(found[0])
+    (log,) = journal.logs(tmp_path)
+    assert "rank 1: ValueError: my own bug" == log.last["error"]
+    assert "end" not in {event["event"] for event in log.events}
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,8 @@ class Run(AbstractContextManager["Run"]):
         reason = session.ranks.announce("the end", (session.stop.reason or session.ranks.wished() or "").encode())
         if reason:
             saving.stop_now(session, reason.decode())
-        with parting(session.ranks, patience_s=float("inf")):  # code before the block's end may take long elsewhere
+        session.ranks.report("the end of the block")  # another rank may fail in it still, or take long
+        with parting(session.ranks):
             session.attempt.close("end", step=position.step, phase=position.phase)
 
     def _leave(self, error: BaseException | None) -> None:
