@@ -24,6 +24,7 @@ from ..errors import ChildError, StoreError
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.store import Store
+from . import tail
 from .plan import RANK, Kill
 
 POLL_S = 0.002
@@ -233,7 +234,8 @@ def run(start: Start, aim: Aiming, goes_on: GoesOn = lambda _: None) -> Ended:
                 strikes |= {view.attempt: fired} if fired is not None else {}
             if time.monotonic() - began > start.timeout_s:
                 child.finish()
-                raise ChildError(f"no end after {start.timeout_s:.0f} s, at step {view.step}; killed\n{child.tail}")
+                lines = [f"no end after {start.timeout_s:.0f} s, at step {view.step}; killed", *tail.shown(child.tail)]
+                raise ChildError("\n".join(lines))
             time.sleep(POLL_SAVE_S if due else POLL_S)
         return Ended(child.finish(), fired, child.tail, time.monotonic() - began, strikes)
 
