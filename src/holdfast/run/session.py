@@ -119,33 +119,12 @@ class Session:
 
     def __init__(self, options: Options, tracked: Tracked, variables: Vars) -> None:
         self.options, self.tracked, self.vars = options, tracked, variables
-        self.ranks = ranks = here()
-        speak_for(ranks.rank)
-        with ranks.together("options"):
-            self.drilled = settings.drilled()
-            self.stop, self.progress = Stop(options.deadline), Progress()
-            from .within import Within  # what asks schedulers is not in every `import holdfast`
-
-            self.within = Within(options.path, self.stop, own_deadline=options.deadline is not None, rank=ranks.rank)
-            said = {} if ranks.alone else facts(options, tracked, variables, self.drilled)
-        require_alike(ranks, said)
+        self.ranks = here()
+        speak_for(self.ranks.rank)
         self.position = Position()
-        if not ranks.alone:
-            ranks.place = lambda: f"step {self.position.step}, epoch {self.position.epoch}"
-        most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill's kill is answered where it struck
-        self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
+        self._agree()
+        self._claim()
         self.around = ExitStack()  # what holds while the attempt lives
-        with present(ranks):
-            self.store = Store(
-                options.path,
-                keep=options.keep,
-                take_over=options.take_over,
-                whole=options.whole,
-                ranks=ranks,
-            )
-            if not options.take_over:
-                self.within.await_turn(self.store.root)
-            self.attempt = self.store.claim()
         self.left = False  # its block has ended
         self.over: Stopped | None = None  # it has stopped, and does nothing any more
 
@@ -154,6 +133,8 @@ class Session:
         self.walked: set[str] = set()  # loaders begun in this epoch, by this attempt
         self.outer: tuple[str, int] | None = None  # the outermost loop, begun and not ended, and its total
         self.steps_here = self.saves_here = 0  # safe points passed, and saves made, by this attempt
+        self.last_point_s = time.monotonic()
+        self.step_s = 0.0
 
         # what it remembers besides the tracked objects
         self.seed = options.seed
@@ -165,31 +146,61 @@ class Session:
         # where it came from
         self.resumed = Resumed()
         self.baseline: Digests | None = None  # the state as restored, until the first loop begins
+        self._document: dict[str, Any] | None = None
 
         # what it has measured
         self.logged: dict[str, float | str] = {}
         self.early: set[str] = set()  # of these, what was measured before the step began
         self.logged_inside: dict[str, float | str] = {}  # what was logged in a loop that `break` ended
-        self.save_s = self.step_s = 0.0
-        self.last_point_s = time.monotonic()
-        self.last_save = Mark(0, 0, time.monotonic(), at_end=False)
+        self.flushed_s = time.monotonic()
         self.missed: set[str] = set()  # metrics of `Best` that were not logged, and told so
+        self.shared_metrics: set[str] = set()  # of `Best`, inside of epochs: those that all ranks log, as far as known
+        self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
+        self.board: Board | None = None
+
+        # what it has saved, and what is to be saved next
         self.saved: format.Name | None = None  # or about to be: the one in flight
         self.flight: Flight | None = None
+        self.save_s = 0.0
+        self.last_save = Mark(0, 0, time.monotonic(), at_end=False)
+        self.saved_at = 0  # the safe point of the last save, as windows count them
+        self.asked = False  # run.save() inside a loop
+        self.wished = False  # rank 0 was told of the signal that reached this rank
+        self.cramped = False  # there was no memory for a snapshot, and it was told
         self.writer, self.arena = Writer(), Arena()
         self.ahead = Ahead(self.store, self._tell_damage)
         self.overlap = Overlap(self._tell_no_overlap, lambda: self.writer.in_flight)
-        self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
-        self.asked = False  # run.save() inside a loop
-        self.shared_metrics: set[str] = (
-            set()
-        )  # of `Best`, inside of epochs: those that all ranks log, as far as this knows
-        self.saved_at = 0  # the safe point of the last save, as windows count them
-        self.wished = False  # rank 0 was told of the signal that reached this rank
-        self.cramped = False  # there was no memory for a snapshot, and it was told
-        self.flushed_s = time.monotonic()
-        self._document: dict[str, Any] | None = None
-        self.board: Board | None = None
+
+    def _agree(self) -> None:
+        """Look at what decides how the attempt goes, and compare it with the other ranks."""
+        ranks, options = self.ranks, self.options
+        with ranks.together("options"):
+            self.drilled = settings.drilled()
+            self.stop, self.progress = Stop(options.deadline), Progress()
+            from .within import Within  # what asks schedulers is not in every `import holdfast`
+
+            self.within = Within(options.path, self.stop, own_deadline=options.deadline is not None, rank=ranks.rank)
+            said = {} if ranks.alone else facts(options, self.tracked, self.vars, self.drilled)
+        require_alike(ranks, said)
+        if not ranks.alone:
+            ranks.place = lambda: f"step {self.position.step}, epoch {self.position.epoch}"
+        most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill's kill is answered where it struck
+        self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
+
+    def _claim(self) -> None:
+        """Own the run, when it is this attempt's turn."""
+        options = self.options
+        with present(self.ranks):
+            self.store = Store(
+                options.path,
+                keep=options.keep,
+                take_over=options.take_over,
+                whole=options.whole,
+                ranks=self.ranks,
+            )
+            if not options.take_over:
+                self.within.await_turn(self.store.root)
+            self.attempt = self.store.claim()
 
     def begin_listening(self) -> None:
         """Take the signals, and keep them from the workers of loaders."""
