@@ -213,6 +213,24 @@ def test_a_damaged_file_is_not_passed_on(tmp_path):
     assert same(again.load(4)["model"], states[3])
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_file_that_the_disk_does_not_give_is_not_passed_on(tmp_path, monkeypatch, code):
+    """What it held is in memory: the save writes it, and does not fail for what it need not read."""
+    store = Store(tmp_path)
+    states = saved(store, 3)
+    broken, read = (store[3].path / "model-steady.safetensors").stat().st_ino, os.preadv
+
+    def preadv(descriptor, *rest):
+        if os.fstat(descriptor).st_ino == broken:
+            raise OSError(code, os.strerror(code), "model-steady.safetensors")
+        return read(descriptor, *rest)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    store.save({"model": states[3]}, step=4)
+    assert [] == shared(store[4].path)
+    assert same(store.load(4)["model"], states[3])
+
+
 def rest():
     """Return when nobody reads beside a loop."""
     for thread in threading.enumerate():

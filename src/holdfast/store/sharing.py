@@ -178,16 +178,25 @@ class Sharing:
             if self._linked_as_found(link, target):
                 self._taken.ahead.add(link.name)
                 return
-            wrong = self.problems(self._mine(lineage.path), {link.name}, before_each)
+            wrong = self._unfit(link, before_each)
             if not wrong and self._linked(link, target):
                 self._taken.now.add(link.name)
             elif not wrong:
                 shards.copy(link.source, target, link)
-        except (NotFound, FileNotFoundError) as error:
-            attempt.require()
-            raise Stale(f"{link.source} is gone: its leaves, unchanged since, are written anew") from error
+        except (NotFound, FileNotFoundError):
+            wrong = "is gone"
         if wrong:
-            raise Stale(f"{link.source} is damaged: its leaves, unchanged since, are written anew")
+            attempt.require()
+            raise Stale(f"{link.source} {wrong}: its leaves, unchanged since, are written anew")
+
+    def _unfit(self, link: Link, before_each: Callable[[], None]) -> str:
+        """Why nobody is to share that file; empty: it is whole on the medium. A broken disk is no reason to lose what memory holds."""
+        try:
+            return "is damaged" if self.problems(self._mine(link.source.parent), {link.name}, before_each) else ""
+        except (NotFound, FileNotFoundError):
+            raise
+        except (OSError, StoreError) as error:
+            return f"cannot be read ({error})"
 
     def _linked_as_found(self, link: Link, target: Path) -> bool:
         """Link it if it is the very file that was read back."""
