@@ -6,7 +6,8 @@ import signal
 
 from hypothesis import settings
 
-from real_slurm import begun, pytest_sessionfinish, pytest_xdist_make_scheduler, slurm  # noqa: F401
+from real_slurm import begun, pytest_sessionfinish, slurm  # noqa: F401
+from scheduling import pytest_configure, pytest_xdist_make_scheduler  # noqa: F401
 
 # Before torch is there: several test processes share the cores, and operators' threads would only spin for each other.
 # What their number changes is asked by tests/test_exactness.py, which sets it.

@@ -116,25 +116,6 @@ def slurm(tmp_path_factory):
     return cluster
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Of several workers, one gets all files with stories, and first; the others share the rest. What a file's tests of
-    several ranks have launched together is for one worker, too.
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    files = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")}
-    telling = {name for name, text in files.items() if "\n@beside\n" in text}
-    launching = {name for name, text in files.items() if 'scope="module"' in text and "mark.ranks" in text}
-
-    class Scheduling(LoadScopeScheduling):
-        def _split_scope(self, nodeid):
-            name = Path(nodeid.split("::")[0]).name
-            return "slurm" if name in telling else name if name in launching else nodeid
-
-    return Scheduling(config, log)
-
-
 def pytest_sessionfinish(session):
     """In the process that began: end the cluster, whichever worker started it."""
     factory = getattr(session.config, "_tmp_path_factory", None)
