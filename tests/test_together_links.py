@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults import Memory, door, failing, scratched
-from holdfast import Every, Last, Run
 from holdfast.cli import commands
 from holdfast.errors import NoSpace, StoreError, Superseded
-from holdfast.rules import Whole
+from holdfast.rules import Every, Last, Whole
+from holdfast.run.run import Run
 from holdfast.state.snapshot import Arena
 from holdfast.store import claiming, division, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
