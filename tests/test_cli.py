@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -601,10 +602,11 @@ def test_help_lists_the_commands_by_name():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_help_and_json(name):
-    """Wherever it is listed it can be called, says what it does as the list says, and speaks JSON."""
+    """Wherever it is listed it can be called, says what it does as the list says, and speaks JSON. An example has its line."""
     result = invoke(name, "--help")
     assert 0 == result.exit_code
     assert "--json" in result.stdout
+    assert not re.search(rf"[^:\s] +holdfast {name}\b", result.stdout)
 
 
 def test_completion_knows_the_commands(run):

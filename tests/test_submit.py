@@ -149,6 +149,11 @@ def test_wrong_use_is_one_line_and_exit_2(place, words, why):
     assert [] == list(place.iterdir())
 
 
+def test_help_says_where_the_command_stands():
+    """Behind the options and --."""
+    assert " submit [SBATCH OPTIONS] [OPTIONS] -- COMMAND...\n" in submit("--help").stdout
+
+
 def test_the_lead_is_what_a_save_of_this_run_needs(place):
     """Half as much again as it took, a second to leave, and the 30 s by which a notice may be late."""
     assert "--signal=B:USR1@120" in directives(script("-t", "1:00:00", "--", "python", "a.py"))

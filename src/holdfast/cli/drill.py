@@ -64,6 +64,7 @@ def command(
     it note the digests of its state at each step.
 
         holdfast drill --kills 20 -- python train.py --lr 0.1
+
         holdfast drill --signals KILL,TERM,RANK -- torchrun --standalone --nproc-per-node 4 train.py
 
     KILL strikes every process that COMMAND has started, RANK one of its ranks only, the others COMMAND itself.

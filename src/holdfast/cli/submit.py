@@ -55,7 +55,9 @@ class Passing(click.Command):
         return super().parse_args(ctx, words.ours)
 
 
-@click.command(cls=Passing, short_help="Submit a command to Slurm.", options_metavar="[SBATCH OPTIONS] [OPTIONS]")
+@click.command(
+    cls=Passing, short_help="Submit a command to Slurm.", options_metavar="[SBATCH OPTIONS] [OPTIONS] -- COMMAND..."
+)
 @click.option("--run", "directory", metavar="DIR", help="Where script, output and journal go. Default: .holdfast/NAME")
 @click.option(
     "--chain", type=click.IntRange(2), metavar="N", help="N jobs one after the other, for sites without requeue."
