@@ -1,12 +1,16 @@
 """Ranks that are real processes in a gloo process group of torch's."""
 
+import gc
 import os
+import signal
 import socket
 import traceback
 from multiprocessing import Pipe, get_context
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
+
+HANGS_S = 240  # a rank that takes so long never ends: it is made to say where it stands
 
 
 class Outcome(NamedTuple):
@@ -27,16 +31,26 @@ def everywhere(world, work, *, timeout_s=30.0, method="fork", hosted=False):
     context = get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(["rank_training", "torch._dynamo"])
-    store = None if hosted else dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    port = _free_port() if store is None else store.port
+    listening = None if hosted else socket.create_server(("127.0.0.1", 0), backlog=world)
+    port = _free_port() if listening is None else listening.getsockname()[1]
+    inherited = listening if method == "fork" else None
     running = []
     for rank in range(world):
         hear, say = Pipe(duplex=False)
-        process = context.Process(target=_rank, args=(rank, world, port, hosted, timeout_s, work, say))
+        process = context.Process(target=_rank, args=(rank, world, port, inherited, hosted, timeout_s, work, say))
         process.start()
         say.close()
         running.append((process, hear))
-    return [_outcome(process, hear) for process, hear in running]
+    store = _store(listening) if listening is not None else None  # as long as they live
+    outcomes = [_outcome(process, hear) for process, hear in running]
+    del store
+    return outcomes
+
+
+def _store(listening):
+    """Begun when all are forked: its thread asks for names of hosts, and a rank forked meanwhile has glibc's lock for that taken."""
+    port, descriptor = listening.getsockname()[1], listening.detach()
+    return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
 
 
 def _free_port():
@@ -45,7 +59,10 @@ def _free_port():
         return free.getsockname()[1]
 
 
-def _rank(rank, world, port, hosted, timeout_s, work, say):
+def _rank(rank, world, port, inherited, hosted, timeout_s, work, say):
+    gc.freeze()  # garbage of the process that forked us: the end of a store would wait for a thread that is not here
+    if inherited is not None:
+        inherited.close()  # else who asks a store that is gone would wait for its answer
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "HOLDFAST_RANKS_TIMEOUT_S": str(timeout_s)}
     store = dist.TCPStore("127.0.0.1", port, is_master=hosted and rank == 0, wait_for_workers=False)
@@ -60,6 +77,8 @@ def _rank(rank, world, port, hosted, timeout_s, work, say):
 
 
 def _outcome(process, hear):
+    if not hear.poll(HANGS_S):
+        os.kill(process.pid, signal.SIGABRT)  # which faulthandler hears, where pytest has turned it on
     try:
         value, error = hear.recv()
     except EOFError:

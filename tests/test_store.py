@@ -720,11 +720,13 @@ def test_readers_never_see_less_than_a_whole_newest_checkpoint(root):
     readers = [threading.Thread(target=read) for _ in range(3)]
     for reader in readers:
         reader.start()
-    for step in range(2, 400):
-        put(store, step)
-    stop.set()
-    for reader in readers:
-        reader.join()
+    try:
+        for step in range(2, 400):
+            put(store, step)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
     assert errors == []
     assert next(looks) > 50
 

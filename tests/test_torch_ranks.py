@@ -5,6 +5,7 @@ import os
 import pytest
 from torch import distributed
 
+import rank_processes
 from holdfast import Run
 from holdfast.errors import RanksError, UsageError
 from holdfast.ranks import ALONE
@@ -125,3 +126,13 @@ def test_other_ranks_only_warn(capsys):
     finally:
         terminal.speak_for(0)
     assert "holdfast: rank 3: warning: careful\n" == capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_ranks_that_the_tests_fork_come_to_their_store(monkeypatch):
+    """All, however often: none is forked while a thread has a lock that nobody would give back in the fork."""
+    monkeypatch.setattr(rank_processes.dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(rank_processes, "HANGS_S", 20)
+    for _ in range(9):
+        assert [(rank, "", 0) for rank in range(6)] == rank_processes.everywhere(6, int)
