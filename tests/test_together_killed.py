@@ -91,7 +91,8 @@ def begun(seed, base):
     victim, instant = rng.randrange(WORLD), rng.randrange(1, 60)
     (base / "words").mkdir()
     fork = get_context("fork")
-    started = [fork.Process(target=rank_of, args=(base, seed, rank, victim, instant)) for rank in range(WORLD)]
+    given = ((base, seed, rank, victim, instant) for rank in range(WORLD))
+    started = [fork.Process(target=rank_of, args=each, daemon=True) for each in given]  # who hangs ends with us
     for process in started:
         process.start()
     return started, victim
