@@ -290,7 +290,7 @@ def test_a_rank_that_does_not_come_is_named_in_time(tmp_path, call):
 
         def come():
             if next(steps) == call and rank == 1:
-                time.sleep(2.5)
+                time.sleep(1.2)
                 raise InterruptedError
 
         come()
@@ -301,7 +301,7 @@ def test_a_rank_that_does_not_come_is_named_in_time(tmp_path, call):
         saver.symlink_latest(path)
 
     began = time.monotonic()
-    first, second = everywhere(2, work, timeout_s=1.0)
+    first, second = everywhere(2, work, timeout_s=0.5)
     assert first.error.startswith("RanksError: rank 1 did not come to")
     assert {"AtomicDirectory": "its Run"}.get(call, call) in first.error  # the first one is where they meet
     assert second.error.startswith("InterruptedError")
@@ -348,7 +348,7 @@ def test_sigkill_of_either_rank_at_seeded_instants_leaves_the_latest_whole(tmp_p
     generator, before = random.Random(7), 0
     for _ in range(12):
         fatal = (generator.randrange(2), generator.randrange(1, 30))
-        outcomes = everywhere(2, partial(train, tmp_path, fatal), timeout_s=1.5)
+        outcomes = everywhere(2, partial(train, tmp_path, fatal), timeout_s=0.7)
         killed, other = outcomes[fatal[0]], outcomes[1 - fatal[0]]
         if killed.exit_code == -signal.SIGKILL:
             assert other.error.startswith("RanksError") or other.value is not None

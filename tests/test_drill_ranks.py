@@ -2,7 +2,6 @@
 
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -157,23 +156,3 @@ def test_a_launcher_is_drilled_whether_it_restarts_by_itself_or_not(tmp_path, re
     assert (report.IDENTICAL, 3) == (found.verdict, found.kills_proven)
     assert {"RANK", "TERM", "KILL", None} == {each.signal for each in found.attempts}
     assert (restarts == "1") == any(each.exit is None for each in found.attempts)
-
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-@pytest.mark.slow
-@pytest.mark.drill
-@pytest.mark.ranks
-@pytest.mark.parametrize("example", ["ddp", "fsdp"])
-def test_the_examples_of_many_ranks_are_drilled(example):
-    """All of them killed, told to stop, one of them killed; a shard damaged: identical, on every rank.
-
-    Four ranks: see tests/test_ddp_examples.py.
-    """
-    launcher = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node=2"]
-    options = Options(kills=3, signals=("KILL", "TERM", "RANK"), seed=3)
-    found = drill.drill([*launcher, str(EXAMPLES / example / "train.py")], options, quiet)
-    assert (report.IDENTICAL, 3) == (found.verdict, found.kills_proven)
-    assert {"KILL", "TERM", "RANK", None} == {each.signal for each in found.attempts}
-    assert any(each.damage and "rank-" in each.damage for each in found.attempts)
