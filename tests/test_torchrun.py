@@ -201,7 +201,7 @@ with Run("run", {"model": model, "optimizer": optimizer}, every=Every(steps=5), 
                 optimizer.step()
                 print(json.dumps([run.step, numbers.tolist()]), file=seen, flush=True)
                 print(f"rank {rank} of {world} pid {os.getpid()} step {run.step}\\n", end="", flush=True)
-                time.sleep(0.1)
+                time.sleep(float(os.environ.get("STEP_S", 0.1)))
 distributed.destroy_process_group()
 """
 
@@ -229,6 +229,11 @@ def pid_of(place, rank, world):
 
 def until_steps(place, count, world):
     until(lambda: said(place).count(f"rank 0 of {world} ") >= count)
+
+
+def resumed(place):
+    """At which step, the last time."""
+    return int(re.findall(r"resumes at step (\d+)", said(place))[-1])
 
 
 def samples(place):
@@ -269,7 +274,7 @@ def test_a_lost_rank_is_replaced_by_torchrun_and_every_sample_is_seen_once(tmp_p
     os.kill(pid_of(tmp_path, 1, 2), signal.SIGKILL)
     assert 0 == launched.wait(LONG_S)
     assert "end" == told(tmp_path / "run")[-1]
-    assert "resumes at step 10" in said(tmp_path)
+    assert resumed(tmp_path) >= 10
     assert [*range(240)] == sorted(number for numbers in samples(tmp_path).values() for number in numbers)
 
 
@@ -286,9 +291,9 @@ def test_an_elastic_launch_goes_on_with_fewer_ranks_after_it_lost_a_machine(tmp_
         "--rdzv-id=elastic",
     )
     elastic += (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=10", "--local-addr=127.0.0.1")
-    agents = [several(tmp_path, *elastic, BATCH="12")]
+    agents = [several(tmp_path, *elastic, BATCH="12", STEP_S="0.3")]
     until(lambda: listens(port))
-    agents += [several(tmp_path, *elastic, BATCH="12") for _ in range(3)]
+    agents += [several(tmp_path, *elastic, BATCH="12", STEP_S="0.3") for _ in range(3)]
     until_steps(tmp_path, 12, 4)
     goes = agents.pop()
     (lost,) = (pid for rank in range(4) if owner.parent(pid := pid_of(tmp_path, rank, 4)) == goes.pid)
@@ -297,7 +302,7 @@ def test_an_elastic_launch_goes_on_with_fewer_ranks_after_it_lost_a_machine(tmp_
     goes.wait()
     assert [0] * 3 == [agent.wait(LONG_S) for agent in agents]
     assert "rank 2 of 3" in said(tmp_path)
-    assert "resumes at step 10" in said(tmp_path)
+    assert resumed(tmp_path) >= 10
     assert "end" == told(tmp_path / "run")[-1]
     assert [*range(240)] == sorted(number for numbers in samples(tmp_path).values() for number in numbers)
 
