@@ -5,10 +5,15 @@ the dead worker had finished, as units without a test; and it leaves a worker wi
 knows the next: both then stand still for ever.
 """
 
+import ctypes
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
+
+PR_SET_PDEATHSIG = 1
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,13 +53,22 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_configure(config):
-    """A forked child that outlives its worker does not hold the pipe by whose end the worker's death is seen."""
+    """A forked child does not outlive its worker, nor hold the pipe by whose end the worker's death is seen."""
     worker = next(
         (each for each in config.pluginmanager.get_plugins() if type(each).__name__ == "WorkerInteractor"), None
     )
-    if worker is not None:
-        pipe = worker.channel.gateway._io
-        os.register_at_fork(after_in_child=lambda: _let_go(pipe.infile.fileno(), pipe.outfile.fileno()))
+    if worker is None:
+        return
+    pipe, here, libc = worker.channel.gateway._io, os.getpid(), ctypes.CDLL(None)
+
+    def forked():
+        _let_go(pipe.infile.fileno(), pipe.outfile.fileno())
+        if (
+            os.getppid() == here and threading.current_thread().name == "MainThread"
+        ):  # it is the thread that has to live
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    os.register_at_fork(after_in_child=forked)
 
 
 def _let_go(*descriptors):

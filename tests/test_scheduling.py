@@ -18,6 +18,7 @@ def test_(number):
     if number == {dies}:
         if os.fork() == 0:
             time.sleep(600)
+        time.sleep(0.5)  # the child has begun
         os._exit(1)
 """
 
@@ -29,22 +30,16 @@ def test_a_test_that_ends_its_worker_is_the_only_one_that_fails(tmp_path, dies):
     (tmp_path / "conftest.py").write_text("from scheduling import pytest_configure, pytest_xdist_make_scheduler")
     (tmp_path / "test_it.py").write_text(TESTS.format(dies=dies))
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    with open(tmp_path / "said", "w+") as said:
-        pytester = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-n", "2", "-q", "-p", "no:cacheprovider"],
-            cwd=tmp_path,
-            env={**clean, "PYTHONPATH": str(Path(__file__).parent)},
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-        )
-        try:
-            pytester.wait(120)
-        finally:
-            os.killpg(pytester.pid, 9)
-        said.seek(0)
-        text = said.read()
-    assert "1 failed, 11 passed" in text
-    assert f"crashed while running 'test_it.py::test_[{dies}]'" in text
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "2", "-q", "-p", "no:cacheprovider"],
+        check=False,
+        cwd=tmp_path,
+        env={**clean, "PYTHONPATH": str(Path(__file__).parent)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,  # whose end would not come either if the child lived on
+        text=True,
+        timeout=120,
+    )
+    assert "1 failed, 11 passed" in done.stdout
+    assert f"crashed while running 'test_it.py::test_[{dies}]'" in done.stdout
     assert list(range(12)) == sorted(int(line) for line in (tmp_path / "begun").read_text().split())
