@@ -371,6 +371,28 @@ def test_an_error_of_the_disk_is_itself(tmp_path, monkeypatch):
         filled(write(tmp_path / "a", SIZES["mixed"])[0])
 
 
+@pytest.mark.usefixtures("_in_small_pieces")
+def test_a_reading_that_is_ended_leaves_no_file_open(tmp_path):
+    """Nor holds its memory, in a program in which nobody looks for cycles: they are ended again and again."""
+    places, _ = write(tmp_path / "a", [300_000])
+    pieces = iter(range(5))
+
+    def before_each():
+        if next(pieces, None) is None:
+            raise InterruptedError
+
+    def opened():
+        return [link for link in os.scandir("/proc/self/fd") if os.path.realpath(link.path) == str(tmp_path / "a")]
+
+    gc.disable()
+    try:
+        with pytest.raises(InterruptedError):
+            list(reading.damaged(places, cold=True, before_each=before_each))
+        assert [] == opened()
+    finally:
+        gc.enable()
+
+
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 PEAK = """

@@ -200,8 +200,14 @@ class _Reading:
             crew.dismiss()  # they write into memory that is the caller's
             for file in self._files.values():
                 file.close()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del (
+                    error
+                )  # else files and memory would be ours until Python looks for cycles: in some programs it never does
 
     def _work(self) -> None:
         memory = _Memory(self._room)
