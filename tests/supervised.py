@@ -103,9 +103,9 @@ def supervised(place, command, *options, **more):
         return it
 
 
-def until(condition, what="it"):
+def until(condition, what="it", patience_s=PATIENCE_S):
     """Wait for what `condition` finds, and give it back."""
-    ends = time.monotonic() + PATIENCE_S
+    ends = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < ends, f"{what} never came"
         time.sleep(0.01)

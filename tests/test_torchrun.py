@@ -228,7 +228,7 @@ def pid_of(place, rank, world):
 
 
 def until_steps(place, count, world):
-    until(lambda: said(place).count(f"rank 0 of {world} ") >= count)
+    until(lambda: said(place).count(f"rank 0 of {world} ") >= count, "the steps", LONG_S)
 
 
 def resumed(place):
@@ -292,7 +292,7 @@ def test_an_elastic_launch_goes_on_with_fewer_ranks_after_it_lost_a_machine(tmp_
     )
     elastic += (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=10", "--local-addr=127.0.0.1")
     agents = [several(tmp_path, *elastic, BATCH="12", STEP_S="0.3")]
-    until(lambda: listens(port))
+    until(lambda: listens(port), "the rendezvous", LONG_S)
     agents += [several(tmp_path, *elastic, BATCH="12", STEP_S="0.3") for _ in range(3)]
     until_steps(tmp_path, 12, 4)
     goes = agents.pop()
