@@ -14,6 +14,7 @@ def test_the_laws_hold_on_what_is_not_mutated():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # each mutant has a minute of its own
 def test_every_mutant_is_caught(record_property):
     """Except those that change nothing that anybody could ever notice; each is listed with the reason."""
     with scratched("mutants") as place:
