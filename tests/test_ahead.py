@@ -90,10 +90,10 @@ def expected(step):
 
 
 def test_what_the_next_save_links_is_read_back_between_the_two(tmp_path, reads):
-    """Beside the loop, each file after the commit of the checkpoint that it is taken from; the saves themselves read nothing."""
+    """Beside the loop, each file after the commit of the checkpoint that it is taken from; of the saves only the last reads."""
     train(tmp_path, 7)
     assert [2, 3, 4, 5, 6] == reads.steps(ahead.NAME)
-    assert [] == reads.steps("holdfast", "MainThread")
+    assert [6] == reads.steps("holdfast", "MainThread")
     store = Store(tmp_path)
     assert all(STEADY in shared(store[step].path) for step in range(3, 8))
     assert all(same(store.load(step)["toy"], expected(step)) for step in range(1, 8))
@@ -211,7 +211,7 @@ def test_what_was_linked_before_a_restart_is_read_back_after_it(tmp_path, reads)
     """So that the first save of an attempt need not, which may be its last. In the background only."""
     train(tmp_path, 4)
     reads.seen.clear()
-    for steps, background, early, late in ((7, True, [4, 6], []), (9, False, [], [7])):
+    for steps, background, early, late in ((7, True, [4, 6], [6]), (9, False, [], [7])):
         with frozen_run(tmp_path, every=None, background=background) as (run, frozen):
             for step in run.steps(steps):
                 frozen.small += 1
@@ -290,14 +290,32 @@ def test_without_periodic_saves_damage_forces_none(tmp_path, reads):
     assert [] == list(Store(tmp_path)[6].problems(cold=True))
 
 
-def test_nothing_goes_that_damage_has_made_the_last_of_its_kind(tmp_path):
-    """A file rots after it was read and before it is linked: what does not share it stays, and the next save writes anew."""
+def test_the_last_save_of_a_run_reads_what_it_links(tmp_path):
+    """What rots after it was read ahead would be in what the run was for, and nobody would come to find it."""
+
+    def between(run):
+        run.wait()
+        rest()
+        if run.step == 4:
+            rot(run._now().store[4].path / STEADY)
+
+    train(tmp_path, 5, between)
+    assert same(Store(tmp_path).load(5)["toy"], expected(5))
+
+
+def test_nothing_goes_that_damage_has_made_the_last_of_its_kind(tmp_path, capsys):
+    """A file rots after it was read and before it is linked: that is told, what does not share it stays, and the next save
+    writes anew.
+    """
     store = Store(tmp_path, keep=Last(2))
     states = saved(store, 2)
     assert store.read_ahead(store.unread()) is None
     rot(store[2].path / "model-steady.safetensors")
     store.save({"model": states[2]}, step=3)
     assert ["model-steady.safetensors"] == shared(store[3].path)
+    assert (
+        "changed since commit; no older checkpoint was removed; the next save writes it anew" in capsys.readouterr().err
+    )
     assert [1, 2, 3] == [checkpoint.step for checkpoint in store.checkpoints()]
     assert same(store.load()["model"], states[1])
     store.save({"model": states[2]}, step=4)

@@ -136,6 +136,8 @@ def save(
     if hurried and session.flight is not None and session.flight.reason == "due":
         session.writer.abandon()  # what is newer will be durable sooner
     land(session)
+    if reason == "the end":
+        session.store.read_anew()  # nobody comes after it who would find what has rotted since
     session.asked = False
     background = session.options.background and reason in BACKGROUND and not at_once
     try:

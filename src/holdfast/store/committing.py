@@ -19,6 +19,7 @@ from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from ..provenance import document
 from ..ranks import Ranks
 from ..rules import Best, Rule, parts
+from ..terminal import warn
 from . import attempt as attempts
 from . import claiming, format, pruning
 from .attempt import Attempt
@@ -174,8 +175,17 @@ class Committing:
     def apply_rule(self, name: Name, leave: Callable[[], int] = lambda: 0) -> None:
         """Remove what the rule does not keep, now that `name` is committed."""
         if self.keep is not None:
-            with suppress(Abandoned, pruning.DamagedSince):  # the next save meets that damage, and writes anew
+            with suppress(Abandoned), self.telling():
                 self.prune(self.keep, spared=(str(name),), leave=leave)
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """What is damaged since it was read is told, and no failure of the save: the next one meets it, and writes anew."""
+        try:
+            yield
+        except pruning.DamagedSince as error:
+            if self.ranks.rank == 0:
+                warn(f"{error}; the next save writes it anew")
 
     def prune(self, rule: Rule, spared: Collection[str], leave: Callable[[], int] = lambda: 0) -> list[Checkpoint]:
         """What was removed. Abandoned: it is no more than `leave` says, perhaps only now, and nothing was removed."""

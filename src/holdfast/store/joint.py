@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -57,7 +56,7 @@ class Joint:
                 raise
             owner.parent = str(name)
             checkpoint = owner.shelf.checkpoint(name)
-            with suppress(pruning.DamagedSince):  # the next save meets that damage, and writes anew
+            with owner.telling():
                 self._apply_rule(save, checkpoint, hooks.leave)
         return checkpoint
 

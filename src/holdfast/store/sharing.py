@@ -248,6 +248,10 @@ class Sharing:
         self.lineage = before.after(*facts) if before else Lineage(*facts)
         self._found = _ReadBack(path.name, {})
 
+    def read_anew(self) -> None:
+        """Let the next save read whatever it links, as it is linked."""
+        self._found = _ReadBack("", {})
+
     def sample(self, samples: dict[str, bytes], before: Lineage | None) -> None:
         """Note a few bytes of what was written. `before`: the lineage when it was not yet."""
         if self.lineage is not None:

@@ -248,6 +248,10 @@ class Store:
         """
         return self._sharing.read_ahead(links, before_each)
 
+    def read_anew(self) -> None:
+        """Let the next save read what it shares as it shares it, whatever was read ahead."""
+        self._sharing.read_anew()
+
     def commit(
         self,
         staged: Staged,
