@@ -3,6 +3,7 @@
 The disk is held: an act keeps the writer's thread before one of its changes, until somebody waits for the save.
 """
 
+import gc
 import itertools
 import os
 import random
@@ -10,7 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager, nullcontext
+import weakref
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 
 import numpy as np
@@ -21,6 +23,7 @@ from holdfast import Best, Every, Last, Run, Stopped, Store
 from holdfast.beside import Latch
 from holdfast.errors import NoSpace, StoreError, Superseded, UsageError
 from holdfast.run import saving
+from holdfast.run.writer import Writer
 from holdfast.state import snapshot
 from toy import Cut, Toy, events, new_run, script, start
 
@@ -627,3 +630,22 @@ def test_nothing_is_lost_when_killed_at_any_moment(tmp_path):
     assert expected.stdout.splitlines()[-1] == ended.stdout.splitlines()[-1]
     lines = [line["step"] for line in Run(cut / "run", {}).metrics()]
     assert list(range(1, 401)) == lines
+
+
+def test_a_save_that_failed_leaves_nothing_of_its_state():
+    """Also in a program in which nobody looks for cycles: a disk may be full for long, and the loop goes on."""
+    writer, states = Writer(), []
+
+    def work(_):
+        state = np.arange(1000.0)
+        states.append(weakref.ref(state))
+        raise NoSpace("full")
+
+    gc.disable()
+    try:
+        writer.submit(work)
+        with suppress(NoSpace):
+            writer.wait()
+        assert [None] == [state() for state in states]
+    finally:
+        gc.enable()

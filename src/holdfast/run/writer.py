@@ -63,7 +63,10 @@ class Writer:
         self._beside = None
         error, self._error = self._error, None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # else what it failed with, a state perhaps, would stay until Python looks for cycles
         return self._outcome
 
     def rest(self) -> None:
