@@ -140,6 +140,16 @@ def test_work_that_was_withdrawn_is_never_begun():
     assert [] == done
 
 
+def test_a_thread_that_came_too_late_to_begin_is_gone_too():
+    """Who counts threads afterwards, or forks, does not find it."""
+    before, one = threading.active_count(), Beside(list, "late")
+    one._seen.wait = lambda _: time.sleep(0.05)
+    one.start()
+    one.dismiss()
+    assert one.withdrawn
+    assert before == threading.active_count()
+
+
 def test_who_is_dismissed_has_ended():
     """And the one whose thread was never started never begins."""
     crew, go, done = Crew(), Latch(), []

@@ -126,7 +126,7 @@ class Beside:
         """Return when it is over, and the thread gone."""
         while not self.over:
             self.ended.wait(GONE_S)
-        if self.ended.is_set():
+        if self._started or self.ended.is_set():
             self._thread.join(GONE_S)  # who forks, or counts threads, is not to find it
 
     def dismiss(self) -> None:
