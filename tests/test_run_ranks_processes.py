@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Store
 from rank_processes import everywhere
-from ranks import odd, train
+from rank_scripts import odd, train
 from torchrun import begin, by_hand, ended, notes, torchrun
 from toy import events
 
@@ -22,7 +22,7 @@ STEPS = 30
 
 
 class Training:
-    """tests/ranks/train.py in one directory, attempt after attempt."""
+    """tests/rank_scripts/train.py in one directory, attempt after attempt."""
 
     def __init__(self, place):
         self.place, self.run, self.attempts = place, place / "run", 0
@@ -92,7 +92,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_and_the_resume_is_exact(trai
 
 def test_a_signal_to_the_launcher_stops_all(training, undisturbed):
     """torchrun hands it on to every rank; what was asked for twice is done once."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "tests/ranks/train.py"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "tests/rank_scripts/train.py"]
     process = begin([*launcher, json.dumps(training.asked(step_s=0.1))])
     while not (training.place / "notes" / "1-1.jsonl").exists() or not training.noted("step", 1):
         assert process.poll() is None

@@ -1,6 +1,7 @@
 """Ranks over torch's rendezvous stores, and which processes are ranks of one run at all."""
 
 import os
+import time
 
 import pytest
 from torch import distributed
@@ -27,13 +28,22 @@ def store(request, tmp_path):
 
 
 def test_what_is_put_is_there_for_all_until_it_is_dropped(store):
-    """Any bytes, over each connection; what is not there is not waited for."""
+    """Any bytes, over each connection; what is not there is not waited for. A server hears its connections in any order."""
     mine, other = Channel(store, "run"), Channel(store, "run").twin()
     for value in (b"", b"\0\xff", os.urandom(100_000)):
         mine.put("key", value)
-        assert value == other.get("key")
+        assert value == mine.get("key")
+        assert soon(lambda: other.get("key"), value)
     other.drop("key")
-    assert mine.get("key") is None
+    assert other.get("key") is None
+    assert soon(lambda: mine.get("key"), None)
+
+
+def soon(ask, expected):
+    end = time.monotonic() + 30
+    while (found := ask()) != expected and time.monotonic() < end:
+        time.sleep(0.01)
+    return found == expected
 
 
 def test_runs_have_keys_of_their_own(store):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast.children import processes
 
-SCRIPTS = Path(__file__).parent / "ranks"
+SCRIPTS = Path(__file__).parent / "rank_scripts"
 TIMEOUT_S = 240
 
 
