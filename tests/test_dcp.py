@@ -205,6 +205,9 @@ def test_planners_that_want_pickles_are_refused(tmp_path):
         writer = Writer(tmp_path, step=2)
         writer.set_up_storage_writer(True)
         writer.prepare_global_plan([dcp.planner.SavePlan([], usable=False)])
+    with pytest.raises(CheckpointException, match="enable_plan_caching"):  # at the first save already
+        caching = DefaultSavePlanner(enable_plan_caching=True)
+        dcp.save(state(), storage_writer=Writer(tmp_path, step=3), planner=caching, no_dist=True)
 
 
 def test_a_planner_of_ones_own_may_change_tensors(tmp_path):

@@ -162,6 +162,8 @@ class Start:
         if chosen not in self._handed:
             child.send(chosen)
             self.note("handed", signal=signal.Signals(chosen).name)
+            if chosen == signal.SIGINT:
+                say("Ctrl-C: it may save and end; a second one kills it")
         self._handed |= {chosen, wanted}
 
     def _heeded(self, child: Child, number: int) -> int:

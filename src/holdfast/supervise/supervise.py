@@ -281,7 +281,9 @@ class _Supervisor:
         held = next(filter(_is_held, self._places), None)
         if reason == judge.HELD:
             return f"stopped, and on hold: `holdfast release {held}`, then run me again"
-        return f"stopped by {reason}; run me again"
+        last = self.attempts[-1]
+        lost = "" if last.verdict == "stopped" else f" and not saved ({judge.describe(last.code)})"
+        return f"stopped by {reason}{lost}; run me again"
 
     # -- what the parts above ask ----------------------------------------------------------------------------------
 

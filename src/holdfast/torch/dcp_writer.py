@@ -29,6 +29,8 @@ from ..store.gathered import Gathered, Writing, await_directory
 from ..store.portion import Seal
 from ..store.store import Facts, Store
 
+CACHING = "Writer: a planner with enable_plan_caching=True sends old places; leave it out"
+
 _Path = tuple[str | int, ...]
 
 
@@ -101,13 +103,15 @@ class Writer(StorageWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         if any(not plan.usable for plan in plans):
-            raise UsageError("Writer: a planner with enable_plan_caching=True sends old places; leave it out")
+            raise UsageError(CACHING)
         self._partial = self._begun().begin()
         return [
             dataclasses.replace(plan, storage_data=_Place(str(self._partial), rank)) for rank, plan in enumerate(plans)
         ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        if getattr(planner, "_enable_plan_caching", False):  # else told of at the second save only
+            raise UsageError(CACHING)
         place: _Place = plan.storage_data
         await_directory(Path(place.partial))
         part, blocks, objects = Writing(Path(place.partial), place.rank), dict[str, Block](), tree.Flat({}, {})
