@@ -269,6 +269,7 @@ def test_a_second_ctrl_c_kills(tmp_path):
         it.send("INT")
         assert 137 == it.end()
     assert time.monotonic() - began < 5
+    assert "holdfast: Ctrl-C: it may save and end; a second one kills it\n" in it.said
     assert "a second Ctrl-C: killed" in it.said
 
 

@@ -282,8 +282,8 @@ class _Supervisor:
         if reason == judge.HELD:
             return f"stopped, and on hold: `holdfast release {held}`, then run me again"
         last = self.attempts[-1]
-        lost = "" if last.verdict == "stopped" else f" and not saved ({judge.describe(last.code)})"
-        return f"stopped by {reason}{lost}; run me again"
+        otherwise = "" if last.verdict == "stopped" else f" ({judge.describe(last.code)})"
+        return f"stopped by {reason}{otherwise}; run me again"
 
     # -- what the parts above ask ----------------------------------------------------------------------------------
 
