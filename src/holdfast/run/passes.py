@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from ..errors import UsageError
+
 T = TypeVar("T")
 
 
@@ -18,17 +20,37 @@ class Walk:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind  # "epochs", "steps" or "batches"
+        self.closed = False  # by the run: its epoch or its block has ended
         self._generator: Callable[[], Generator[Any, None, None] | None] = lambda: None
 
-    def begin(self, generator: Generator[T, None, None]) -> Generator[T, None, None]:
+    def begin(self, generator: Generator[T, None, None]) -> Iterator[T]:
         self._generator = weakref.ref(generator)
-        return generator
+        return _Walking(self, generator)
 
     def close(self) -> None:
         """Close the generator as if its loop had let go of it, unless this is called from inside of it."""
         generator = self._generator()
         if generator is not None and inspect.getgeneratorstate(generator) != inspect.GEN_RUNNING:
+            self.closed = True
             generator.close()
+
+
+class _Walking(Iterator[T]):
+    """What a loop holds, and nothing else does."""
+
+    def __init__(self, walk: Walk, generator: Generator[T, None, None]) -> None:
+        self._walk, self._generator = walk, generator
+
+    def __next__(self) -> T:
+        try:
+            return next(self._generator)
+        except StopIteration:
+            if self._walk.closed:
+                raise UsageError(
+                    f"this iterator of run.{self._walk.kind}() was left, and its epoch or its block has ended since: "
+                    "begin a new `for`"
+                ) from None
+            raise
 
 
 class Passes(Iterable[T], Generic[T]):
