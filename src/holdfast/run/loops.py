@@ -273,6 +273,8 @@ def _inside(session: Session, walk: Walk) -> Iterator[None]:
         raise
     except BaseException as error:
         walks.raised = error
+        if session.over is not None and session.standing is not None:  # a stop ends the outermost loop, too
+            session.standing.loop_raised(error)
         raise
     finally:
         walks.open.remove(walk)
