@@ -11,6 +11,7 @@ import pytest
 from holdfast import Every, Run, Store
 from holdfast.errors import Damaged, Mismatch, UsageError
 from holdfast.journal import Log
+from holdfast.run import saving
 from holdfast.run.means import Means
 from holdfast.run.position import Position
 from holdfast.run.summary import redone
@@ -56,6 +57,50 @@ def test_without_epochs_a_second_pass_is_refused_with_what_to_write(tmp_path):
             passes = [*run.batches(range(10))]
             counts.append(len(passes))
     assert [10, 0] == counts
+
+
+def rounds_of_steps(run):
+    return (run.steps(10) for _ in range(3))
+
+
+def folds(run):
+    return (run.epochs(10) for _ in range(3))
+
+
+def endless_rounds(run):
+    return (islice(run.steps(), 10) for _ in range(3))
+
+
+def another_loader_after_a_break(run):
+    yield islice(run.batches(range(20)), 10)
+    yield run.batches(range(20), "more")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [
+        (rounds_of_steps, r"Write `for epoch in run\.epochs\(3\):` around it"),
+        (endless_rounds, r"Write `for epoch in run\.epochs\(3\):` around it"),
+        (folds, "a Run of its own for each training, or give a larger total"),
+        (another_loader_after_a_break, r"inside `for epoch in run\.epochs\(1\)"),
+    ],
+)
+def test_a_loop_that_would_be_empty_is_refused(tmp_path, rounds, words):
+    """10, 0, 0 again: totals count over the run. On a restart of a finished loop, too: nobody takes it for all of the run."""
+    for expected in (10, 0) if rounds in (rounds_of_steps, folds) else (10,):
+        counts = []
+        with pytest.raises(UsageError, match=words), new_run(tmp_path, Toy()) as run:
+            for loop in rounds(run):
+                passes = [*loop]
+                counts.append(len(passes))
+        assert [expected] == counts
+
+
+def test_a_second_loop_with_a_larger_total_goes_on(tmp_path):
+    """Phases of one run; a restart finds all of them done."""
+    for expected in ([3, 4], [0, 0]):
+        with new_run(tmp_path, Toy()) as run:
+            assert expected == [len([*run.steps(total)]) for total in (3, 7)]
 
 
 def test_a_progress_bar_that_is_held_leaves_each_epoch_its_batches(tmp_path):
@@ -448,3 +493,16 @@ def test_what_an_attempt_that_was_killed_did_is_a_lower_bound():
     assert (7, False) == redone([first, second, refused, third])
     assert (0, True) == redone([second, refused, third])
     assert (0, True) == redone([])
+
+
+def test_how_far_an_attempt_has_come_is_noted_now_and_then(tmp_path, monkeypatch):
+    """Without metrics a kill would leave no trace of the steps that it cost; a hundredth of the time is exact enough."""
+    monkeypatch.setattr(saving, "FLUSH_S", 0.0)
+    with new_run(tmp_path, Toy(), every=None) as run:
+        for step in run.steps(200):
+            if step == 100:
+                run._session.began_s -= 1000
+    noted = [event["step"] for event in events(tmp_path, "at")]
+    assert noted == sorted(noted)
+    assert 1 in noted
+    assert max(noted) <= 101

@@ -278,6 +278,9 @@ class Run(AbstractContextManager["Run"]):
         Raises:
             StoreError: the save that was in flight failed, or was discarded; the next safe point makes that good.
         """
+        if self._session is None and self._last is not None and self._last.standing is not None:
+            self._now()  # it has ended, and everything is there; else that is raised
+            return
         session = self._inside("wait")
         session.require_alive()
         flight = session.flight
