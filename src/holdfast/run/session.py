@@ -143,7 +143,7 @@ class Session:
         self.loaders: dict[str, Any] = {}  # fingerprints by name
         self.sources: dict[str, Source] = {}
         self.reached: dict[str, tuple[Feed, int]] = {}  # the loader in progress: its feed, and batches consumed of it
-        self.replay_rng: Any = None  # random numbers as its walk began, when it is one that is replayed
+        self.epoch_rng: Any = None  # random numbers as the body of the present epoch began
 
         # where it came from
         self.resumed = Resumed()
@@ -287,7 +287,7 @@ class Session:
             "probe": self.ask_probe() if probe else None,
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
             **({"means": means} if (means := self.means.state_dict()) else {}),
-            "epoch_rng": self.replay_rng,
+            "epoch_rng": self.epoch_rng if position.in_epoch else None,
             "rng": rng.capture(),
         }
 
