@@ -24,6 +24,7 @@ from .position import Position
 from .saving import drill_limit, stop_now
 from .session import Session
 from .tracked import RESERVED, adapter_for, digests, framework_modules
+from .watched import mark_output
 from .weights import StartFrom
 
 
@@ -98,6 +99,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
         _restore_rng(session)
         session.baseline = None
         session.logged = {}  # by code that runs again: its line is written
+        mark_output(session)
 
 
 def require_settled(session: Session) -> None:
