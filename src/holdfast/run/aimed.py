@@ -28,7 +28,7 @@ def wants_save(session: Session, aim: Aim) -> bool:
 
 
 def is_past(session: Session, aim: Aim) -> bool:
-    """Whether the place is reached. Further saves would lead the next attempt to another place."""
+    """Whether the place is reached. Further saves, of a new best too, would lead the next attempt to another place."""
     return session.here.order >= Name(*aim.place).order
 
 

@@ -351,11 +351,12 @@ def _reason_to_save(
         return "the end"
     if session.asked:
         return "asked"
-    if best.is_new(session, metrics):
-        return "new best"
-    aim, every = aimed.aim_of(session), _every(session)
+    aim = aimed.aim_of(session)
     if aim is not None and aimed.wants_save(session, aim):
         return "due"
+    if (aim is None or not aimed.is_past(session, aim)) and best.is_new(session, metrics):
+        return "new best"
+    every = _every(session)
     if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
         return "due" if order.save else None
     mends = session.ahead.found_damage and session.ranks.alone and every is not None
