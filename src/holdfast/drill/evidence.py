@@ -89,6 +89,11 @@ def capture_of(key: str) -> str:
     return _rank(key)[1].split("/")[1]
 
 
+def present(key: str) -> str:
+    """The key of the same part of a generator's state in the present capture."""
+    return key.replace(f"{RESERVED}/epoch_rng/", f"{RESERVED}/rng/", 1)
+
+
 def _rank(key: str) -> tuple[str, str]:
     """Whose own the leaf is, in words, and the key under which that one has it."""
     mark, _, rest = key.partition("/")
