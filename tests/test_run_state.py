@@ -781,3 +781,11 @@ def test_a_container_that_contains_itself_is_refused_at_once(tmp_path):
     ):
         with pytest.raises(UsageError, match=words):
             Run(tmp_path, {"around": value}).__enter__()
+
+
+def test_a_model_in_run_vars_is_refused_with_what_to_save(tmp_path):
+    """At the start, as ever: run.vars takes values, and the state mapping objects."""
+    with pytest.raises(UsageError, match=r"model.*save its state_dict\(\)"):
+        Run(tmp_path, {}, vars={"model": nn.Linear(1, 1)}).__enter__()
+    with pytest.raises(UsageError, match="sparse"):
+        Run(tmp_path, {}, vars={"a": torch.eye(2).to_sparse()}).__enter__()
