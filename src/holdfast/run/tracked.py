@@ -223,11 +223,11 @@ def _refusal(name: str, target: Any) -> str:
     return f" and cannot be filled in place: {why}; or {instead}" if why else ""
 
 
-_COPIES = (
+_COPIES = (  # torch's, by their keys
     {"state", "param_groups"},
     {"last_epoch", "_step_count"},
-    {"scale", "growth_factor"},
-)  # torch's, by their keys
+    {"scale", "backoff_factor", "_growth_tracker"},
+)
 _FIXED = (tuple, frozenset, range, complex, bytes, str, int, float)
 
 
