@@ -607,6 +607,11 @@ def with_attributes(value):
     return made
 
 
+class Boxed:
+    def __init__(self, value):
+        self.value = value
+
+
 AROUND = {
     "list": lambda value: [value],
     "tuple": lambda value: (value,),
@@ -621,11 +626,6 @@ AROUND = {
     "namedtuple": lambda value: Pair(1, value),
     "custom": Boxed,
 }
-
-
-class Boxed:
-    def __init__(self, value):
-        self.value = value
 
 
 @pytest.mark.parametrize("around", AROUND)

@@ -13,6 +13,7 @@ What a training script writes:
 from .data import Seeded
 from .errors import HoldfastError, Stopped
 from .rules import Best, Every, Last, Whole, Within
+from .run.fields import Fields
 from .run.run import Run
 from .run.weights import StartFrom, load_into
 from .state.codec import register
@@ -23,6 +24,7 @@ __all__ = [
     "Best",
     "Checkpoint",
     "Every",
+    "Fields",
     "HoldfastError",
     "Last",
     "Run",

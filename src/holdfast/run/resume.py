@@ -178,7 +178,8 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
     if not isinstance(memory, dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
     Position.of(memory.get("position"))
-    require_fit(tracked.differences(checkpoint, types), checkpoint)
+    variables = tracked.variables.differences(memory.get("vars", {}))
+    require_fit([*tracked.differences(checkpoint, types), *variables], checkpoint)
     return memory
 
 

@@ -210,7 +210,7 @@ class Session:
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
             if self.options.background and self.options.overlap:
-                steps = module.Steps(self.tracked.objects.values(), self.overlap.before_step)
+                steps = module.Steps(self.tracked.inside().values(), self.overlap.before_step)
                 self.overlap.steps.append(self.around.enter_context(steps))
 
     def begin_board(self) -> None:
@@ -345,7 +345,7 @@ class Session:
         if self.options.probe is None:
             return None
         before = rng.capture()
-        with still(self.tracked.objects.values()):
+        with still(self.tracked.inside().values()):
             result = self.options.probe()
         rng.restore(before)
         return result
@@ -360,7 +360,7 @@ class Session:
         if self.ranks.rank:
             return {}
         if self._document is None:
-            models = {name: facts for name, target in self.tracked.objects.items() if (facts := _model_facts(target))}
+            models = {name: facts for name, target in self.tracked.inside().items() if (facts := _model_facts(target))}
             made = document(self.options.hyperparameters, self.options.dataset)
             self._document = {**made, "model": models}
         return self._document

@@ -1,0 +1,90 @@
+"""Objects that are captured and restored in their own way: each through its framework's adapter, by its own
+state_dict(), or, a random generator, by its state.
+"""
+
+from __future__ import annotations
+
+import random
+from importlib import import_module
+from typing import Any, Protocol, runtime_checkable
+
+from ..state.fill import ATOMS, MUTABLE, Attributes, whole
+
+_ADAPTERS = {"torch": "holdfast.torch.live"}  # capture, differences, restore of a framework's objects
+_WEIGHTS = {"torch": "holdfast.torch.weights"}  # a model's weights alone
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+def adapter_for(target: Any) -> Any:
+    """The framework's own adapter module for `target`, or None for what is merely stateful."""
+    module = next((import_module(_ADAPTERS[name]) for name in _frameworks(target) if name in _ADAPTERS), None)
+    return module if module is not None and module.handles(target) else None
+
+
+def weights_for(target: Any) -> Any:
+    """The module that reads weights into `target`, or None when it is no model."""
+    module = next((import_module(_WEIGHTS[name]) for name in _frameworks(target) if name in _WEIGHTS), None)
+    return module if module is not None and module.is_model(target) else None
+
+
+def _frameworks(target: Any) -> list[str]:
+    return [kind.__module__.partition(".")[0] for kind in type(target).__mro__]
+
+
+def is_generator(target: Any) -> bool:
+    """Whether it is one of Python's or NumPy's random generators, which keep their state in an attribute of their own."""
+    return isinstance(target, random.Random) or hasattr(target, "bit_generator") or _is_legacy(target)
+
+
+def _is_legacy(target: Any) -> bool:
+    return type(target).__name__ == "RandomState" and _frameworks(target)[0] == "numpy"
+
+
+class Objects:
+    """What the filling of a state asks about an object in it: see `state.fill.Own`."""
+
+    def has(self, value: Any) -> bool:
+        kind = type(value)
+        if kind in ATOMS or kind in MUTABLE or kind is tuple or isinstance(value, type | Attributes):
+            return False
+        return bool(isinstance(value, Stateful) or is_generator(value) or adapter_for(value))
+
+    def capture(self, value: Any) -> Any:
+        adapter = adapter_for(value)
+        if adapter is not None:
+            return adapter.capture(value)
+        if isinstance(value, random.Random):
+            return {"random": value.getstate()}
+        if _is_legacy(value):
+            return {"random_state": value}
+        if hasattr(value, "bit_generator"):
+            return {"bit_generator": value.bit_generator.state}
+        return value.state_dict()
+
+    def differences(self, value: Any, stored: Any) -> list[str]:
+        adapter = adapter_for(value)
+        lines: list[str] = adapter.differences(value, stored) if adapter is not None else []
+        return lines
+
+    def restore(self, value: Any, stored: Any) -> None:
+        adapter = adapter_for(value)
+        if adapter is not None:
+            adapter.restore(value, stored)
+            return
+        stored = whole(stored)
+        if isinstance(value, random.Random):
+            value.setstate(stored["random"])
+        elif _is_legacy(value):
+            value.set_state(stored["random_state"].get_state(legacy=False))
+        elif hasattr(value, "bit_generator"):
+            value.bit_generator.state = stored["bit_generator"]
+        else:
+            value.load_state_dict(stored)
+
+
+OBJECTS = Objects()
