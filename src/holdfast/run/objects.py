@@ -32,6 +32,13 @@ def weights_for(target: Any) -> Any:
     return module if module is not None and module.is_model(target) else None
 
 
+def model_facts(target: Any) -> dict[str, Any] | None:
+    """Class and number of parameters, for the checkpoint's document; None when it is no model."""
+    adapter = adapter_for(target)
+    count = adapter.parameter_count(target) if adapter is not None else None
+    return None if count is None else {"class": adapter.class_name(target), "parameters": count}
+
+
 def _frameworks(target: Any) -> list[str]:
     return [kind.__module__.partition(".")[0] for kind in type(target).__mro__]
 

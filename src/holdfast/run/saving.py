@@ -19,7 +19,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import say, warn
-from . import best
+from . import best, looks
 from .overlap import Later
 from .ranks import GOOD_BYE_S, merged, parting, require_one_place
 from .session import Flight, Session
@@ -50,8 +50,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     """
     session.position.phase = phase
     session.steps_here += 1
-    if session.steps_here == 1:
-        session.prepare_saves()
+    looks.at_safe_point(session)
     order = _order(session)
     if order.land if order is not None else may_land(session):
         land(session)

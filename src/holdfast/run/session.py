@@ -18,6 +18,7 @@ from ..interval import Mark
 from ..provenance import document
 from ..rules import Every, Rule, Whole
 from ..state import rng
+from ..state.codec import Block
 from ..state.snapshot import Arena, Snapshot, pin_of
 from ..state.tree import flatten, types_in
 from ..store import format
@@ -26,6 +27,7 @@ from ..store.store import Facts, Store
 from ..terminal import Progress, say, speak_for, warn
 from . import fingerprint, settings
 from .ahead import Ahead
+from .objects import model_facts
 from .overlap import Later, Overlap
 from .position import Position
 from .ranks import facts, here, present, require_alike
@@ -33,6 +35,7 @@ from .resume import Resumed
 from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
 from .vars import Vars
+from .watch import Watch
 from .weights import StartFrom
 from .windows import MOST_POINTS, Windows
 from .writer import Writer
@@ -119,6 +122,7 @@ class Session:
 
     def __init__(self, options: Options, tracked: Tracked, variables: Vars) -> None:
         self.options, self.tracked, self.vars = options, tracked, variables
+        self.watch = Watch(tracked, variables)
         self.ranks = here()
         speak_for(self.ranks.rank)
         self.position = Position()
@@ -320,21 +324,21 @@ class Session:
                 self.cramped = True
         return self.store.stage(state)
 
-    def prepare_saves(self) -> None:
+    def prepare_saves(self, blocks: Collection[Block]) -> None:
         """Begin what makes the first of them quick, beside the next steps."""
         if self.options.every is not None:
-            self.warm_arena()
+            self.warm_arena(blocks)
         if self.options.background:
             self.ahead.begin(self.ahead.over)
 
-    def warm_arena(self) -> None:
+    def warm_arena(self, blocks: Collection[Block] | None = None) -> None:
         """Touch the memory of later snapshots beside the next steps: a first copy into it would stall the loop for long.
 
         After the first step, when optimizers have their state.
         """
         if not self.options.background:
             return
-        blocks = flatten(self.tracked.capture()).leaves.values()
+        blocks = flatten(self.tracked.capture()).leaves.values() if blocks is None else blocks
         size = sum(block.data.nbytes for block in blocks)
         if size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will say so
@@ -360,7 +364,7 @@ class Session:
         if self.ranks.rank:
             return {}
         if self._document is None:
-            models = {name: facts for name, target in self.tracked.inside().items() if (facts := _model_facts(target))}
+            models = {name: facts for name, target in self.tracked.inside().items() if (facts := model_facts(target))}
             made = document(self.options.hyperparameters, self.options.dataset)
             self._document = {**made, "model": models}
         return self._document
@@ -392,9 +396,3 @@ def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tra
             raise UsageError(
                 f"overrides: {name!r} is a {type(tracked.objects[name]).__qualname__}, without options to set"
             )
-
-
-def _model_facts(target: Any) -> dict[str, Any] | None:
-    adapter = adapter_for(target)
-    count = adapter.parameter_count(target) if adapter is not None else None
-    return None if count is None else {"class": adapter.class_name(target), "parameters": count}
