@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.errors import Mismatch
 from holdfast.state import codec, tree
 from holdfast.state.fill import MUTABLE, Fill
 from test_codec import Kept
@@ -274,3 +275,16 @@ def test_a_long_list_of_numbers_is_filled_at_once():
     put = fill.plan("", live, numbers)
     assert put() is live
     assert numbers == live
+
+
+def test_leaves_that_share_memory_here_and_held_other_numbers_are_a_mismatch():
+    """Whichever is filled last would overwrite the other: that is said, not done in silence."""
+    base = np.zeros(4)
+    wanted = [np.arange(3.0), np.arange(10.0, 13.0)]
+    for live, stored in (
+        ([base[:3], base[1:]], stored_of(wanted, handles=True)),
+        ([base[:3], base[1:]], stored_of(wanted, handles=False)),
+        ([base[:3], torch.from_numpy(base)[1:]], stored_of([wanted[0], torch.from_numpy(wanted[1])], handles=True)),
+    ):
+        with pytest.raises(Mismatch, match="shares memory with another one here"):
+            filled(live, stored)

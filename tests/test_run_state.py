@@ -691,3 +691,15 @@ def test_a_tracked_optimizer_in_a_container_takes_part_in_everything(tmp_path):
             learn(nets["a"], optimizers[0])
     assert "nets/a" in run.store()[2].document["model"]
     assert nets["a"].training
+
+
+def test_an_object_in_a_container_that_is_none_on_resume_is_a_mismatch(tmp_path):
+    """A generator that the script has not made yet is not replaced by the numbers that stand for it in the checkpoint."""
+    env = Holder()
+    env.limit = np.random.default_rng(0)
+    run_to(tmp_path, {"env": Fields(env, "limit")}, 1, lambda run, step: None)
+    fresh = Holder()
+    fresh.limit = None
+    with pytest.raises(Mismatch, match="env/limit: an object with a state of its own in the checkpoint, none here"):
+        Run(tmp_path, {"env": Fields(fresh, "limit")}).__enter__()
+    assert fresh.limit is None

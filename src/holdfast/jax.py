@@ -67,6 +67,10 @@ def fill(_: Any) -> None:
     """There is nothing to fill: no array of JAX's is ever fit for it."""
 
 
+def span(_: Any) -> tuple[int, int]:
+    return 0, 0
+
+
 def refill(_: Any, __: Any) -> bool:
     return False
 

@@ -19,12 +19,13 @@ def at_safe_point(session: Session) -> None:
     Raises:
         UsageError: something in the state or in `run.vars` cannot be saved; the message names its place.
     """
-    number = session.steps_here
+    number, captured = session.steps_here, {}
     try:
         new = session.vars.take_new()
         if number == 1:
-            state = {**session.tracked.capture(), RESERVED: {"vars": session.vars.state_dict()}}
-            session.prepare_saves(flatten(state).leaves.values())
+            captured = session.tracked.capture()
+            blocks = flatten({**captured, RESERVED: {"vars": session.vars.state_dict()}}).leaves.values()
+            session.prepare_saves(blocks)
         elif new:
             flatten({RESERVED: {"vars": new}})
     except UsageError as error:
@@ -32,7 +33,7 @@ def at_safe_point(session: Session) -> None:
         raise
     if number == 1:
         for module in framework_modules():
-            for name, line in module.untracked(session.tracked.inside(), session.tracked.capture()):
+            for name, line in module.untracked(session.tracked.inside(), captured):
                 _tell(session, Lost("untracked_parameters", name, line))
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():

@@ -179,7 +179,8 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
     Position.of(memory.get("position"))
     variables = tracked.variables.differences(memory.get("vars", {}))
-    require_fit([*tracked.differences(checkpoint, types), *variables], checkpoint)
+    nested = tracked.nested_differences(memory.get("nested", []))
+    require_fit([*tracked.differences(checkpoint, types), *nested, *variables], checkpoint)
     return memory
 
 

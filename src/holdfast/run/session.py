@@ -291,6 +291,7 @@ class Session:
             "fingerprint": {"environment": fingerprint.environment(), "loaders": self.loaders},
             "probe": self.ask_probe() if probe else None,
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
+            **({"nested": nested} if (nested := self.tracked.nested()) else {}),
             "epoch_rng": self.replay_rng,
             "rng": rng.capture(),
         }

@@ -51,11 +51,19 @@ class Tracked:
         self._cold: dict[str, Any] = {}  # what reducers have seen that were not there to be warmed
 
     def inside(self) -> dict[str, Any]:
-        """The objects that are restored in their own way, those in containers too, by their paths."""
-        found: dict[str, Any] = {}
+        """The objects that are restored in their own way, those in containers too, by their paths; each once."""
+        found: dict[int, tuple[str, Any]] = {}
+        for path, each in self._own():
+            found.setdefault(id(each), (path, each))
+        return dict(found.values())
+
+    def nested(self) -> list[str]:
+        """The paths of those in containers, each place of one that stands in several."""
+        return [path for path, _ in self._own() if "/" in path]
+
+    def _own(self) -> Iterator[tuple[str, Any]]:
         for name, target in self.objects.items():
-            _find(name, target, found)
-        return found
+            yield from _own_in(name, target)
 
     def capture(self) -> dict[str, Any]:
         """The state of every object; tensors by reference."""
@@ -79,6 +87,15 @@ class Tracked:
             lines.append(f"{name}: in the checkpoint, but {here}")
         fill, _ = self._plan(checkpoint, types, compare=True)
         return lines + fill.misfits
+
+    def nested_differences(self, stored: Iterable[str]) -> list[str]:
+        """Of the places in containers where such objects stood when the checkpoint was saved, those where none stands."""
+        here = set(self.nested())
+        return [
+            f"{path}: an object with a state of its own in the checkpoint, none here"
+            for path in stored
+            if path not in here
+        ]
 
     def _plan(self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool) -> tuple[Fill, list[Act]]:
         fill, stored = Fill(OBJECTS, compare=compare), set(checkpoint.parts())
@@ -124,22 +141,22 @@ _NONE_THERE = " (it was None or not tracked when that was saved)"
 _NONE_HERE = ": give the object, or begin a new run with start_from="
 
 
-def _find(path: str, value: Any, found: dict[str, Any]) -> None:
-    """Note the objects in `value` that are restored in their own way."""
+def _own_in(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The objects in `value` that are restored in their own way."""
     if type(value) in ATOMS or len(path) > MOST_PATH:
         return
     if OBJECTS.has(value):
-        if not any(value is other for other in found.values()):
-            found[path] = value
-    elif isinstance(value, Attributes):
-        for name, each in value.values().items():
-            _find(f"{path}/{name}", each, found)
+        yield path, value
+        return
+    members: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Attributes):
+        members = value.values().items()
     elif isinstance(value, dict):
-        for key, each in value.items():
-            _find(f"{path}/{key}", each, found)
+        members = value.items()
     elif isinstance(value, list | tuple | deque) and not ATOMS.issuperset(map(type, value)):
-        for index, each in enumerate(value):
-            _find(f"{path}/{index}", each, found)
+        members = enumerate(value)
+    for key, member in members:
+        yield from _own_in(f"{path}/{key}", member)
 
 
 class Digests(NamedTuple):

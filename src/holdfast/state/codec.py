@@ -12,6 +12,7 @@ object turns up. Each of them has the same functions:
     unfit(live) -> str                   why this value cannot take a leaf's bytes in place; empty: it can
     differing(live, stored) -> lines     in what a live leaf and a stored one, read or not, do not agree
     fill(pairs) -> None                  live leaves take the bytes of stored ones, read or not
+    span(live) -> (start, stop)          the addresses between which a live leaf lies
     refill(live, stored) -> bool         a live generator goes on as the stored one; False: they are of two kinds
 """
 

@@ -17,6 +17,8 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from ..errors import Mismatch
+from ..pages import same
 from . import codec
 from .tree import MAX_DEPTH
 
@@ -152,13 +154,29 @@ class Fill:
 
         Raises:
             Damaged: a leaf's bytes do not have their digest; live values may hold a part of the state.
+            Mismatch: live leaves share memory, and held different numbers when they were saved.
         """
-        pairs, self._pairs = self._pairs, {}
-        for name, wanted in pairs.items():
+        for name, wanted in self._pairs.items():
             codec.adapter(name).fill(wanted)
+        self._require_apart()
         wanted_keys = [key for key in self._fresh if key not in self._homes]
         made = codec.decode_leaves([self._fresh[key] for key in wanted_keys])
         self._made |= dict(zip(wanted_keys, made, strict=True))
+
+    def _require_apart(self) -> None:
+        """Of live leaves that share memory, each still holds what it was filled with."""
+        placed = [
+            (*codec.adapter(name).span(live), live, stored)
+            for name, wanted in self._pairs.items()
+            for live, stored in wanted
+        ]
+        reached, last = 0, (None, None)
+        for start, stop, live, stored in sorted(placed, key=lambda each: each[:2]):
+            if start < reached:
+                _require_same(*last)
+                _require_same(live, stored)
+            if stop > reached:
+                reached, last = stop, (live, stored)
 
     def _object(self, path: str, live: Any, stored: Any) -> Act:
         known = self._filled.get(id(live))
@@ -377,6 +395,16 @@ def _top_differences(path: str, live: Any, stored: Any) -> Iterator[str]:
     elif type(live) is not type(stored):
         there = f"a {stored.kind} leaf" if codec.is_stored(stored) else f"a {type(stored).__name__}"
         yield f"{path}: {there} in the checkpoint, a {type(live).__name__} here"
+
+
+def _require_same(live: Any, stored: Any) -> None:
+    wanted = codec.decode_leaf(stored) if codec.is_stored(stored) else stored
+    if not same(codec.encode_leaf(live).data, codec.encode_leaf(wanted).data):
+        where = repr(stored.key) if codec.is_stored(stored) else f"of shape {tuple(stored.shape)}"
+        raise Mismatch(
+            f"the leaf {where} shares memory with another one here, and did not when it was saved: copy it, or make it "
+            "as it was made then"
+        )
 
 
 def _key(stored: Any) -> Any:

@@ -97,6 +97,15 @@ def fill(pairs: Sequence[tuple[Any, Any]]) -> None:
             np.copyto(live, stored)
 
 
+def span(live: Any) -> tuple[int, int]:
+    start = stop = live.__array_interface__["data"][0]
+    if live.size:
+        for step, extent in zip(live.strides, live.shape, strict=True):
+            start, stop = start + min(0, step * (extent - 1)), stop + max(0, step * (extent - 1))
+        stop += live.itemsize
+    return start, stop
+
+
 def refill(live: Any, stored: Any) -> bool:
     if type(live) is not type(stored):
         return False

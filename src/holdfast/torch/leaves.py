@@ -254,6 +254,11 @@ def fill(pairs: Sequence[tuple[torch.Tensor, Any]]) -> None:
     filling.run()
 
 
+def span(live: Any) -> tuple[int, int]:
+    held = pieces.local(live)
+    return held.data_ptr(), held.data_ptr() + (_reach(held) if held.numel() else 0)
+
+
 def refill(live: Any, stored: Any) -> bool:
     if type(live) is not torch.Generator or type(stored) is not torch.Generator or live.device != stored.device:
         return False
