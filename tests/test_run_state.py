@@ -10,7 +10,7 @@ from collections import deque
 import pytest
 
 from holdfast import Every, Fields, Run
-from holdfast.errors import Mismatch, UsageError
+from holdfast.errors import Mismatch, NotFound, UsageError
 from holdfast.pages import pieces
 from holdfast.run.objects import OBJECTS
 from holdfast.state import tree
@@ -703,3 +703,15 @@ def test_an_object_in_a_container_that_is_none_on_resume_is_a_mismatch(tmp_path)
     with pytest.raises(Mismatch, match="env/limit: an object with a state of its own in the checkpoint, none here"):
         Run(tmp_path, {"env": Fields(fresh, "limit")}).__enter__()
     assert fresh.limit is None
+
+
+def test_a_new_run_starts_from_the_weights_of_models_in_containers(tmp_path):
+    """As from those at the top; one that the checkpoint lacks is an error."""
+    nets = {"g": nn.Linear(2, 2), "d": [nn.Linear(2, 1)]}
+    run_to(tmp_path / "old", {"nets": nets}, 1, lambda run, step: None)
+    fresh = {"g": nn.Linear(2, 2), "d": [nn.Linear(2, 1)]}
+    with Run(tmp_path / "new", {"nets": fresh}, start_from=tmp_path / "old"):
+        assert torch.equal(nets["g"].weight, fresh["g"].weight)
+        assert torch.equal(nets["d"][0].weight, fresh["d"][0].weight)
+    with pytest.raises(NotFound, match="holds no 'nets/e'"):
+        Run(tmp_path / "odd", {"nets": {"e": nn.Linear(2, 2)}}, start_from=tmp_path / "old").__enter__()

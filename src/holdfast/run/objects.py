@@ -5,10 +5,14 @@ state_dict(), or, a random generator, by its state.
 from __future__ import annotations
 
 import random
+from collections import deque
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
+from ..errors import NotFound
 from ..state.fill import ATOMS, MUTABLE, Attributes, whole
+from ..store.checkpoint import Checkpoint
 
 _ADAPTERS = {"torch": "holdfast.torch.live"}  # capture, differences, restore of a framework's objects
 _WEIGHTS = {"torch": "holdfast.torch.weights"}  # a model's weights alone
@@ -30,6 +34,28 @@ def weights_for(target: Any) -> Any:
     """The module that reads weights into `target`, or None when it is no model."""
     module = next((import_module(_WEIGHTS[name]) for name in _frameworks(target) if name in _WEIGHTS), None)
     return module if module is not None and module.is_model(target) else None
+
+
+def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:
+    """What the checkpoint holds of the object at `path`, where `Tracked.inside` names it; its leaves as handles.
+
+    Raises:
+        NotFound: nothing stands there.
+    """
+    if path in checkpoint.parts():
+        return checkpoint.handles(part=path, types=types)
+    name, *steps = path.split("/")
+    found = checkpoint.handles(part=name, types=types)
+    for step in steps:
+        members = found if isinstance(found, dict) else dict(enumerate(found)) if isinstance(found, _SEQUENCES) else {}
+        named = {str(key): member for key, member in members.items()}
+        if step not in named:
+            raise NotFound(f"{checkpoint.path}: holds no {path!r}")
+        found = named[step]
+    return found
+
+
+_SEQUENCES = (list, tuple, deque)
 
 
 def model_facts(target: Any) -> dict[str, Any] | None:

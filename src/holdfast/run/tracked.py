@@ -14,7 +14,7 @@ from ..state import codec, tree
 from ..state.fill import ATOMS, MUTABLE, Act, Attributes, Fill, captured
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from .objects import OBJECTS, adapter_for, weights_for
+from .objects import OBJECTS, adapter_for, handles_at, weights_for
 from .vars import Vars
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "adapter_for",
     "digests",
     "framework_modules",
+    "handles_at",
     "require_fit",
     "still",
     "weights_for",
@@ -105,10 +106,10 @@ class Tracked:
     def outvoted(self, checkpoint: Checkpoint, types: Iterable[type]) -> dict[str, list[str]]:
         """For each object, the options that the script gives otherwise than the checkpoint, whose values are used."""
         found = {}
-        for name, target in self.objects.items():
+        for path, target in self.inside().items():
             adapter = adapter_for(target)
             if adapter is not None:
-                found[name] = adapter.outvoted(target, checkpoint.handles(part=name, types=types))
+                found[path] = adapter.outvoted(target, handles_at(checkpoint, path, types))
         return found
 
     def reducers(self) -> dict[str, Any]:
