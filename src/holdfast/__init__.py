@@ -13,6 +13,7 @@ What a training script writes:
 from .data import Seeded
 from .errors import HoldfastError, Stopped
 from .rules import Best, Every, Last, Whole, Within
+from .run import opened
 from .run.fields import Fields
 from .run.run import Run
 from .run.weights import StartFrom, load_into
@@ -37,3 +38,5 @@ __all__ = [
     "load_into",
     "register",
 ]
+
+opened.begin()

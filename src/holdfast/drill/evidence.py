@@ -38,6 +38,7 @@ class Seen(NamedTuple):
     place: Place
     attempt: int
     leaves: Mapping[str, str]
+    epoch: int = 0
 
 
 class Line(NamedTuple):
@@ -61,7 +62,7 @@ def trace(root: Path) -> Trace:
     """The trace of the run at `root`."""
     logs = journal.logs(root)
     states = [
-        Seen(_place(event), log.attempt, event["leaves"])
+        Seen(_place(event), log.attempt, event["leaves"], int(event.get("epoch") or 0))
         for log in logs
         for event in log.events
         if event["event"] == "digests"
