@@ -130,7 +130,7 @@ def _open(session: Session, source: Source, name: str, consumed: int) -> Generat
     if consumed and feed.replays:
         warn(
             f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
-            "DataLoader, or state_dict() and load_state_dict() would avoid that"
+            "DataLoader, holdfast.data.Zip(a, b), or state_dict() and load_state_dict() would avoid that"
         )
     session.reached = {name: (feed, consumed)}
     return _closable(feed.open(session.position.epoch, begins))
@@ -201,7 +201,7 @@ def _inside(session: Session, kind: str) -> Iterator[None]:
     if kind not in _MAY_BEGIN.get(tuple(loops), ()):
         raise UsageError(
             f"run.{kind}() inside run.{loops[-1]}(): a safe point of the inner loop would lie in the middle of the "
-            "outer one's body. Two loaders side by side: run.batches(zip(a, b))"
+            "outer one's body. Two loaders side by side: run.batches(holdfast.data.Zip(a, b))"
         )
     loops.append(kind)
     try:
