@@ -36,7 +36,9 @@ class Run(AbstractContextManager["Run"]):
                 for x, y in run.batches(loader):
                     ...
 
-    A save, a stop and a resume happen at safe points only: where the generators go on after the loop's body. When a
+    Without a block: `run = Run(...).start()`; then it ends with its outermost loop.
+
+    A save, a stop and a resume happen at safe points only: where the loops go on after their bodies. When a
     signal or the deadline asks for it, the run saves at the next one and raises `Stopped`, which exits with 75.
 
     Of several processes (torch.distributed, initialised before) each enters it, with the same arguments: docs/ranks.md.
