@@ -17,11 +17,13 @@ from ..terminal import flush, say, warn
 from . import leaving, left, saving
 from .session import Session
 
+STOPPED = 75  # the exit code of a stop
+
 _standing: list[Standing] = []  # begun in this process and not ended, and those of which something is still to be told
 
 
 class LoopLeft(HoldfastError):
-    """The outermost loop was left by something else than `break` or `return`, or was still open as its process ended."""
+    """The outermost loop was left by an exception, or was still open when its process ended."""
 
 
 class Standing:
@@ -57,6 +59,10 @@ class Standing:
 
     def loop_left(self, ours: frozenset[CodeType]) -> None:
         """It was let go of. `break` and `return` finish the run; what nobody could raise here is raised later."""
+        if (
+            threading.get_ident() != self.thread
+        ):  # garbage, collected in a thread of ours: nobody can tell, it stays open
+            return
         found, session = left.how(ours), self.session
         if not found.on_purpose:
             self._left_in = found.code
@@ -120,7 +126,7 @@ class Standing:
             leaving.say_failed(session, last)
         if self._late is None:
             return 0
-        return self._late.code if isinstance(self._late, Stopped) else getattr(self._late, "exit_code", 1)  # type: ignore[return-value]
+        return STOPPED if isinstance(self._late, Stopped) else int(getattr(self._late, "exit_code", 1))
 
 
 def end_at(path: Path) -> None:
@@ -134,9 +140,9 @@ def end_at(path: Path) -> None:
 def _say_unclear(session: Session) -> None:
     saved = session.saved if session.saved is not None else format.Name(0)
     say(
-        f"{session.path}: the loop ended at step {session.position.step} with an exception, or because an iterator around "
-        f"it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit belongs into the loop itself, "
-        "as in run.steps(50)"
+        f"{session.path}: the loop ended at step {session.position.step} with an exception, or because an iterator "
+        f"around it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit belongs into the loop "
+        "itself, as in run.steps(50)"
     )
 
 
