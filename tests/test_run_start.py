@@ -333,6 +333,7 @@ def whole(tmp_path_factory):
     return ended.out, lines(path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.drill
 @pytest.mark.parametrize(
     ("how", "code", "told"),
@@ -427,6 +428,7 @@ NOTEBOOK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.drill
 def test_in_a_notebook_cells_are_run_again(tmp_path, whole):
     """After an error, after Ctrl-C twice and once. Ctrl-C in another cell is Python's."""
