@@ -308,6 +308,8 @@ def test_a_save_that_fails_after_a_break_is_raised_at_the_next_use(tmp_path, mon
     with pytest.raises(NoSpace):
         run.log(test=1)
     monkeypatch.undo()
+    with pytest.raises(UsageError, match="before its loop did"):  # else the journal would say that all is well
+        run.log(test=1)
     assert ([], 1) == (events(tmp_path, "end"), len(events(tmp_path, "failed")))
     assert 0 == started(tmp_path, Toy()).step
 

@@ -33,6 +33,7 @@ class Standing:
         self.session = session
         self._let_go = let_go  # tells the Run that it is over
         self.thread = threading.get_ident()
+        self._finished = False  # the end is durable, and journalled
         self._late: BaseException | None = None  # an error that could not be raised where it arose
         self._left_in: CodeType | None = None  # where an exception left the loop: the process's end says which one
         session.standing = self
@@ -51,6 +52,7 @@ class Standing:
         except BaseException as error:
             self._leave(error)
             raise
+        self._finished = True
         self._leave(None)
 
     def loop_raised(self, error: BaseException) -> None:
@@ -59,9 +61,7 @@ class Standing:
 
     def loop_left(self, ours: frozenset[CodeType]) -> None:
         """It was let go of. `break` and `return` finish the run; what nobody could raise here is raised later."""
-        if (
-            threading.get_ident() != self.thread
-        ):  # garbage, collected in a thread of ours: nobody can tell, it stays open
+        if threading.get_ident() != self.thread:  # garbage, collected by a thread of ours: it stays open
             return
         found, session = left.how(ours), self.session
         if not found.on_purpose:
@@ -78,6 +78,7 @@ class Standing:
                 warn(f"{session.path}: the end is not saved: {error}")
             self._leave(error)
         else:
+            self._finished = True
             self._leave(None)
 
     def end(self, why: str) -> None:
@@ -99,7 +100,7 @@ class Standing:
     def log_afterwards(self, values: dict[str, float | str]) -> None:
         """What is logged after the loop is of the end, and durable when this returns."""
         session = self.session
-        if session.attempt.inherited or session.over is not None or not session.position.finished():
+        if session.attempt.inherited or not self._finished:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
         session.logged.update(values)
         saving.flush_metrics(session, "exit")
