@@ -102,7 +102,7 @@ def train(path, **options):
 
 def test_a_run_saves_exactly_where_it_is_told(tmp_path, monkeypatch):
     """Instead of at its own interval: also at the last batch, and at an epoch's end; and at its own end."""
-    aimed(monkeypatch, {"place": [3, "step"], "saves": [[3, "step"], [4, "step"], [4, "end"]]})
+    aimed(monkeypatch, {"place": [3, "step"], "saves": [[3, "step"], [4, "step"], [4, "end"]], "exact": True})
     train(tmp_path)
     assert saved(tmp_path) == [(3, "step"), (4, "step"), (4, "end"), (8, "end")]
     epochs = [(event["step"], event["epoch"]) for event in events(tmp_path, "digests")]

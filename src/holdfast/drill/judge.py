@@ -12,6 +12,8 @@ from .leftovers import Leftover
 from .output import LineDifference
 from .report import Divergence, Report
 
+LEFTOVER = "leftover file"
+
 
 def divergence(
     reference: Trace,
@@ -71,7 +73,7 @@ def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
     if not leftovers:
         return usual
     return Cause(
-        "leftover file",
+        LEFTOVER,
         f"{leftovers[0]}. A run must not depend on files that an earlier one left: let the script write it elsewhere for "
         f"each run, or track its content. Without that file, the usual cause would be: {usual.name}, {usual.text}",
     )

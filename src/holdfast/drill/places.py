@@ -50,6 +50,17 @@ class Course:
         self._counts = list(self._count())
         self._last_epoch = max((spot.epoch for spot in self._spots), default=0)
 
+    def kind(self, place: Place) -> str:
+        """What kind of place it is, whatever led there."""
+        if place.phase == "end":
+            return END
+        if self._is_last_batch(place):
+            return LAST
+        number = self._number[place]
+        if self._last_epoch:
+            return LATER if self._spots[number].epoch else FIRST
+        return EARLY if number < len(self.places) // 2 else LATE
+
     def before(self, place: Place) -> Place | None:
         """The safe point before `place`."""
         number = self._number[place]
@@ -98,7 +109,7 @@ class Course:
             yield FIRST, _middle(steps, 0)
         else:
             half = len(steps) // 2
-            yield LATE, [spot.place for spot in steps[half + half // 4 :]]
+            yield LATE, [spot.place for spot in steps[half + half // 4 : len(steps) - half // 4]]
             yield EARLY, [spot.place for spot in steps[half // 4 : half]]
         last = [place for place in self.places if self._is_last_batch(place)]
         ends = [place for place in self.places if place.phase == "end"]

@@ -66,7 +66,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     session.progress.update(step=session.position.step, metrics=metrics)
     if reason and session.saved != session.here:
         last = bool(wanted) or reason in LAST_CHANCE
-        save(session, reason, metrics, epoch, last_chance=last, at_once=aimed.is_brink(session))
+        save(session, reason, metrics, epoch, last_chance=last, at_once=aimed.is_at_once(session))
     if wanted:
         stop_now(session, wanted)
     aimed.await_kill(session, land)
