@@ -46,3 +46,15 @@ def sines(copy: Path) -> None:
     starts = [generator.randint(-80, 80) for _ in range(12)]
     waves = np.array([[np.sin((start + x) / 20) for x in range(40)] for start in starts])
     torch.save(waves, copy / "time_sequence_prediction" / "traindata.pt")
+
+
+def folders(copy: Path) -> None:
+    """The same digits as images in a folder for each class, for training and validation."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    loaded = load_digits()
+    for number, (image, label) in enumerate(zip(loaded.images[:40], loaded.target, strict=False)):
+        place = copy / "imagenet" / "imagenet" / ("train" if number < 28 else "val") / str(label)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((image * 15.9).astype("uint8")).convert("RGB").save(place / f"{number}.png")
