@@ -38,6 +38,7 @@ class Seen(NamedTuple):
     place: Place
     attempt: int
     leaves: Mapping[str, str]
+    epoch: int = 0
 
 
 class Line(NamedTuple):
@@ -61,7 +62,7 @@ def trace(root: Path) -> Trace:
     """The trace of the run at `root`."""
     logs = journal.logs(root)
     states = [
-        Seen(_place(event), log.attempt, event["leaves"])
+        Seen(_place(event), log.attempt, event["leaves"], int(event.get("epoch") or 0))
         for log in logs
         for event in log.events
         if event["event"] == "digests"
@@ -86,6 +87,11 @@ def generator_of(key: str) -> str | None:
 def capture_of(key: str) -> str:
     """Which capture of a generator the leaf belongs to: the present one, or that of the epoch's begin."""
     return _rank(key)[1].split("/")[1]
+
+
+def present(key: str) -> str:
+    """The key of the same part of a generator's state in the present capture."""
+    return key.replace(f"{RESERVED}/epoch_rng/", f"{RESERVED}/rng/", 1)
 
 
 def _rank(key: str) -> tuple[str, str]:

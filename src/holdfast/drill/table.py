@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from . import report as reports
 from .cause import SWITCHES
-from .report import Attempt, Divergence, Report
+from .report import Attempt, Divergence, Report, Resumed
 
 _MOST = 4  # lines of one kind
 COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN", "SET ASIDE AS DAMAGED")
@@ -20,13 +20,15 @@ def lines(report: Report) -> Iterator[str]:
     if report.exempt:
         yield f"not compared, as timings or by --exempt: {', '.join(report.exempt)}"
     yield from _numbers(report)
+    yield from _some("read from another run, besides the run's own directory", [str(each) for each in report.leftovers])
     for note in report.notes:
         yield f"note: {note}"
     if report.divergence is not None:
         yield from divergence(report.divergence, report.verdict)
         yield from _some("metrics that differ", report.metric_differences)
         yield from _some("the last state differs (a: the first run, b: this one)", report.final_differences)
-    yield report.verdict
+        yield from _some("printed lines that differ", report.output_differences)
+    yield report.verdict_line
 
 
 def divergence(found: Divergence, verdict: str) -> Iterator[str]:
@@ -70,13 +72,19 @@ def _damage(attempts: Sequence[Attempt]) -> Iterator[str]:
 def _numbers(report: Report) -> Iterator[str]:
     if report.attempts:
         yield (
-            f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of metrics"
-            f"{'' if report.divergence else ', every byte of the last state'}"
+            f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of metrics, "
+            f"{report.lines_compared} printed lines{'' if report.divergence else ', every byte of the last state'}"
         )
         yield f"kills proven: {report.kills_proven} of {report.kills_asked}; {len(report.attempts)} attempts, {report.total_s:.0f} s in all"
+        yield f"resumed from: {', '.join(map(_resumed, report.resumed)) or 'no place beyond step 0'}"
         yield report.limits
     if report.kept:
         yield f"kept: {report.kept}"
+
+
+def _resumed(place: Resumed) -> str:
+    after = {"end": "'s end", "exit": ", after the loop"}.get(place.phase, "")
+    return f"step {place.step}{after} ({place.kind})"
 
 
 def _some(what: str, differences: Sequence[str]) -> Iterator[str]:

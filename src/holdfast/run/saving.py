@@ -19,11 +19,10 @@ from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import say, warn
-from . import best
+from . import aimed, best, watched
 from .overlap import Later
-from .ranks import GOOD_BYE_S, merged, parting, require_one_place
+from .ranks import GOOD_BYE_S, parting, require_one_place
 from .session import Flight, Session
-from .tracked import RESERVED, digests
 from .windows import Order, Windows
 from .writer import BeforeEach
 
@@ -49,9 +48,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         Stopped: the state is saved; the process is to end and to be run again.
     """
     session.position.phase = phase
-    session.steps_here += 1
-    if session.steps_here == 1:
-        session.prepare_saves()
+    passed(session)
     order = _order(session)
     if order.land if order is not None else may_land(session):
         land(session)
@@ -61,19 +58,29 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     if phase == "end" and session.ranks.rank == 0:
         best.warn_of_the_unmeasured(session, metrics)
     if session.drilled.digests:
-        _journal_digests(session)
+        watched.show(session, epoch)
+        aimed.await_stop(session, land)
     session.within.look(save_s=session.save_s, step_s=session.step_s)
     wanted = drill_limit(session) or (order.stop if order is not None else stop_wanted(session))
     reason = wanted or _reason_to_save(session, now, metrics, order, final=final)
     session.progress.update(step=session.position.step, metrics=metrics)
     if reason and session.saved != session.here:
-        save(session, reason, metrics, epoch, last_chance=bool(wanted) or reason in LAST_CHANCE)
+        last = bool(wanted) or reason in LAST_CHANCE
+        save(session, reason, metrics, epoch, last_chance=last, at_once=aimed.is_brink(session))
     if wanted:
         stop_now(session, wanted)
+    aimed.await_kill(session, land)
     if session.windows is not None:
         _lead(session, session.windows)
     _show(session)
     session.last_point_s = time.monotonic()
+
+
+def passed(session: Session) -> None:
+    """One more step, or one more epoch, lies behind this attempt."""
+    session.steps_here += 1
+    if session.steps_here == 1:
+        session.prepare_saves()
 
 
 def may_land(session: Session) -> bool:
@@ -332,14 +339,16 @@ def stop_now(session: Session, reason: str) -> None:
 
 def flush_metrics(session: Session, phase: str, epoch: int | None = None) -> dict[str, float]:
     """Turn what was logged since the last safe point into one line; the numbers measured on the present weights."""
+    walks = session.walks
+    known = walks.left_metrics if phase == "end" and walks.left_at == session.position.step else {}
     if not session.logged:
-        return {}
+        return known
     at = session.position.epoch if epoch is None else epoch
     values = dict(session.logged)
     session.attempt.record("metrics", step=session.position.step, phase=phase, epoch=at, values=values)
     measured = {name: value for name, value in values.items() if name not in session.early}
     session.logged, session.early = {}, set()
-    return format.unpack_metrics(measured)
+    return known | format.unpack_metrics(measured)
 
 
 def _reason_to_save(
@@ -349,7 +358,10 @@ def _reason_to_save(
         return "the end"
     if session.asked:
         return "asked"
-    if best.is_new(session, metrics):
+    aim = aimed.aim_of(session)
+    if aim is not None and aimed.wants_save(session, aim):
+        return "due"
+    if (aim is None or not aimed.is_past(session, aim)) and best.is_new(session, metrics):
         return "new best"
     every = _every(session)
     if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
@@ -359,7 +371,9 @@ def _reason_to_save(
 
 
 def _every(session: Session) -> Every | None:
-    forced = session.drilled.save_every_steps
+    forced, aim = session.drilled.save_every_steps, aimed.aim_of(session)
+    if aim is not None and (forced is None or aimed.is_past(session, aim)):
+        return None
     return session.options.every if forced is None else Every(steps=forced)
 
 
@@ -370,7 +384,11 @@ def _is_time(session: Session) -> bool:
 
 def _show(session: Session) -> None:
     """Let readers of a running run see its journal, a little behind."""
-    if time.monotonic() - session.flushed_s > FLUSH_S:
+    now_s = time.monotonic()
+    if now_s - session.flushed_s > FLUSH_S:
+        if now_s - session.noted_s > (now_s - session.began_s) / 100:  # what a kill costs is known to a hundredth
+            session.attempt.record("at", step=session.position.step, phase=session.position.phase)
+            session.noted_s = now_s
         with suppress(NoSpace):  # kept, and written by the next
             session.attempt.show()
         session.show_board()
@@ -380,10 +398,3 @@ def _show(session: Session) -> None:
 def drill_limit(session: Session) -> str | None:
     limit = session.drilled.steps
     return "drill limit" if limit is not None and session.position.step >= limit else None
-
-
-def _journal_digests(session: Session) -> None:
-    found = digests({**session.tracked.capture(), RESERVED: session.memory(probe=False)}).of
-    position = session.position
-    session.attempt.record("digests", step=position.step, phase=position.phase, leaves=merged(session.ranks, found))
-    session.attempt.flush()
