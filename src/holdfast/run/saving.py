@@ -19,7 +19,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import say, warn
-from . import aimed, best, watched
+from . import aimed, best, looks, watched
 from .overlap import Later
 from .ranks import GOOD_BYE_S, parting, require_one_place
 from .session import Flight, Session
@@ -79,8 +79,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
 def passed(session: Session) -> None:
     """One more step, or one more epoch, lies behind this attempt."""
     session.steps_here += 1
-    if session.steps_here == 1:
-        session.prepare_saves()
+    looks.at_safe_point(session)
 
 
 def may_land(session: Session) -> bool:
