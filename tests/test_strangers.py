@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "examples" / "strangers"
 COPIES = os.environ.get("HOLDFAST_STRANGERS")
-MOST_LINES = 7
+MOST_LINES = {"imagenet_folder": 7}  # of one script that takes more than six; random crops in workers need Seeded
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,9 @@ def names():
 
 @pytest.mark.parametrize("name", names())
 def test_a_patch_is_small_and_honest(patches, name):
-    """One statement a line, no line of theirs moved, every name of the description known, and no line too long."""
+    """At most six lines, one statement in each, no line of theirs moved; the version that it fits is named."""
     stranger = patches.strangers()[name]
-    assert stranger.added + stranger.changed <= MOST_LINES
+    assert stranger.added + stranger.changed <= MOST_LINES.get(name, 6)
     assert stranger.indented == 0
     for edit in stranger.patch:
         new = edit.text if isinstance(edit, patches.Added) else edit.new
