@@ -675,6 +675,28 @@ def test_fields_are_filled_or_set(tmp_path):
         other.load_state_dict({"numbers": []})
 
 
+def test_fields_of_a_dict_are_its_values(tmp_path):
+    """`Fields(globals(), ...)` restores variables of a script that its loop binds anew; other names are left alone."""
+
+    def script(steps):
+        names = {"x": torch.zeros(2), "best": None, "other": steps}
+        with Run(tmp_path, {"loop": Fields(names, "x", "best")}) as run:
+            begun = dict(names)
+            for step in run.steps(steps):
+                names["x"], names["best"] = names["x"] + 1, (step, "best")
+        return begun
+
+    script(3)
+    begun = script(5)
+    assert ([3, 3], (2, "best"), 5) == (begun["x"].tolist(), begun["best"], begun["other"])
+
+
+@pytest.mark.parametrize(("name", "words"), [("y", "no such name"), (3, "named by strings")])
+def test_names_that_a_dict_does_not_have_are_refused(name, words):
+    with pytest.raises(UsageError, match=words):
+        Fields({"x": 1}, name)
+
+
 def test_fields_that_have_changed_are_a_mismatch(tmp_path):
     """A name that is new or gone is told before anything is overwritten."""
     run_to(tmp_path, {"holder": Fields(Holder(), "count")}, 1, lambda run, step: None)

@@ -19,6 +19,7 @@ MARK = re.compile(r"\x1eholdfast (\d+) (\w+) (\d+)\x1e\r?\n")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf)\b")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?")
 _UNIT = re.compile(r"(?:\s?(?:s|ms|us|µs|ns|secs?|seconds?|mins|minutes?|hours?|[\w/]*/s(?:ec(?:ond)?)?)|m|min|h)\b")
+_PADDED = re.compile(r"[ \t]*#[ \t]*")  # a number in a field of fixed width has more or fewer spaces around it
 _TIMED = re.compile(r"(?:time|elapsed|took|eta|duration|seconds|speed|throughput)\W{0,3}$", re.IGNORECASE)
 
 
@@ -146,4 +147,4 @@ def words(line: str) -> Words:
         timing = _UNIT.match(line, match.end()) or _TIMED.search(line[: match.start()])
         numbers.append("" if timing else match[0])
         end = match.end()
-    return Words(wording + line[end:], tuple(numbers))
+    return Words(_PADDED.sub("#", wording + line[end:]), tuple(numbers))

@@ -21,13 +21,22 @@ class Own(Protocol):
 
 
 class Attributes:
-    """Named attributes of an object, which stand for it in a state."""
+    """Named attributes of an object, or named values of a dict, which stand for it in a state."""
 
     def __init__(self, target: Any, names: tuple[str, ...]) -> None:
         self.target, self.names = target, names
 
     def values(self) -> dict[str, Any]:
+        if type(self.target) is dict:
+            return {name: self.target[name] for name in self.names}
         return {name: getattr(self.target, name) for name in self.names}
+
+    def put(self, name: str, value: Any) -> None:
+        """Set one of them."""
+        if type(self.target) is dict:
+            self.target[name] = value
+        else:
+            setattr(self.target, name, value)
 
 
 class _Nobody:

@@ -121,7 +121,7 @@ class Fill:
             for name, put in acts.items():
                 value = put()
                 if value is not here[name]:
-                    setattr(live.target, name, value)
+                    live.put(name, value)
             return live
 
         return act
