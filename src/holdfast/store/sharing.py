@@ -87,7 +87,7 @@ class Sharing:
         return Unchanged(found, lineage.links(found, self.whole, time.time()))
 
     def _lineage_of(self, parent: str | None) -> Lineage | None:
-        """None unless `parent` is in its place, whole and not pinned."""
+        """None unless `parent` is in its place, not a link to another one, whole and not pinned."""
         if parent is None or parent == self._barren or self.whole.checkpoints == 1:
             return None
         checkpoint = self._shelf.checkpoint(parent)
@@ -98,8 +98,9 @@ class Sharing:
                     mine = self._mine(checkpoint.path).manifest
                     self.lineage = Lineage(checkpoint.path, mine.created, mine.files, mine.leaves)
                     self._found = _ReadBack(parent, {})
+        elsewhere = checkpoint.path.is_symlink()  # its files are another run's
         gone = self.lineage is None or not is_checkpoint(self.lineage.path) or parent in self._shelf.pins()
-        return None if gone else self.lineage
+        return None if gone or elsewhere else self.lineage
 
     def _mine(self, path: Path) -> Checkpoint:
         """As this rank saved it: no more is looked at than what it wrote."""
