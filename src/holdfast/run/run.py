@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from .. import journal
 from ..errors import StoreError, Superseded, UsageError
+from ..legible import legible
 from ..rules import Every, Last, Rule, Whole
 from ..store import format
 from ..store.store import Store
@@ -245,7 +246,7 @@ class Run(AbstractContextManager["Run"]):
         They become one line of the metrics log when the step is done; a checkpoint taken there carries them.
         """
         session = self._inside("log")
-        values = {name: format.number(name, value) for name, value in metrics.items()}
+        values = {legible(name): format.number(name, value) for name, value in metrics.items()}
         session.logged.update(values)
         session.early -= values.keys()
 

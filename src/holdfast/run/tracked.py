@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..errors import Mismatch, UsageError
+from ..legible import is_text
 from ..state import tree
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -153,6 +154,8 @@ def still(targets: Collection[object]) -> Iterator[None]:
 def _require_trackable(name: object, target: Any) -> None:
     if not isinstance(name, str) or not name or name == RESERVED:
         raise UsageError(f"state key {name!r}: names are non-empty strings, and {RESERVED!r} is Holdfast's own")
+    if not is_text(name):
+        raise UsageError(f"state has the name {name!r}, which is no text: give it one in UTF-8")
     if isinstance(target, type) or not (isinstance(target, Stateful) or _is_generator(target) or adapter_for(target)):
         raise UsageError(
             f"state[{name!r}] is a {type(target).__qualname__}, without state_dict() and load_state_dict(); "

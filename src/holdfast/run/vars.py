@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UsageError
+from ..legible import is_text
 
 
 class Vars:
@@ -26,7 +27,7 @@ class Vars:
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not isinstance(name, str) or hasattr(type(self), name):
+        if not isinstance(name, str) or not is_text(name) or hasattr(type(self), name):
             raise UsageError(f"run.vars cannot hold {name!r}: choose another name")
         self.__dict__[name] = value
 

@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from ..errors import UsageError
+from ..legible import is_text
 from . import codec
 from .codec import Block, Node
 from .untree import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
@@ -205,7 +206,12 @@ class _Flattener:
         return sorted(nodes, key=msgspec.json.encode)
 
     def fields(self, values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: self.walk(value, _Attribute(name)) for name, value in values}
+        return {self._named(name): self.walk(value, _Attribute(name)) for name, value in values}
+
+    def _named(self, name: str) -> str:
+        if not is_text(name):
+            raise UsageError(f"cannot save {self._place()}: its member {name!r} has a name that is no text")
+        return name
 
     def _place(self, step: Any = _NO_STEP) -> str:
         return "state" + "".join(map(_spelled, [*self._within.values(), step]))
@@ -249,16 +255,11 @@ def _unused(key: str, blocks: dict[str, Block]) -> str:
     return chosen
 
 
-def _is_text(text: str) -> bool:
-    """JSON has no lone surrogates, which os.fsdecode makes."""
-    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
 _Walker = Callable[[_Flattener, Any], Any]
 
 # kinds of values that stand for themselves, and when
 _PLAIN: dict[type, Callable[[Any], bool]] = {
-    str: _is_text,
+    str: is_text,
     int: lambda value: -(2**53) <= value <= 2**53,
     float: lambda value: math.isfinite(value) and (value != 0 or math.copysign(1, value) == 1),
     bool: lambda _: True,
@@ -289,7 +290,7 @@ def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
 
 
 def _walk_dict(flattener: _Flattener, value: dict[Any, Any]) -> Any:
-    if all(type(key) is str and _is_text(key) for key in value):
+    if all(type(key) is str and is_text(key) for key in value):
         return {"dict": {key: flattener.walk(each, key) for key, each in value.items()}}
     return {"items": flattener.pairs(value)}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from .. import disk, journal, owner
+from .. import disk, journal, legible, owner
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
 from . import places
@@ -186,7 +186,7 @@ def _run_id(root: Path, note: str | None) -> str:
     if not path.exists():
         facts = {"run": uuid.uuid4().hex, "began": time.time(), "by": owner.me(), "note": note}
         draft = root / f".run-{uuid.uuid4().hex}.json"
-        disk.write(draft, [msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n"])
+        disk.write(draft, [msgspec.json.format(legible.json_bytes(facts), indent=1) + b"\n"])
         try:
             disk.rename_new(draft, path)
         except FileExistsError:

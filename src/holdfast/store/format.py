@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import xxhash
 
+from .. import legible
 from ..errors import Damaged, StoreError, UsageError
 from ..pages import Data, Distant, pieces
 from ..rules import Best
@@ -174,10 +175,23 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def field_lines(fields: Mapping[str, Any]) -> bytes:
-    """A line for every field, and within `files` and `leaves` for every entry."""
-    wide = {"files", "leaves"}
-    body = [f"{_json(key)}: {_lines(value) if key in wide else _json(value)}" for key, value in fields.items()]
-    return ",\n".join(body).encode()
+    """A line for every field, and within `files` and `leaves` for every entry. What is for people is made `legible`.
+
+    Raises:
+        UsageError: a name in the tree is not Unicode text.
+    """
+    try:
+        return ",\n".join(f"{_json(key)}: {_field(key, value)}" for key, value in fields.items()).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"cannot save the state: {error.object!r} in it, the name of a class or a member, is no text"
+        ) from error
+
+
+def _field(key: str, value: Any) -> str:
+    if key in ("files", "leaves"):
+        return _lines(value)
+    return _json(value) if key == "tree" else legible.json_bytes(value).decode()
 
 
 def json_bytes(value: Any) -> bytes:
@@ -321,8 +335,8 @@ def seconds(created: str) -> float:
 
 
 def pack_metrics(metrics: Mapping[str, Any]) -> dict[str, float | str | None]:
-    """Numbers as JSON can hold them: what is not finite becomes "nan", "inf" or "-inf"."""
-    return {name: number(name, value) for name, value in metrics.items()}
+    """Numbers and names as JSON can hold them: what is not finite becomes "nan", "inf" or "-inf"."""
+    return {legible.legible(name): number(name, value) for name, value in metrics.items()}
 
 
 def number(name: str, value: Any) -> float | str:
