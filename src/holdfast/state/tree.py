@@ -35,6 +35,7 @@ class Flat(NamedTuple):
 
     tree: Any  # JSON
     leaves: dict[str, Block]
+    viewed: frozenset[str] = frozenset()  # leaves of which something is a view
 
 
 def flatten(state: Any) -> Flat:
@@ -46,7 +47,8 @@ def flatten(state: Any) -> Flat:
     flattener = _Flattener()
     with enough_stack(), codec.uncollected():
         tree = flattener.walk(state)
-        return Flat(tree, flattener.blocks())
+        leaves = flattener.blocks()
+        return Flat(tree, leaves, frozenset(flattener.viewed))
 
 
 def types_in(state: Any) -> set[type]:
@@ -132,6 +134,7 @@ class _Flattener:
         self.hashing = 0  # inside so many keys and sets, which hold no leaves
         self._nodes: dict[int, dict[str, Any]] = {}
         self._found: dict[str, _Found] = {}
+        self.viewed: set[str] = set()
 
     def walk(self, value: Any, step: Any = _NO_STEP) -> Any:
         kind = type(value)
@@ -186,7 +189,9 @@ class _Flattener:
         blocks: dict[str, Block] = {}
         for found in self._found.values():
             for share in codec.shares(found.values):
-                _settle(share, found, blocks)
+                key = _settle(share, found, blocks)
+                if any(view is not None for view in share.places.values()):
+                    self.viewed.add(key)
         return blocks
 
     def hashed(self, value: Any, step: Any) -> Any:
@@ -229,8 +234,8 @@ class _Flattener:
         raise self.refusal(value, why)
 
 
-def _settle(share: codec.Share, found: _Found, blocks: dict[str, Block]) -> None:
-    """Give a block its key, and tell the nodes of the leaves in it."""
+def _settle(share: codec.Share, found: _Found, blocks: dict[str, Block]) -> str:
+    """Give a block its key, and tell the nodes of the leaves in it; the key."""
     places = share.places
     first = found.keys[min(places)]
     key = first if None in places.values() else f"{first}@storage"
@@ -244,6 +249,7 @@ def _settle(share: codec.Share, found: _Found, blocks: dict[str, Block]) -> None
         else:
             node.clear()
             node["view"] = {"leaf": key, **view}
+    return key
 
 
 def _unused(key: str, blocks: dict[str, Block]) -> str:

@@ -19,7 +19,8 @@ from ..rules import Best
 
 VERSION = 2  # of what one process writes
 RANKS_VERSION = 4  # of what several write together
-READABLE = (1, 2, 3, 4)
+DIVIDED_VERSION = 5  # of what one process writes, when it divides a leaf
+READABLE = (1, 2, 3, 4, 5)
 MANIFEST = "manifest.json"
 PHASES = ("step", "end")
 BLOCK_BYTES = 16 << 20  # a piece of a file that is not a shard
@@ -169,6 +170,8 @@ def encode(manifest: Manifest) -> bytes:
     version = VERSION if fields["ranks"] is None else RANKS_VERSION
     if version == VERSION:
         del fields["ranks"]
+        if any(key.startswith("@") for key in manifest.leaves):
+            version = DIVIDED_VERSION
     text = field_lines(fields) + b"\n}\n"
     head = b'{"holdfast": %d, "digest": "%s",\n'
     return head % (version, digest(head % (version, _ZEROS) + text).encode()) + text
@@ -269,7 +272,7 @@ def _check(head: Head, version: int, where: object) -> None:
         if isinstance(value, str) and value not in _NOT_FINITE:
             raise Damaged(f"{where}: metric {name!r} is {value!r}, which is no number")
     check_files(head.files, where)
-    if (head.ranks is not None) != (version > VERSION):
+    if (head.ranks is not None) != (version in (3, RANKS_VERSION)):
         raise Damaged(f"{where}: says of which ranks it is, or does not, against its version {version}")
     if head.ranks is not None:
         _check_ranks(head.ranks, head.files, version, where)
