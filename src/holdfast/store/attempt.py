@@ -191,8 +191,7 @@ def publish(attempt: Attempt, partial: Path, name: str) -> Path:
         UsageError: a checkpoint of that name is committed already.
         Superseded: this attempt lost the run.
     """
-    target = attempt.root / "checkpoints" / name
-    places.require_checkpoints(attempt.root)
+    target = places.checkpoints(attempt.root) / name
     disk.sync_dir(partial)  # every name before the rename: the rename may reach the disk first
     try:
         disk.rename_new(partial, target)

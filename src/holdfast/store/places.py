@@ -23,7 +23,7 @@ def require(root: Path) -> None:
     """
     for name in OWN:
         refuse_link(root / name)
-    require_checkpoints(root)
+    checkpoints(root)
 
 
 def require_rooms(root: Path) -> None:
@@ -50,14 +50,15 @@ def refuse_link(path: Path) -> None:
         )
 
 
-def require_checkpoints(root: Path) -> None:
-    """
+def checkpoints(root: Path) -> Path:
+    """The run's directory of that name.
+
     Raises:
         UsageError: `checkpoints` is a link that leads to no directory, or to another user's.
     """
     path = root / "checkpoints"
     if not path.is_symlink():
-        return
+        return path
     target = os.readlink(path)
     try:
         found = path.stat()
@@ -72,6 +73,7 @@ def require_checkpoints(root: Path) -> None:
             f"{path} is a link to {target}, a directory of another user (uid {found.st_uid}): checkpoints are written "
             "and removed there; link to a directory of your own"
         )
+    return path
 
 
 def may_follow(link: int, target: int, run: int, user: int) -> bool:
