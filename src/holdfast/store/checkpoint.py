@@ -155,14 +155,9 @@ class Checkpoint:
             self._divided = divided.current(self.manifest.leaves)
         return self._divided
 
-    def _known_in_order(self) -> dict[str, None]:
-        """Keys of the state's leaves, as one process wrote them."""
-        plain = (key for key in self.manifest.leaves if divided.parse(key) is None)
-        return dict.fromkeys([*plain, *self._pieces()])
-
     def leaves(self) -> dict[str, Stored]:
         """Handles on all leaves of the state, by their keys; those that several ranks hold in pieces are whole."""
-        known = self._known_in_order() if self._its_parts() is None else sorted(leaf_keys(self.tree))
+        known = divided.leaves(self.manifest.leaves) if self._its_parts() is None else sorted(leaf_keys(self.tree))
         return {key: self.leaf(key) for key in known}
 
     def parts(self) -> list[str]:
@@ -197,6 +192,8 @@ class Checkpoint:
             UsageError: the state holds the user's own types and they are not among `types` or registered ones.
         """
         self.check_layout()
+        if part is None and not mmap:
+            self.check_unread()
         node = self._node(part)
         leaves: dict[str, Any] = {}
 
@@ -210,7 +207,7 @@ class Checkpoint:
     def _keys(self, node: Any, part: str | None) -> Iterable[str]:
         if self._its_parts() is not None:
             return leaf_keys(node)
-        known = self._known_in_order()
+        known = divided.leaves(self.manifest.leaves)
         return known if part is None else leaf_keys(node) & known.keys()
 
     def _leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
@@ -239,6 +236,16 @@ class Checkpoint:
         """
         for problem in self._layout_problems(self.manifest.files):
             raise Damaged(str(problem))
+
+    def check_unread(self) -> None:
+        """Read what files hold of pieces that were written again since: no leaf is made of it.
+
+        Raises:
+            Damaged: it differs from what was committed.
+        """
+        entries = self.manifest.leaves if self._its_parts() is None else {}
+        for leaf in reading.damaged(divided.older(entries, self.path), cold=False):
+            raise Damaged(f"{leaf.path}: bytes {leaf.offset}..{leaf.offset + leaf.size_bytes} changed since commit")
 
     def problems(
         self,

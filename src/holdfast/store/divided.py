@@ -61,6 +61,19 @@ def current(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
     return {leaf: {index: str(place) for index, place in pieces.items()} for leaf, pieces in found.items()}
 
 
+def leaves(entries: Iterable[str]) -> dict[str, None]:
+    """Keys of a manifest's leaves, of the divided ones those that the tree names."""
+    keys = [*entries]
+    return dict.fromkeys([*(key for key in keys if parse(key) is None), *current(keys)])
+
+
+def older(entries: Mapping[str, Leaf], folder: Path) -> list[StoredLeaf]:
+    """Pieces that were written again since, in the files of the directory `folder`."""
+    keys = [key for key in entries if parse(key) is not None]
+    held = {key for pieces in current(keys).values() for key in pieces.values()}
+    return [StoredLeaf(folder / entries[key].shard, key, entries[key]) for key in keys if key not in held]
+
+
 def big(leaves: Mapping[str, Block]) -> list[str]:
     """Keys of the leaves that are large enough."""
     return [key for key, block in leaves.items() if block.data.nbytes >= LEAST_BYTES]
