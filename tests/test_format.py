@@ -1,4 +1,4 @@
-"""The format: what versions 1 to 4 wrote is read for ever, safetensors reads ours, and no manifest harms a reader.
+"""The format: what versions 1 to 5 wrote is read for ever, safetensors reads ours, and no manifest harms a reader.
 
 `python tests/test_format.py` writes the golden checkpoint of the present version anew; right only before its release.
 """
@@ -381,11 +381,11 @@ def test_duplicate_keys_mean_what_the_digest_covers(copied):
 
 def test_an_unknown_version_is_refused_with_a_message(copied):
     """Never guessed at, and not called damage."""
-    data = (copied / "manifest.json").read_bytes().replace(b'"holdfast": 1', b'"holdfast": 5', 1)
+    data = (copied / "manifest.json").read_bytes().replace(b'"holdfast": 1', b'"holdfast": 6', 1)
     blank = re.sub(rb'"digest": "[0-9a-f]{32}"', b'"digest": "' + b"0" * 32 + b'"', data, count=1)
     digest = format.digest(blank).encode()
     (copied / "manifest.json").write_bytes(blank.replace(b"0" * 32, digest, 1))
-    with pytest.raises(StoreError, match=r"version 5.*newer") as raised:
+    with pytest.raises(StoreError, match=r"version 6.*newer") as raised:
         read_all(copied)
     assert not isinstance(raised.value, Damaged)
 

@@ -67,8 +67,17 @@ def write(path: Path, chunks: Iterable[Chunk]) -> None:
 
 
 def append(path: Path, data: bytes, *, sync: bool) -> None:
-    """Add `data` to the end of an existing file; never creates it."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    """Add `data` to the end of an existing file; never creates it.
+
+    Raises:
+        NotPlain: it is a link, which is not followed.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotPlain(errno.EINVAL, "not a plain file", str(path)) from error
+        raise
     try:
         _write_all(descriptor, data)
         if sync:

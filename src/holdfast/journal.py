@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from . import disk
+from . import disk, legible
 
 Event = dict[str, Any]
 CLOSING = ("stop", "failed", "end")
@@ -86,10 +86,10 @@ class Log(NamedTuple):
 def lines(events: Iterable[Event]) -> bytes:
     """The bytes that record `events`, each with the time if it has none.
 
-    They begin with a newline: should the last append have been torn, this one still stands on its own line.
+    Text that is not Unicode is made `legible`. They begin with a newline: should the last append have been torn, this one still stands on its own line.
     """
     now = time.time()
-    return b"".join(b"\n" + msgspec.json.encode({"time": now} | event) for event in events) + b"\n"
+    return b"".join(b"\n" + legible.json_bytes({"time": now} | event) for event in events) + b"\n"
 
 
 def append(path: Path, events: Iterable[Event], *, sync: bool = False) -> None:

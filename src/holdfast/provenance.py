@@ -15,7 +15,7 @@ REDACTED = "[redacted]"
 LIBRARIES = ("torch", "numpy", "jax", "keras", "tensorflow", "lightning", "transformers", "safetensors")
 GIT_TIMEOUT_S = 5
 LONGEST_TEXT = 1000  # characters of an object that is no plain value: a tensor among the hyperparameters stays readable
-DEEPEST = 32  # a mapping that holds itself must not end a save
+DEEPEST = 32  # what lies deeper becomes text: a mapping that holds itself must not end a save
 
 # Parts of names, written together: "--api-key", "apiKey" and "API_KEY" are all "apikey".
 TELLING_PARTS = (  # compiled when first asked, as KNOWN_SECRETS: together a millisecond of every start
@@ -167,8 +167,8 @@ def _tells(name: str) -> bool:
 def _redact_items(items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
     redacted = {}
     for name, value in items:
-        hide = _tells(str(name)) and not _says_nothing(value)
-        redacted[_redact_text(str(name))] = REDACTED if hide else _redact_value(value, depth)
+        hide = _tells(_text(name)) and not _says_nothing(value)
+        redacted[_redact_text(_text(name))] = REDACTED if hide else _redact_value(value, depth)
     return redacted
 
 
@@ -187,7 +187,15 @@ def _redact_value(value: Any, depth: int = DEEPEST) -> Any:
         return _redact_sequence(list(value), depth - 1)
     if depth > 0 and is_dataclass(value) and not isinstance(value, type):
         return _redact_items(((field.name, getattr(value, field.name)) for field in fields(value)), depth - 1)
-    return _redact_text(value if isinstance(value, str) else str(value)[:LONGEST_TEXT])
+    return _redact_text(value if isinstance(value, str) else _text(value))
+
+
+def _text(value: object) -> str:
+    """What Python says of an object that is no plain value; a mark when it cannot, being nested too deeply for one."""
+    try:
+        return str(value)[:LONGEST_TEXT]
+    except Exception as error:  # of the object's own __str__, too
+        return f"[a {type(value).__qualname__} without text: {type(error).__name__}]"
 
 
 def _redact_sequence(values: list[Any], depth: int) -> list[Any]:

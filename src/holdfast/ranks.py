@@ -16,6 +16,7 @@ import msgspec
 
 from . import errors
 from .errors import HoldfastError, RanksError
+from .legible import legible
 
 TIMEOUT_S = 600.0  # that a rank is waited for; a save of another rank's may take that long
 MOST_BYTES = 4 << 20  # of one value; torch's TCPStore refuses more than 8 MiB
@@ -116,7 +117,7 @@ class Ranks:
     def wish(self, text: str) -> None:
         """Tell rank 0 something that it finds when it looks; the last that any rank has told counts."""
         if self._channel is not None:
-            self._channel.put(_WISH, text.encode())
+            self._channel.put(_WISH, legible(text).encode())
 
     def wished(self) -> str | None:
         """What some rank has told by `wish`, at once."""
@@ -163,7 +164,7 @@ class Ranks:
     def _part(self, why: str) -> RanksError:
         with suppress(RanksError):  # should the rendezvous be gone, too
             if self._channel is not None and self._channel.get(_LEFT) is None:
-                self._channel.put(_LEFT, why.encode())
+                self._channel.put(_LEFT, legible(why).encode())
         return RanksError(why)
 
     def sweep(self) -> None:
@@ -395,7 +396,7 @@ def _failed(rank: int, error: Exception) -> _Outcome:
 
 
 def _failure(rank: int, error: BaseException) -> Failure:
-    return Failure(rank, type(error).__name__, str(error) or type(error).__name__)
+    return Failure(rank, type(error).__name__, legible(str(error)) or type(error).__name__)
 
 
 def _confession(rank: int, error: BaseException) -> Failure:

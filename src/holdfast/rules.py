@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from .errors import UsageError
+from .legible import legible
 
 
 class _Joins(msgspec.Struct, frozen=True):  # each dataclass would cost half a millisecond of every start
@@ -48,6 +49,7 @@ class Best(_Joins, frozen=True):
             raise UsageError(f'Best("{self.metric}", ...) needs its direction: the builtin max or min')
         if not (isinstance(self.metric, str) and self.metric):
             raise UsageError(f'Best takes the name of a metric, as in Best("val_acc", max), not {self.metric!r}')
+        msgspec.structs.force_setattr(self, "metric", legible(self.metric))  # as checkpoints and the log have it
         _whole("Best", self.n)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .. import journal
-from ..store import nodes
+from ..store import divided, nodes
 from ..store.checkpoint import Checkpoint
 from ..store.format import Manifest
 from ..store.locate import locate, run_of
@@ -106,7 +106,7 @@ def _lines(m: Manifest) -> Iterator[tuple[str, str]]:
     if m.epoch is not None:
         yield "epoch", str(m.epoch)
     yield "time", f"{moment(m.created)} ({duration(age_s(m.created))} ago)"
-    yield "size", f"{size(m.size_bytes)} in {len(m.files)} files, {len(m.leaves)} leaves"
+    yield "size", f"{size(m.size_bytes)} in {len(m.files)} files, {_count(m)} leaves"
     if m.world > 1:
         yield "ranks", f"{m.world}; {_own(m)} leaves are one rank's own, {_divided(m)} are pieces"
     yield "attempt", f"{m.attempt} of run {m.run}"
@@ -117,6 +117,12 @@ def _lines(m: Manifest) -> Iterator[tuple[str, str]]:
         yield "note", m.note
     for name, value in m.document.items():
         yield from _document(str(name), value)
+
+
+def _count(m: Manifest) -> int:
+    """A leaf that one process has divided counts once."""
+    places = ((divided.parse(key), key) for key in m.leaves)
+    return len({place.leaf if place is not None else key for place, key in places})
 
 
 def _own(m: Manifest) -> int:

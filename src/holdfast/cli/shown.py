@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ..errors import Damaged
+from ..legible import legible
 from ..store.format import seconds
 
 _DRAWN_ROWS = 500  # rich takes about a millisecond for each
@@ -30,7 +31,7 @@ def echo(text: object = "") -> None:
 
 
 def echo_json(value: Any) -> None:
-    """`value` as JSON, in ASCII: numbers that JSON lacks are strings."""
+    """`value` as JSON, in ASCII: numbers that JSON lacks are strings, text is `legible`."""
     click.echo(json.dumps(_finite(value), indent=1))
 
 
@@ -41,8 +42,10 @@ def json_line(value: Any) -> str:
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if value - value == 0 else str(value)
+    if isinstance(value, str):
+        return legible(value)
     if isinstance(value, Mapping):
-        return {str(key): _finite(each) for key, each in value.items()}
+        return {legible(str(key)): _finite(each) for key, each in value.items()}
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 

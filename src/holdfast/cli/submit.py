@@ -194,7 +194,7 @@ def write(file: Path, text: str, order: Order, base: Path) -> None:
     """
     try:
         disk.make_dirs(file.parent)
-        disk.replace_with(file, [text.encode()])
+        disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
         for option in script.options(order):
             folder = os.path.dirname(option.value or "") if option.name in ("output", "error") else ""
             if folder and "%" not in folder:

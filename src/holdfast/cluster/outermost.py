@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from .. import disk, owner
+from .. import disk, legible, owner
 from ..job import Job, job
 
 SUPERVISOR = "HOLDFAST_SUPERVISOR"
@@ -25,14 +25,16 @@ RUN_HERE = "run-here.json"  # in the supervisor's directory: where the run is th
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
-class _Announced(msgspec.Struct, frozen=True):
+class _Announced(msgspec.Struct, frozen=True, omit_defaults=True):
     directory: str
     restart_count: int
     owner: dict[str, Any]
+    raw: bytes = b""  # the directory, when its name is no text
 
 
-class _RunHere(msgspec.Struct, frozen=True):
+class _RunHere(msgspec.Struct, frozen=True, omit_defaults=True):
     run: str
+    raw: bytes = b""  # the same of the run
 
 
 @contextmanager
@@ -46,10 +48,10 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
     here = job()
     place = _place() if here is not None and speaks(here) and supervisor() is None else None
     if place is not None and here is not None:
-        facts = _Announced(str(directory), here.restart_count, owner.me())
+        facts = _Announced(str(directory), here.restart_count, owner.me(), _raw(directory))
         with suppress(OSError):
             disk.make_dirs(place.parent)
-            disk.replace_with(place, [msgspec.json.encode(facts) + b"\n"])
+            disk.replace_with(place, [legible.json_bytes(facts) + b"\n"])
     try:
         yield {SUPERVISOR: str(directory), OF_JOB: _start(here)}
     finally:
@@ -72,7 +74,7 @@ def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
         return None
     if facts.restart_count != here.restart_count or owner.proven_gone(facts.owner, written_s):
         return None
-    return Path(facts.directory)
+    return Path(os.fsdecode(facts.raw) or facts.directory)
 
 
 def speaks(here: Job, environment: Mapping[str, str] = os.environ) -> bool:
@@ -84,15 +86,21 @@ def speaks(here: Job, environment: Mapping[str, str] = os.environ) -> bool:
 def tell_run(directory: Path, run: Path) -> None:
     """Tell the supervisor where the run lives. A directory that is gone or read-only is no reason to fail."""
     with suppress(OSError):
-        disk.replace_with(directory / RUN_HERE, [msgspec.json.encode(_RunHere(str(run.absolute()))) + b"\n"])
+        here = _RunHere(str(run.absolute()), _raw(run.absolute()))
+        disk.replace_with(directory / RUN_HERE, [legible.json_bytes(here) + b"\n"])
 
 
 def run_of(directory: Path) -> Path | None:
     """The run that was told to this supervisor; None before one was."""
     try:
-        return Path(msgspec.json.decode((directory / RUN_HERE).read_bytes(), type=_RunHere).run)
+        facts = msgspec.json.decode((directory / RUN_HERE).read_bytes(), type=_RunHere)
+        return Path(os.fsdecode(facts.raw) or facts.run)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def _raw(path: Path) -> bytes:
+    return b"" if legible.is_text(str(path)) else os.fsencode(path)
 
 
 def _start(here: Job | None) -> str:

@@ -29,12 +29,12 @@ def digest(batch: Any) -> str:
 
 def _add(found: xxhash.xxh3_128, value: Any, depth: int) -> None:
     try:
-        tree, leaves = flatten(value)
+        flat = flatten(value)
     except UsageError:
         _add_parts(found, value, depth)
         return
-    found.update(msgspec.json.encode(tree))
-    for name, block in leaves.items():
+    found.update(msgspec.json.encode(flat.tree))
+    for name, block in flat.leaves.items():
         found.update(f"{name} {block.dtype} {block.shape}".encode())
         for part in _parts(block.data):
             for piece in pieces(part):

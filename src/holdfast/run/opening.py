@@ -12,7 +12,8 @@ import msgspec
 
 from .. import journal
 from ..data.order import key
-from ..errors import Mismatch
+from ..errors import Mismatch, UsageError
+from ..legible import is_text
 from ..provenance import document
 from ..ranks import Ranks
 from ..state import rng
@@ -60,7 +61,7 @@ def _place(ranks: Ranks, path: str | os.PathLike[str]) -> Path:
     """Where the checkpoint lies that `path` means, as rank 0 sees it."""
     with ranks.together("the choice of a checkpoint"):
         found = str(weights.at(path).path.absolute()) if ranks.rank == 0 else ""
-    return Path(ranks.announce("the choice of a checkpoint", found.encode()).decode())
+    return Path(os.fsdecode(ranks.announce("the choice of a checkpoint", os.fsencode(found))))
 
 
 def _begin_here(session: Session, start_from: StartFrom | None) -> None:
@@ -244,6 +245,10 @@ def _track(session: Session) -> None:
     ids = [str(event.get("id")) for event in events if event.get("event") == "tracker"]
     known = ids[-1] if ids else None
     found = session.options.tracker(known, session.position.step)
+    if found is not None and not is_text(str(found)):
+        raise UsageError(
+            f"tracker returned the id {str(found)!r}, which is no text: the next attempt could not get it back"
+        )
     if found is not None and str(found) != known:
         session.attempt.record("tracker", id=str(found))
 

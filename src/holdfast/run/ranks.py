@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from .. import legible
 from ..errors import Damaged, NotFound, RanksError, StoreError, UsageError
 from ..ranks import ALONE, Ranks, differing
 from ..state import tree
@@ -67,13 +68,13 @@ def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
     Raises:
         UsageError: on every rank, when one says something else than rank 0; it names the ranks and what differs.
     """
-    data = format.json_bytes(dict(mine))
+    data = legible.json_bytes(dict(mine))
     said = ranks.agree("arguments", format.digest(data).encode())
     odd = differing(said)
     if not odd:
         return
     first = msgspec.json.decode(ranks.announce("arguments of rank 0", data), type=dict[str, str])
-    lines = ranks.agree("differences", msgspec.json.encode(_lines(first, mine)))
+    lines = ranks.agree("differences", legible.json_bytes(_lines(first, mine)))
     shown = [f"rank {rank}: {'; '.join(msgspec.json.decode(lines[rank], type=list[str]))}" for rank in odd[:MOST_RANKS]]
     more = f"\n  ... and {len(odd) - MOST_RANKS} more ranks" if len(odd) > MOST_RANKS else ""
     raise UsageError(
@@ -110,7 +111,7 @@ def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
         wrong = error
     ranks.report(topic, wrong)
     mine = ("" if poor is None else type(poor).__name__, str(poor))
-    found = ranks.agree(topic, msgspec.json.encode(mine))
+    found = ranks.agree(topic, legible.json_bytes(mine))
     _require_good([msgspec.json.decode(each, type=tuple[str, str]) for each in found])
     return result  # type: ignore[return-value]
 
@@ -155,7 +156,7 @@ def _compared(ranks: Ranks, topic: str, mine: str) -> tuple[str, dict[int, str]]
     """What rank 0 says, and who says something else; no more of these than a message shows."""
     if ranks.alone:
         return mine, {}
-    said = ranks.agree(topic, mine.encode())
+    said = ranks.agree(topic, legible.legible(mine).encode())
     return said[0].decode(), {rank: said[rank].decode() for rank in differing(said)[:MOST_RANKS]}
 
 

@@ -170,6 +170,7 @@ def restore(
 def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
     """What the run itself remembered in a checkpoint that fits the live objects."""
     checkpoint.check_layout()
+    checkpoint.check_unread()
     if RESERVED not in checkpoint.parts():
         raise StoreError(
             f"{checkpoint.path} was not saved by a Run: Store(...).load() reads it, and start_from= takes weights from it"

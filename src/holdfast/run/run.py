@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from .. import journal
 from ..errors import StoreError, UsageError
+from ..legible import legible
 from ..rules import Every, Last, Rule, Whole
 from ..store import format
 from ..store.store import Store
@@ -298,7 +299,7 @@ class Run(AbstractContextManager["Run"]):
 
         They become one line of the metrics log when the step is done; a checkpoint taken there carries them.
         """
-        values = {name: format.number(name, value) for name, value in metrics.items()}
+        values = {legible(name): format.number(name, value) for name, value in metrics.items()}
         if self._session is None and self._last is not None and self._last.standing is not None:
             self._now().means.add(values)
             self._last.standing.log_afterwards(values)

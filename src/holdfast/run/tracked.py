@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..errors import Mismatch, UsageError
+from ..legible import is_text
 from ..state import codec, tree
 from ..state.captured import ATOMS, MUTABLE, Attributes, captured
 from ..state.fill import Act, Fill
@@ -200,6 +201,8 @@ def still(targets: Collection[object]) -> Iterator[None]:
 def _require_trackable(name: object, target: Any) -> None:
     if not isinstance(name, str) or not name or name == RESERVED:
         raise UsageError(f"state key {name!r}: names are non-empty strings, and {RESERVED!r} is Holdfast's own")
+    if not is_text(name):
+        raise UsageError(f"state has the name {name!r}, which is no text: give it one in UTF-8")
     if why := _refusal(name, target):
         raise UsageError(f"state[{name!r}] is a {type(target).__qualname__}{why}")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UsageError
+from ..legible import is_text
 from ..state.fill import NOTHING, Act, Fill
 
 
@@ -42,7 +43,7 @@ class Vars:
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not isinstance(name, str) or hasattr(type(self), name):
+        if not isinstance(name, str) or not is_text(name) or hasattr(type(self), name):
             raise UsageError(f"run.vars cannot hold {name!r}: choose another name")
         if name not in self._values:
             self._new.add(name)

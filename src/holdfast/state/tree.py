@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from ..errors import UsageError
+from ..legible import is_text
 from . import codec
 from .codec import Block, Node
 from .untree import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
@@ -34,6 +35,7 @@ class Flat(NamedTuple):
 
     tree: Any  # JSON
     leaves: dict[str, Block]
+    viewed: frozenset[str] = frozenset()  # leaves of which something is a view
 
 
 def flatten(state: Any) -> Flat:
@@ -45,7 +47,8 @@ def flatten(state: Any) -> Flat:
     flattener = _Flattener()
     with enough_stack(), codec.uncollected():
         tree = flattener.walk(state)
-        return Flat(tree, flattener.blocks())
+        leaves = flattener.blocks()
+        return Flat(tree, leaves, frozenset(flattener.viewed))
 
 
 def types_in(state: Any) -> set[type]:
@@ -131,6 +134,7 @@ class _Flattener:
         self.hashing = 0  # inside so many keys and sets, which hold no leaves
         self._nodes: dict[int, dict[str, Any]] = {}
         self._found: dict[str, _Found] = {}
+        self.viewed: set[str] = set()
 
     def walk(self, value: Any, step: Any = _NO_STEP) -> Any:
         kind = type(value)
@@ -185,7 +189,9 @@ class _Flattener:
         blocks: dict[str, Block] = {}
         for found in self._found.values():
             for share in codec.shares(found.values):
-                _settle(share, found, blocks)
+                key = _settle(share, found, blocks)
+                if any(view is not None for view in share.places.values()):
+                    self.viewed.add(key)
         return blocks
 
     def hashed(self, value: Any, step: Any) -> Any:
@@ -205,7 +211,12 @@ class _Flattener:
         return sorted(nodes, key=msgspec.json.encode)
 
     def fields(self, values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: self.walk(value, _Attribute(name)) for name, value in values}
+        return {self._named(name): self.walk(value, _Attribute(name)) for name, value in values}
+
+    def _named(self, name: str) -> str:
+        if not is_text(name):
+            raise UsageError(f"cannot save {self._place()}: its member {name!r} has a name that is no text")
+        return name
 
     def _place(self, step: Any = _NO_STEP) -> str:
         return "state" + "".join(map(_spelled, [*self._within.values(), step]))
@@ -223,8 +234,8 @@ class _Flattener:
         raise self.refusal(value, why)
 
 
-def _settle(share: codec.Share, found: _Found, blocks: dict[str, Block]) -> None:
-    """Give a block its key, and tell the nodes of the leaves in it."""
+def _settle(share: codec.Share, found: _Found, blocks: dict[str, Block]) -> str:
+    """Give a block its key, and tell the nodes of the leaves in it; the key."""
     places = share.places
     first = found.keys[min(places)]
     key = first if None in places.values() else f"{first}@storage"
@@ -238,6 +249,7 @@ def _settle(share: codec.Share, found: _Found, blocks: dict[str, Block]) -> None
         else:
             node.clear()
             node["view"] = {"leaf": key, **view}
+    return key
 
 
 def _unused(key: str, blocks: dict[str, Block]) -> str:
@@ -249,16 +261,11 @@ def _unused(key: str, blocks: dict[str, Block]) -> str:
     return chosen
 
 
-def _is_text(text: str) -> bool:
-    """JSON has no lone surrogates, which os.fsdecode makes."""
-    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
 _Walker = Callable[[_Flattener, Any], Any]
 
 # kinds of values that stand for themselves, and when
 _PLAIN: dict[type, Callable[[Any], bool]] = {
-    str: _is_text,
+    str: is_text,
     int: lambda value: -(2**53) <= value <= 2**53,
     float: lambda value: math.isfinite(value) and (value != 0 or math.copysign(1, value) == 1),
     bool: lambda _: True,
@@ -289,7 +296,7 @@ def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
 
 
 def _walk_dict(flattener: _Flattener, value: dict[Any, Any]) -> Any:
-    if all(type(key) is str and _is_text(key) for key in value):
+    if all(type(key) is str and is_text(key) for key in value):
         return {"dict": {key: flattener.walk(each, key) for key, each in value.items()}}
     return {"items": flattener.pairs(value)}
 

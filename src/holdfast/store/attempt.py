@@ -21,6 +21,7 @@ import msgspec
 from .. import disk, journal, owner
 from ..errors import Damaged, NoSpace, NotFound, StoreError, Superseded, UsageError
 from ..journal import Event
+from . import places
 from .format import MANIFEST, parse_name
 
 JOIN_S = 10.0  # that a rank looks for what rank 0 has made: network file systems lag
@@ -76,12 +77,14 @@ class Attempt:
         """Turn what the system says into what it means for this attempt.
 
         Raises:
-            UsageError: a forked child would act for its living parent.
+            UsageError: a forked child would act for its living parent, or the attempt's room is a symbolic link.
         """
         if self.inherited:
             raise UsageError(
                 f"{self.root}: attempt {self.number} is process {self._pid}'s; its forked children only read"
             )
+        places.refuse_link(self.room.parent)
+        places.refuse_link(self.room)
         try:
             yield
         except OSError as error:
@@ -105,6 +108,11 @@ class Attempt:
             return self._superseded()
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return NoSpace(f"{self.root}: no space left to {what}; free some, or keep fewer checkpoints")
+        if error.errno == errno.EXDEV:
+            return StoreError(
+                f"{self.root}: cannot {what}: its checkpoints lie on another file system than its attempts, and are "
+                "moved between the two; link the run's whole directory there instead"
+            )
         return StoreError(
             f"{self.root}: cannot {what}: {os.strerror(error.errno or 0)} ({error.filename or self.room})"
         )
@@ -183,7 +191,7 @@ def publish(attempt: Attempt, partial: Path, name: str) -> Path:
         UsageError: a checkpoint of that name is committed already.
         Superseded: this attempt lost the run.
     """
-    target = attempt.root / "checkpoints" / name
+    target = places.checkpoints(attempt.root) / name
     disk.sync_dir(partial)  # every name before the rename: the rename may reach the disk first
     try:
         disk.rename_new(partial, target)
@@ -237,6 +245,7 @@ def set_aside(attempt: Attempt, path: Path, why: str) -> Path:
 
 def to_quarantine(root: Path, passing: Path) -> Path:
     name = passing.name.removeprefix("quarantine-")
+    places.refuse_link(root / "quarantine")
     for number in range(1, 10**6):
         target = root / "quarantine" / (name if number == 1 else f"{name}-{number}")
         try:

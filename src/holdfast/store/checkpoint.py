@@ -12,7 +12,7 @@ from ..errors import Damaged, NotFound, StoreError
 from ..retention import Facts
 from ..state import codec, tree
 from ..state.references import leaf_keys
-from . import files, format, reading
+from . import divided, files, format, reading
 from .format import MANIFEST, Head, Leaf, Manifest
 from .parts import Parts, top
 from .stored import Piece, Stored, StoredLeaf, StoredPieces
@@ -32,6 +32,7 @@ class Checkpoint:
         self._manifest: Manifest | None = None
         self._head: Head | None = None
         self._parts: Parts | None = None
+        self._divided: dict[str, dict[int, str]] | None = None
         self._paths: dict[str, Path] = {}  # of shards: many leaves share one
 
     def __repr__(self) -> str:
@@ -137,6 +138,8 @@ class Checkpoint:
             if found is None:
                 raise Damaged(f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is in no part")
             return found
+        if key in self._pieces():
+            return divided.stored(key, self._pieces()[key].values(), self.manifest.leaves, self.path)
         try:
             entry = self.manifest.leaves[key]
         except KeyError:
@@ -146,9 +149,15 @@ class Checkpoint:
             path = self._paths[entry.shard] = self.path / entry.shard
         return StoredLeaf(path, key, entry)
 
+    def _pieces(self) -> dict[str, dict[int, str]]:
+        """Keys of the pieces of each leaf that one process has divided."""
+        if self._divided is None:
+            self._divided = divided.current(self.manifest.leaves)
+        return self._divided
+
     def leaves(self) -> dict[str, Stored]:
         """Handles on all leaves of the state, by their keys; those that several ranks hold in pieces are whole."""
-        known = self.manifest.leaves if self._its_parts() is None else sorted(leaf_keys(self.tree))
+        known = divided.leaves(self.manifest.leaves) if self._its_parts() is None else sorted(leaf_keys(self.tree))
         return {key: self.leaf(key) for key in known}
 
     def parts(self) -> list[str]:
@@ -183,6 +192,8 @@ class Checkpoint:
             UsageError: the state holds the user's own types and they are not among `types` or registered ones.
         """
         self.check_layout()
+        if part is None and not mmap:
+            self.check_unread()
         node = self._node(part)
         leaves: dict[str, Any] = {}
 
@@ -196,8 +207,8 @@ class Checkpoint:
     def _keys(self, node: Any, part: str | None) -> Iterable[str]:
         if self._its_parts() is not None:
             return leaf_keys(node)
-        known = self.manifest.leaves.keys()
-        return known if part is None else leaf_keys(node) & known
+        known = divided.leaves(self.manifest.leaves)
+        return known if part is None else leaf_keys(node) & known.keys()
 
     def _leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
         """The leaves under `keys`, read all in one go, or mapped as far as that is possible."""
@@ -226,6 +237,16 @@ class Checkpoint:
         for problem in self._layout_problems(self.manifest.files):
             raise Damaged(str(problem))
 
+    def check_unread(self) -> None:
+        """Read what files hold of pieces that were written again since: no leaf is made of it.
+
+        Raises:
+            Damaged: it differs from what was committed.
+        """
+        entries = self.manifest.leaves if self._its_parts() is None else {}
+        for leaf in reading.damaged(divided.older(entries, self.path), cold=False):
+            raise Damaged(f"{leaf.path}: bytes {leaf.offset}..{leaf.offset + leaf.size_bytes} changed since commit")
+
     def problems(
         self,
         *,
@@ -251,7 +272,7 @@ class Checkpoint:
         try:
             if cold:
                 reading.forget(self.path / MANIFEST)
-                self._root = self._manifest = self._head = self._parts = None
+                self._root = self._manifest = self._head = self._parts = self._divided = None
             parts = self._its_parts()
         except Damaged as error:
             yield _of_whole(self.path / MANIFEST, error)

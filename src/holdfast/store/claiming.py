@@ -10,9 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from .. import disk, journal, owner
+from .. import disk, journal, legible, owner
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
+from . import places
 from .attempt import Attempt, children, read_run, to_quarantine
 
 _MOST_ROUNDS = 1000  # of emptying a directory that a ghost goes on filling
@@ -22,11 +23,13 @@ def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> At
     """Begin the next attempt of the run at `root`, after fencing all before it.
 
     Raises:
-        UsageError: another attempt lives, or may live.
+        UsageError: another attempt lives, or may live; or a directory that is written in is a symbolic link.
         Superseded: a still later attempt began meanwhile.
     """
+    places.require(root)
     for part in (root, root / "attempts", root / "history", root / "checkpoints", root / "quarantine"):
         disk.make_dirs(part)
+    places.require_rooms(root)
     run = _run_id(root, note)
     older = _living(root)
     _refuse_strangers(root, older, take_over=take_over)
@@ -85,6 +88,7 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
 def fence(attempt: Attempt, log: Log) -> None:
     """End an older attempt for ever: carry its things out, then remove its directory."""
     old = attempt.root / "attempts" / str(log.attempt)
+    places.refuse_link(old)
     for _ in range(_MOST_ROUNDS):
         for child in children(old):
             _carry_out(attempt, log.attempt, old / child)
@@ -182,10 +186,13 @@ def _run_id(root: Path, note: str | None) -> str:
     if not path.exists():
         facts = {"run": uuid.uuid4().hex, "began": time.time(), "by": owner.me(), "note": note}
         draft = root / f".run-{uuid.uuid4().hex}.json"
-        disk.write(draft, [msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n"])
+        disk.write(draft, [msgspec.json.format(legible.json_bytes(facts), indent=1) + b"\n"])
         try:
             disk.rename_new(draft, path)
         except FileExistsError:
             disk.remove_file(draft)
         disk.sync_dir(root)
-    return read_run(root)
+    run = read_run(root)
+    if not run:
+        raise UsageError(f"{path} is a symbolic link that leads nowhere: put the file back, or remove the link")
+    return run

@@ -143,7 +143,7 @@ class Committing:
             parent=self.parent,
             metrics=format.pack_metrics(facts.metrics),
             best={"metric": best.metric, "direction": best.direction.__name__} if best else None,
-            note=facts.note,
+            note=None if facts.note is None else str(facts.note),
             document=dict(facts.document or self._document),
             files=files,
             leaves=leaves,

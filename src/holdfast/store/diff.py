@@ -61,8 +61,9 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
     exempt = tuple(exempt)
     found = [*_positions(a, b), *_trees(a, b), *_leaves(a, b, read=read), *_files(a, b)]
     if read:
-        a.check_layout()
-        b.check_layout()
+        for checkpoint in (a, b):
+            checkpoint.check_layout()
+            checkpoint.check_unread()
     return _sources(each for each in found if not _is_exempt(each, exempt))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .. import disk
 from ..errors import UsageError
+from ..legible import is_text
 from . import format, reading
 from .format import MANIFEST, File
 
@@ -24,6 +25,8 @@ def make_durable(path: Path) -> dict[str, File]:
             inside = (Path(place) / name).relative_to(path).as_posix()
             found = Path(place) / name
             plain = not found.is_symlink() and (found.is_file() or found.is_dir())  # a pipe would be waited for
+            if not is_text(inside):
+                raise UsageError(f"{inside!r}: a file of a checkpoint has a name in UTF-8; give it another one")
             if not plain or not format.is_inside(inside):
                 raise UsageError(f"{inside}: a checkpoint holds plain files only, and its {MANIFEST} is Holdfast's")
         for name in sorted(names):

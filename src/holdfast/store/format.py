@@ -12,13 +12,15 @@ from typing import Any, NamedTuple
 import msgspec
 import xxhash
 
+from .. import legible
 from ..errors import Damaged, StoreError, UsageError
 from ..pages import Data, Distant, pieces
 from ..rules import Best
 
 VERSION = 2  # of what one process writes
 RANKS_VERSION = 4  # of what several write together
-READABLE = (1, 2, 3, 4)
+DIVIDED_VERSION = 5  # of what one process writes, when it divides a leaf
+READABLE = (1, 2, 3, 4, 5)
 MANIFEST = "manifest.json"
 PHASES = ("step", "end")
 BLOCK_BYTES = 16 << 20  # a piece of a file that is not a shard
@@ -168,16 +170,31 @@ def encode(manifest: Manifest) -> bytes:
     version = VERSION if fields["ranks"] is None else RANKS_VERSION
     if version == VERSION:
         del fields["ranks"]
+        if any(key.startswith("@") for key in manifest.leaves):
+            version = DIVIDED_VERSION
     text = field_lines(fields) + b"\n}\n"
     head = b'{"holdfast": %d, "digest": "%s",\n'
     return head % (version, digest(head % (version, _ZEROS) + text).encode()) + text
 
 
 def field_lines(fields: Mapping[str, Any]) -> bytes:
-    """A line for every field, and within `files` and `leaves` for every entry."""
-    wide = {"files", "leaves"}
-    body = [f"{_json(key)}: {_lines(value) if key in wide else _json(value)}" for key, value in fields.items()]
-    return ",\n".join(body).encode()
+    """A line for every field, and within `files` and `leaves` for every entry. What is for people is made `legible`.
+
+    Raises:
+        UsageError: a name in the tree is not Unicode text.
+    """
+    try:
+        return ",\n".join(f"{_json(key)}: {_field(key, value)}" for key, value in fields.items()).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"cannot save the state: {error.object!r} in it, the name of a class or a member, is no text"
+        ) from error
+
+
+def _field(key: str, value: Any) -> str:
+    if key in ("files", "leaves"):
+        return _lines(value)
+    return _json(value) if key == "tree" else legible.json_bytes(value).decode()
 
 
 def json_bytes(value: Any) -> bytes:
@@ -255,7 +272,7 @@ def _check(head: Head, version: int, where: object) -> None:
         if isinstance(value, str) and value not in _NOT_FINITE:
             raise Damaged(f"{where}: metric {name!r} is {value!r}, which is no number")
     check_files(head.files, where)
-    if (head.ranks is not None) != (version > VERSION):
+    if (head.ranks is not None) != (version in (3, RANKS_VERSION)):
         raise Damaged(f"{where}: says of which ranks it is, or does not, against its version {version}")
     if head.ranks is not None:
         _check_ranks(head.ranks, head.files, version, where)
@@ -321,8 +338,8 @@ def seconds(created: str) -> float:
 
 
 def pack_metrics(metrics: Mapping[str, Any]) -> dict[str, float | str | None]:
-    """Numbers as JSON can hold them: what is not finite becomes "nan", "inf" or "-inf"."""
-    return {name: number(name, value) for name, value in metrics.items()}
+    """Numbers and names as JSON can hold them: what is not finite becomes "nan", "inf" or "-inf"."""
+    return {legible.legible(name): number(name, value) for name, value in metrics.items()}
 
 
 def number(name: str, value: Any) -> float | str:

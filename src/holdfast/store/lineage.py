@@ -81,6 +81,15 @@ class Lineage(NamedTuple):
             and not self._worn(self.files[name], whole, now_s)
         ]
 
+    def links_of(self, names: Collection[str], whole: Whole, now_s: float) -> list[Link]:
+        """The files with these names that are not due to be written anew, with all that they hold."""
+        members: dict[str, dict[str, Leaf]] = {name: {} for name in names}
+        for key, leaf in self.leaves.items():
+            if leaf.shard in members:
+                members[leaf.shard][key] = leaf
+        good = (name for name in names if name in self.files and not self._worn(self.files[name], whole, now_s))
+        return [Link(name, self.path / name, self._shared(self.files[name]), members[name]) for name in good]
+
     def after(self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]) -> Lineage:
         """The lineage when a checkpoint with these has been committed at `path`."""
         steady = (key for key, leaf in leaves.items() if key in self.leaves and _same(leaf, self.leaves[key]))

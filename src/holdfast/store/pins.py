@@ -8,8 +8,8 @@ import uuid
 from pathlib import Path
 
 from .. import disk
-from ..errors import Damaged
-from . import shards
+from ..errors import Damaged, UsageError
+from . import places, shards
 from .checkpoint import Checkpoint
 from .lineage import Link
 from .shards import Stale
@@ -26,9 +26,16 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
     """Make the pin durable, then give the checkpoint files of its own.
 
     Raises:
+        UsageError: the checkpoint, or `pins`, is a symbolic link.
         Damaged: one of its files is not what was committed; it is pinned all the same.
     """
     pins = root / "pins"
+    places.require(root)
+    if checkpoint.path.is_symlink():
+        raise UsageError(
+            f"{checkpoint.path} is a symbolic link to {os.readlink(checkpoint.path)}: its files lie in another run; "
+            "pin it there, or copy it here with cp -rL in the link's place"
+        )
     disk.make_dirs(pins)
     if checkpoint.path.name not in names(root):
         disk.write(pins / checkpoint.path.name, [])
@@ -37,6 +44,7 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
 
 
 def unpin(root: Path, name: str) -> None:
+    places.require(root)
     if name in names(root):
         disk.remove_file(root / "pins" / name)
         disk.sync_dir(root / "pins")
@@ -46,7 +54,7 @@ def _own_files(pins: Path, checkpoint: Checkpoint) -> None:
     """Write those that it shares with other checkpoints anew."""
     manifest = checkpoint.manifest
     for left in pins.glob(".*.part"):
-        if time.time() - left.stat().st_mtime > _STALE_S:
+        if time.time() - left.lstat().st_mtime > _STALE_S:
             disk.remove_tree(left)
     for name, file in manifest.files.items():
         path, part = checkpoint.path / name, pins / f".{uuid.uuid4().hex}.part"

@@ -129,6 +129,7 @@ class Staged(NamedTuple):
     shards: Sequence[Shard]
     links: Sequence[Link] = ()
     snapshot: Snapshot | None = None
+    whole: Mapping[str, Block] | None = None  # the leaves without their pieces, where some are divided
 
     @property
     def size_bytes(self) -> int:

@@ -23,8 +23,9 @@ from ..state.codec import Block
 from . import shards
 from .attempt import Attempt, is_checkpoint
 from .checkpoint import Checkpoint, Problem
+from .divided import Divided, Division, parse
 from .format import File, Leaf
-from .lineage import Lineage, Link
+from .lineage import Lineage, Link, samples_of
 from .shards import Stale
 from .shelf import Shelf
 
@@ -69,6 +70,7 @@ class Sharing:
         self.whole, self._ranks = whole, ranks
         self.lineage: Lineage | None = None
         self._shelf = shelf
+        self._divided = Divided()
         self._barren: str | None = None  # the checkpoint from which nothing is taken over: a file of it is damaged
         self._found, self._taken = _ReadBack("", {}), _Taken("", set(), set())
         self._linkless = False  # this file system refuses links
@@ -86,8 +88,16 @@ class Sharing:
         found = lineage.unchanged(leaves, digests)
         return Unchanged(found, lineage.links(found, self.whole, time.time()))
 
+    def divisions(self, leaves: Mapping[str, Block], parent: str | None, taken: Collection[str]) -> dict[str, Division]:
+        """Those of `leaves` that are written in pieces, because only a part of them changed since the checkpoint `parent`.
+
+        None of their files gets a name that is `taken`.
+        """
+        lineage = self._lineage_of(parent)
+        return {} if lineage is None or self._linkless else self._divided.divide(leaves, lineage, self.whole, taken)
+
     def _lineage_of(self, parent: str | None) -> Lineage | None:
-        """None unless `parent` is in its place, whole and not pinned."""
+        """None unless `parent` is in its place, not a link to another one, whole and not pinned."""
         if parent is None or parent == self._barren or self.whole.checkpoints == 1:
             return None
         checkpoint = self._shelf.checkpoint(parent)
@@ -98,8 +108,9 @@ class Sharing:
                     mine = self._mine(checkpoint.path).manifest
                     self.lineage = Lineage(checkpoint.path, mine.created, mine.files, mine.leaves)
                     self._found = _ReadBack(parent, {})
+        elsewhere = checkpoint.path.is_symlink()  # its files are another run's
         gone = self.lineage is None or not is_checkpoint(self.lineage.path) or parent in self._shelf.pins()
-        return None if gone else self.lineage
+        return None if gone or elsewhere else self.lineage
 
     def _mine(self, path: Path) -> Checkpoint:
         """As this rank saved it: no more is looked at than what it wrote."""
@@ -126,6 +137,7 @@ class Sharing:
             if leaf.shard in lineage.files and lineage.files[leaf.shard].links
         )
         steady = frozenset(passed) if lineage.steady is None else lineage.steady
+        steady |= {key for key in lineage.leaves if parse(key) is not None}
         links = lineage.links(steady, self.whole, time.time()) if steady else []
         return [link for link in links if link.name not in self._found.files]
 
@@ -256,6 +268,11 @@ class Sharing:
         """Note a few bytes of what was written. `before`: the lineage when it was not yet."""
         if self.lineage is not None:
             self.lineage = self.lineage.sampled(before, samples)
+
+    def note(self, leaves: Mapping[str, Block], written: Collection[str], before: Lineage | None) -> None:
+        """As `sample`, of one process's leaves; those that are big may be divided by the next save."""
+        self._divided.note(leaves, written)
+        self.sample(samples_of(leaves, written), before)
 
     def forget(self) -> None:
         """Read anew, with the next save, what the last checkpoint is."""

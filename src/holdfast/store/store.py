@@ -15,14 +15,14 @@ from ..rules import Rule, Whole
 from ..state import tree
 from ..state.codec import Block, uncollected
 from ..state.snapshot import Arena, Image, Snapshot
-from . import format, pins, pruning, shards
+from . import divided, format, pins, pruning, shards
 from .attempt import Attempt
 from .checkpoint import Checkpoint, Problem
 from .committing import Committing, Facts, writing
 from .files import make_durable
 from .format import Manifest, Name
 from .joint import Hooks, Joint
-from .lineage import Link, samples_of
+from .lineage import Link
 from .locate import require_run
 from .shards import Abandoned, Staged, Stale
 from .sharing import Sharing, Unchanged
@@ -223,15 +223,26 @@ class Store:
             unchanged = self._sharing.unchanged(flat.leaves, self.parent) if alone else Unchanged(set(), [])
             linked, links = unchanged.linked, unchanged.links
             fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
+            names = {link.name for link in links}
+            stays = unchanged.leaves | flat.viewed
+            big = {key: fresh[key] for key in divided.big(fresh) if key not in stays and not later(fresh[key])}
+            divisions = self._sharing.divisions(big, self.parent, names) if alone and big else {}
+            plain = {key: block for key, block in fresh.items() if key not in divisions}
+            pieces = [shard for each in divisions.values() for shard in each.shards]
+            links = [*links, *(link for each in divisions.values() for link in each.links)]
             if alone:
-                plan = shards.layout(fresh, unchanged.leaves - linked, {link.name for link in links})
+                names |= {link.name for link in links} | {shard.name for shard in pieces}
+                plan = shards.layout(plain, unchanged.leaves - linked, names) + pieces
             else:
                 plan = list(self._joint.foreseen(fresh))
+            fresh = plain | {key: block for each in divisions.values() for key, block in each.fresh.items()}
+            kept = {key: block for each in divisions.values() for key, block in each.kept.items()}
+            leaves = {key: block for key, block in flat.leaves.items() if key not in divisions} | fresh | kept
         if arena is None:
-            return Staged(flat.tree, flat.leaves, plan, links)
+            return Staged(flat.tree, leaves, plan, links, whole=flat.leaves)
         bulk.release()  # a snapshot is written from where it lies
         snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in plan], fresh, later)
-        return Staged(flat.tree, {**flat.leaves, **snapshot.blocks}, plan, links, snapshot)
+        return Staged(flat.tree, {**leaves, **snapshot.blocks}, plan, links, snapshot)
 
     def may_link(self, keys: Collection[str]) -> bool:
         """Whether the next save looks at one of these leaves to see if it is unchanged."""
@@ -288,7 +299,8 @@ class Store:
                 files[shard.name] = written.file
                 leaves.update(written.leaves)
             before_last()
-            return owner.manifest(name, facts, files, {key: leaves[key] for key in staged.leaves}, staged.tree)
+            ordered = {key: leaves[key] for key in staged.leaves} | leaves  # with what pieces were before
+            return owner.manifest(name, facts, files, ordered, staged.tree)
 
         with owner.acting(attempt, "save"):
             owner.require_space(staged.size_bytes + 512 * len(staged.leaves))
@@ -299,12 +311,12 @@ class Store:
                 self._sharing.distrust(self.parent)
                 if staged.snapshot is not None:
                     raise
-                alone = Staged(staged.tree, staged.leaves, shards.layout(staged.leaves))
+                alone = Staged(staged.tree, staged.whole or {}, shards.layout(staged.whole or {}))
                 return self.commit(
                     alone, step=step, facts=facts, before_each=before_each, before_last=before_last, leave=leave
                 )
-            written = (key for shard in staged.shards for key in shard.keys)
-            self._sharing.sample(samples_of(staged.leaves, written), before)
+            written = [key for shard in staged.shards for key in shard.keys]
+            self._sharing.note(staged.leaves, written, before)
             with suppress(Abandoned):  # it is committed; whoever waits for the writer will prune
                 before_each()
                 owner.apply_rule(name, leave)

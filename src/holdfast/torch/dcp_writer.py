@@ -118,7 +118,7 @@ class Writer(StorageWriter):
         for item in plan.items:
             path = _path(planner, item.index.fqn)
             if item.type == WriteItemType.BYTE_IO:
-                node, leaves = _taken_apart(_object(planner, item), path)
+                node, leaves, _ = _taken_apart(_object(planner, item), path)
                 objects.tree[item.index.fqn] = node
                 objects.leaves.update(leaves)
             elif (key := _key(path)) in blocks:

@@ -1,0 +1,54 @@
+r"""Legible: text as JSON can hold it. JSON has no lone surrogates, which stand for bytes that are not UTF-8.
+
+The rule: byte ff of an argument, a path or a variable becomes the four characters `\xff`; any other lone surrogate
+becomes `\ud800`, for example. All other text stays as it is. This is for text that people read; a tree and the path of a
+file keep their exact bytes in ways of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+def is_text(text: str) -> bool:
+    """Whether `text` has no lone surrogates."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def legible(text: str) -> str:
+    """`text` with lone surrogates written as escapes."""
+    return text if is_text(text) else "".join(map(_spelled, text))
+
+
+def _spelled(letter: str) -> str:
+    if "\udc80" <= letter <= "\udcff":  # as os.fsdecode gives a byte that is not UTF-8. Source: PEP 383
+        return f"\\x{ord(letter) - 0xDC00:02x}"
+    return f"\\u{ord(letter):04x}" if "\ud800" <= letter <= "\udfff" else letter
+
+
+def json_bytes(value: Any) -> bytes:
+    """`value` as JSON, its texts and keys legible."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_within(msgspec.to_builtins(value)))
+
+
+def _within(value: Any) -> Any:
+    """`value` with every text and key in it legible; a key that another one is spelled like gets a `~`."""
+    if isinstance(value, str):
+        return legible(value)
+    if isinstance(value, list | tuple):
+        return [_within(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[Any, Any] = {}
+    for key, each in value.items():
+        name = _within(key)
+        while name != key and (name in found or name in value):
+            name += "~"
+        found[name] = _within(each)
+    return found

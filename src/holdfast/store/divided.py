@@ -1,0 +1,291 @@
+"""Divided: a big leaf of which only a part changes, in pieces, so that pieces that did not change keep their files.
+
+A leaf is divided once a save has seen that most of it stayed as it was. From then on each piece is digested before a
+save; the changed ones go into a file of their own, and the other files are linked. What such a file holds besides, older
+bytes of pieces that were written since, stays in the manifest, so that every byte of the file is covered by a digest.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..pages import Data, sample
+from ..rules import Whole
+from ..state.codec import ITEMSIZE, Block
+from .boxes import Box, stretches
+from .format import MANIFEST, Leaf, shard_stem
+from .lineage import Lineage, Link, digests_of
+from .shards import SHARD_BYTES, Shard, header
+from .stored import Piece, StoredLeaf, StoredPieces, check_piece
+
+LEAST_BYTES = 64 << 20  # of a leaf that is divided
+PIECE_BYTES = 64 << 10  # of a piece, at least; a thousandth of a leaf
+MOST_PIECES = 1024  # about
+MOST_LEAVES = 8  # that are divided
+MOST_FILES = 48  # of all divided leaves; from a half of that on files are merged, a little in each save
+_PATIENCE = 256  # saves
+_REWRITTEN = 0.0075  # of a leaf, in one save, so that there are fewer files
+_SPOTS, _SPOT_BYTES = 64, 32
+
+_KEY = re.compile(r"@(\d{1,18})\.(\d{1,18})/(.*)", re.DOTALL)
+
+
+class Place(NamedTuple):
+    """What a piece's key says: the write that it comes from, which piece it is, and of which leaf."""
+
+    number: int
+    piece: int
+    leaf: str
+
+    def __str__(self) -> str:
+        return f"@{self.number}.{self.piece}/{self.leaf}"
+
+
+def parse(key: str) -> Place | None:
+    found = _KEY.fullmatch(key) if key.startswith("@") else None
+    return Place(int(found[1]), int(found[2]), found[3]) if found else None
+
+
+def current(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
+    """For each divided leaf the keys of its pieces, by their index: of those that were written again, the newest."""
+    found: dict[str, dict[int, Place]] = {}
+    for place in filter(None, map(parse, leaves)):
+        pieces = found.setdefault(place.leaf, {})
+        if place.piece not in pieces or pieces[place.piece].number < place.number:
+            pieces[place.piece] = place
+    return {leaf: {index: str(place) for index, place in pieces.items()} for leaf, pieces in found.items()}
+
+
+def leaves(entries: Iterable[str]) -> dict[str, None]:
+    """Keys of a manifest's leaves, of the divided ones those that the tree names."""
+    keys = [*entries]
+    return dict.fromkeys([*(key for key in keys if parse(key) is None), *current(keys)])
+
+
+def older(entries: Mapping[str, Leaf], folder: Path) -> list[StoredLeaf]:
+    """Pieces that were written again since, in the files of the directory `folder`."""
+    keys = [key for key in entries if parse(key) is not None]
+    held = {key for pieces in current(keys).values() for key in pieces.values()}
+    return [StoredLeaf(folder / entries[key].shard, key, entries[key]) for key in keys if key not in held]
+
+
+def big(leaves: Mapping[str, Block]) -> list[str]:
+    """Keys of the leaves that are large enough."""
+    return [key for key, block in leaves.items() if block.data.nbytes >= LEAST_BYTES]
+
+
+def grid(shape: Sequence[int], itemsize: int) -> list[Box]:
+    """The pieces of a leaf, in their order in memory, each in one stretch; empty when it cannot be divided so."""
+    target = max(PIECE_BYTES, -(-math.prod(shape) * itemsize // MOST_PIECES))
+    axis = 0
+    while axis < len(shape) and itemsize * math.prod(shape[axis + 1 :]) > target:
+        axis += 1
+    if axis == len(shape) or math.prod(shape[:axis]) > MOST_PIECES:
+        return []
+    rows = max(1, target // (itemsize * math.prod(shape[axis + 1 :])))
+    boxes = []
+    for outer in range(math.prod(shape[:axis])):
+        lead: list[int] = []
+        for extent in reversed(shape[:axis]):
+            outer, at = divmod(outer, extent)  # noqa: PLW2901  the digits of a number
+            lead.insert(0, at)
+        for start in range(0, shape[axis], rows):
+            tail = tuple(shape[axis + 1 :])
+            extents = (*(1 for _ in lead), min(rows, shape[axis] - start), *tail)
+            boxes.append(Box((*lead, start, *(0 for _ in tail)), extents))
+    return boxes
+
+
+def pieces(block: Block) -> list[Block]:
+    """The leaf's pieces over the same memory; empty: it is not one to divide."""
+    itemsize = ITEMSIZE.get(block.dtype)
+    if not isinstance(block.data, memoryview) or block.data.nbytes < LEAST_BYTES or not itemsize or "of" in block.attrs:
+        return []
+    found = []
+    for box in grid(block.shape, itemsize):
+        (stretch,) = stretches(block.shape, box, itemsize)
+        attrs = {**block.attrs, "of": list(block.shape), "at": list(box.at)}
+        data = block.data[stretch.start : stretch.start + stretch.size]
+        found.append(Block(block.kind, block.dtype, box.shape, data, attrs, block.fixed))
+    return found
+
+
+def stored(key: str, pieces: Iterable[str], entries: Mapping[str, Leaf], folder: Path) -> StoredPieces:
+    """A handle on a divided leaf in the directory `folder`.
+
+    Raises:
+        Damaged: a piece does not say where it lies.
+    """
+    found = []
+    for name in pieces:
+        check_piece(entries[name], folder / MANIFEST)
+        place = tuple(entries[name].attrs["at"])
+        found.append(Piece(place, StoredLeaf(folder / entries[name].shard, name, entries[name])))
+    return StoredPieces(key, entries[found[0].leaf.key], None, lambda: found)
+
+
+class Division(NamedTuple):
+    """One leaf of a save, divided."""
+
+    kept: dict[str, Block]  # pieces that did not change, and whose files are linked, by their keys
+    fresh: dict[str, Block]  # those that are written
+    shards: list[Shard]
+    links: list[Link]
+
+
+class _Dense(NamedTuple):
+    """A leaf that is left whole for some saves before it is tried again, and for twice as many the next time."""
+
+    saves: int
+    all_of_them: int
+
+    @classmethod
+    def again(cls, before: _Dense | None) -> _Dense:
+        count = min(_PATIENCE, 2 * before.all_of_them) if before is not None else 4
+        return cls(count, count)
+
+
+class Divided:
+    """Which leaves of a run are divided, and what a save writes of them. Nothing is known of the time before a restart."""
+
+    def __init__(self) -> None:
+        self._spots: dict[str, bytes] = {}  # a few bytes from all over each big leaf that was written whole
+        self._dense: dict[str, _Dense] = {}  # leaves of which so much changed that dividing them was of no use
+
+    def divide(
+        self, leaves: Mapping[str, Block], lineage: Lineage, whole: Whole, taken: Collection[str] = ()
+    ) -> dict[str, Division]:
+        """Those of `leaves` that are worth it; none of their files gets a name that is `taken`."""
+        known = current(lineage.leaves)
+        partly = [key for key, block in leaves.items() if self._is_partly(key, block, known, lineage)]
+        partly.sort(key=lambda key: (key not in known, -leaves[key].data.nbytes))
+        parted = {key: found for key in partly[:MOST_LEAVES] if (found := pieces(leaves[key]))}
+        number = max((place.number for place in filter(None, map(parse, lineage.leaves))), default=0)
+        divisions = {}
+        for key, parts in parted.items():
+            number += 1
+            while any(f"-pieces-{number}-" in name for name in taken):
+                number += 1
+            first, files = Place(number, 0, key), MOST_FILES // len(parted)
+            division = _division(first, parts, known.get(key, {}), lineage, whole, files)
+            if division is None:
+                self._dense[key] = _Dense.again(self._dense.get(key))
+            else:
+                divisions[key] = division
+        return divisions
+
+    def _is_partly(self, key: str, block: Block, known: Mapping[str, Any], lineage: Lineage) -> bool:
+        """Whether the leaf is divided already, or most of it is as it was when it was last written whole."""
+        if key in known:
+            return True
+        if key in self._dense and self._dense[key].saves > 0:
+            self._dense[key] = self._dense[key]._replace(saves=self._dense[key].saves - 1)
+            return False
+        old, leaf = self._spots.get(key), lineage.leaves.get(key)
+        if (
+            old is None
+            or leaf is None
+            or (leaf.size_bytes, leaf.shape, leaf.dtype) != (block.data.nbytes, tuple(block.shape), block.dtype)
+        ):
+            return False
+        new = _spots(block.data)
+        same = sum(old[at : at + _SPOT_BYTES] == new[at : at + _SPOT_BYTES] for at in range(0, len(new), _SPOT_BYTES))
+        return 2 * same >= _SPOTS
+
+    def note(self, leaves: Mapping[str, Block], written: Iterable[str]) -> None:
+        """Remember a few bytes of the big leaves that a save has written whole."""
+        whole = [key for key in big(leaves) if parse(key) is None]
+        self._spots |= {key: _spots(leaves[key].data) for key in {*whole}.intersection(written)}
+
+
+def _spots(data: Data) -> bytes:
+    step = data.nbytes // _SPOTS
+    return b"".join(bytes(data[at * step : at * step + _SPOT_BYTES]) for at in range(_SPOTS))
+
+
+def _division(
+    first: Place, parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage, whole: Whole, most_files: int
+) -> Division | None:
+    """What is written and linked of one leaf; None: so much of it changed that it is better written whole."""
+    fits = len(known) == len(parts) and all(_alike(parts[index], lineage.leaves[key]) for index, key in known.items())
+    same = _unchanged(parts, known, lineage) if fits else set()
+    size = sum(part.data.nbytes for part in parts)
+    if fits and 2 * sum(parts[index].data.nbytes for index in same) < size:
+        return None
+    links = _links(known, same, lineage, whole)
+    if sum(link.file.size_bytes for link in links) > 3 * size:  # mostly bytes that nobody reads
+        links = []
+    kept = {index for link in links for index in same if known[index] in link.leaves}
+    for index in _merged([[i for i in kept if known[i] in link.leaves] for link in links], parts, size, most_files):
+        kept.discard(index)
+    links = [link for link in links if any(known[index] in link.leaves for index in kept)]
+    fresh = {str(first._replace(piece=index)): part for index, part in enumerate(parts) if index not in kept}
+    return Division(
+        {known[index]: parts[index] for index in sorted(kept)}, fresh, list(_shards(first, fresh, size)), links
+    )
+
+
+def _alike(part: Block, leaf: Leaf) -> bool:
+    return (part.kind, part.dtype, tuple(part.shape), part.data.nbytes) == (
+        leaf.kind,
+        leaf.dtype,
+        leaf.shape,
+        leaf.size_bytes,
+    ) and dict(part.attrs) == leaf.attrs
+
+
+def _unchanged(parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage) -> set[int]:
+    """Which pieces hold the bytes of the last checkpoint."""
+    samples = lineage.samples
+    asked = [i for i, key in known.items() if key not in samples or samples[key] == sample(parts[i].data)]
+    found = digests_of([parts[index].data for index in asked])
+    return {index for index, digest in zip(asked, found, strict=True) if digest == lineage.leaves[known[index]].digest}
+
+
+def _links(known: Mapping[int, str], same: set[int], lineage: Lineage, whole: Whole) -> list[Link]:
+    """The files that hold pieces that did not change."""
+    names = dict.fromkeys(lineage.leaves[known[index]].shard for index in sorted(same))
+    return lineage.links_of(names, whole, time.time())
+
+
+def _merged(held: Sequence[Sequence[int]], parts: Sequence[Block], size: int, most_files: int) -> list[int]:
+    """Pieces to be written although they did not change, so that there are fewer files: a few in each save."""
+    sizes = sorted((sum(parts[index].data.nbytes for index in indices), list(indices)) for indices in held)
+    count, budget, found = len(held) + 1, size * _REWRITTEN, list[int]()
+    for live, indices in sizes:
+        if count <= most_files // 2:
+            break
+        if count > most_files:
+            budget = max(budget, live)
+        for index in indices:
+            if budget >= parts[index].data.nbytes:
+                budget -= parts[index].data.nbytes
+                live -= parts[index].data.nbytes  # noqa: PLW2901
+                found.append(index)
+        if live:
+            break
+        count -= 1
+    return found
+
+
+def _shards(first: Place, fresh: Mapping[str, Block], size: int) -> Iterable[Shard]:
+    """Files for the pieces that are written: one, unless they are many."""
+    most = max(SHARD_BYTES, size // 16)
+    packs: list[list[str]] = []
+    room = 0
+    for key, part in fresh.items():
+        if part.data.nbytes > room:
+            packs.append([])
+            room = most
+        packs[-1].append(key)
+        room -= part.data.nbytes
+    for index, keys in enumerate(packs, 1):
+        names = [f"{first.leaf}@{','.join(map(str, fresh[key].attrs['at']))}" for key in keys]
+        yield Shard(
+            f"{shard_stem(first.leaf)}-pieces-{first.number}-{index}.safetensors", keys, header(keys, names, fresh)
+        )

@@ -1,0 +1,85 @@
+"""Places: which directories of a run may be symbolic links, before anything is written there. Nothing here writes.
+
+`checkpoints` may be one, to a directory of the same user: clusters keep big files elsewhere. `attempts`, `history`,
+`quarantine`, `pins` and what lies below them may not: what is moved there, or removed, must be the run's own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from ..errors import UsageError
+
+OWN = ("attempts", "history", "quarantine", "pins")
+
+
+def require(root: Path) -> None:
+    """Check all directories that a run at `root` is written in; those that are not there yet are fine.
+
+    Raises:
+        UsageError: one is a link that is not followed.
+    """
+    for name in OWN:
+        refuse_link(root / name)
+    checkpoints(root)
+
+
+def require_rooms(root: Path) -> None:
+    """
+    Raises:
+        UsageError: `attempts`, or an attempt's room in it, is a link. Closing that attempt would empty its target.
+    """
+    rooms = root / "attempts"
+    refuse_link(rooms)
+    for name in os.listdir(rooms) if rooms.is_dir() else ():
+        if name.isdecimal():
+            refuse_link(rooms / name)
+
+
+def refuse_link(path: Path) -> None:
+    """
+    Raises:
+        UsageError: `path` is a symbolic link.
+    """
+    if path.is_symlink():
+        raise UsageError(
+            f"{path} is a symbolic link to {os.readlink(path)}: Holdfast writes through no link here; put the directory "
+            "itself in its place, or remove the link. Only the run's whole directory, and its checkpoints, may lie elsewhere"
+        )
+
+
+def checkpoints(root: Path) -> Path:
+    """The run's directory of that name.
+
+    Raises:
+        UsageError: `checkpoints` is a link that leads to no directory, or to another user's.
+    """
+    path = root / "checkpoints"
+    if not path.is_symlink():
+        return path
+    target = os.readlink(path)
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UsageError(
+            f"{path} is a link to {target}, which cannot be reached ({error.strerror}): make that directory"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise UsageError(f"{path} is a link to {target}, which is no directory: link to one")
+    if not may_follow(path.lstat().st_uid, found.st_uid, root.stat().st_uid, os.geteuid()):
+        raise UsageError(
+            f"{path} is a link to {target}, a directory of another user (uid {found.st_uid}): checkpoints are written "
+            "and removed there; link to a directory of your own"
+        )
+    return path
+
+
+def may_follow(link: int, target: int, run: int, user: int) -> bool:
+    """Whether `user` writes through a link: its owner, its target's and that of the run's directory are given by uid.
+
+    The target belongs to the user, or to whoever owns the run. The link was made by the user, or by the target's
+    owner: otherwise another user's link would lead root, who may write everywhere, into a directory of root's.
+    """
+    return target in (user, run) and link in (user, target)
