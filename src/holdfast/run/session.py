@@ -286,7 +286,7 @@ class Session:
             "fingerprint": {"environment": fingerprint.environment(), "loaders": self.loaders},
             "probe": self.ask_probe() if probe else None,
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
-            **({"means": means} if (means := self.means.state_dict()) else {}),
+            **self.means.part(probe and not position.finished() and position.step < (self.drilled.steps or 1e300)),
             "epoch_rng": self.replay_rng,
             "rng": rng.capture(),
         }
