@@ -12,11 +12,12 @@ from ..errors import StoreError
 from ..journal import Event
 from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
-from ..store.diff import same_state
+from ..store.diff import compare
 from ..store.store import Store
 
 # Where a run keeps the global generators: as they are, as the epoch began, and as a loader began and was last asked.
 _CAPTURE = re.compile(rf"{RESERVED}/(rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began))/")
+MEANS = f"{RESERVED}/means"  # of run.mean()
 PHASES = ("step", "end", "exit")
 
 
@@ -75,8 +76,12 @@ def trace(root: Path) -> Trace:
 
 
 def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]:
-    """What differs between the last states of two runs, every byte of both read and compared; `idle` generators left out."""
-    return [str(each) for each in same_state(_last(a), _last(b)) if generator_of(each.where) not in idle]
+    """What differs between the last states of two runs, every byte of both read and compared.
+
+    `idle` generators are left out, and so are sums of metrics: the metrics themselves are compared.
+    """
+    found = compare(_last(a), _last(b), (MEANS, f"@*/{MEANS}"), read=True)
+    return [str(each) for each in found if generator_of(each.where) not in idle]
 
 
 def generator_of(key: str) -> str | None:

@@ -10,7 +10,9 @@ from .tracked import RESERVED, digests
 
 def show(session: Session, epoch: int | None) -> None:
     """Journal the digests of the state, and mark the place in the output. `epoch`: the one that has ended, at its end."""
-    found = digests({**session.tracked.capture(), RESERVED: session.memory(probe=False)}).of
+    memory = session.memory(probe=False)
+    memory.pop("means", None)  # sums of metrics: a metric may be a time, which no two runs share
+    found = digests({**session.tracked.capture(), RESERVED: memory}).of
     position = session.position
     at = position.epoch if epoch is None else epoch
     leaves = merged(session.ranks, found)
