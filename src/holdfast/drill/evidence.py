@@ -12,7 +12,7 @@ from ..errors import StoreError
 from ..journal import Event
 from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
-from ..store.diff import compare
+from ..store.diff import same_state
 from ..store.store import Store
 
 # Where a run keeps the global generators: as they are, as the epoch began, and as a loader began and was last asked.
@@ -80,7 +80,7 @@ def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]
 
     `idle` generators are left out, and so are sums of metrics: the metrics themselves are compared.
     """
-    found = compare(_last(a), _last(b), (MEANS, f"@*/{MEANS}"), read=True)
+    found = same_state(_last(a), _last(b), (MEANS, f"@*/{MEANS}"))
     return [str(each) for each in found if generator_of(each.where) not in idle]
 
 

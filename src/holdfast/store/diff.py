@@ -67,13 +67,13 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
     return _sources(each for each in found if not _is_exempt(each, exempt))
 
 
-def same_state(a: Checkpoint, b: Checkpoint) -> list[Difference]:
+def same_state(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = ()) -> list[Difference]:
     """What differs between the bytes of two checkpoints, RNG and position included; empty only when all was read and is equal.
 
     Raises:
         Damaged: a byte of either is not what was committed.
     """
-    return compare(a, b, read=True)
+    return compare(a, b, exempt, read=True)
 
 
 def _is_exempt(difference: Difference, exempt: tuple[str, ...]) -> bool:
