@@ -22,10 +22,11 @@ from holdfast.drill import cause, compare, kill, report, table
 from holdfast.drill.aim import Aim, Options, move
 from holdfast.drill.cause import Facts
 from holdfast.drill.drill import _prove
-from holdfast.drill.evidence import Line, Place, Seen, Trace
+from holdfast.drill.evidence import Line, Seen, Trace
 from holdfast.drill.kill import Child, Ended, Fired, Follow, Start
 from holdfast.drill.plan import DAMAGE, Kill, Pace, further, pace, plan
 from holdfast.drill.report import Attempt, Report
+from holdfast.drill.safepoint import Place
 from holdfast.errors import ChildError, UsageError
 from holdfast.journal import Log
 from holdfast.store.store import Store

@@ -20,10 +20,11 @@ from ..journal import Log
 from ..run import settings
 from . import cause, compare, evidence, kill, report, tail
 from .aim import Aim, Options, move
-from .evidence import Place, Trace
+from .evidence import Trace
 from .kill import Ended, Fired, Follow, Start
 from .plan import SIGNALS, Kill, Pace, pace, plan
 from .report import Attempt, Divergence, Report
+from .safepoint import Place
 
 Say = Callable[[str], None]
 Watch = Callable[[int, int | None], None]  # told the step, and the last one where that is known
@@ -58,6 +59,7 @@ class Drill:
         first, took_s = self._undisturbed(place / "first", 1)
         self._undisturbed(place / "second", 2)
         reference, second = evidence.trace(place / "first"), evidence.trace(place / "second")
+        self._second = second
         self._idle = compare.idle(reference, second)
         found = self._begin(reference, first, took_s)
         self._judge(found, reference, second, place, "second")
@@ -219,7 +221,7 @@ class Drill:
             return
         found.verdict = report.DIFFERENT
         if parted is not None or metrics or found.final_differences:
-            found.divergence = _divergence(reference, other, parted, metrics)
+            found.divergence = _divergence((reference, self._second, other), parted, metrics)
         if unseen:
             self._notes.append(f"damage went unseen, and was restored: {unseen}")
 
@@ -276,16 +278,17 @@ def _unseen_damage(attempts: Sequence[Attempt]) -> str | None:
 
 
 def _divergence(
-    reference: Trace, other: Trace, parted: compare.Parting | None, metrics: Sequence[compare.MetricDifference]
+    traces: tuple[Trace, Trace, Trace], parted: compare.Parting | None, metrics: Sequence[compare.MetricDifference]
 ) -> Divergence:
-    facts = cause.gather(reference, parted, metrics)
-    reason = cause.usual(facts)
-    if metrics and (parted is None or facts.metrics_first):
+    reference, second, other = traces
+    if metrics and (parted is None or metrics[0].place.order < parted.place.order):
         place, attempt, what = metrics[0].place, _logged_by(other, metrics[0].place), metrics[0].what
     elif parted is not None:
         place, attempt, what = parted.place, parted.attempt, parted.what
     else:
         place, attempt, what = reference.states[-1].place, max(other.restored, default=0), "the last state differs"
+    facts = cause.gather(reference, parted, metrics, second, other, (place, attempt))
+    reason = cause.usual(facts)
     resumed = other.restored.get(attempt)
     return Divergence(
         step=place.step,

@@ -94,6 +94,8 @@ def _consume(session: Session, source: Source, name: str, accumulate: int, consu
             session.early = set(session.logged)
             for batch in rest:
                 taken += 1
+                if session.witness is not None:
+                    session.witness.consumed(batch)
                 yield batch
                 consumed += 1
                 if (consumed - begun) % accumulate == 0:

@@ -20,6 +20,7 @@ from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
 from . import fingerprint, relaunch, resume, weights
+from .noted import note
 from .position import Position
 from .saving import drill_limit, stop_now
 from .session import Session
@@ -86,6 +87,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
     `ready`: the position is reached, so that random numbers go back too.
     """
     if session.baseline is None:
+        note(session, "begin")
         return
     session.tracked.warm_late()  # on all ranks: each begins this loop
     changed = [key.removeprefix("tree:") for key in session.baseline.changed(session.digests())]
@@ -98,6 +100,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
         _restore_rng(session)
         session.baseline = None
         session.logged = {}  # by code that runs again: its line is written
+        note(session, "begin")
 
 
 def require_settled(session: Session) -> None:

@@ -20,6 +20,7 @@ from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import say, warn
 from . import best
+from .noted import note
 from .overlap import Later
 from .ranks import GOOD_BYE_S, merged, parting, require_one_place
 from .session import Flight, Session
@@ -386,4 +387,5 @@ def _journal_digests(session: Session) -> None:
     found = digests({**session.tracked.capture(), RESERVED: session.memory(probe=False)}).of
     position = session.position
     session.attempt.record("digests", step=position.step, phase=position.phase, leaves=merged(session.ranks, found))
+    note(session, "point")
     session.attempt.flush()
