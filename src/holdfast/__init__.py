@@ -13,6 +13,7 @@ What a training script writes:
 from .data import Seeded
 from .errors import HoldfastError, Stopped
 from .rules import Best, Every, Last, Whole, Within
+from .run import opened
 from .run.run import Run
 from .run.weights import StartFrom, load_into
 from .state.codec import register
@@ -35,3 +36,5 @@ __all__ = [
     "load_into",
     "register",
 ]
+
+opened.begin()

@@ -43,6 +43,15 @@ def tell(line: str) -> None:
     _write(sys.stdout, f"{line}\n")
 
 
+def mark(line: str) -> None:
+    """Writes to the process's own stdout, whatever has taken its place meanwhile, after all that was printed so far."""
+    for stream in (sys.stdout, sys.__stdout__):
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                stream.flush()
+    _write(sys.__stdout__, line)
+
+
 def relay(number: int, data: bytes) -> bool:
     """Hand on what somebody else has printed, byte for byte, to our descriptor 1 or 2; False when nobody reads it any more."""
     stream = sys.stdout if number == 1 else sys.stderr

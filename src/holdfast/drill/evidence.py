@@ -13,7 +13,8 @@ from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
 from ..store.diff import same_state
 from ..store.store import Store
-from .safepoint import Place, place_of
+from .safepoint import Place as Place
+from .safepoint import place_of
 from .sights import Sight, sights
 
 GENERATORS = (f"{RESERVED}/rng/", f"{RESERVED}/epoch_rng/")

@@ -25,6 +25,7 @@ from .position import Position
 from .saving import drill_limit, stop_now
 from .session import Session
 from .tracked import RESERVED, adapter_for, digests, framework_modules
+from .watched import mark_output
 from .weights import StartFrom
 
 
@@ -101,6 +102,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
         session.baseline = None
         session.logged = {}  # by code that runs again: its line is written
         note(session, "begin")
+        mark_output(session)
 
 
 def require_settled(session: Session) -> None:

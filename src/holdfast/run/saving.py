@@ -19,12 +19,10 @@ from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import say, warn
-from . import best
-from .noted import note
+from . import aimed, best, watched
 from .overlap import Later
-from .ranks import GOOD_BYE_S, merged, parting, require_one_place
+from .ranks import GOOD_BYE_S, parting, require_one_place
 from .session import Flight, Session
-from .tracked import RESERVED, digests
 from .windows import Order, Windows
 from .writer import BeforeEach
 
@@ -62,15 +60,18 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     if phase == "end" and session.ranks.rank == 0:
         best.warn_of_the_unmeasured(session, metrics)
     if session.drilled.digests:
-        _journal_digests(session)
+        watched.show(session, epoch)
+        aimed.await_stop(session, land)
     session.within.look(save_s=session.save_s, step_s=session.step_s)
     wanted = drill_limit(session) or (order.stop if order is not None else stop_wanted(session))
     reason = wanted or _reason_to_save(session, now, metrics, order, final=final)
     session.progress.update(step=session.position.step, metrics=metrics)
     if reason and session.saved != session.here:
-        save(session, reason, metrics, epoch, last_chance=bool(wanted) or reason in LAST_CHANCE)
+        last = bool(wanted) or reason in LAST_CHANCE
+        save(session, reason, metrics, epoch, last_chance=last, at_once=aimed.is_brink(session))
     if wanted:
         stop_now(session, wanted)
+    aimed.await_kill(session, land)
     if session.windows is not None:
         _lead(session, session.windows)
     _show(session)
@@ -352,7 +353,9 @@ def _reason_to_save(
         return "asked"
     if best.is_new(session, metrics):
         return "new best"
-    every = _every(session)
+    aim, every = aimed.aim_of(session), _every(session)
+    if aim is not None and aimed.wants_save(session, aim):
+        return "due"
     if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
         return "due" if order.save else None
     mends = session.ahead.found_damage and session.ranks.alone and every is not None
@@ -360,7 +363,9 @@ def _reason_to_save(
 
 
 def _every(session: Session) -> Every | None:
-    forced = session.drilled.save_every_steps
+    forced, aim = session.drilled.save_every_steps, aimed.aim_of(session)
+    if aim is not None and (forced is None or aimed.is_past(session, aim)):
+        return None
     return session.options.every if forced is None else Every(steps=forced)
 
 
@@ -381,11 +386,3 @@ def _show(session: Session) -> None:
 def drill_limit(session: Session) -> str | None:
     limit = session.drilled.steps
     return "drill limit" if limit is not None and session.position.step >= limit else None
-
-
-def _journal_digests(session: Session) -> None:
-    found = digests({**session.tracked.capture(), RESERVED: session.memory(probe=False)}).of
-    position = session.position
-    session.attempt.record("digests", step=position.step, phase=position.phase, leaves=merged(session.ranks, found))
-    note(session, "point")
-    session.attempt.flush()

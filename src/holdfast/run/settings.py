@@ -16,12 +16,28 @@ MAX_REQUEUES = "HOLDFAST_MAX_REQUEUES"
 RANKS_TIMEOUT_S = "HOLDFAST_RANKS_TIMEOUT_S"
 
 
+SafePoint = tuple[int, str]  # step and phase
+
+
+class Aim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A place from which a drill wants the run to be resumed, and what the attempt before that does for it."""
+
+    place: SafePoint
+    saves: tuple[SafePoint, ...] = ()  # saves are due at these, instead of at the run's own interval
+    hold: SafePoint | None = None  # where the run waits for a signal, and then stops
+    brink: SafePoint | None = None  # where it waits to be killed, if that has not come before
+
+
 class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a drill wants of the run it watches."""
 
     steps: int | None = None  # stop after this many
-    save_every_steps: int | None = None  # instead of the run's own interval
+    save_every_steps: int | None = None  # instead of the run's own interval; with aims: until the place is reached
     digests: bool = False  # journal the state's digests at every safe point
+    marks: bool = False  # write a mark into the standard output at every safe point
+    aims: tuple[Aim, ...] = ()  # in the order of the run
+    opened: str | None = None  # the file that takes a line for each file opened that another run of the drill wrote
+    since_ns: tuple[int, int] = (0, 0)  # when the drill, and this run of it, began
 
 
 _moved: dict[str, str] = {}  # a value of HOLDFAST_RUN_DIR -> the path of the run that it moves

@@ -1,0 +1,69 @@
+"""Leftovers: files outside of the run's directory that one run of the drill wrote and another one read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .. import disk
+
+RUNS = ("first", "second", "killed")
+NAMES = {"first": "undisturbed run 1", "second": "undisturbed run 2", "killed": "the killed run"}
+DIRECTORY = "opened"
+
+
+class Leftover(msgspec.Struct, frozen=True):
+    """A file with which a run did not begin as the first one did."""
+
+    path: str
+    writer: str  # one of RUNS
+    written_at: str  # `train.py:12`, or empty: it was not Python that opened it
+    reader: str
+    read_at: str
+
+    def __str__(self) -> str:
+        wrote = f" at {self.written_at}" if self.written_at else ""
+        read = f" at {self.read_at}" if self.read_at else ""
+        return f"{self.path}, which {NAMES[self.writer]} wrote{wrote} and {NAMES[self.reader]} read{read}"
+
+
+def prepare(place: Path, run: str, began_ns: int) -> Path:
+    """The file into which the processes of that run write what they open."""
+    disk.make_dirs(place / DIRECTORY)
+    path = place / DIRECTORY / f"{run}.jsonl"
+    disk.write(path, [msgspec.json.encode({"began_ns": began_ns}) + b"\n"])
+    return path
+
+
+def found(place: Path) -> list[Leftover]:
+    """What runs have read of each other's files, in the order of the runs."""
+    lines = {run: _lines(place / DIRECTORY / f"{run}.jsonl") for run in RUNS}
+    written = {run: {line["wrote"]: line["at"] for line in lines[run] if "wrote" in line} for run in RUNS}
+    began = {run: next((line["began_ns"] for line in lines[run] if "began_ns" in line), None) for run in RUNS}
+    left = []
+    for run in RUNS:
+        for line in lines[run]:
+            if "read" in line and (os.fspath(line["read"]), run) not in {(each.path, each.reader) for each in left}:
+                writer = _writer(line, began)
+                left.append(Leftover(line["read"], writer, written[writer].get(line["read"], ""), run, line["at"]))
+    return left
+
+
+def _writer(line: Mapping[str, Any], began: Mapping[str, int | None]) -> str:
+    """The run during which the file was last changed."""
+    return [run for run in RUNS if began[run] is not None and (began[run] or 0) <= line["written_ns"]][-1]
+
+
+def _lines(path: Path) -> list[Mapping[str, Any]]:
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_bytes().split(b"\n"):
+        with suppress(msgspec.DecodeError):  # torn by a kill
+            found.append(msgspec.json.decode(line))
+    return found

@@ -1,0 +1,149 @@
+"""Output: what a command printed between two safe points, compared with what the reference run printed there. Pure.
+
+A drilled run marks each safe point in its own standard output. Lines before the first mark of an attempt belong to its
+start and are not compared. What differs between the two undisturbed runs is not compared either: a number in lines of one
+wording, a wording, or a place. Standard error is not compared: progress bars, warnings and Holdfast's own lines go there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import zip_longest
+from typing import NamedTuple
+
+from .evidence import Place
+
+MARK = re.compile(r"\x1eholdfast (\d+) (\w+) (\d+)\x1e\r?\n")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf)\b")
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?")
+_UNIT = re.compile(r"(?:\s?(?:s|ms|us|µs|ns|secs?|seconds?|mins|minutes?|hours?|[\w/]*/s(?:ec(?:ond)?)?)|m|min|h)\b")
+_TIMED = re.compile(r"(?:time|elapsed|took|eta|duration|seconds|speed|throughput)\W{0,3}$", re.IGNORECASE)
+
+
+class Section(NamedTuple):
+    """What was printed from one safe point to the next one."""
+
+    after: Place
+    attempt: int
+    lines: tuple[str, ...]
+
+
+class LineDifference(NamedTuple):
+    after: Place
+    attempt: int
+    was: str | None  # None: the reference run printed no such line
+    now: str | None
+
+    def __str__(self) -> str:
+        was, now = ("nothing" if line is None else repr(line) for line in (self.was, self.now))
+        return f"printed after {self.after}: {was} became {now}"
+
+
+class Words(NamedTuple):
+    """A line, its numbers apart."""
+
+    wording: str
+    numbers: tuple[str, ...]
+
+
+class Varying(NamedTuple):
+    """What two undisturbed runs do not have in common."""
+
+    places: frozenset[Place]  # where they printed different numbers of lines
+    positions: frozenset[tuple[Place, int]]  # the nth line there
+    wordings: frozenset[str]
+    numbers: frozenset[tuple[str, int]]  # the nth number in lines of that wording
+    exempt: tuple[str, ...] = ()  # patterns of lines that the user does not want to be compared
+
+    def said(self, line: str) -> Words | None:
+        """What of the line is to be compared; None: nothing."""
+        wording, numbers = words(line)
+        if "\r" in line or wording in self.wordings or any(fnmatchcase(line, pattern) for pattern in self.exempt):
+            return None
+        kept = tuple("" if (wording, place) in self.numbers else number for place, number in enumerate(numbers))
+        return Words(wording, kept)
+
+
+def without_marks(text: str) -> str:
+    return MARK.sub("", text)
+
+
+def sections(text: str, *, finished: bool) -> list[Section]:
+    """The sections of what one start of the command printed; the last one is whole only when the command finished."""
+    _, *rest = MARK.split(text)  # then of each mark its three groups, and what follows it
+    steps, phases, attempts, printed = (rest[part::4] for part in range(4))
+    marks = [
+        (Place(int(step), phase), int(number)) for step, phase, number in zip(steps, phases, attempts, strict=True)
+    ]
+    found = []
+    for number, ((after, attempt), piece) in enumerate(zip(marks, printed, strict=True)):
+        last = number + 1 == len(marks)
+        whole = finished if last else marks[number + 1][1] == attempt
+        if whole:
+            found.append(Section(after, attempt, tuple(piece.splitlines())))
+    return found
+
+
+def varying(first: Sequence[Section], second: Sequence[Section], exempt: Sequence[str] = ()) -> Varying:
+    """What two undisturbed runs printed otherwise than each other."""
+    others = _by_place(second)
+    places, positions = set[Place](), set[tuple[Place, int]]()
+    wordings, numbers = set[str](), set[tuple[str, int]]()
+    for section in first:
+        beside = others.get(section.after)
+        if beside is None or len(beside.lines) != len(section.lines):
+            places.add(section.after)
+            continue
+        for at, (line, other) in enumerate(zip(section.lines, beside.lines, strict=True)):
+            (wording, mine), (another, theirs) = words(line), words(other)
+            if wording != another:
+                wordings |= {wording, another}
+                positions.add((section.after, at))  # a third run may use a third wording there
+            else:
+                differ = (place for place, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1])
+                numbers |= {(wording, place) for place in differ}
+    return Varying(frozenset(places), frozenset(positions), frozenset(wordings), frozenset(numbers), tuple(exempt))
+
+
+def differences(
+    reference: Sequence[Section], other: Sequence[Section], known: Varying
+) -> tuple[list[LineDifference], int]:
+    """The lines of `other` that the reference run does not have there, in the order of the run; and how many were compared."""
+    expected, found, compared = _by_place(reference), list[LineDifference](), 0
+    for section in sorted(other, key=lambda section: (section.after.order, section.attempt)):
+        beside = expected.get(section.after)
+        if beside is None or section.after in known.places:
+            continue
+        mine, theirs = (list(_compared(each, known)) for each in (beside, section))
+        compared += len(theirs)
+        for was, now in zip_longest(mine, theirs):
+            if was is None or now is None or was[1] != now[1]:
+                lines = (None if each is None else each[0] for each in (was, now))
+                found.append(LineDifference(section.after, section.attempt, *lines))
+                break  # what follows may only be moved
+    return found, compared
+
+
+def _compared(section: Section, known: Varying) -> Iterator[tuple[str, Words]]:
+    for at, line in enumerate(section.lines):
+        said = known.said(line)
+        if said is not None and (section.after, at) not in known.positions:
+            yield line, said
+
+
+def _by_place(sections: Sequence[Section]) -> Mapping[Place, Section]:
+    return {section.after: section for section in sections}
+
+
+def words(line: str) -> Words:
+    """The wording of a line, and its numbers but for the times of day and the timings."""
+    line = _CLOCK.sub("@", line)
+    wording, numbers, end = "", [], 0
+    for match in _NUMBER.finditer(line):
+        wording += line[end : match.start()] + "#"
+        timing = _UNIT.match(line, match.end()) or _TIMED.search(line[: match.start()])
+        numbers.append("" if timing else match[0])
+        end = match.end()
+    return Words(wording + line[end:], tuple(numbers))

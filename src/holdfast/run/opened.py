@@ -1,0 +1,107 @@
+"""Opened: in a drilled process, notes the files that another run of the drill has written and this one reads."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import sysconfig
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from .. import disk
+from ..errors import UsageError
+from . import settings
+from .settings import Drilled
+
+MOST = 1000  # lines of one process
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CACHES = ("/__pycache__/", "/site-packages/", "/dist-packages/", "/torchinductor_", "/.triton/", "/.cache/")
+_CACHE_DIRS = ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR")
+_SYSTEM = ("/proc/", "/dev/", "/sys/", "/run/")
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
+def begin() -> None:
+    """Listen to what this process opens, if a drill asks for it. Its forked children listen, too."""
+    with suppress(UsageError):  # the run itself will say so
+        wishes = settings.drilled()
+        if wishes.opened is not None:
+            sys.addaudithook(_Listener(wishes, Path(wishes.opened)).hear)
+
+
+class _Listener:
+    """Hears of each `open` and `rename`, and keeps what matters. Never raises: that would forbid the call."""
+
+    def __init__(self, wishes: Drilled, evidence: Path) -> None:
+        self._evidence, self._since_ns = evidence, wishes.since_ns
+        self._own = str(evidence.parents[1]) + os.sep  # the drill's runs
+        caches = [os.environ[name] for name in _CACHE_DIRS if os.environ.get(name)]
+        installed = [sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()]
+        self._passed_over = tuple(os.path.realpath(place) + os.sep for place in [*caches, *installed])
+        self._wrote: set[str] = set()
+        self._read: set[str] = set()
+        self._within = threading.local()
+
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in ("open", "os.rename") or getattr(self._within, "busy", False):
+            return
+        self._within.busy = True
+        try:
+            with suppress(Exception):
+                if event == "os.rename":
+                    self._written(arguments[1])
+                elif isinstance(arguments[0], str | bytes | os.PathLike):
+                    self._opened(arguments[0], int(arguments[2]))
+        finally:
+            self._within.busy = False
+
+    def _opened(self, path: Any, flags: int) -> None:
+        if flags & (os.O_WRONLY | os.O_TRUNC) == 0:
+            self._reads(path)
+        if flags & _WRITES:
+            self._written(path)
+
+    def _reads(self, path: Any) -> None:
+        facts = os.stat(path)
+        drill_ns, run_ns = self._since_ns
+        if not stat.S_ISREG(facts.st_mode) or not drill_ns <= facts.st_mtime_ns < run_ns:
+            return  # it was there before the drill, or this run has written it
+        real = self._real(path)
+        if real is not None and real not in self._wrote | self._read:
+            self._read.add(real)
+            self._note({"read": real, "at": _line_of_script(), "written_ns": facts.st_mtime_ns})
+
+    def _written(self, path: Any) -> None:
+        real = self._real(path)
+        if real is not None and real not in self._wrote:
+            self._wrote.add(real)
+            self._note({"wrote": real, "at": _line_of_script()})
+
+    def _real(self, path: Any) -> str | None:
+        """The file itself; None when it is the drill's own, the system's, a package's or a cache's."""
+        real = os.path.realpath(os.fsdecode(path))
+        ours = real.startswith((self._own, *_SYSTEM, *self._passed_over))
+        return None if ours or real.endswith(".pyc") or any(part in real for part in _CACHES) else real
+
+    def _note(self, line: dict[str, Any]) -> None:
+        if len(self._wrote) + len(self._read) <= MOST:
+            disk.append(self._evidence, msgspec.json.encode(line) + b"\n", sync=False)
+
+
+def _line_of_script() -> str:
+    """`train.py:12`: the innermost line outside of Python, of installed packages and of Holdfast."""
+    library = sysconfig.get_paths()["stdlib"] + os.sep
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to the caller
+    while frame is not None:
+        name = frame.f_code.co_filename
+        installed = "site-packages" in name or "dist-packages" in name or name.startswith((library, "<", _PACKAGE))
+        if not installed:
+            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
