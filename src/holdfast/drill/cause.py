@@ -164,7 +164,8 @@ def _step_without_work(facts: Facts) -> Cause | None:
 
 def _not_brought_back(facts: Facts) -> Cause | None:
     options = bool({f"tree:{name}" for name in facts.optimizers} & set(facts.leaves))
-    found = advice.ranked(facts.suspects, facts.variables, data=facts.other_batch is True, options=options)
+    had = [each for each in facts.suspects if each.now is not None or each.about.owner]
+    found = advice.ranked(had, facts.variables, data=facts.other_batch is True, options=options)
     if not found:
         return None
     name = advice.kind_of(found[0], facts.variables).name

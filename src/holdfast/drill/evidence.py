@@ -13,7 +13,7 @@ from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
 from ..store.diff import same_state
 from ..store.store import Store
-from .safepoint import Place as Place
+from .safepoint import Place as Place  # noqa: PLC0414  others take it from here
 from .safepoint import place_of
 from .sights import Sight, sights
 

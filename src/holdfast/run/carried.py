@@ -43,12 +43,12 @@ def carried(code: CodeType, at: int) -> Carried:
     return Carried(after | shared, stored)
 
 
-def names_within(code: CodeType) -> frozenset[str]:
-    """Names that the functions defined inside `code` speak of."""
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return (
-        frozenset().union(*(frozenset(each.co_names) | names_within(each) for each in inner)) if inner else frozenset()
-    )
+@lru_cache(maxsize=1024)
+def globals_of(code: CodeType) -> frozenset[str]:
+    """Names of the module's that `code`, or a function inside it, speaks of."""
+    own = {each.argval for each in dis.get_instructions(code) if each.opname.endswith(("_GLOBAL", "_NAME"))}
+    inner = [globals_of(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return frozenset(own).union(*inner)
 
 
 def _steps(code: CodeType) -> tuple[list[_Step], dict[int, int]]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, NamedTuple
 
-from .carried import Carried, carried, names_within
+from .carried import Carried, carried, globals_of
 from .tracked import adapter_for
 
 MOST = 1000  # variables
@@ -101,15 +101,9 @@ def _is_spoken_of(name: str, names: dict[str, Any]) -> bool:
 
 
 def _names_of(what: Any) -> frozenset[str]:
-    if isinstance(what, FunctionType):
-        return _of_code(what.__code__)
-    functions = [each for each in vars(what).values() if isinstance(each, FunctionType)]
-    return frozenset().union(*(_of_code(each.__code__) for each in functions)) if functions else frozenset()
-
-
-@lru_cache(maxsize=1024)
-def _of_code(code: CodeType) -> frozenset[str]:
-    return frozenset(code.co_names) | names_within(code)
+    functions = [what] if isinstance(what, FunctionType) else vars(what).values()
+    codes = [each.__code__ for each in functions if isinstance(each, FunctionType)]
+    return frozenset[str]().union(*map(globals_of, codes))
 
 
 class _Walk:
