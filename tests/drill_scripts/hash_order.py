@@ -4,7 +4,7 @@ from line import FIX, Line
 
 from holdfast import Every, Run
 
-words = "the cat sat on the mat and the dog sat on the cat".split()
+words = ["the", "cat", "sat", "on", "the", "mat", "and", "the", "dog", "sat", "on", "the", "cat"]
 vocabulary = {word: number for number, word in enumerate(sorted(set(words)) if FIX else set(words))}
 model = Line()
 with Run("runs/x", dict(model=model), every=Every(steps=3)) as run:

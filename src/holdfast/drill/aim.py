@@ -1,15 +1,17 @@
-"""Aim: what to do to the command next, decided while it runs, and what its end meant. Pure."""
+"""Aim: from where the next attempt is to be resumed, which kill leads there, and what the end of an attempt meant. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..journal import Event, Log
+from ..run import settings
+from .evidence import Place
 from .kill import Ended, Follow, exits_of
-from .plan import RANK, Kill, Pace, further
-from .report import Attempt
+from .places import Course
+from .plan import RANK, Kill, Luck, Pace, plan
 
 
 class Options(NamedTuple):
@@ -20,46 +22,62 @@ class Options(NamedTuple):
     seed: int = 0
     steps: int | None = None  # stop both runs after so many
     save_every_steps: int | None = None  # instead of the command's own interval
-    exempt: Sequence[str] = ()  # patterns of metrics' names, besides timings
+    exempt: Sequence[str] = ()  # patterns of metrics' names, besides timings, and of printed lines
     damage: bool = True
     keep: Path | None = None  # where to leave the runs
 
 
-class Aim:
-    """Decides, as an attempt goes on, whether and when to interrupt it."""
+class Schedule:
+    """The kills of a drill: as many distinct resume points as kills were asked for, or as the script has."""
 
-    def __init__(self, planned: list[Kill], first: Pace, options: Options) -> None:
-        self._queue, self._pace, self._options = list(planned), first, options
-        self._next: Kill | None = None
-        self._number = 0
-        self._proven, self._pending = 0, False
+    def __init__(self, course: Course, pace: Pace, options: Options) -> None:
+        self._course, self._pace, self._options = course, pace, options
+        self._luck = Luck(options.signals, options.seed, options.damage)
+        self.wanted = min(options.kills, len(course.places))
+        self.queue = plan(pace, course, course.choose(self.wanted, options.seed), self._luck)
+        self._made = len(self.queue)  # kills planned so far
+        self._ahead: list[Kill] = []
+        self._last: Kill | None = None
+        self._wounded: set[str] = set()
         self.wounds: list[str] = []  # kinds of damage that are due
 
-    def begin(self, attempts: Sequence[Attempt]) -> None:
-        """A new attempt begins after these."""
-        self._proven = sum(attempt.proven for attempt in attempts)
-        self._pending = bool(attempts) and attempts[-1].signal is not None
+    def begin(self, resumes_at: Place | None, proven: Collection[Place]) -> tuple[settings.Aim, ...]:
+        """What the next start is to do. `resumes_at`: where it will go on, as far as that is known; None: fresh.
+
+        When the places that lie ahead are too few, because kills led elsewhere, further ones are chosen.
+        """
+        known = {*proven, *({resumes_at} if resumes_at in self._course.places else ())}
+        missing = self.wanted - len(known)
+        ahead = [kill for kill in self.queue if self._is_ahead(kill, resumes_at) and kill.target.place not in known]
+        if len(ahead) < missing:
+            taken = {*known, *(kill.target.place for kill in ahead)}
+            targets = self._course.more(missing - len(ahead), taken, resumes_at, self._options.seed + self._made)
+            undamaged = self._luck._replace(damage=False)
+            more = plan(self._pace, self._course, targets, undamaged, begin=self._made)
+            self._made += len(more)
+            self.queue += more
+            ahead = sorted([*ahead, *more], key=lambda kill: kill.target.place.order)
+        self._ahead = ahead if missing > 0 else []
+        return tuple(kill.aim for kill in self._ahead)
+
+    def __call__(self, view: Follow) -> Kill | None:
+        """The kill that is meant for the attempt in view: the run chooses its aim by the same rule."""
+        if view.restored is None:
+            return None
+        came = view.restored
+        self._last = next((kill for kill in self._ahead if self._is_ahead(kill, came)), None)
+        return self._last
 
     def fired(self) -> None:
         """The last kill was delivered."""
-        if self._next is not None and self._next.damage is not None:
-            self.wounds.append(self._next.damage)
-        self._next = None
-        self._number += 1
+        damage = None if self._last is None else self._last.damage
+        if damage is not None and damage not in self._wounded:
+            self._wounded.add(damage)
+            self.wounds.append(damage)
 
-    def __call__(self, view: Follow) -> Kill | None:
-        if view.restored is None or view.step <= view.restored:
-            return None  # a kill before any progress would undo the proof of the last one
-        options = self._options
-        missing = options.kills - self._proven - (self._pending and view.restored > 0)
-        if missing <= 0:
-            return None
-        if self._next is None:
-            more = further(self._pace, view.step, missing, self._number, options.signals, options.seed)
-            self._next = self._queue.pop(0) if self._queue else more
-        if self._next is not None and self._next.signal in ("KILL", RANK) and self._pace.saves and not view.kept:
-            return None  # a save in the background is not durable yet: the blow would lead back to the start
-        return self._next
+    @staticmethod
+    def _is_ahead(kill: Kill, resumes_at: Place | None) -> bool:
+        return resumes_at is None or kill.target.place.order > resumes_at.order
 
 
 def move(ended: Ended, log: Log | None) -> str:

@@ -66,7 +66,6 @@ def gather(
     reference: Trace,
     parted: Parting | None,
     metrics: Sequence[MetricDifference],
-    second: Trace | None = None,
     other: Trace | None = None,
     where: tuple[Place, int] | None = None,
 ) -> Facts:
@@ -86,14 +85,15 @@ def gather(
         same_metrics_there=None if not logged else all(each.place != there for each in metrics),
         loaders=reference.loaders,
     )
-    if second is None or other is None or where is None:
+    if other is None or where is None:
         return facts
-    return _with_variables(facts, reference, second, other, where)
+    return with_variables(facts, reference, other, where)
 
 
-def _with_variables(facts: Facts, reference: Trace, second: Trace, other: Trace, where: tuple[Place, int]) -> Facts:
+def with_variables(facts: Facts, reference: Trace, other: Trace, where: tuple[Place, int]) -> Facts:
+    """The same facts, and what is known of the script's variables at that place of that attempt."""
     place, attempt = where
-    albums = Album(reference.sights), Album(second.sights), Album(other.sights)
+    albums = Album(reference.sights), Album(reference.beside), Album(other.sights)
     told = [(str(each["kind"]), str(each.get("name", "")), str(each.get("what", ""))) for each in other.told]
     shown = albums[0].at(place)
     return facts._replace(
@@ -334,7 +334,7 @@ def _augments_unseeded(loader: Mapping[str, Any]) -> bool:
     return bool(loader.get("workers")) and not str(loader.get("dataset", "")).startswith("Seeded(")
 
 
-SWITCHES = (
+SWITCHES = (  # for a command that differs from itself
     "seed every generator first (random.seed, numpy.random.seed, torch.manual_seed)",
     "torch.use_deterministic_algorithms(True)",
     "the same number of threads each time (torch.set_num_threads)",

@@ -26,6 +26,7 @@ class Seen(NamedTuple):
     place: Place
     attempt: int
     leaves: Mapping[str, str]
+    epoch: int = 0
 
 
 class Line(NamedTuple):
@@ -45,13 +46,14 @@ class Trace(NamedTuple):
     loaders: Mapping[str, Mapping[str, Any]]  # what run.batches was given, by name
     sights: Sequence[Sight] = ()  # the script's variables
     told: Sequence[Event] = ()  # what the run said of a mistake in the script
+    beside: Sequence[Sight] = ()  # of a reference run, what the second undisturbed run's variables held
 
 
 def trace(root: Path) -> Trace:
     """The trace of the run at `root`."""
     logs = journal.logs(root)
     states = [
-        Seen(place_of(event), log.attempt, event["leaves"])
+        Seen(place_of(event), log.attempt, event["leaves"], int(event.get("epoch") or 0))
         for log in logs
         for event in log.events
         if event["event"] == "digests"

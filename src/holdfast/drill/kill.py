@@ -24,12 +24,14 @@ from ..errors import ChildError, StoreError
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.store import Store
-from . import tail
+from . import output, tail
+from .evidence import Place
 from .plan import RANK, Kill
 
 POLL_S = 0.002
 POLL_SAVE_S = 0.0002  # a save of a small model takes a few ms
 TAIL_LINES, TAIL_BYTES = 200, 1 << 16
+PRINTED_BYTES = 64 << 20  # of one start; what is printed after that is not compared
 
 
 class Fired(NamedTuple):
@@ -47,6 +49,7 @@ class Ended(NamedTuple):
     tail: str
     took_s: float
     strikes: Mapping[int, Fired] = {}  # by attempt: a launcher that lost a rank may begin another one by itself
+    printed: str = ""  # to standard output, with the marks of safe points
 
 
 class Wound(NamedTuple):
@@ -60,17 +63,19 @@ class Child:
     """The command, and all that it starts. Leaving the block ends all of it, in whichever sessions it is."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._tail = bytearray()
+        self._tail, self._printed = bytearray(), bytearray()
         with ExitStack() as opened:
-            nothing, self._pipe, sink = os.open(os.devnull, os.O_RDONLY), *os.pipe()
-            opened.callback(os.close, sink)
-            opened.callback(os.close, nothing)
-            streams = Streams(nothing, sink, sink, sources=(self._pipe,))
-            os.set_blocking(self._pipe, False)
+            nothing, (self._out, out), (self._err, err) = os.open(os.devnull, os.O_RDONLY), os.pipe(), os.pipe()
+            for descriptor in (nothing, out, err):
+                opened.callback(os.close, descriptor)
+            for pipe in (self._out, self._err):
+                os.set_blocking(pipe, False)
             try:
+                streams = Streams(nothing, out, err, sources=(self._out, self._err))
                 self._child = children.Child(command, {**os.environ, **environment}, streams)
             except BaseException:
-                os.close(self._pipe)
+                os.close(self._out)
+                os.close(self._err)
                 raise
         self._open = True
 
@@ -102,23 +107,32 @@ class Child:
         if self._open:
             self._child.__exit__()
             self._read()
-            os.close(self._pipe)
+            os.close(self._out)
+            os.close(self._err)
             self._open = False
         return self._child.code if self._child.code is not None else -signal.SIGKILL
 
     @property
     def tail(self) -> str:
-        """The end of what it has printed by now."""
+        """The end of what it has printed by now, on both streams."""
         self._read()
-        return "".join(self._tail.decode(errors="replace").splitlines(keepends=True)[-TAIL_LINES:])
+        shown = output.without_marks(self._tail.decode(errors="replace"))
+        return "".join(shown.splitlines(keepends=True)[-TAIL_LINES:])
+
+    @property
+    def printed(self) -> str:
+        """What it has printed to standard output by now, as far as it is kept."""
+        self._read()
+        return self._printed.decode(errors="replace")
 
     def _read(self) -> None:
-        try:
-            while self._open and (piece := os.read(self._pipe, 1 << 16)):
-                self._tail += piece
-                del self._tail[:-TAIL_BYTES]
-        except BlockingIOError:
-            return
+        for pipe in (self._out, self._err):
+            with suppress(BlockingIOError):
+                while self._open and (piece := os.read(pipe, 1 << 16)):
+                    self._tail += piece
+                    del self._tail[:-TAIL_BYTES]
+                    if pipe == self._out and len(self._printed) < PRINTED_BYTES:
+                        self._printed += piece
 
 
 class Follow:
@@ -134,9 +148,9 @@ class Follow:
         self._rest = b""
         self.attempt = 0
         self.room: Path | None = None
-        self.restored: int | None = None  # the step it came back to
-        self.step = 0  # the step it has reached
-        self.kept = False  # whether there is a checkpoint beyond step 0 to come back to
+        self.restored: Place | None = None  # the place it came back to; step 0: it began afresh
+        self.at = Place(0)  # the safe point that it has reached
+        self.kept = Place(0)  # the last place of which a checkpoint is durable, as far as its journal tells
 
     def __enter__(self) -> Self:
         return self
@@ -180,14 +194,22 @@ class Follow:
     def _newest(self) -> int:
         return max((int(name) for name in _names(self._root / "attempts") if name.isdecimal()), default=0)
 
+    @property
+    def step(self) -> int:
+        """The step it has reached."""
+        return self.at.step
+
     def _take(self, event: Mapping[str, object]) -> None:
-        step = event.get("step")
-        if isinstance(step, int) and event.get("event") in ("restored", "saved"):
-            self.kept = self.kept or step > 0
-        if isinstance(step, int) and event.get("event") in ("restored", "digests"):
-            self.step = step
-            if event["event"] == "restored":
-                self.restored = step
+        step, phase, what = event.get("step"), event.get("phase", "step"), event.get("event")
+        if not isinstance(step, int) or not isinstance(phase, str):
+            return
+        place = Place(step, phase)
+        if what == "restored":
+            self.restored = place if event.get("checkpoint") is not None else Place(0)
+        if what == "saved" or (what == "restored" and event.get("checkpoint") is not None):
+            self.kept = max(self.kept, place, key=lambda each: each.order)
+        if what in ("restored", "digests"):
+            self.at = place
 
 
 def _names(path: Path) -> list[str]:
@@ -218,34 +240,49 @@ def run(start: Start, aim: Aiming, goes_on: GoesOn = lambda _: None) -> Ended:
         ChildError: it did not end in time; it was killed.
     """
     began, strikes = time.monotonic(), dict[int, Fired]()
-    fired, misses = None, 0
+    fired: Fired | None = None
     with Child(start.command, start.environment) as child, Follow(start.root, start.after) as view:
         while not child.ended():
             if fired is not None and view.overtaken():
                 goes_on(strikes)
                 view.go_on()
-                fired, misses = None, 0
+                fired = None
             view.look()
             kill = aim(view) if fired is None else None
-            due = kill is not None and view.step >= kill.step
-            if kill is not None and due and (view.saving() or view.step > kill.until):
-                fired = _fire(child, view, kill, misses)
-                misses += 1
+            near = kill is not None and is_near(kill, view)
+            if kill is not None and near and is_ripe(kill, view):
+                fired = _fire(child, view, kill)
                 strikes |= {view.attempt: fired} if fired is not None else {}
             if time.monotonic() - began > start.timeout_s:
                 child.finish()
                 lines = [f"no end after {start.timeout_s:.0f} s, at step {view.step}; killed", *tail.shown(child.tail)]
                 raise ChildError("\n".join(lines))
-            time.sleep(POLL_SAVE_S if due else POLL_S)
-        return Ended(child.finish(), fired, child.tail, time.monotonic() - began, strikes)
+            time.sleep(POLL_SAVE_S if near else POLL_S)
+        code = child.finish()
+        return Ended(code, fired, child.tail, time.monotonic() - began, strikes, child.printed)
 
 
-def _fire(child: Child, view: Follow, kill: Kill, misses: int) -> Fired | None:
-    """Interrupt the child; None, and nothing done, when it, or the save that was to be struck, was over too soon."""
-    time.sleep(kill.delay_s / 2**misses)
-    saving = view.saving()
-    if child.ended() or (not saving and view.step < kill.until):
+def is_near(kill: Kill, view: Follow) -> bool:
+    """Whether the attempt is where the kill is to come, but for the save inside which it is to come."""
+    reached = kill.reached is None or view.at.order >= kill.reached.order
+    return reached and (kill.kept is None or view.kept.order >= kill.kept.order)
+
+
+def is_ripe(kill: Kill, view: Follow) -> bool:
+    """Whether the kill may come. A save that was to be struck may be over already: its checkpoint will do."""
+    return is_near(kill, view) and (
+        kill.in_save is None or view.saving() is not None or view.kept.order >= kill.in_save.order
+    )
+
+
+def _fire(child: Child, view: Follow, kill: Kill) -> Fired | None:
+    """Interrupt the child; None, and nothing done, when it is over already."""
+    until = time.monotonic() + kill.delay_s
+    while not child.ended() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, POLL_S))
+    if child.ended():
         return None
+    saving = view.saving()
     if kill.signal == RANK:
         child.lose_rank(kill.which)
         return Fired(RANK, saving)
@@ -300,6 +337,12 @@ def damage(root: Path, kind: str, seed: int) -> Wound | None:
         del data[place:]
     disk.replace_with(path, [data])
     return Wound(newest.name, what)
+
+
+def resumes_at(root: Path, besides: str | None = None) -> Place | None:
+    """The newest checkpoint of the run at `root` but for the one of that name: where the next attempt will go on."""
+    found = [checkpoint for checkpoint in Store(root).checkpoints() if checkpoint.path.name != besides]
+    return Place(*found[-1].head.name) if found else None
 
 
 def _is_whole(checkpoint: Checkpoint) -> bool:

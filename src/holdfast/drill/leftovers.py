@@ -45,7 +45,7 @@ def found(place: Path) -> list[Leftover]:
     lines = {run: _lines(place / DIRECTORY / f"{run}.jsonl") for run in RUNS}
     written = {run: {line["wrote"]: line["at"] for line in lines[run] if "wrote" in line} for run in RUNS}
     began = {run: next((line["began_ns"] for line in lines[run] if "began_ns" in line), None) for run in RUNS}
-    left = []
+    left: list[Leftover] = []
     for run in RUNS:
         for line in lines[run]:
             if "read" in line and (os.fspath(line["read"]), run) not in {(each.path, each.reader) for each in left}:

@@ -1,4 +1,4 @@
-"""Plan: when to kill, with what, and what to damage. Pure: a seed and a reference run decide everything."""
+"""Plan: how each kill is done, and what is damaged. Pure: a seed and a reference run decide everything."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..data.order import key
 from ..journal import Event
+from ..run.settings import Aim
+from .evidence import Place
+from .luck import fraction
+from .places import Course, Target
 
 DAMAGE = ("flipped bit", "truncated shard")
 POLITE = ("TERM", "INT", "USR1", "USR2")  # what a run answers by saving; KILL it cannot answer
@@ -16,8 +19,9 @@ RANK = "RANK"  # a SIGKILL to one of the processes that a launcher has started, 
 SIGNALS = ("KILL", *POLITE, RANK)
 
 _SHORTEST_TIMEOUT_S = 120.0
-_TRIES = 3  # saves that may be over before a blow falls
 _PATIENCE = 5  # times the reference run's duration
+_LATER = 4  # safe points from a target to the save that is struck or damaged instead of it
+_SEEN_S = 0.005  # a run goes on from a safe point within this time after it was seen there
 
 
 class Pace(NamedTuple):
@@ -36,14 +40,25 @@ class Pace(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """One planned interruption."""
+    """One planned interruption. It comes `delay_s` after all its conditions hold."""
 
-    step: int  # not before this step
+    target: Target  # from where the next attempt is to go on
     signal: str  # "KILL", "TERM", ...
-    delay_s: float  # but so long after it has begun: a random moment of a step, or of a save
-    until: int = 0  # wait for a save to begin, but no longer than up to this step
+    aim: Aim  # what the run does for it
+    reached: Place | None = None  # the attempt is there
+    kept: Place | None = None  # a checkpoint of it, or a later one, is durable
+    in_save: Place | None = None  # a save is in progress, or that one is durable
+    delay_s: float = 0.0
     damage: str | None = None  # one of DAMAGE, planted before the next attempt
     which: float = 0.0  # of the ranks, should one be meant; in [0, 1)
+
+
+class Luck(NamedTuple):
+    """What a plan is made with, besides its targets."""
+
+    signals: Sequence[str]
+    seed: int
+    damage: bool
 
 
 def pace(events: Sequence[Event], total_s: float) -> Pace:
@@ -62,41 +77,67 @@ def pace(events: Sequence[Event], total_s: float) -> Pace:
     )
 
 
-def plan(pace: Pace, kills: int, signals: Sequence[str], seed: int, *, damage: bool) -> list[Kill]:
-    """`kills` interruptions spread over the run, beyond its first save; none where nothing could be come back to."""
-    begin = pace.saves[0] + 1 if pace.saves else 1
-    if begin >= pace.last or not (pace.saves or set(signals) & set(POLITE)):
-        return []
-    room = max(1, pace.last - 1 - begin)  # a stop takes one step more, and the last one has to come after it
-    wounds = _wounds(kills, seed) if damage else {}
+def plan(pace: Pace, course: Course, targets: Sequence[Target], luck: Luck, begin: int = 0) -> list[Kill]:
+    """A kill for each target, in the order of the run; the first of them is number `begin` of the drill."""
+    wounds = _wounds(course, targets, luck.seed) if luck.damage else {}
     planned = []
-    for number in range(kills):
-        step = begin + int((number + _fraction(seed, number, "step")) * room / kills)
-        saves = [save for save in pace.saves if save >= step and pace.last - save > 2 * (kills - number)]
-        in_save = bool(saves) and (number // len(signals) + seed) % 2 == 1
-        span = pace.save_s / 4 if in_save else pace.step_s  # the rest of a save tends what is older
-        delay_s = span * _fraction(seed, number, "delay")
-        until = saves[:_TRIES][-1] if in_save else 0
-        which = _fraction(seed, number, "rank")
-        planned.append(Kill(step, signals[number % len(signals)], delay_s, until, wounds.get(number), which))
+    for number, target in enumerate(targets, begin):
+        signal = luck.signals[number % len(luck.signals)]
+        damage = wounds.get(target.place)
+        in_save = damage is None and (number // len(luck.signals) + luck.seed) % 2 == 1
+        made = _stop if signal in POLITE else _strike
+        kill = made(course, target, _later(course, target, targets, luck.seed), in_save=in_save, damage=damage)
+        delay_s = _delay_s(kill, pace, fraction(luck.seed, number, "delay"))
+        which = fraction(luck.seed, number, "rank")
+        planned.append(kill._replace(signal=signal, delay_s=delay_s, damage=damage, which=which))
     return planned
 
 
-def further(pace: Pace, at: int, missing: int, number: int, signals: Sequence[str], seed: int) -> Kill | None:
-    """One kill more, at step `at` or later, so that `missing` ones find room; None when the run is over."""
-    if at + 1 >= pace.last:
-        return None
-    spare = max(0, pace.last - at - 2 * missing)
-    step = at + int(_fraction(seed, number, "further") * spare / (missing + 1))
-    return Kill(step, signals[number % len(signals)], delay_s=0.0, which=_fraction(seed, number, "rank"))
+def _strike(course: Course, target: Target, later: Place | None, *, in_save: bool, damage: str | None) -> Kill:
+    """SIGKILL once the target is durable: at a random moment after it, inside the next save, or after that, to damage it."""
+    place, brink = target.place, course.places[-1]
+    if later is None or not (in_save or damage):
+        return Kill(target, "", Aim(place, (place,), brink=brink), kept=place)
+    aim = Aim(place, (place, later), brink=brink)
+    if damage:
+        return Kill(target, "", aim, kept=later)
+    return Kill(target, "", aim, kept=place, in_save=later)
 
 
-def _wounds(kills: int, seed: int) -> dict[int, str]:
-    """After which kill which damage is planted: never both in one place."""
-    order = sorted(range(kills), key=lambda number: _fraction(seed, number, "wound"))
+def _stop(course: Course, target: Target, later: Place | None, *, in_save: bool, damage: str | None) -> Kill:
+    """A signal in the step before the place at which the run is to stop; the run waits there, should it be there first.
+
+    What is to be damaged is the checkpoint of the stop: then the target lies before it. A stop inside a save comes in
+    that of the safe point before.
+    """
+    place = target.place
+    before = course.before(place)
+    if damage and later is not None:
+        return Kill(target, "", Aim(place, (place,), hold=later), reached=course.before(later), kept=place)
+    if in_save and before is not None:
+        return Kill(target, "", Aim(place, (before,), hold=place), reached=before, in_save=before)
+    return Kill(target, "", Aim(place, hold=place), reached=before)
+
+
+def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> Place | None:
+    """A safe point soon after the target, and no target itself if there is another."""
+    following = course.following(target.place, _LATER)
+    taken = {each.place for each in targets}
+    free = [place for place in following if place not in taken] or following
+    return free[int(fraction(seed, *target.place, "later") * len(free))] if free else None
+
+
+def _delay_s(kill: Kill, pace: Pace, part: float) -> float:
+    """A random moment: of a save, of the step before the stop, or of the two steps after the target."""
+    if kill.in_save is not None:
+        return part * pace.save_s / 4  # the rest of a save tends what is older
+    if kill.reached is not None:
+        return _SEEN_S + part * pace.step_s
+    return part * min(2 * pace.step_s, pace.total_s / 10)
+
+
+def _wounds(course: Course, targets: Sequence[Target], seed: int) -> dict[Place, str]:
+    """After which target which damage is planted: never both in one place, and only where a later checkpoint can be hurt."""
+    able = [target.place for target in targets if course.following(target.place, 1)]
+    order = sorted(able, key=lambda place: fraction(seed, *place, "wound"))
     return dict(zip(order, DAMAGE, strict=False))
-
-
-def _fraction(*parts: object) -> float:
-    """A number in [0, 1) that depends on every part."""
-    return key("drill", *parts) / 2**64

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from .leftovers import Leftover
+
 IDENTICAL = "identical"
 DIFFERENT = "different"
+OUTPUT_DIFFERS = "state identical, output differs"
 NOT_PROVEN = "not proven"
 NOT_DETERMINISTIC = "not deterministic by itself"
 
@@ -18,7 +21,9 @@ class Attempt(msgspec.Struct, kw_only=True):
     attempt: int
     restored: str | None  # the checkpoint it came back to
     restored_step: int
+    restored_phase: str = "step"
     reached: int  # its last step
+    reached_phase: str = "step"
     signal: str | None  # what interrupted it
     in_save: str | None  # the checkpoint that was being written then
     stop: str | None  # why it stopped, in its own words
@@ -26,7 +31,15 @@ class Attempt(msgspec.Struct, kw_only=True):
     took_s: float
     quarantined: list[str]
     damage: str | None = None  # done to the newest checkpoint after it
-    proven: bool = False  # the next attempt came back to a step above 0 and went beyond it
+    proven: bool = False  # the next attempt went on from a place of its own, and beyond it
+
+
+class Resumed(msgspec.Struct, kw_only=True):
+    """A place from which the run was resumed, and beyond which it went."""
+
+    step: int
+    phase: str
+    kind: str  # "in the first epoch", "at an epoch's end", ...
 
 
 class Divergence(msgspec.Struct, kw_only=True):
@@ -49,17 +62,22 @@ class Report(msgspec.Struct, kw_only=True):
     command: list[str]
     seed: int
     kills_asked: int
-    kills_proven: int = 0
+    kills_proven: int = 0  # distinct places from which the run was resumed after a kill
+    places: int = 0  # that the script has: its safe points but the last
+    resumed: list[Resumed] = []
     steps: int = 0
     saves: int = 0
     states_compared: int = 0
     metric_lines: int = 0
+    lines_compared: int = 0  # of what the command printed
     metrics: dict[str, float | str] = {}  # the last value of each
     exempt: list[str] = []  # names of metrics that were not compared
     attempts: list[Attempt] = []
     divergence: Divergence | None = None
     final_differences: list[str] = []
     metric_differences: list[str] = []
+    output_differences: list[str] = []
+    leftovers: list[Leftover] = []
     notes: list[str] = []
     limits: str = LIMITS
     kept: str | None = None
@@ -69,3 +87,9 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def exit_code(self) -> int:
         return 0 if self.verdict == IDENTICAL else 1
+
+    @property
+    def verdict_line(self) -> str:
+        """The verdict, and how many places there were when they are fewer than kills were asked for."""
+        few = self.verdict == IDENTICAL and self.places < self.kills_asked
+        return f"{self.verdict} (all {self.places} places)" if few else self.verdict

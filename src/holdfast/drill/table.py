@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from . import report as reports
+from .by_itself import UNKNOWN
 from .cause import SWITCHES
-from .report import Attempt, Divergence, Report
+from .report import Attempt, Divergence, Report, Resumed
 
 _MOST = 4  # lines of one kind
 COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN", "SET ASIDE AS DAMAGED")
@@ -20,13 +21,15 @@ def lines(report: Report) -> Iterator[str]:
     if report.exempt:
         yield f"not compared, as timings or by --exempt: {', '.join(report.exempt)}"
     yield from _numbers(report)
+    yield from _some("read from another run, besides the run's own directory", [str(each) for each in report.leftovers])
     for note in report.notes:
         yield f"note: {note}"
     if report.divergence is not None:
         yield from divergence(report.divergence, report.verdict)
         yield from _some("metrics that differ", report.metric_differences)
         yield from _some("the last state differs (a: the first run, b: this one)", report.final_differences)
-    yield report.verdict
+        yield from _some("printed lines that differ", report.output_differences)
+    yield report.verdict_line
 
 
 def divergence(found: Divergence, verdict: str) -> Iterator[str]:
@@ -36,6 +39,9 @@ def divergence(found: Divergence, verdict: str) -> Iterator[str]:
     first = found.leaf or (f"metric {found.metric}" if found.metric else "")
     yield f"first difference: {place}{resumed}: {first + ': ' if first else ''}{found.what}"
     if verdict == reports.NOT_DETERMINISTIC:
+        if found.cause != UNKNOWN:
+            yield f"two uninterrupted runs of the command differ ({found.cause}): {found.advice}"
+            return
         yield "two uninterrupted runs of the command differ; what to switch on:"
         yield from (f"  {switch}" for switch in SWITCHES)
     else:
@@ -70,13 +76,19 @@ def _damage(attempts: Sequence[Attempt]) -> Iterator[str]:
 def _numbers(report: Report) -> Iterator[str]:
     if report.attempts:
         yield (
-            f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of metrics"
-            f"{'' if report.divergence else ', every byte of the last state'}"
+            f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of metrics, "
+            f"{report.lines_compared} printed lines{'' if report.divergence else ', every byte of the last state'}"
         )
         yield f"kills proven: {report.kills_proven} of {report.kills_asked}; {len(report.attempts)} attempts, {report.total_s:.0f} s in all"
+        yield f"resumed from: {', '.join(map(_resumed, report.resumed)) or 'no place beyond step 0'}"
         yield report.limits
     if report.kept:
         yield f"kept: {report.kept}"
+
+
+def _resumed(place: Resumed) -> str:
+    after = {"end": "'s end", "exit": ", after the loop"}.get(place.phase, "")
+    return f"step {place.step}{after} ({place.kind})"
 
 
 def _some(what: str, differences: Sequence[str]) -> Iterator[str]:

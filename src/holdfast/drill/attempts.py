@@ -1,0 +1,94 @@
+"""Attempts: what each start of the command did, from its journal, and which resume points that proves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+
+from ..errors import ChildError
+from ..journal import Event, Log
+from .evidence import Place
+from .kill import Fired
+from .report import Attempt
+
+MOST_IDLE = 3  # attempts in a row that came no further, without having been interrupted
+
+
+def attempts_of(logs: Sequence[Log], strikes: Mapping[int, Fired]) -> list[Attempt]:
+    """The attempts of one start: a launcher may begin another by itself when it has lost a rank."""
+    found = [_attempt(log) for log in logs]
+    for attempt in found:
+        if attempt.attempt in strikes:
+            attempt.signal, attempt.in_save = strikes[attempt.attempt]
+    return found
+
+
+def _attempt(log: Log) -> Attempt:
+    restored: Event = next((event for event in log.events if event["event"] == "restored"), {})
+    last = log.events[-1] if log.closed else {}
+    places = [_place(event) for event in log.events if event["event"] in ("restored", "digests", "saved")]
+    came, reached = _place(restored), max(places, key=lambda place: place.order, default=Place(0))
+    return Attempt(
+        attempt=log.attempt,
+        restored=restored.get("checkpoint"),
+        restored_step=came.step,
+        restored_phase=came.phase,
+        reached=reached.step,
+        reached_phase=reached.phase,
+        signal=None,
+        in_save=None,
+        stop=last.get("reason") or last.get("event"),
+        exit=None,
+        took_s=0.0,
+        quarantined=[str(event["name"]) for event in log.events if event["event"] == "quarantined"],
+    )
+
+
+def _place(event: Event) -> Place:
+    return Place(int(event.get("step", 0)), str(event.get("phase", "step")))
+
+
+def prove(attempts: Sequence[Attempt], places: Collection[Place]) -> list[Place]:
+    """The distinct places from which an attempt went on after a kill, and beyond which it went.
+
+    Each counts once, however often the run came back to it; `proven` is set on the kill that led there first.
+    """
+    found: list[Place] = []
+    for struck, after in pairwise(attempts):
+        came = Place(after.restored_step, after.restored_phase)
+        beyond = after.restored is not None and came.order < Place(after.reached, after.reached_phase).order
+        struck.proven = struck.signal is not None and beyond and came in places and came not in found
+        if struck.proven:
+            found.append(came)
+    return found
+
+
+def require_progress(attempts: Sequence[Attempt]) -> None:
+    """
+    Raises:
+        ChildError: several attempts in a row came no further, and nobody had interrupted them.
+    """
+    idle = [each.signal is None and each.reached <= each.restored_step for each in attempts[-MOST_IDLE:]]
+    if len(idle) == MOST_IDLE and all(idle):
+        last = attempts[-1]
+        raise ChildError(
+            f"{MOST_IDLE} attempts in a row came no further than step {last.reached}: {last.stop or last.exit}"
+        )
+
+
+def unseen_damage(attempts: Sequence[Attempt]) -> str | None:
+    """Damage that the next attempt did not set aside."""
+    for before, after in pairwise(attempts):
+        if before.damage and before.damage.partition(":")[0] not in after.quarantined:
+            return before.damage
+    return None
+
+
+def told(attempt: Attempt) -> str:
+    """The attempt in a line."""
+    came = f"resumed at {Place(attempt.restored_step, attempt.restored_phase)}" if attempt.restored else "started fresh"
+    how = f"{attempt.signal} at step {attempt.reached}" if attempt.signal else attempt.stop or "ended"
+    saving = f" while saving {attempt.in_save}" if attempt.in_save else ""
+    aside = f"; set aside {', '.join(attempt.quarantined)}" if attempt.quarantined else ""
+    hurt = f"; then {attempt.damage}" if attempt.damage else ""
+    return f"attempt {attempt.attempt}: {came}{aside}, {how}{saving}{hurt}"

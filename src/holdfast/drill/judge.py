@@ -1,0 +1,100 @@
+"""Judge: what a comparison of two runs amounts to: a verdict, and where and why they part. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import by_itself, cause
+from .cause import Cause, Facts
+from .compare import MetricDifference, Parting
+from .evidence import Place, Trace
+from .leftovers import Leftover
+from .output import LineDifference
+from .report import Divergence, Report
+
+
+def divergence(
+    reference: Trace,
+    other: Trace,
+    parted: Parting | None,
+    metrics: Sequence[MetricDifference],
+    leftovers: Sequence[Leftover] = (),
+) -> Divergence:
+    """Where the states or the metrics of `other` first left those of the reference run, and the usual reason."""
+    if metrics and (parted is None or metrics[0].place.order < parted.place.order):
+        place, attempt, what = metrics[0].place, _logged_by(other, metrics[0].place), metrics[0].what
+    elif parted is not None:
+        place, attempt, what = parted.place, parted.attempt, parted.what
+    else:
+        place, attempt, what = reference.states[-1].place, max(other.restored, default=0), "the last state differs"
+    facts = cause.gather(reference, parted, metrics, other, (place, attempt))
+    usual = cause.usual(facts) if reference.beside else by_itself.cause_of(reference, other, place, facts)
+    found = _at(place, attempt, other, what, _reason(usual, leftovers))
+    found.leaf = facts.leaves[0] if facts.leaves and not facts.metrics_first else None
+    found.leaves = list(facts.leaves)
+    found.metric = facts.metrics[0] if facts.metrics else None
+    return found
+
+
+def printed(
+    reference: Trace, other: Trace, difference: LineDifference, leftovers: Sequence[Leftover] = ()
+) -> Divergence:
+    """The first line that `other` printed otherwise, while all that is tracked was equal, and the usual reason."""
+    line = f"the line {difference.now!r}" if difference.now is not None else f"what printed {difference.was!r}"
+    facts = Facts(
+        all_leaves=tuple(reference.states[0].leaves) if reference.states else (),
+        metrics=(line,),
+        metrics_first=True,
+        loaders=reference.loaders,
+    )
+    facts = cause.with_variables(facts, reference, other, (difference.after, difference.attempt))
+    reason = _reason(cause.usual(facts), leftovers)
+    return _at(difference.after, difference.attempt, other, str(difference), reason)
+
+
+def not_proven(found: Report, schedule_wanted: int) -> str | None:
+    """Why fewer places are proven than wanted, and what to do; None when they are enough."""
+    if found.kills_proven >= schedule_wanted > 0:
+        return None
+    if found.places == 0:
+        return (
+            "the run has one safe point or none: there is nothing to resume from and go on to. Give the script more "
+            "steps (--steps N drills the first N of them)"
+        )
+    return (
+        f"the run was resumed from {found.kills_proven} distinct places of the {schedule_wanted} wanted: a kill led to a "
+        "place that was tried before, or came too late. Try another --seed, fewer --kills, --signals KILL, or more steps "
+        "(--steps N)"
+    )
+
+
+def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
+    """A file that another run left comes first: it makes any run begin otherwise."""
+    if not leftovers:
+        return usual
+    return Cause(
+        "leftover file",
+        f"{leftovers[0]}. A run must not depend on files that an earlier one left: let the script write it elsewhere for "
+        f"each run, or track its content. Without that file, the usual cause would be: {usual.name}, {usual.text}",
+    )
+
+
+def _at(place: Place, attempt: int, other: Trace, what: str, reason: Cause) -> Divergence:
+    resumed = other.restored.get(attempt)
+    return Divergence(
+        step=place.step,
+        phase=place.phase,
+        attempt=attempt,
+        resumed_from=resumed.step if resumed else None,
+        leaf=None,
+        leaves=[],
+        metric=None,
+        what=what,
+        cause=reason.name,
+        advice=reason.text,
+    )
+
+
+def _logged_by(trace: Trace, place: Place) -> int:
+    """The attempt whose line at `place` survived: the last that began before it."""
+    return max((attempt for attempt, restored in trace.restored.items() if restored.order < place.order), default=0)

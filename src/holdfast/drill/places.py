@@ -1,0 +1,150 @@
+"""Places: from which safe points a run is to be resumed, so that each kind of them is tried. Pure.
+
+A resume shows nothing when it falls on a number that the script itself counts by: with `if index % 3 == 0`, index 6 begins
+as index 0 does. So steps, and counts within an epoch, are preferred that few small numbers divide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from .evidence import Place
+from .luck import fraction
+
+FIRST = "in the first epoch"
+LATER = "in a later epoch"
+LAST = "after an epoch's last batch"
+END = "at an epoch's end"
+AGAIN = "soon after a resume"
+EARLY, LATE = "in the first half", "in the second half"  # of a run without epochs
+FURTHER = "elsewhere"
+
+_PERIODS = range(2, 13)  # what a loop is likely to count by
+_SOON = 3  # safe points from a resume to the next one
+
+
+class Spot(NamedTuple):
+    """A safe point of the reference run."""
+
+    place: Place
+    epoch: int
+
+
+class Target(NamedTuple):
+    """A safe point from which the run is to be resumed."""
+
+    place: Place
+    kind: str
+
+
+class Course:
+    """The safe points of the reference run, in order. All but the last can be resumed from, with something left to do."""
+
+    def __init__(self, spots: Iterable[Spot]) -> None:
+        self._spots = sorted(dict.fromkeys(spots), key=lambda spot: spot.place.order)
+        self.places = [spot.place for spot in self._spots[:-1]]
+        self._number = {place: number for number, place in enumerate(self.places)}
+        self._counts = list(self._count())
+        self._last_epoch = max((spot.epoch for spot in self._spots), default=0)
+
+    def before(self, place: Place) -> Place | None:
+        """The safe point before `place`."""
+        number = self._number[place]
+        return self.places[number - 1] if number else None
+
+    def following(self, place: Place, most: int) -> list[Place]:
+        """The next safe points after `place`, up to `most`, the last one of the run left out."""
+        number = self._number[place] + 1
+        return self.places[number : number + most]
+
+    def choose(self, kills: int, seed: int) -> list[Target]:
+        """As many places as kills, or as there are, in the order of the run: one of each kind first."""
+        chosen: dict[Place, str] = {}
+        for kind, candidates in self._kinds(chosen, seed):
+            if len(chosen) < kills and candidates:
+                chosen[self._pick(candidates, seed, kind)] = kind
+        targets = [Target(place, kind) for place, kind in chosen.items()]
+        return self._sorted([*targets, *self.more(kills - len(chosen), chosen, None, seed)])
+
+    def more(self, missing: int, taken: Collection[Place], after: Place | None, seed: int) -> list[Target]:
+        """Up to `missing` further places beyond `after`, each in the middle of the widest gap between those that are taken."""
+        begin = -1 if after is None else sum(place.order <= after.order for place in self.places) - 1
+        found: list[Target] = []
+        while len(found) < missing:
+            used = {self._number[place] for place in [*taken, *(each.place for each in found)] if place in self._number}
+            edges = sorted({begin, len(self.places)} | {number for number in used if number > begin})
+            gap = max(pairwise(edges), key=lambda pair: pair[1] - pair[0], default=(0, 0))
+            inside = range(gap[0] + 1, gap[1])
+            if not inside:
+                break
+            quarter = len(inside) // 4
+            numbers = inside[quarter : len(inside) - quarter]
+            steps = [number for number in numbers if self.places[number].phase == "step"] or list(numbers)
+            found.append(
+                Target(self._pick([self.places[number] for number in steps], seed, f"{FURTHER} {len(found)}"), FURTHER)
+            )
+        return self._sorted(found)
+
+    def _kinds(self, chosen: Collection[Place], seed: int) -> Iterator[tuple[str, list[Place]]]:
+        """Each kind of place with the candidates for it, the most telling kind first."""
+        steps = [
+            spot for spot in self._spots[:-1] if spot.place.phase == "step" and not self._is_last_batch(spot.place)
+        ]
+        if self._last_epoch:
+            yield LATER, [place for epoch in range(1, self._last_epoch + 1) for place in _middle(steps, epoch)]
+            yield FIRST, _middle(steps, 0)
+        else:
+            half = len(steps) // 2
+            yield LATE, [spot.place for spot in steps[half + half // 4 :]]
+            yield EARLY, [spot.place for spot in steps[half // 4 : half]]
+        last = [place for place in self.places if self._is_last_batch(place)]
+        ends = [place for place in self.places if place.phase == "end"]
+        yield LAST, last[:-1] or last  # not the run's last batch, where there is another: little is left to do there
+        yield END, [place for place in ends if place not in chosen]
+        yield AGAIN, self._soon_after(chosen, seed)
+
+    def _soon_after(self, chosen: Collection[Place], seed: int) -> list[Place]:
+        """The places a few steps beyond one of those chosen, with none of them in between."""
+        for place in sorted(chosen, key=lambda place: fraction(seed, AGAIN, *place)):
+            soon = []
+            for after in self.following(place, _SOON):
+                if after in chosen:
+                    break
+                soon.append(after)
+            if soon:
+                return soon
+        return []
+
+    def _pick(self, candidates: Sequence[Place], seed: int, kind: str) -> Place:
+        """One of those that the fewest small numbers divide, or nearly so."""
+        best = min(map(self._divisors, candidates))
+        good = [place for place in candidates if self._divisors(place) <= best + 1]
+        return good[int(fraction(seed, kind) * len(good))]
+
+    def _divisors(self, place: Place) -> int:
+        count = self._counts[self._number[place]]
+        return sum(number % period == 0 for number in {place.step, count} for period in _PERIODS)
+
+    def _count(self) -> Iterator[int]:
+        """For each safe point, how many steps of its epoch are done there."""
+        epoch, count = -1, 0
+        for spot in self._spots:
+            epoch, count = (epoch, count) if spot.epoch == epoch else (spot.epoch, 0)
+            count += spot.place.phase == "step"
+            yield count
+
+    def _is_last_batch(self, place: Place) -> bool:
+        following = self._spots[self._number[place] + 1].place
+        return place.phase == "step" and following == Place(place.step, "end")
+
+    def _sorted(self, targets: Iterable[Target]) -> list[Target]:
+        return sorted(targets, key=lambda target: target.place.order)
+
+
+def _middle(steps: Sequence[Spot], epoch: int) -> list[Place]:
+    """The steps of that epoch without the first and the last of them."""
+    inside = [spot.place for spot in steps if spot.epoch == epoch]
+    edge = len(inside) // 5
+    return inside[edge : len(inside) - edge]
