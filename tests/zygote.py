@@ -1,12 +1,13 @@
-"""Zygote: imports torch once, and forks a process for each script that a client asks for.
+"""Zygote: imports modules once, and forks a process for each script that a client asks for.
 
-    python zygote.py SOCKET                     serves, until it is terminated
+    python zygote.py SOCKET MODULE...           serves, until it is terminated
     python zygote_client.py SOCKET SCRIPT ...   stands for `python SCRIPT ...`: its output, signals and exit status
 
 A client that is killed takes its script along: the zygote kills it before it takes the next request.
 """
 
 import atexit
+import contextlib
 import json
 import os
 import random
@@ -17,9 +18,7 @@ import socket
 import sys
 import threading
 import traceback
-
-import numpy as np
-import torch
+from importlib import import_module
 
 import holdfast
 from holdfast import drill  # noqa: F401  what a script may need is imported already
@@ -30,7 +29,8 @@ __name__ = "runpy"  # these frames are no part of the script
 
 
 def serve(path):
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(path)
     listening.listen()
@@ -71,10 +71,8 @@ def _bury(connection, children, waiting, pidfd):
     waiting.unregister(connection)
     waiting.unregister(pidfd)
     os.close(pidfd)
-    try:
+    with contextlib.suppress(OSError):
         connection.sendall(f"{code}\n".encode())
-    except OSError:
-        pass
     connection.close()
 
 
@@ -105,8 +103,10 @@ def _run(asked):
     sys.argv, sys.path[0] = asked["arguments"], os.path.dirname(asked["arguments"][0])
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(write_through=True)
-    for seed in (random.seed, np.random.seed, torch.seed):  # as in a process of its own
-        seed()
+    random.seed()  # as in a process of its own
+    for module, seed in (("numpy.random", "seed"), ("torch", "seed")):
+        if module in sys.modules:
+            getattr(sys.modules[module], seed)()
     opened.begin()
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -122,4 +122,6 @@ def _run(asked):
 
 
 if sys.argv[0].endswith("zygote.py"):
+    for each in sys.argv[2:]:
+        import_module(each)
     serve(sys.argv[1])

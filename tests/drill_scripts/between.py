@@ -8,7 +8,7 @@ from holdfast import Every, Run
 
 random.seed(4)
 model = Line()
-with Run("runs/x", dict(model=model), every=Every(steps=3)) as run:
+with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
     for _ in run.epochs(3):
         shift = random.random()
         if FIX:

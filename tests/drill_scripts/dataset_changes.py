@@ -19,7 +19,7 @@ class Growing:
 
 
 model, dataset = Line(), Growing()
-state = dict(model=model, dataset=holdfast.Fields(dataset, "reads")) if FIX else dict(model=model)
+state = {"model": model, "dataset": holdfast.Fields(dataset, "reads")} if FIX else {"model": model}
 with Run("runs/x", state, every=Every(steps=3)) as run:
     for _ in run.epochs(3):
         for x in run.batches(dataset):

@@ -7,7 +7,7 @@ from holdfast import Every, Run
 
 def main():
     model, bad, best = Line(), 0, 0.0
-    with Run("runs/x", dict(model=model), every=Every(steps=3), vars=dict(bad=0, best=0.0) if FIX else {}) as run:
+    with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"bad": 0, "best": 0.0} if FIX else {}) as run:
         for _ in run.epochs(20):
             for x in run.batches(DATA):
                 run.log(loss=model.step(x))

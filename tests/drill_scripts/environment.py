@@ -19,9 +19,9 @@ class Environment:
 
 model, env = Line(), Environment()
 env.reset(seed=7)
-state = dict(model=model)
+state = {"model": model}
 if FIX:
-    state |= dict(env_np_random=env.np_random, env=holdfast.Fields(env, "state", "elapsed"))
+    state |= {"env_np_random": env.np_random, "env": holdfast.Fields(env, "state", "elapsed")}
 with Run("runs/x", state, every=Every(steps=3)) as run:
     for _ in run.steps(24):
         observation = env.step(0.1 * model.a)

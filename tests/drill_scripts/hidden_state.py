@@ -8,8 +8,8 @@ from holdfast import Every, Run
 
 def train(model):
     hidden = np.zeros(3)
-    first = dict(hidden=hidden) if FIX else {}
-    with Run("runs/x", dict(model=model), every=Every(steps=3), vars=first) as run:
+    first = {"hidden": hidden} if FIX else {}
+    with Run("runs/x", {"model": model}, every=Every(steps=3), vars=first) as run:
         for _ in run.epochs(3):
             for x in run.batches(DATA):
                 if FIX:

@@ -5,7 +5,7 @@ from line import DATA, FIX, Line
 from holdfast import Every, Run
 
 model = Line()
-with Run("runs/x", dict(model=model), every=Every(steps=4)) as run:
+with Run("runs/x", {"model": model}, every=Every(steps=4)) as run:
     for _ in run.epochs(3):
         for i, x in run.enumerate(DATA) if FIX else enumerate(run.batches(DATA)):
             loss = model.step(x)

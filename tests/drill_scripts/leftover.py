@@ -11,7 +11,7 @@ from holdfast import Every, Run
 model, snapshot = Line(), Path(os.environ["SNAPSHOT"])
 if snapshot.exists() and not FIX:
     model.load_state_dict(json.loads(snapshot.read_text()))
-with Run("runs/x", dict(model=model), every=Every(steps=3)) as run:
+with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
     for _ in run.epochs(3):
         for x in run.batches(DATA):
             run.log(loss=model.step(x))

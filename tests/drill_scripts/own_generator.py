@@ -6,7 +6,7 @@ from line import DATA, FIX, Line
 from holdfast import Every, Run
 
 model, rng = Line(), np.random.default_rng(3)
-state = dict(model=model, rng=rng) if FIX else dict(model=model)
+state = {"model": model, "rng": rng} if FIX else {"model": model}
 with Run("runs/x", state, every=Every(steps=3)) as run:
     for _ in run.epochs(3):
         for x in run.batches(DATA):

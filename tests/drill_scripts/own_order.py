@@ -19,7 +19,7 @@ class Shuffled:
 
 generator = random.Random(5)
 model, loader = Line(), Shuffled(generator)
-with Run("runs/x", dict(model=model), every=Every(steps=3)) as run:
+with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
     for _ in run.epochs(3):
         if FIX:
             order = sorted(range(8), key=lambda index: hash((run.epoch, index)))

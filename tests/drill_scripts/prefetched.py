@@ -8,7 +8,7 @@ from holdfast import Every, Run
 
 random.seed(1)
 model = Line()
-with Run("runs/x", dict(model=model), every=Every(steps=3)) as run:
+with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
     if FIX:
         run.vars.ahead = random.choice(DATA)
         for _ in run.steps(20):

@@ -18,9 +18,9 @@ class Buffer:
 
 
 model, buffer, rng = Line(), Buffer(), np.random.default_rng(0)
-state = dict(model=model, rng=rng)
+state = {"model": model, "rng": rng}
 if FIX:
-    state |= dict(buffer=holdfast.Fields(buffer, "observations", "pos", "full"))
+    state |= {"buffer": holdfast.Fields(buffer, "observations", "pos", "full")}
 with Run("runs/x", state, every=Every(steps=3)) as run:
     for step in run.steps(20):
         buffer.add(DATA[step % 8] + step)
