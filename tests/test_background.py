@@ -377,7 +377,7 @@ def test_a_break_waits_and_saves_the_end(tmp_path):
             if step == 3:
                 assert hold.reached.wait(WAIT_S)
                 break
-    assert ["step-000000002", "step-000000003-end"] == names(tmp_path)
+    assert ["step-000000002", "step-000000004-end"] == names(tmp_path)
 
 
 # Stops ----------------------------------------------------------------------------------------------------------

@@ -251,7 +251,7 @@ def test_only_whole_groups_are_steps_and_the_last_one_may_be_short(tmp_path):
             steps += [run.step for _ in run.batches(range(10), accumulate=4)]
     assert [*[0] * 4, *[1] * 4, *[2] * 2, *[3] * 4, *[4] * 4, *[5] * 2] == steps
     with new_run(tmp_path, Toy()) as run, pytest.raises(UsageError, match="accumulate=0: at least 1"):
-        next(run.batches([1], accumulate=0))
+        run.batches([1], accumulate=0)
 
 
 def test_an_epoch_without_steps_counts_as_one(tmp_path):
@@ -301,7 +301,7 @@ def test_nesting_that_would_put_a_safe_point_into_a_body_is_refused(tmp_path, ou
     with run:
         for _ in loop[outer]():
             with pytest.raises(UsageError, match=rf"run\.{inner}\(\) inside run\.{outer}\(\)"):
-                next(loop[inner]())
+                next(iter(loop[inner]()))
             break
 
 

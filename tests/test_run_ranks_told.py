@@ -178,14 +178,14 @@ def test_a_rank_that_breaks_out_alone_is_told_where_it_was(tmp_path, among):
         with Run(tmp_path, {"toy": Toy()}, every=Every(steps=7)) as run:
             for epoch in run.epochs(4):
                 for step in run.steps(5):
-                    if rank == 1 and (epoch, step) == (1, 1):
+                    if rank == 1 and (epoch, step) == (1, 0):
                         break
                 if rank == 1 and epoch == 1:
                     break
 
     found = among(2, work)
     assert [RanksError, RanksError] == [type(each) for each in found]
-    assert "rank 0 saves at step-000000007, epoch 1, and rank 1 at step-000000006" in str(found[0])
+    assert "rank 0 saves at step-000000007, epoch 1, and rank 1 at step-000000006-end" in str(found[0])
 
 
 def test_a_rank_at_another_point_of_the_program_says_its_step(tmp_path, among):

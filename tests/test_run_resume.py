@@ -281,7 +281,7 @@ def test_a_loop_that_a_resume_needs_and_does_not_find_is_missed(tmp_path):
 
 
 def test_leaving_the_batches_ends_them_for_this_epoch_only(tmp_path):
-    """The step that was left does not count, and neither it nor the rest comes back."""
+    """The step that was left counts, and neither it nor the rest comes back."""
     seen = []
     with new_run(tmp_path, Toy()) as run:
         for epoch in run.epochs(2):
@@ -289,7 +289,7 @@ def test_leaving_the_batches_ends_them_for_this_epoch_only(tmp_path):
                 if batch == 1:
                     break
                 seen.append((epoch, batch))
-    assert ([(0, 0), (1, 0)], 2) == (seen, run.step)
+    assert ([(0, 0), (1, 0)], 4) == (seen, run.step)
 
 
 def leave_by_break(run, toy):
@@ -335,9 +335,9 @@ def test_leaving_the_steps_finishes_the_run(tmp_path):
                 break
     with new_run(tmp_path, Toy()) as run:
         assert [] == list(run.steps(10))
-        assert 4 == run.step
+        assert 5 == run.step
     with new_run(tmp_path, Toy()) as run:
-        assert list(range(4, 12)) == list(run.steps(12))
+        assert list(range(5, 12)) == list(run.steps(12))
 
 
 def test_a_finished_run_can_be_extended(tmp_path, capsys):

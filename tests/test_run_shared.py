@@ -84,7 +84,7 @@ def test_a_runs_directory_that_is_gone_is_not_called_superseded(tmp_path):
 def test_a_generator_that_outlives_its_block_saves_nothing(tmp_path):
     """The run has said good-bye."""
     with new_run(tmp_path, Toy(), every=Every(steps=1)) as run:
-        steps = run.steps(5)
+        steps = iter(run.steps(5))
         next(steps)
         next(steps)
     before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())

@@ -310,10 +310,14 @@ def test_a_terminal_shows_progress(tmp_path):
     assert written.rstrip().endswith("done")
 
 
-def test_without_a_terminal_there_is_one_line_and_no_more(tmp_path):
-    """Where it resumes; a log file fills with nothing else."""
+def test_without_a_terminal_there_are_two_lines_and_no_more(tmp_path):
+    """Where it begins and how it ends; a log file fills with nothing else."""
     ended = launch(script(tmp_path, SLOW.replace("0.25", "0.01")))
-    assert (f"holdfast: {tmp_path / 'run'}: starts fresh (attempt 1)\n", "done\n") == (ended.err, ended.out)
+    said = [
+        f"holdfast: {tmp_path / 'run'}: {line}\n"
+        for line in ("starts fresh (attempt 1)", "finished: 6 steps in 1 attempt")
+    ]
+    assert ("".join(said), "done\n") == (ended.err, ended.out)
 
 
 STRUCK = """

@@ -442,7 +442,7 @@ def test_a_new_run_starts_from_the_weights_of_another(trained: tuple[Path, nn.Mo
         assert (0, {}) == (run.step, dict(state["optimizer"].state))
         assert bits(dict(trained[1].state_dict())) == bits(dict(state["model"].state_dict()))
     with Run(tmp_path / "new", adam(net())[0], every=None, start_from=trained[0]) as run:
-        next(run.steps(1))  # the new run's own checkpoint wins over start_from on a resume
+        next(iter(run.steps(1)))  # the new run's own checkpoint wins over start_from on a resume
 
 
 def test_a_part_of_a_model_is_taken_under_another_name(trained: tuple[Path, nn.Module], tmp_path: Path):

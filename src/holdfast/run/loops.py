@@ -5,87 +5,119 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..data.feed import feed_for
 from ..errors import UsageError
 from ..state import rng
 from ..terminal import say, warn
 from . import fingerprint
+from .arguments import ENDLESS
+from .leaving import count_left_pass, end_outer
 from .opening import require_settled, settle
+from .passes import Walk
 from .ranks import require_one_loop
 from .saving import safe_point, step_done
 from .session import Session, Source
+from .walks import LeftPass
 
-_MAY_BEGIN = {(): ("epochs", "steps", "batches"), ("epochs",): ("batches",)}
+_MAY_BEGIN = {(): ("epochs", "steps", "batches"), ("epochs",): ("batches", "steps")}
 
 
-def epochs(session: Session, total: int) -> Generator[int, None, None]:
+class Served(NamedTuple):
+    """What run.batches() or run.enumerate() was given."""
+
+    loader: Iterable[Any]
+    name: str
+    accumulate: int = 1
+    start: int | None = None  # of run.enumerate(): each batch comes with its index in the epoch, counted from here
+
+
+def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, None]:
     """Yields the epochs still to do; a safe point follows each one's body."""
-    with _inside(session, "epochs"), _outer(session, "epochs", total):
+    first, total = wanted.start, wanted.stop
+    with _inside(session, walk), _outer(session, walk, total, first):
         position = session.position
         settle(session, ready=not position.in_epoch or position.current is None)
         while position.epoch < total and total > position.left.get("epochs", -1):
             if not position.in_epoch:
                 position.begin_epoch()
-            session.walked.clear()
-            session.progress.update(epoch=position.epoch, epochs=total)
+                session.means.clear()
+            session.walks.named.clear()
+            session.progress.update(epoch=position.epoch - first, epochs=total - first)
             yield position.epoch
             session.require_alive()
+            session.walks.close_inside(walk)  # a loop of this epoch that was left, whoever still holds its iterator
+            count_left_pass(session)
             require_settled(session)
             ended = position.epoch
             position.end_epoch()
             safe_point(session, "end", epoch=ended, final=position.epoch >= total)
 
 
-def steps(session: Session, total: int, name: str) -> Generator[int, None, None]:
+def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int, None, None]:
     """Yields the steps still to do; inside `epochs`, those of this epoch."""
-    if session.loops == ["epochs"]:
-        yield from batches(session, range(total), name, 1)
+    if session.walks.kinds == ("epochs",):
+        yield from batches(session, walk, Served(range(total), name))
         return
-    with _inside(session, "steps"), _outer(session, "steps", total):
+    with _inside(session, walk), _outer(session, walk, total):
         position = session.position
         settle(session)
-        session.progress.update(total=total)
+        session.progress.update(total=total if total < ENDLESS else None)
         session.early = set(session.logged)
         while position.step < total and total > position.left.get("steps", -1):
-            yield position.step
+            try:
+                yield position.step
+            except GeneratorExit:
+                _leave_pass(session)
+                raise
             step_done(session, final=position.step + 1 >= total)
 
 
-def batches(session: Session, loader: Iterable[Any], name: str, accumulate: int) -> Generator[Any, None, None]:
+def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None, None]:
     """Yields the batches of this epoch still to do; a safe point follows each body, or each group of them."""
-    if accumulate < 1:
-        raise UsageError(f"accumulate={accumulate}: at least 1")
-    if session.loops == ["epochs"]:
-        with _inside(session, "batches"):
-            yield from _walk(session, loader, name, accumulate)
+    name = served.name
+    if session.walks.kinds == ("epochs",):
+        with _inside(session, walk):
+            _require_first(session, name)
+            yield from _walk(session, served)
         return
-    with _inside(session, "batches"), _outer(session, "batches", 1):  # all of the run is one pass
-        position = session.position
-        if not position.in_epoch and not position.left:
-            position.begin_epoch()
-        settle(session, ready=position.current is None)
-        if not position.left and not position.loaders.get(name, {}).get("done"):
-            yield from _walk(session, loader, name, accumulate)
-            safe_point(session, "end", final=True)
+    with _inside(session, walk):
+        _require_first(session, name)
+        with _outer(session, walk, 1):  # all of the run is one pass
+            position = session.position
+            if not position.in_epoch and not position.left:
+                position.begin_epoch()
+            settle(session, ready=position.current is None)
+            if not position.left and not position.loaders.get(name, {}).get("done"):
+                yield from _walk(session, served)
+                safe_point(session, "end", final=True)
 
 
-def _walk(session: Session, loader: Iterable[Any], name: str, accumulate: int) -> Generator[Any, None, None]:
-    if name in session.walked:
+def _require_first(session: Session, name: str) -> None:
+    """
+    Raises:
+        UsageError: a loader of that name has been walked, in this epoch or without epochs.
+    """
+    named = session.walks.named
+    if name in named:
         raise UsageError(
-            f"run.batches(..., name={name!r}) a second time in one epoch: give each loop its own name, and go through "
-            "epochs with run.epochs()"
+            f"the loop {name!r} a second time in one epoch: give each loop its own name, and go through epochs with "
+            "`for epoch in run.epochs(3):` around it. Without that, all of the run is one epoch"
         )
-    session.walked.add(name)
+    named.add(name)
+
+
+def _walk(session: Session, served: Served) -> Generator[Any, None, None]:
+    name = served.name
     at = session.position.loaders.get(name, {"consumed": 0, "done": False})
     if not at["done"]:
-        source = _source(session, loader, name, accumulate, at["consumed"])
-        yield from _consume(session, source, name, accumulate, at["consumed"])
+        source = _source(session, served, at["consumed"])
+        yield from _consume(session, source, served, at["consumed"])
 
 
-def _consume(session: Session, source: Source, name: str, accumulate: int, consumed: int) -> Generator[Any, None, None]:
-    position = session.position
+def _consume(session: Session, source: Source, served: Served, consumed: int) -> Generator[Any, None, None]:
+    position, name = session.position, served.name
     begun = taken = counted = consumed  # where a group begins, however large groups were before
     with closing(_open(session, source, name, consumed)) as rest:
         settle(session, ready=position.current in (None, name))
@@ -96,17 +128,27 @@ def _consume(session: Session, source: Source, name: str, accumulate: int, consu
                 taken += 1
                 if session.witness is not None:
                     session.witness.consumed(batch)
-                yield batch
+                yield batch if served.start is None else (served.start + taken - 1, batch)
                 consumed += 1
-                if (consumed - begun) % accumulate == 0:
+                if (consumed - begun) % served.accumulate == 0:
                     counted = consumed
                     _consumed(session, source, name, consumed)
             if consumed > counted:
                 _consumed(session, source, name, consumed)
             _leave(session, source, name, taken)
-        except GeneratorExit:  # `break`: the rest of the epoch's batches is left out, now and after a resume
-            _leave(session, source, name, taken)
+        except GeneratorExit:  # left: the rest of the epoch's batches is left out, now and after a resume
+            if _leave_pass(session):
+                _leave(session, source, name, taken)
             raise
+
+
+def _leave_pass(session: Session) -> bool:
+    """The pass in progress was left: remember it, to be counted when the script goes on. Not when the run is over."""
+    if session.is_over:
+        return False
+    session.walks.left_pass = LeftPass(session.logged, session.early)
+    session.logged, session.early = {}, set()
+    return True
 
 
 def _consumed(session: Session, source: Source, name: str, consumed: int) -> None:
@@ -148,16 +190,17 @@ def _closable(rest: Iterator[Any]) -> Generator[Any, None, None]:
             close()
 
 
-def _source(session: Session, loader: Iterable[Any], name: str, accumulate: int, consumed: int) -> Source:
+def _source(session: Session, served: Served, consumed: int) -> Source:
     """The loader with its feed, made once for each object that comes under `name`.
 
     One that is like its predecessor goes on where that one was; another kind of loader begins anew, which in the
     middle of an epoch is refused.
     """
+    loader, name = served.loader, served.name
     known = session.sources.get(name)
     same = known is not None and known.loader is loader
     source = known if known is not None and same else Source(loader, feed_for(loader, session.seed or 0, name))
-    before, now = session.loaders.get(name), {**source.feed.describe(), "accumulate": accumulate}
+    before, now = session.loaders.get(name), {**source.feed.describe(), "accumulate": served.accumulate}
     if before is not None and known is None:  # the first since the restore; afterwards a change is the script's own
         if consumed:
             fingerprint.require_accepted(name, before, now, session.options.accept)
@@ -170,43 +213,75 @@ def _source(session: Session, loader: Iterable[Any], name: str, accumulate: int,
 
 
 @contextmanager
-def _outer(session: Session, kind: str, total: int) -> Iterator[None]:
+def _outer(session: Session, walk: Walk, total: int, first: int = 0) -> Iterator[None]:
     """An outermost loop: what ends it early is noted, and told from its own end."""
-    session.leave_outer()
+    _begin_outer(session, walk.kind, total, first)
+    standing, walks = session.standing, session.walks
+    if standing is not None:
+        standing.loop_begins()
+    try:
+        yield
+    except GeneratorExit:  # `break`; or an exception that leaves the block too, and then nothing is saved
+        if not session.is_over:
+            walks.logged_inside, session.logged = session.logged, {}
+            if standing is not None:
+                standing.loop_left(_OURS)
+        raise
+    except BaseException as error:  # of the loader, or of a save: the position is as true as it was
+        walks.outer = None
+        if standing is not None:
+            standing.loop_raised(error)
+        raise
+    walks.outer = None
+    if standing is not None:
+        standing.loop_ended()
+
+
+def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
+    end_outer(session)
     require_one_loop(session.ranks, kind, total)
-    targets = session.position.targets
+    position = session.position
+    targets = position.targets
     if targets and ("batches" in targets) != (kind == "batches"):
         raise UsageError("run.batches() without run.epochs() around it is a whole run: put it inside run.epochs(1)")
+    if kind == "epochs":
+        position.begin_epochs(first)
     was = targets.get(kind, total)
     if total > was and session.steps_here == 0:  # as restored; a second loop of the script's own is no news
         session.attempt.record("extended", loop=kind, was=was, now=total)
-        say(f"{session.path}: {kind} were to end at {was}, now at {total}")
+        say(
+            f"{session.path}: {kind} were to end at {was}, now {f'at {total}' if total < ENDLESS else 'they have no end'}"
+        )
     targets[kind] = max(total, was)
-    session.outer = kind, total
+    session.walks.outer = kind, total
     session.last_point_s = time.monotonic()
-    try:
-        yield
-        session.outer = None
-    except GeneratorExit:  # `break`; or an exception that leaves the block too, and then nothing is saved
-        session.logged_inside, session.logged = session.logged, {}
-        raise
-    except BaseException:  # of the loader, or of a save: the position is as true as it was
-        session.outer = None
-        raise
 
 
 @contextmanager
-def _inside(session: Session, kind: str) -> Iterator[None]:
+def _inside(session: Session, walk: Walk) -> Iterator[None]:
     session.require_alive()
-    loops = session.loops
-    if kind not in _MAY_BEGIN.get(tuple(loops), ()):
+    count_left_pass(session)
+    walks, kinds = session.walks, session.walks.kinds
+    if walk.kind not in _MAY_BEGIN.get(kinds, ()):
         raise UsageError(
-            f"run.{kind}() inside run.{loops[-1]}(): a safe point of the inner loop would lie in the middle of the "
-            "outer one's body. Two loaders side by side: run.batches(zip(a, b))"
+            f"run.{walk.kind}() inside run.{kinds[-1]}(): a safe point of the inner loop would lie in the middle of the "
+            "outer one's body. Two loaders side by side: run.batches(zip(a, b)). A loop that was left is in progress "
+            "until its iterator is let go of"
         )
-    loops.append(kind)
+    walks.open.append(walk)
     try:
         yield
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        walks.raised = error
+        if session.over is not None and session.standing is not None:  # a stop ends the outermost loop, too
+            session.standing.loop_raised(error)
+        raise
     finally:
-        loops.remove(kind)
-        session.overlap.settle()  # code after a loop (an evaluation on averaged weights) is not what was tried
+        walks.open.remove(walk)
+        if not session.is_over:
+            session.overlap.settle()  # code after a loop (an evaluation on averaged weights) is not what was tried
+
+
+_OURS = frozenset({epochs.__code__, steps.__code__, batches.__code__})  # whose frames a loop holds

@@ -19,7 +19,8 @@ from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
-from . import fingerprint, relaunch, resume, weights
+from . import fingerprint, relaunch, resume, summary, weights
+from .means import Means
 from .noted import note
 from .position import Position
 from .saving import drill_limit, stop_now
@@ -101,6 +102,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
         _restore_rng(session)
         session.baseline = None
         session.logged = {}  # by code that runs again: its line is written
+        session.means = Means(session.resumed.memory.get("means"))
         note(session, "begin")
         mark_output(session)
 
@@ -146,6 +148,7 @@ def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> 
     session.vars.load_state_dict(memory["vars"])
     session.seed, session.replay_rng = memory["seed"], memory["epoch_rng"]
     session.loaders = memory["fingerprint"]["loaders"]
+    session.means = Means(memory.get("means"))
     session.store.parent = checkpoint.name
     session.saved = checkpoint.head.name
     session.last_save = session.mark(checkpoint.head.epoch, at_end=position.phase == "end")
@@ -168,9 +171,14 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
     session.attempt.record(
         "restored", step=position.step, phase=position.phase, checkpoint=checkpoint.name, rejected=rejected
     )
-    age_s = max(0.0, time.time() - format.seconds(checkpoint.head.created))
-    where = f"resumes at step {position.step}, epoch {position.epoch} (attempt {session.attempt.number})"
-    say(f"{session.path}: {where}, from {checkpoint.name}, saved {_span(age_s)} ago{_rejected(session)}")
+    attempt = f"(attempt {session.attempt.number})"
+    finished_s = summary.finished_s(session) if session.ranks.rank == 0 else None
+    if finished_s is not None:
+        where = f"already finished at step {position.step}, {summary.ago(finished_s)} {attempt}"
+    else:
+        saved = f"from {checkpoint.name}, saved {summary.ago(format.seconds(checkpoint.head.created))}"
+        where = f"resumes at step {position.step}, epoch {position.epoch} {attempt}, {saved}"
+    say(f"{session.path}: {where}{_rejected(session)}")
 
 
 def _rejected(session: Session) -> str:
@@ -241,10 +249,3 @@ def _cost_of_saving(session: Session) -> float:
         if costs:
             return max(costs)
     return 0.0
-
-
-def _span(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

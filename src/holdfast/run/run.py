@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Self
 from weakref import WeakSet
 
 from .. import journal
-from ..errors import StoreError, Superseded, UsageError
+from ..errors import StoreError, UsageError
 from ..rules import Every, Last, Rule, Whole
 from ..store import format
 from ..store.store import Store
 from ..terminal import warn
-from . import loops, opening, resume, saving, settings
-from .ranks import blamed, parting
+from . import arguments, leaving, loops, opening, saving, settings
+from .leaving import count_left_pass
+from .loops import Served
+from .passes import Passes, length_of
 from .session import Options, Session, require_overridable
+from .standing import Standing, end_at
 from .stop import Deadline
 from .tracked import Tracked
 from .vars import Vars
@@ -130,31 +133,32 @@ class Run(AbstractContextManager["Run"]):
     def __enter__(self) -> Self:
         if self._session is not None:
             raise UsageError("this Run is entered already")
-        used = self._last is not None and self._last.steps_here > 0
-        self._session = self._last = session = Session(self._options, self._tracked, self.vars)
-        living.add(self)
-        try:
-            session.begin_listening()
-            opening.begin(session)
-        except BaseException as error:
-            self._leave(error)
-            raise
-        if used and session.resumed.checkpoint is None:
-            warn("the tracked objects are as the last attempt in this process left them; make them anew to begin anew")
-        if session.ranks.rank == 0:
-            session.progress.__enter__()
+        self._begin(standing=False)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._now().attempt.inherited:  # a forked child leaves the block: the run is its parent's
+        session = self._last
+        if session is None or session.attempt.inherited:  # a forked child leaves the block: the run is its parent's
             return
         if error is None:
             try:
-                self._finish(self._now())
+                leaving.finish(session)
             except BaseException as last:
                 self._leave(last)
                 raise
         self._leave(error)
+
+    def start(self) -> Self:
+        """Begin without a block, for a loop at the top level of a script: `run = Run(...).start()`. State is restored.
+
+        The run finishes when its outermost loop ends, by `break` too; what is logged afterwards is of its end. Only then:
+        an exception, or the process's end before, commits nothing as finished. Signals stop it while the loop is walked,
+        and are Python's own otherwise. A new Run at the same path in this process ends this one.
+        """
+        if self._session is not None and self._session.standing is None:
+            raise UsageError("this Run is entered already")
+        self._begin(standing=True)
+        return self
 
     @property
     def path(self) -> os.PathLike[str]:
@@ -176,28 +180,65 @@ class Run(AbstractContextManager["Run"]):
         """The epoch in progress, or the next one; counted from 0."""
         return self._now().position.epoch
 
-    def epochs(self, total: int) -> Generator[int, None, None]:
-        """Yields the epochs that are still to do, up to `total`. After each one's body comes a safe point.
+    def epochs(self, total: int | range) -> Passes[int]:
+        """The epochs that are still to do, up to `total`. After each one's body comes a safe point.
 
-        `break` ends the run: a restart yields nothing, unless `total` was raised. So does an exception that you catch
-        around the loop; one that leaves the `with` block saves nothing.
+        run.epochs(range(1, 11)) counts them from 1; a run is begun and resumed with the same first epoch. `break` ends
+        the run: a restart yields nothing, unless `total` was raised. So does an exception that you catch around the
+        loop; one that leaves the `with` block saves nothing.
         """
-        return loops.epochs(self._inside("epochs"), total)
+        session, wanted = self._inside("epochs"), arguments.epochs_wanted(total)
+        return Passes(
+            "epochs",
+            lambda walk: loops.epochs(session, walk, wanted),
+            lambda: len(wanted),
+            lambda: max(0, session.position.epoch - wanted.start),
+        )
 
-    def steps(self, total: int, name: str = "steps") -> Generator[int, None, None]:
-        """Yields the steps that are still to do, up to `total`; inside `epochs`, those of this epoch.
+    def steps(self, total: int = arguments.ENDLESS, name: str = "steps") -> Passes[int]:
+        """The steps that are still to do, up to `total`; inside `epochs`, those of this epoch.
 
-        After each one's body comes a safe point. `break` ends the run.
+        After each one's body comes a safe point. run.steps() goes on until `break`, which ends the run, or inside of
+        `epochs` this epoch's steps: a restart yields nothing, unless the total was raised. The step that was left counts.
         """
-        return loops.steps(self._inside("steps"), total, name)
+        session = self._inside("steps")
+        total, name = arguments.steps_wanted(total), arguments.name_wanted(name)
 
-    def batches(self, loader: Iterable[Any], name: str = "train", accumulate: int = 1) -> Generator[Any, None, None]:
-        """Yields the batches of `loader` that are still to do in this epoch; its position is kept under `name`.
+        def length() -> int:
+            if total == arguments.ENDLESS:
+                raise TypeError("run.steps() without a total has no len(): it goes on until break")
+            return total
+
+        def done() -> int:
+            return session.position.step if not session.position.in_epoch else session.position.consumed(name)
+
+        return Passes("steps", lambda walk: loops.steps(session, walk, total, name), length, done)
+
+    def batches(self, loader: Iterable[Any], name: str = "train", accumulate: int = 1) -> Passes[Any]:
+        """The batches of `loader` that are still to do in this epoch; its position is kept under `name`.
 
         After each body, or each group of `accumulate`, comes a safe point; the last group of an epoch may be short.
-        After a `break` the rest of the epoch's batches is left out, and the step that was left does not count.
+        After a `break` the rest of the epoch's batches is left out, and the step that was left counts. len() is the
+        whole epoch's count of batches, and `done` how many of them are done: tqdm(batches, initial=batches.done).
         """
-        return loops.batches(self._inside("batches"), loader, name, accumulate)
+        return self._serve("batches", Served(loader, name, accumulate))
+
+    def enumerate(
+        self, loader: Iterable[Any], start: int = 0, name: str = "train", accumulate: int = 1
+    ) -> Passes[tuple[int, Any]]:
+        """As `batches`, and each batch comes with its index in the epoch, which a resume does not reset."""
+        return self._serve("enumerate", Served(loader, name, accumulate, arguments.start_wanted(start)))
+
+    def _serve(self, what: str, served: Served) -> Passes[Any]:
+        session = self._inside(what)
+        name = arguments.name_wanted(served.name)
+        served = served._replace(accumulate=arguments.group_wanted(served.accumulate))
+        return Passes(
+            "batches",
+            lambda walk: loops.batches(session, walk, served),
+            lambda: length_of(served.loader, f"run.{what}()"),
+            lambda: session.position.consumed(name),
+        )
 
     def safe_point(self) -> None:
         """One step is done and the state is whole: save if it is time, stop if that was asked for.
@@ -205,15 +246,20 @@ class Run(AbstractContextManager["Run"]):
         For loops of another shape; `epochs`, `steps` and `batches` have safe points of their own.
         """
         session = self._inside("safe_point")
-        if session.loops and session.loops[-1] != "epochs":
+        inside = session.walks.kinds
+        if inside and inside[-1] != "epochs":
             raise UsageError("run.batches() and run.steps() are followed by a safe point of their own")
+        if not inside and session.standing is not None:
+            raise UsageError(
+                "run.safe_point() outside of a loop of this run: it ends with a block: with Run(...) as run:"
+            )
         session.baseline = None
         saving.step_done(session)
 
     def save(self) -> None:
         """Save: at the next safe point inside a loop of this run, at once elsewhere."""
         session = self._inside("save")
-        if session.loops:
+        if session.walks.open:
             session.asked = True
             return
         session.require_alive()
@@ -244,10 +290,23 @@ class Run(AbstractContextManager["Run"]):
 
         They become one line of the metrics log when the step is done; a checkpoint taken there carries them.
         """
-        session = self._inside("log")
         values = {name: format.number(name, value) for name, value in metrics.items()}
+        if self._session is None and self._last is not None and self._last.standing is not None:
+            self._now().means.add(values)
+            self._last.standing.log_afterwards(values)
+            return
+        session = self._inside("log")
+        session.means.add(values)
         session.logged.update(values)
         session.early -= values.keys()
+
+    def mean(self, name: str, weight: str | None = None) -> float:
+        """The mean of metric `name` over this epoch's run.log() calls so far; outside of `epochs`, over the run's.
+
+        `weight` names another metric of the same calls: after run.log(loss=..., n=len(x)), run.mean("loss", weight="n") is
+        the mean over samples. It is of this rank, and the same bits whether the run was resumed or not.
+        """
+        return self._now().means.mean(name, weight)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics log over all attempts, oldest first: no step twice, none missing."""
@@ -258,84 +317,51 @@ class Run(AbstractContextManager["Run"]):
     def _now(self) -> Session:
         if self._last is None:
             raise UsageError("enter it first: with Run(...) as run:")
+        if self._last.standing is not None:
+            self._last.standing.raise_late()
+        if self._session is not None:
+            count_left_pass(self._session)
         return self._last
 
     def _inside(self, what: str) -> Session:
+        if self._last is not None and self._last.standing is not None:
+            self._last.standing.raise_late()
         if self._session is None:
-            raise UsageError(f"run.{what}() belongs inside `with Run(...) as run:`")
+            ended = self._last is not None and self._last.standing is not None
+            raise UsageError(
+                f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop for one, "
+                "wants a block around all of it: with Run(...) as run:"
+                if ended
+                else f"run.{what}() belongs inside `with Run(...) as run:`, or after run = Run(...).start()"
+            )
+        count_left_pass(self._session)
         return self._session
 
-    def _finish(self, session: Session) -> None:
-        """The block has ended without an exception: save what is not saved yet, and stop if that was asked for."""
-        session.require_alive()
-        position = session.position
-        metrics: dict[str, float] = {}
-        if session.leave_outer():
-            after, session.logged = session.logged, session.logged_inside
-            metrics = saving.flush_metrics(session, "end")
-            session.logged = after
-        saving.flush_metrics(session, "exit")
-        saving.land(session)
-        if session.here.order > (session.saved or format.Name(0)).order:
-            saving.save(session, "the end", metrics)
-        reason = session.ranks.announce("the end", (session.stop.reason or session.ranks.wished() or "").encode())
-        if reason:
-            saving.stop_now(session, reason.decode())
-        session.ranks.report("the end of the block")  # another rank may fail in it still, or take long
-        with parting(session.ranks):
-            session.attempt.close("end", step=position.step, phase=position.phase)
+    def _begin(self, *, standing: bool) -> None:
+        """Restore, and take up the run; with `standing` it ends by itself."""
+        used = self._last is not None and self._last.steps_here > 0
+        end_at(self._options.path)
+        self._session = self._last = session = Session(self._options, self._tracked, self.vars)
+        if standing:
+            Standing(session, self._let_go)
+        living.add(self)
+        try:
+            session.begin_listening()
+            opening.begin(session)
+        except BaseException as error:
+            self._leave(error)
+            raise
+        if used and session.resumed.checkpoint is None:
+            warn("the tracked objects are as the last attempt in this process left them; make them anew to begin anew")
+        if session.ranks.rank == 0 and not standing:
+            session.progress.__enter__()
+
+    def _let_go(self) -> None:
+        self._session = None
+        living.discard(self)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Say good-bye in the journal, give signals and terminal back. Never hides `error`."""
-        session = self._now()
-        self._session = None
-        try:
-            if error is not None:
-                if session.over is None:
-                    session.ranks.confess(error)
-                _land_quietly(session)
-                if session.over is None:
-                    session.ranks.leave(f"has left with {resume.describe(error)}{_where(session)}")
-            if error is not None and session.over is None and not isinstance(error, Superseded):
-                with suppress(StoreError):  # nothing may hide the error itself
-                    session.attempt.close("failed", **_failure(session, error))
-                if isinstance(error, NameError) and session.steps_here == 0 and session.position.in_epoch:
-                    warn(
-                        "resumed inside an epoch; if it was after the last batch, the loop's body has not run, and what only "
-                        "the body sets has no value: keep it in run.vars"
-                    )
-        finally:
-            session.left = True
-            living.discard(self)
-            session.around.close()
-            session.progress.close()
-            session.arena.release()
-
-
-def _land_quietly(session: Session) -> None:
-    """The save in flight is as good as any, whatever ended the block."""
-    try:
-        saving.land(session)
-    except Exception as error:
-        warn(f"the save in flight failed: {error}")
-
-
-def _failure(session: Session, error: BaseException) -> dict[str, Any]:
-    checkpoint = session.resumed.checkpoint
-    return {
-        "step": session.position.step,
-        "error": blamed(session.ranks, error, resume.describe(error)),
-        "script": resume.script(),
-        "checkpoint": checkpoint.path.name if checkpoint else None,
-        "counts": session.steps_here == 0 and resume.counts(error) and not _may_be_anothers(session, error),
-    }
-
-
-def _where(session: Session) -> str:
-    """Where a rank has left, for the others."""
-    return f", at step {session.position.step}, epoch {session.position.epoch}"
-
-
-def _may_be_anothers(session: Session, error: BaseException) -> bool:
-    """Whether a rank may have been lost: a collective then fails here with a framework's own error, which is one of these."""
-    return not session.ranks.alone and isinstance(error, RuntimeError)
+        session = self._last
+        self._let_go()
+        if session is not None:
+            leaving.leave(session, error)

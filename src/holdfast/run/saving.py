@@ -48,9 +48,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         Stopped: the state is saved; the process is to end and to be run again.
     """
     session.position.phase = phase
-    session.steps_here += 1
-    if session.steps_here == 1:
-        session.prepare_saves()
+    passed(session)
     order = _order(session)
     if order.land if order is not None else may_land(session):
         land(session)
@@ -76,6 +74,13 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         _lead(session, session.windows)
     _show(session)
     session.last_point_s = time.monotonic()
+
+
+def passed(session: Session) -> None:
+    """One more step, or one more epoch, lies behind this attempt."""
+    session.steps_here += 1
+    if session.steps_here == 1:
+        session.prepare_saves()
 
 
 def may_land(session: Session) -> bool:
@@ -376,7 +381,11 @@ def _is_time(session: Session) -> bool:
 
 def _show(session: Session) -> None:
     """Let readers of a running run see its journal, a little behind."""
-    if time.monotonic() - session.flushed_s > FLUSH_S:
+    now_s = time.monotonic()
+    if now_s - session.flushed_s > FLUSH_S:
+        if now_s - session.noted_s > (now_s - session.began_s) / 100:  # what a kill costs is known to a hundredth
+            session.attempt.record("at", step=session.position.step, phase=session.position.phase)
+            session.noted_s = now_s
         with suppress(NoSpace):  # kept, and written by the next
             session.attempt.show()
         session.show_board()

@@ -26,6 +26,7 @@ from ..store.store import Facts, Store
 from ..terminal import Progress, say, speak_for, warn
 from . import fingerprint, settings
 from .ahead import Ahead
+from .means import Means
 from .overlap import Later, Overlap
 from .position import Position
 from .ranks import facts, here, present, require_alike
@@ -33,6 +34,7 @@ from .resume import Resumed
 from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
 from .vars import Vars
+from .walks import Walks
 from .weights import StartFrom
 from .windows import MOST_POINTS, Windows
 from .witness import Witness
@@ -40,6 +42,7 @@ from .writer import Writer
 
 if TYPE_CHECKING:
     from ..board import Board
+    from .standing import Standing
 
 WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
 
@@ -126,13 +129,12 @@ class Session:
         self._agree()
         self._claim()
         self.around = ExitStack()  # what holds while the attempt lives
-        self.left = False  # its block has ended
+        self.left = False  # its block has ended, or without one its outermost loop
         self.over: Stopped | None = None  # it has stopped, and does nothing any more
 
         # where it is, besides the position
-        self.loops: list[str] = []  # the generators in progress, outermost first
-        self.walked: set[str] = set()  # loaders begun in this epoch, by this attempt
-        self.outer: tuple[str, int] | None = None  # the outermost loop, begun and not ended, and its total
+        self.walks = Walks()
+        self.standing: Standing | None = None  # it has no block: it ends with its outermost loop
         self.steps_here = self.saves_here = 0  # safe points passed, and saves made, by this attempt
         self.last_point_s = time.monotonic()
         self.step_s = 0.0
@@ -152,8 +154,8 @@ class Session:
         # what it has measured
         self.logged: dict[str, float | str] = {}
         self.early: set[str] = set()  # of these, what was measured before the step began
-        self.logged_inside: dict[str, float | str] = {}  # what was logged in a loop that `break` ended
-        self.flushed_s = time.monotonic()
+        self.means = Means()
+        self.flushed_s = self.noted_s = self.began_s = time.monotonic()
         self.missed: set[str] = set()  # metrics of `Best` that were not logged, and told so
         self.shared_metrics: set[str] = set()  # of `Best`, inside of epochs: those that all ranks log, as far as known
         self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
@@ -206,7 +208,10 @@ class Session:
 
     def begin_listening(self) -> None:
         """Take the signals, and keep them from the workers of loaders."""
-        self.around.enter_context(self.stop)
+        if self.standing is None:
+            self.around.enter_context(self.stop)
+        else:
+            self.around.callback(self.stop.__exit__)  # entered when a loop begins
         self.around.callback(self.ahead.close)
         self.around.callback(self.within.close)
         for module in framework_modules():
@@ -248,6 +253,11 @@ class Session:
         """The name of a checkpoint of the present position."""
         return format.Name(self.position.step, self.position.phase)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether this process does nothing any more for the run, in this attempt."""
+        return self.left or self.over is not None or self.attempt.inherited
+
     def require_alive(self) -> None:
         """
         Raises:
@@ -259,17 +269,6 @@ class Session:
         if self.left or self.attempt.inherited:
             whose = "its block has ended" if self.left else "it belongs to the parent of this forked process"
             raise UsageError(f"{self.path}: this loop is not the run's any more: {whose}")
-
-    def leave_outer(self) -> bool:
-        """Note that the outermost loop was left before its end; whether it was."""
-        if self.outer is None:
-            return False
-        kind, total = self.outer
-        self.outer = None
-        self.position.left[kind], self.position.phase = total, "end"
-        if self.position.in_epoch:
-            self.position.end_epoch()
-        return True
 
     def digests(self) -> Digests:
         """What identifies the tracked objects, and the variables that were restored, as they are now."""
@@ -289,6 +288,7 @@ class Session:
             "fingerprint": {"environment": fingerprint.environment(), "loaders": self.loaders},
             "probe": self.ask_probe() if probe else None,
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
+            **({"means": means} if (means := self.means.state_dict()) else {}),
             "epoch_rng": self.replay_rng,
             "rng": rng.capture(),
         }
@@ -353,7 +353,7 @@ class Session:
     def mark(self, epoch: int | None = None, *, at_end: bool) -> Mark:
         """This moment, for the interval. `epoch`: the one that has just ended, at its end."""
         now = self.position.epoch if epoch is None else epoch
-        return Mark(self.position.step, now, time.monotonic(), at_end)
+        return Mark(self.position.step, now - self.position.first_epoch, time.monotonic(), at_end)
 
     def document(self) -> dict[str, Any]:
         """Where this attempt came from, for people; made once, and by rank 0."""

@@ -1,0 +1,75 @@
+"""Arguments: what a loop is asked for, checked at once, with what to write instead."""
+
+from __future__ import annotations
+
+import sys
+from operator import index
+from typing import Any
+
+from ..errors import UsageError
+
+ENDLESS = sys.maxsize  # the total of run.steps() without one
+
+
+def epochs_wanted(total: int | range) -> range:
+    """The epochs that run.epochs(total) goes through.
+
+    Raises:
+        UsageError: it is neither a number of epochs nor a range of them with step 1.
+    """
+    if isinstance(total, range):
+        if total.step != 1 or total.start < 0:
+            raise UsageError(f"run.epochs({total!r}): give a range with step 1 and no negative start: range(1, 11)")
+        return range(total.start, max(total.start, total.stop))
+    return range(
+        _whole(total, f"run.epochs({total!r}): give a number of epochs, as in run.epochs(10), or range(1, 11)")
+    )
+
+
+def steps_wanted(total: int) -> int:
+    """
+    Raises:
+        UsageError: it is no number of steps.
+    """
+    return _whole(total, f"run.steps({total!r}): give a number of steps, as in run.steps(1000); run.steps() has no end")
+
+
+def group_wanted(accumulate: int) -> int:
+    """
+    Raises:
+        UsageError: it is no number of batches, of one at least.
+    """
+    asked = f"accumulate={accumulate!r}: at least 1 is wanted, as in run.batches(loader, accumulate=4)"
+    found = _whole(accumulate, asked)
+    if found < 1:
+        raise UsageError(asked)
+    return found
+
+
+def name_wanted(name: str) -> str:
+    """
+    Raises:
+        UsageError: it is no name for a loader's position.
+    """
+    if not isinstance(name, str) or not name:
+        raise UsageError(f'name={name!r}: give each loader a name of its own, as in run.batches(loader, name="train")')
+    return name
+
+
+def start_wanted(start: int) -> int:
+    """
+    Raises:
+        UsageError: it is no number from which run.enumerate() could count.
+    """
+    asked = f'start={start!r}: give a whole number; the loader\'s name is name=, as in run.enumerate(loader, name="a")'
+    return _whole(start, asked, least=-ENDLESS)
+
+
+def _whole(value: Any, asked: str, least: int = 0) -> int:
+    try:
+        found = None if isinstance(value, bool) else index(value)
+    except TypeError:  # a float, a string, None
+        found = None
+    if found is None or not least <= found <= ENDLESS:
+        raise UsageError(asked)
+    return found

@@ -1,0 +1,162 @@
+"""Standing: a run without a block. It ends with its outermost loop, and takes signals only while that is walked."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import CodeType
+
+from ..errors import HoldfastError, Stopped, UsageError
+from ..store import format
+from ..terminal import flush, say, warn
+from . import leaving, left, saving
+from .session import Session
+
+_standing: list[Standing] = []  # begun in this process and not ended, and those of which something is still to be told
+
+
+class LoopLeft(HoldfastError):
+    """The outermost loop was left by something else than `break` or `return`, or was still open as its process ended."""
+
+
+class Standing:
+    """The life of a run that was begun by start()."""
+
+    def __init__(self, session: Session, let_go: Callable[[], None]) -> None:
+        self.session = session
+        self._let_go = let_go  # tells the Run that it is over
+        self._late: BaseException | None = None  # an error that could not be raised where it arose
+        self._left_in: CodeType | None = None  # where an exception left the loop: the process's end says which one
+        session.standing = self
+        _standing.append(self)
+
+    def loop_begins(self) -> None:
+        """The outermost loop is walked from here on."""
+        self.session.stop.__enter__()
+        if self.session.ranks.rank == 0:
+            self.session.progress.__enter__()
+
+    def loop_ended(self) -> None:
+        """It has come to its end: the run has finished. Errors are raised where the loop stands."""
+        try:
+            leaving.finish(self.session)
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._leave(None)
+
+    def loop_raised(self, error: BaseException) -> None:
+        """An error comes out of the loop itself: a stop, a failed save, a loader's."""
+        self._leave(error)
+
+    def loop_left(self, ours: frozenset[CodeType]) -> None:
+        """It was let go of. `break` and `return` finish the run; what nobody could raise here is raised later."""
+        found, session = left.how(ours), self.session
+        if not found.on_purpose:
+            self._left_in = found.code
+            if found.unclear and session.walks.raised is None:
+                _say_unclear(session)
+            self._leave(session.walks.raised or LoopLeft("the loop was left by an exception"))
+            return
+        try:
+            leaving.finish(session)
+        except BaseException as error:
+            self._late = error
+            if not isinstance(error, Stopped):
+                warn(f"{session.path}: the end is not saved: {error}")
+            self._leave(error)
+        else:
+            self._leave(None)
+
+    def end(self, why: str) -> None:
+        """End it from outside, wherever it is: nothing is committed as finished."""
+        if not self.session.is_over:
+            self._leave(LoopLeft(why))
+        if self in _standing:
+            _standing.remove(self)
+
+    def raise_late(self) -> None:
+        """
+        Raises:
+            HoldfastError, Stopped: what the run ended with when `break` left its loop, once.
+        """
+        if self._late is not None:
+            late, self._late = self._late, None
+            raise late
+
+    def log_afterwards(self, values: dict[str, float | str]) -> None:
+        """What is logged after the loop is of the end, and durable when this returns."""
+        session = self.session
+        if session.attempt.inherited or session.over is not None or not session.position.finished():
+            raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
+        session.logged.update(values)
+        saving.flush_metrics(session, "exit")
+        session.attempt.close("end", step=session.position.step, phase=session.position.phase)
+
+    def _leave(self, error: BaseException | None) -> None:
+        if not self.session.left:
+            self._let_go()
+            leaving.leave(self.session, error)
+        if self._late is None and self._left_in is None and self in _standing:
+            _standing.remove(self)
+
+    def at_exit(self) -> int:
+        """Say what the journal does not say yet; the exit code that the process owes, or 0."""
+        session = self.session
+        if session.attempt.inherited:
+            return 0
+        if not session.is_over:
+            where = f"step {session.position.step}" + (" of its loop" if session.walks.open else "")
+            say(f"{session.path}: not finished: the process ends at {where}")
+            self._leave(LoopLeft("the process ended before the loop did"))
+        last = getattr(sys, "last_value", None)
+        if self._left_in is not None and isinstance(last, BaseException) and _passed(last, self._left_in):
+            leaving.say_failed(session, last)
+        if self._late is None:
+            return 0
+        return self._late.code if isinstance(self._late, Stopped) else getattr(self._late, "exit_code", 1)  # type: ignore[return-value]
+
+
+def end_at(path: Path) -> None:
+    """A new run begins at `path`: one of this process that was started there and has not ended does so now."""
+    for standing in [*_standing]:
+        if os.path.realpath(standing.session.path) == os.path.realpath(path):
+            standing.end("another Run began at this path in the same process")
+
+
+def _say_unclear(session: Session) -> None:
+    saved = session.saved if session.saved is not None else format.Name(0)
+    say(
+        f"{session.path}: the loop ended at step {session.position.step} with an exception, or because an iterator around "
+        f"it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit belongs into the loop itself, "
+        "as in run.steps(50)"
+    )
+
+
+def _passed(error: BaseException, code: CodeType | None) -> bool:
+    """Whether `error` has come through a frame of `code`."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is code:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _at_exit() -> None:
+    owed = [standing.at_exit() for standing in [*_standing]]
+    _standing.clear()
+    codes = [code for code in owed if code]
+    if codes:  # the interpreter would exit as if all were well, and no exception can change that any more
+        if "logging" in sys.modules:
+            with suppress(Exception):
+                sys.modules["logging"].shutdown()
+        flush()
+        os._exit(codes[0])
+
+
+atexit.register(_at_exit)

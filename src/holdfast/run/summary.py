@@ -1,0 +1,74 @@
+"""Summary: what a run's journals say of the whole of it: whether it has finished, and what was done again."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .. import journal
+from ..journal import Log
+from .session import Session
+
+
+class Redone(NamedTuple):
+    """Steps that attempts did and that a later one did again."""
+
+    steps: int
+    exact: bool  # else an attempt was killed, and may have done more than its journal tells
+
+
+def redone(logs: Sequence[Log]) -> Redone:
+    """What each attempt did after the place from which the next one went on."""
+    begun = [log for log in logs if log.restored is not None]
+    steps, exact = 0, True
+    for log, after in itertools.pairwise(begun):
+        furthest = max((journal.position(event)[0] for event in log.events), default=0)
+        steps += max(0, furthest - (after.restored or (0, 0))[0])
+        exact = exact and log.closed
+    return Redone(steps, exact)
+
+
+def finished_s(session: Session) -> float | None:
+    """When an earlier attempt finished the run where this one begins, in Unix seconds; None when that is not known."""
+    position = session.position
+    here = journal.position({"step": position.step, "phase": position.phase})
+    if not position.finished():
+        return None
+    ends = [log.last for log in journal.logs(session.path) if log.attempt < session.attempt.number]
+    return next(
+        (
+            float(last["time"])
+            for last in reversed(ends)
+            if last.get("event") == "end" and journal.position(last) == here
+        ),
+        None,
+    )
+
+
+def at_the_end(session: Session) -> str:
+    """One line for the end of a run: steps, attempts, and what was done again."""
+    logs = journal.logs(session.path)
+    attempts = sum(log.restored is not None for log in logs)
+    again = redone(logs)
+    said = "finished" if session.position.finished() or not session.position.targets else "ended before its loop did"
+    line = f"{said}: {_count(session.position.step, 'step')} in {_count(attempts, 'attempt')}"
+    if again.exact and not again.steps:
+        return line
+    return f"{line}, {'' if again.exact else 'at least '}{_count(again.steps, 'step')} done again"
+
+
+def span(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def ago(then_s: float) -> str:
+    return f"{span(max(0.0, time.time() - then_s))} ago"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

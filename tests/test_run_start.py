@@ -1,0 +1,429 @@
+"""A run without a block: `run = Run(...).start()`. How it ends, asked of real processes where the process's end matters."""
+
+import signal
+from itertools import islice
+
+import pytest
+
+from holdfast import Every, Run, Store, disk
+from holdfast.errors import NoSpace, UsageError
+from holdfast.run import standing
+from holdfast.run.stop import SIGNALS
+from toy import Toy, events, launch, new_run, script
+
+HEAD = """
+    run = new_run(RUN, toy, every=Every(steps=2)).start()
+"""
+
+LOOP = """
+    for epoch in run.epochs(2):
+        for batch in run.batches([1, 2, 3, 4]):
+            toy.learn(batch)
+            if run.step == when:
+                how()
+            run.log(value=toy.value % 1000)
+    print(toy.value, run.step)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+    """What a power loss does is asked elsewhere; what a test leaves open ends with it."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    yield
+    standing.end_at(tmp_path)
+
+
+def names(path):
+    return [checkpoint.name for checkpoint in Store(path).checkpoints()]
+
+
+def last(path):
+    """What the last attempt that said anything ended with."""
+    return [e for kind in ("end", "stop", "failed") for e in events(path, kind)]
+
+
+def lines(path):
+    return [(line["step"], line["phase"], line["values"]) for line in Run(path, {}).metrics()]
+
+
+def started(path, toy, **options):
+    return new_run(path, toy, **options).start()
+
+
+# How it ends, within one process ---------------------------------------------------------------------------------
+
+
+def test_it_finishes_when_its_outermost_loop_ends(tmp_path):
+    """Saved and journalled there, not at the process's end; what is logged afterwards is of the end, once."""
+    for _ in range(2):
+        toy = Toy()
+        run = started(tmp_path, toy, every=None)
+        for epoch in run.epochs(2):
+            for batch in run.batches([1, 2]):
+                toy.value += batch
+            run.log(epoch=epoch)
+        assert ["step-000000004-end"] == names(tmp_path)
+        assert "end" == events(tmp_path, "end")[-1]["event"]
+        run.log(test=7)
+        assert (4, 2, 7) == (run.step, run.epoch, toy.value)
+    ends = [(2, "end", {"epoch": 0}), (4, "end", {"epoch": 1}), (4, "exit", {"test": 7})]
+    assert ends == lines(tmp_path) == [(e["step"], e["phase"], e["values"]) for e in run.metrics()]
+
+
+def leave_by_break(run, toy):
+    for step in run.steps():
+        toy.learn(step)
+        run.log(step=step)
+        if step == 3:
+            break
+
+
+def leave_by_return(run, toy):
+    for epoch in run.epochs(5):
+        for batch in run.batches([1, 2, 3]):
+            toy.learn(batch)
+            if (epoch, batch) == (1, 1):
+                return [batch]
+    return None
+
+
+def leave_within_with_and_try(run, toy):
+    for step in run.steps(9):
+        try:
+            with open("/dev/null"):
+                toy.learn(step)
+                if step == 3:
+                    break
+        finally:
+            toy.value += 0
+
+
+class Bar:
+    def __init__(self, iterable):
+        self.iterable = iterable
+
+    def __iter__(self):
+        try:
+            for item in self.iterable:  # noqa: UP028  as tqdm does it
+                yield item
+        finally:
+            self.closed = True
+
+
+def leave_a_bar_that_is_held(run, toy):
+    bar = Bar(run.steps(9))
+    for step in bar:
+        toy.learn(step)
+        if step == 3:
+            break
+    assert bar.closed
+
+
+@pytest.mark.parametrize(
+    "leave", [leave_by_break, leave_by_return, leave_within_with_and_try, leave_a_bar_that_is_held]
+)
+def test_break_and_return_finish_it(tmp_path, leave):
+    """At once: saved with the step that was left, and a restart has nothing to do."""
+    toy = Toy()
+    run = started(tmp_path, toy, every=None)
+    leave(run, toy)
+    assert ["step-000000004-end"] == names(tmp_path)
+    assert 1 == len(events(tmp_path, "end"))
+    again = Toy()
+    run = started(tmp_path, again, every=None)
+    assert [] == list(
+        run.steps() if leave is leave_by_break else run.epochs(5) if leave is leave_by_return else run.steps(9)
+    )
+    assert (toy.value, 4) == (again.value, run.step)
+
+
+def raise_in_the_body(run):
+    for step in run.steps(9):
+        if step == 3:
+            raise ValueError("boom")
+
+
+def raise_in_an_expression(run):
+    for epoch in run.epochs(2):
+        for batch in run.batches([2, 1, 1, 0]):
+            1 / (batch + epoch)
+
+
+def raise_on_unpacking(run):
+    for _step, pair in zip(run.steps(9), [(1, 2)] * 3 + [(1, 2, 3)], strict=False):
+        _a, _b = pair
+
+
+def raise_in_an_iterator_around(run):
+    def poor():
+        yield from (0, 1, 2)
+        raise ValueError("boom")
+
+    for _ in zip(run.steps(9), poor(), strict=False):
+        pass
+
+
+def raise_through_a_bar(run):
+    for step in Bar(run.steps(9)):
+        if step == 3:
+            raise KeyError(step)
+
+
+def raise_what_was_unbound(run):
+    for step in run.steps(9):
+        if step == 3:
+            del nothing  # noqa: F821
+            nothing = 1  # noqa: F841
+
+
+def raise_again(run):
+    for step in run.steps(9):
+        try:
+            assert step < 3
+        except AssertionError:  # noqa: TRY203  it is what is tried
+            raise
+
+
+def raise_through_a_block(run):
+    for step in run.steps(9):
+        with open("/dev/null"):
+            if step == 3:
+                raise ValueError("boom")
+
+
+def exit_in_the_body(run):
+    for step in run.steps(9):
+        if step == 3:
+            raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        raise_in_the_body,
+        raise_in_an_expression,
+        raise_on_unpacking,
+        raise_in_an_iterator_around,
+        raise_through_a_bar,
+        raise_what_was_unbound,
+        raise_again,
+        raise_through_a_block,
+        exit_in_the_body,
+    ],
+)
+def test_an_exception_finishes_nothing(tmp_path, fail):
+    """Told from a break by the instruction at which the loop's frame was left; the next start goes on from the save."""
+    run = started(tmp_path, Toy(), every=Every(steps=2))
+    with pytest.raises((Exception, SystemExit)):
+        fail(run)
+    assert ["step-000000002"] == names(tmp_path)
+    assert ([], 1) == (events(tmp_path, "end"), len(events(tmp_path, "failed")))
+    assert 3 == events(tmp_path, "failed")[0]["step"]
+    with pytest.raises(UsageError, match="has ended"):
+        run.save()
+    run = started(tmp_path, Toy())
+    assert 2 == run.step
+
+
+def test_an_iterator_around_the_loop_that_had_enough_is_told(tmp_path, capsys):
+    """islice() ends as an exception in it would: nothing is finished, and a line says where a limit belongs."""
+    run = started(tmp_path, Toy(), every=Every(steps=2))
+    for _ in islice(run.steps(9), 3):
+        pass
+    assert "not finished, saved up to step 2. A limit belongs into the loop itself" in capsys.readouterr().err
+    assert [] == events(tmp_path, "end")
+
+
+def test_an_exception_inside_that_is_caught_there_leaves_that_epochs_batches_only(tmp_path):
+    """The epoch goes on, and the break that comes later is a break."""
+    run = started(tmp_path, Toy(), every=None)
+    for epoch in run.epochs(5):
+        try:
+            for batch in run.batches([1, 2, 3]):
+                if batch == 2:
+                    raise ValueError
+        except ValueError:
+            pass
+        if epoch == 1:
+            break
+    assert (4, ["step-000000004-end"]) == (run.step, names(tmp_path))
+
+
+def test_signals_are_its_own_only_while_its_loop_is_walked(tmp_path):
+    """Ctrl-C before, between and after raises KeyboardInterrupt, as anywhere in Python."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def now():
+        return {number: signal.getsignal(number) for number in SIGNALS}
+
+    run = started(tmp_path, Toy())
+    assert before == now()
+    for _ in run.steps(1):
+        assert not set(before.values()) & set(now().values())
+    assert before == now()
+    run = started(tmp_path, Toy())
+    with pytest.raises(ValueError, match="boom"):
+        raise_in_the_body(run)
+    assert before == now()
+
+
+def test_a_new_run_at_its_path_ends_it(tmp_path):
+    """A cell that is run again. The loop that the old one was in is no longer the run's."""
+    old = started(tmp_path, Toy(), every=Every(steps=2))
+    held = iter(old.steps(9))
+    assert [0, 1, 2] == [next(held) for _ in range(3)]
+    new = started(tmp_path, Toy(), every=Every(steps=2))
+    assert 2 == new.step
+    with pytest.raises(UsageError, match="ended"):
+        next(held)
+    del held
+    with pytest.raises(UsageError, match="has ended"):
+        old.log(loss=1)
+    with new_run(tmp_path, Toy()) as run:
+        assert list(range(2, 9)) == list(run.steps(9))
+    with pytest.raises(UsageError, match="entered already"), run:
+        run.start()
+    assert [0, 0, 9] == [len(events(tmp_path, "stop")), events(tmp_path, "end")[0].get("x", 0), run.step]
+
+
+def test_what_wants_a_block_says_so(tmp_path):
+    """A second loop, a loop of another shape."""
+    run = started(tmp_path, Toy())
+    with pytest.raises(UsageError, match="ends with a block"):
+        run.safe_point()
+    list(run.steps(2))
+    for again in (lambda: run.steps(3), run.save, run.safe_point, lambda: run.batches([1])):
+        with pytest.raises(UsageError, match="wants a block around all of it"):
+            again()
+
+
+def test_a_save_that_fails_after_a_break_is_raised_at_the_next_use(tmp_path, monkeypatch, capsys):
+    """Where the loop was left nothing can be raised: it is told, and not lost."""
+    toy = Toy()
+    run = started(tmp_path, toy, every=None)
+    monkeypatch.setattr(disk, "free_bytes", lambda path: 10)
+    leave_by_break(run, toy)
+    assert "the end is not saved" in capsys.readouterr().err
+    with pytest.raises(NoSpace):
+        run.log(test=1)
+    monkeypatch.undo()
+    assert ([], 1) == (events(tmp_path, "end"), len(events(tmp_path, "failed")))
+    assert 0 == started(tmp_path, Toy()).step
+
+
+# How it ends, with its process ---------------------------------------------------------------------------------
+
+
+def attempt(path, body, **environment):
+    return launch(script(path, HEAD + body), **environment)
+
+
+def going(path, when=-1, how="None", loop=LOOP):
+    return attempt(path, f"\n    when, how = {when}, lambda: {how}\n" + loop)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What an undisturbed run prints, and its metrics."""
+    path = tmp_path_factory.mktemp("whole")
+    ended = going(path)
+    assert 0 == ended.code, ended
+    assert "finished: 8 steps in 1 attempt" in ended.err
+    return ended.out, lines(path / "run")
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    ("how", "code", "told"),
+    [
+        ("sys.exit(1)", 1, "failed"),
+        ("sys.exit(0)", 0, "failed"),
+        ("1 / 0", 1, "failed"),
+        ("send('TERM')", 75, "stop"),
+        ("send('INT')", 75, "stop"),
+        ("send('KILL')", -9, None),
+        ("(send('INT'), send('INT'))", -2, "failed"),
+    ],
+)
+def test_whatever_ends_the_process_in_its_loop_the_next_one_goes_on(tmp_path, whole, how, code, told):
+    """Nothing is committed as finished, the next start is not refused, and the end is the undisturbed one, bit for bit."""
+    ended = going(tmp_path, 5, how)
+    assert code == ended.code, ended
+    path = tmp_path / "run"
+    assert {told} - {None} == {event["event"] for event in last(path)}, ended
+    assert "-end" not in names(path)[-1][-4:] or names(path)[-1] == "step-000000004-end"
+    if how == "1 / 0":
+        assert events(path, "failed")[-1]["error"].startswith("ZeroDivisionError")
+    again = going(tmp_path)
+    assert (0, whole[0], whole[1]) == (again.code, again.out, lines(path)), again
+
+
+@pytest.mark.drill
+def test_a_process_that_ends_without_having_ended_its_loop_finishes_nothing(tmp_path):
+    """An iterator that the script still holds, and no loop at all: a line says so, and the next start is not refused."""
+    ended = attempt(tmp_path, "\n    steps = iter(run.steps(9))\n    print(next(steps), next(steps))\n")
+    assert (0, "0 1\n") == (ended.code, ended.out), ended
+    assert "not finished: the process ends at step 1 of its loop" in ended.err
+    ended = attempt(tmp_path, "\n    print(run.step)\n")
+    assert (0, "0\n") == (ended.code, ended.out), ended
+    assert ["failed"] * 2 == [event["event"] for event in last(tmp_path / "run")]
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    ("how", "code"), [("monkey()", 7), ("send('TERM')", 75)], ids=["a full disk", "a stop in the last pass"]
+)
+def test_what_a_break_could_not_raise_is_the_processs_exit_code(tmp_path, how, code):
+    """Nobody used the run afterwards: it ends with the error's own code, after all that the script printed."""
+    body = f"""
+    from holdfast import disk
+    def monkey():
+        disk.free_bytes = lambda path: 10
+    for step in run.steps():
+        toy.learn(step)
+        if step == 2:
+            {how}
+            break
+    print("after")
+    """
+    ended = attempt(tmp_path, body)
+    assert (code, "after\n") == (ended.code, ended.out), ended
+
+
+NOTEBOOK = """
+    import textwrap
+    from IPython.core.interactiveshell import InteractiveShell
+    shell = InteractiveShell.instance()
+    first = "run = new_run(RUN, toy, every=Every(steps=2)).start()"
+    second = textwrap.dedent('''
+        for epoch in run.epochs(2):
+            for batch in run.batches([1, 2, 3, 4]):
+                toy.learn(batch)
+                if run.step == when:
+                    how()
+                run.log(value=toy.value % 1000)
+        ''')
+
+    def cells(when=-1, how=None):
+        shell.push(dict(toy=toy, send=send, new_run=new_run, Every=Every, RUN=RUN, when=when, how=how))
+        shell.run_cell(first)
+        return type(shell.run_cell(second).error_in_exec).__name__
+
+    names = [cells(3, lambda: 1 / 0), cells(4, lambda: (send("INT"), send("INT"))), cells(5, lambda: send("INT"))]
+    names += [type(shell.run_cell("import time; send('INT'); time.sleep(1)").error_in_exec).__name__, cells()]
+    print()
+    print(*names)
+    print(shell.run_cell("run.step").result, toy.value, shell.run_cell("len(run.metrics())").result)
+"""
+
+
+@pytest.mark.drill
+def test_in_a_notebook_cells_are_run_again(tmp_path, whole):
+    """After an error, after Ctrl-C twice and once; Ctrl-C in another cell is Python's; the end is the undisturbed one."""
+    ended = launch(script(tmp_path, NOTEBOOK), IPYTHONDIR=str(tmp_path / "ipython"))
+    assert 0 == ended.code, ended
+    value = whole[0].split()[0]
+    told = ["ZeroDivisionError KeyboardInterrupt Stopped KeyboardInterrupt NoneType", f"8 {value} 8"]
+    assert told == [line for line in ended.out.splitlines() if line and "Out[" not in line][-2:], ended
+    assert whole[1] == lines(tmp_path / "run")
