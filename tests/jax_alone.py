@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from holdfast import Store
+from holdfast import Every, Run, Store, journal
 from holdfast.errors import UsageError
 from holdfast.pages import address
 from holdfast.state import snapshot, tree
@@ -92,3 +92,38 @@ def test_a_traced_array_is_refused_with_its_place(tmp_path):
 
     with pytest.raises(UsageError, match=r'state\["deep"\]\[0\].*traced'):
         jax.jit(traced)(jnp.ones(3))
+
+
+def test_arrays_alone_are_refused_as_state_with_the_line_to_write(tmp_path):
+    """Nobody can change one in place."""
+    with pytest.raises(UsageError, match=r"cannot be changed in place; or write Run\(..., vars=dict\(params=...\)\)"):
+        Run(tmp_path, {"params": jnp.zeros(2)})
+
+
+def test_parameters_in_run_vars_and_in_containers_go_on_where_they_were(tmp_path):
+    """In run.vars they are replaced; in a dict that the loop uses they are replaced inside of it."""
+
+    def train(path, cut=None):
+        model = {"w": jnp.zeros(3), "b": jnp.zeros(())}
+        with Run(path, {"model": model}, vars={"params": jnp.zeros(3)}, every=Every(steps=1)) as run:
+            for step in run.steps(5):
+                run.vars.params = run.vars.params * 2 + step
+                model["w"] = model["w"] + run.vars.params
+                if step == cut:
+                    raise KeyboardInterrupt
+            return run.vars.params.tolist(), model["w"].tolist()
+
+    expected = train(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "cut", cut=2)
+    assert expected == train(tmp_path / "cut")
+
+
+def test_a_rebound_tree_of_parameters_is_told(tmp_path):
+    """`params = update(params)`: the run would save the first one for ever."""
+    params = {"w": jnp.zeros(3)}
+    with Run(tmp_path, {"params": params}) as run:
+        for _ in run.steps(4):
+            params = {"w": params["w"] + 1}
+    told = [event for log in journal.logs(tmp_path) for event in log.events if event["event"] == "told"]
+    assert [("rebound", "params")] == [(event["kind"], event["name"]) for event in told]

@@ -76,7 +76,14 @@ def test_any_stateful_object_and_any_generator_is_tracked(tmp_path):
     [
         ([Toy()], "one mapping: Run(path, dict(model=model"),
         (Toy(), "one mapping"),
-        ({"count": 3}, "state['count'] is a int, without state_dict() and load_state_dict(); numbers and lists"),
+        (
+            {"count": 3},
+            "state['count'] is a int, which cannot be changed in place: write Run(..., vars=dict(count=...))",
+        ),
+        ({"pair": (1, 2)}, "and run.vars.pair in the loop"),
+        ({"pair": (Toy(), Toy())}, "state['pair'] is a tuple, which cannot be changed in place: give a list"),
+        ({"name": np.float32(1)}, "state['name'] is a float32 and cannot be filled in place"),
+        ({"env": object()}, 'state=dict(env=Fields(env, "...", "..."))'),
         ({"kind": Toy}, "state['kind'] is a type"),
         ({"holdfast": Toy()}, "'holdfast' is Holdfast's own"),
         ({"": Toy()}, "names are non-empty strings"),

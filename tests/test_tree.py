@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Damaged, HoldfastError, UsageError
-from holdfast.state import codec, tree, untree, values
+from holdfast.state import codec, references, tree, untree, values
 from holdfast.state.tree import Placeholder
 from test_codec import Kept, assert_same_array, round_trip
 
@@ -596,3 +596,61 @@ def test_the_collector_rests_while_the_main_thread_takes_a_state_apart():
         del codec.REGISTERED[codec.type_name(Asked)]
     assert [False, True] == on
     assert gc.isenabled()
+
+
+# References: leaves and types that a tree names -----------------------------------------------------------------
+
+
+def with_attributes(value):
+    made = OrderedDict(a=value)
+    made._metadata = {"version": value}
+    return made
+
+
+class Boxed:
+    def __init__(self, value):
+        self.value = value
+
+
+AROUND = {
+    "list": lambda value: [value],
+    "tuple": lambda value: (value,),
+    "dict": lambda value: {"leaf": value},
+    "items": lambda value: {3: value},
+    "ordered": lambda value: OrderedDict(leaf=value),
+    "ordered_with": with_attributes,
+    "defaultdict": lambda value: defaultdict(list, view=value),
+    "counter": lambda value: Counter(a=value),
+    "deque": lambda value: deque([value], 3),
+    "dataclass": Settings,
+    "namedtuple": lambda value: Pair(1, value),
+    "custom": Boxed,
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("inner", [*AROUND, "nothing"])
+def test_leaves_and_types_are_found_inside_every_kind_of_container(monkeypatch, around, inner):
+    """A restore reads exactly the leaves that are found, and asks for exactly the types."""
+    monkeypatch.setitem(
+        codec.REGISTERED,
+        codec.type_name(Boxed),
+        codec.Registered(Boxed, lambda box: box.value, Boxed),
+    )
+    wrap = AROUND.get(inner, lambda value: value)
+    flat = tree.flatten(AROUND[around](wrap([np.arange(3), bytes(5000), Color.RED])))
+    assert len(flat.leaves) == 2
+    assert flat.leaves.keys() == references.leaf_keys(flat.tree)
+    assert ("enum", codec.type_name(Color)) in set(references.named(flat.tree))
+
+
+def test_types_are_found_in_sets_and_in_the_keys_of_mappings():
+    """They hold no leaves, but types."""
+    for state in ({Color.RED}, frozenset([Color.RED]), {Color.RED: 1}, Counter([Color.RED]), {(1, Color.RED): 1}):
+        assert {("enum", codec.type_name(Color))} == set(references.named(tree.flatten(state).tree))
+
+
+def test_every_tag_that_a_reader_knows_says_where_its_nodes_are():
+    """So that none can be forgotten. A tag of plain values has one node, its content."""
+    assert untree._READERS.keys() == references.INSIDE.keys()
+    assert not references.INSIDE.keys() & (values.MAKERS.keys() | codec.TAGS.keys())

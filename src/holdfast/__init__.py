@@ -14,6 +14,7 @@ from .data import Seeded
 from .errors import HoldfastError, Stopped
 from .rules import Best, Every, Last, Whole, Within
 from .run import opened
+from .run.fields import Fields
 from .run.run import Run
 from .run.weights import StartFrom, load_into
 from .state.codec import register
@@ -24,6 +25,7 @@ __all__ = [
     "Best",
     "Checkpoint",
     "Every",
+    "Fields",
     "HoldfastError",
     "Last",
     "Run",

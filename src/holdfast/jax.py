@@ -55,6 +55,26 @@ def mapped(_: StoredLeaf, __: memoryview) -> None:
     """Nothing is made over a file's map: JAX takes memory over only where it lies as its own does."""
 
 
+def unfit(_: Any) -> str:
+    return "JAX's arrays cannot be changed in place"
+
+
+def differing(_: Any, __: Any) -> list[str]:
+    return []
+
+
+def fill(_: Any) -> None:
+    """There is nothing to fill: no array of JAX's is ever fit for it."""
+
+
+def span(_: Any) -> tuple[int, int]:
+    return 0, 0
+
+
+def refill(_: Any, __: Any) -> bool:
+    return False
+
+
 def _array(host: Any, stored: StoredLeaf) -> Any:
     weak = stored.attrs.get("weak_type") is True and host.ndim == 0
     made = jax.numpy.asarray(host.item() if weak else host)

@@ -134,7 +134,7 @@ def _begin_fresh(session: Session, source: StartFrom | None) -> None:
     session.attempt.record("restored", step=0, phase="step", checkpoint=None, rejected=session.resumed.rejected)
     say(f"{session.path}: starts fresh (attempt {session.attempt.number}){_rejected(session)}")
     if source is not None:
-        for name, report in weights.begin_from(source, session.tracked.objects).items():
+        for name, report in weights.begin_from(source, session.tracked.inside()).items():
             session.attempt.record("started_from", source=str(source.path), name=name, report=str(report))
             say(f"{name} starts from {source.path}: {report}")
     _override(session, {})

@@ -54,6 +54,7 @@ def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> d
     found |= {"vars": str(sorted(variables.state_dict())), "drilled": str(drilled)}
     for name, target in tracked.objects.items():
         found[f"state[{name!r}]"] = f"{type(target).__module__}.{type(target).__qualname__}"
+    for name, target in tracked.inside().items():
         adapter = adapter_for(target)
         if adapter is not None and adapter.parameter_count(target) is not None:
             for key, block in tree.flatten({name: adapter.capture(target)}).leaves.items():

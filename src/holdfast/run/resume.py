@@ -178,7 +178,9 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
     if not isinstance(memory, dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
     Position.of(memory.get("position"))
-    require_fit(tracked.differences(checkpoint, types), checkpoint)
+    variables = tracked.variables.differences(memory.get("vars", {}))
+    nested = tracked.nested_differences(memory.get("nested", []))
+    require_fit([*tracked.differences(checkpoint, types), *nested, *variables], checkpoint)
     return memory
 
 

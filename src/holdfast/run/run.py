@@ -101,7 +101,7 @@ class Run(AbstractContextManager["Run"]):
         if start_from is not None and branch_from is not None:
             raise UsageError("start_from takes weights, branch_from goes on exactly: give one of them")
         self.vars = Vars(vars)
-        self._tracked = Tracked(state)
+        self._tracked = Tracked(state, self.vars)
         self._options = Options(
             path=settings.run_dir(path),
             keep=keep,

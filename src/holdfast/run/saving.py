@@ -19,7 +19,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import say, warn
-from . import aimed, best, watched
+from . import aimed, best, looks, watched
 from .overlap import Later
 from .ranks import GOOD_BYE_S, parting, require_one_place
 from .session import Flight, Session
@@ -49,6 +49,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     """
     session.position.phase = phase
     passed(session)
+    looks.at_safe_point(session)
     order = _order(session)
     if order.land if order is not None else may_land(session):
         land(session)
@@ -79,8 +80,6 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
 def passed(session: Session) -> None:
     """One more step, or one more epoch, lies behind this attempt."""
     session.steps_here += 1
-    if session.steps_here == 1:
-        session.prepare_saves()
 
 
 def may_land(session: Session) -> bool:

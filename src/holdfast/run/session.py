@@ -18,6 +18,7 @@ from ..interval import Mark
 from ..provenance import document
 from ..rules import Every, Rule, Whole
 from ..state import rng
+from ..state.codec import Block
 from ..state.snapshot import Arena, Snapshot, pin_of
 from ..state.tree import flatten, types_in
 from ..store import format
@@ -27,6 +28,7 @@ from ..terminal import Progress, say, speak_for, warn
 from . import fingerprint, settings
 from .ahead import Ahead
 from .means import Means
+from .objects import model_facts
 from .overlap import Later, Overlap
 from .position import Position
 from .ranks import facts, here, present, require_alike
@@ -35,6 +37,7 @@ from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
 from .vars import Vars
 from .walks import Walks
+from .watch import Watch
 from .weights import StartFrom
 from .windows import MOST_POINTS, Windows
 from .witness import Witness
@@ -123,6 +126,7 @@ class Session:
 
     def __init__(self, options: Options, tracked: Tracked, variables: Vars) -> None:
         self.options, self.tracked, self.vars = options, tracked, variables
+        self.watch = Watch(tracked, variables)
         self.ranks = here()
         speak_for(self.ranks.rank)
         self.position = Position()
@@ -217,7 +221,7 @@ class Session:
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
             if self.options.background and self.options.overlap:
-                steps = module.Steps(self.tracked.objects.values(), self.overlap.before_step)
+                steps = module.Steps(self.tracked.inside().values(), self.overlap.before_step)
                 self.overlap.steps.append(self.around.enter_context(steps))
 
     def begin_board(self) -> None:
@@ -289,6 +293,7 @@ class Session:
             "probe": self.ask_probe() if probe else None,
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
             **({"means": means} if (means := self.means.state_dict()) else {}),
+            **({"nested": nested} if (nested := self.tracked.nested()) else {}),
             "epoch_rng": self.replay_rng,
             "rng": rng.capture(),
         }
@@ -320,21 +325,21 @@ class Session:
                 self.cramped = True
         return self.store.stage(state)
 
-    def prepare_saves(self) -> None:
+    def prepare_saves(self, blocks: Collection[Block]) -> None:
         """Begin what makes the first of them quick, beside the next steps."""
         if self.options.every is not None:
-            self.warm_arena()
+            self.warm_arena(blocks)
         if self.options.background:
             self.ahead.begin(self.ahead.over)
 
-    def warm_arena(self) -> None:
+    def warm_arena(self, blocks: Collection[Block] | None = None) -> None:
         """Touch the memory of later snapshots beside the next steps: a first copy into it would stall the loop for long.
 
         After the first step, when optimizers have their state.
         """
         if not self.options.background:
             return
-        blocks = flatten(self.tracked.capture()).leaves.values()
+        blocks = flatten(self.tracked.capture()).leaves.values() if blocks is None else blocks
         size = sum(block.data.nbytes for block in blocks)
         if size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will say so
@@ -345,7 +350,7 @@ class Session:
         if self.options.probe is None:
             return None
         before = rng.capture()
-        with still(self.tracked.objects.values()):
+        with still(self.tracked.inside().values()):
             result = self.options.probe()
         rng.restore(before)
         return result
@@ -360,7 +365,7 @@ class Session:
         if self.ranks.rank:
             return {}
         if self._document is None:
-            models = {name: facts for name, target in self.tracked.objects.items() if (facts := _model_facts(target))}
+            models = {name: facts for name, target in self.tracked.inside().items() if (facts := model_facts(target))}
             made = document(self.options.hyperparameters, self.options.dataset)
             self._document = {**made, "model": models}
         return self._document
@@ -392,9 +397,3 @@ def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tra
             raise UsageError(
                 f"overrides: {name!r} is a {type(tracked.objects[name]).__qualname__}, without options to set"
             )
-
-
-def _model_facts(target: Any) -> dict[str, Any] | None:
-    adapter = adapter_for(target)
-    count = adapter.parameter_count(target) if adapter is not None else None
-    return None if count is None else {"class": adapter.class_name(target), "parameters": count}

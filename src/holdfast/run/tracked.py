@@ -2,47 +2,74 @@
 
 from __future__ import annotations
 
-import random
 import sys
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from ..errors import Mismatch, UsageError
-from ..state import tree
+from ..state import codec, tree
+from ..state.fill import ATOMS, MUTABLE, Act, Attributes, Fill, captured
 from ..store import format
 from ..store.checkpoint import Checkpoint
+from .objects import OBJECTS, adapter_for, handles_at, weights_for
+from .vars import Vars
 
+__all__ = [
+    "RESERVED",
+    "Digests",
+    "Tracked",
+    "adapter_for",
+    "digests",
+    "framework_modules",
+    "handles_at",
+    "require_fit",
+    "still",
+    "weights_for",
+]
+
+MOST_PATH = 4000  # characters of a path: a container that contains itself is refused when the state is taken apart
 RESERVED = "holdfast"  # the top-level key of what the run itself remembers
-_ADAPTERS = {"torch": "holdfast.torch.live"}  # capture, differences, restore of a framework's objects
 _PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed, stillness and steps of the framework as a whole
-_WEIGHTS = {"torch": "holdfast.torch.weights"}  # a model's weights alone
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    def state_dict(self) -> Any: ...
-    def load_state_dict(self, state: Any, /) -> Any: ...
 
 
 class Tracked:
-    """The caller's mapping of names to live objects."""
+    """The caller's mapping of names to live objects, and beside them the variables of the loop."""
 
-    def __init__(self, objects: Mapping[str, Any]) -> None:
+    def __init__(self, objects: Mapping[str, Any], variables: Vars | None = None) -> None:
         if not isinstance(objects, Mapping):
             raise UsageError(
                 "the tracked objects stand in one mapping: Run(path, dict(model=model, optimizer=optimizer))"
             )
         for name, target in objects.items():
             _require_trackable(name, target)
-        self.objects = dict(objects)
+        self.given = objects
+        self.objects = {name: target for name, target in objects.items() if target is not None}
+        self.variables = Vars() if variables is None else variables
         self._reducers: list[Any] = []
         self._cold: dict[str, Any] = {}  # what reducers have seen that were not there to be warmed
 
+    def inside(self) -> dict[str, Any]:
+        """The objects that are restored in their own way, those in containers too, by their paths; each once."""
+        found: dict[int, tuple[str, Any]] = {}
+        for path, each in self._own():
+            found.setdefault(id(each), (path, each))
+        return dict(found.values())
+
+    def nested(self) -> list[str]:
+        """The paths of those in containers, each place of one that stands in several."""
+        return [path for path, _ in self._own() if "/" in path]
+
+    def _own(self) -> Iterator[tuple[str, Any]]:
+        for name, target in self.objects.items():
+            yield from _own_in(name, target)
+
     def capture(self) -> dict[str, Any]:
         """The state of every object; tensors by reference."""
-        return {name: _capture(target) for name, target in self.objects.items()}
+        known: dict[int, Any] = {}
+        return {name: captured(target, OBJECTS, known) for name, target in self.objects.items()}
 
     def digests(self) -> Digests:
         """What identifies the present state, leaf by leaf."""
@@ -55,28 +82,40 @@ class Tracked:
     def differences(self, checkpoint: Checkpoint, types: Iterable[type]) -> list[str]:
         """What of `checkpoint` does not fit the live objects; nothing is touched."""
         stored = set(checkpoint.parts()) - {RESERVED}
-        lines = [f"{name}: not in the checkpoint" for name in self.objects if name not in stored]
-        lines += [f"{name}: in the checkpoint, but not tracked here" for name in sorted(stored - set(self.objects))]
-        for name, target in self.objects.items():
-            adapter = adapter_for(target)
-            if name in stored and adapter is not None:
-                handles = checkpoint.handles(part=name, types=types)
-                lines += [f"{name}/{line}" for line in adapter.differences(target, handles)]
-        return lines
+        lines = [f"{name}: not in the checkpoint{_NONE_THERE}" for name in self.objects if name not in stored]
+        for name in sorted(stored - set(self.objects)):
+            here = f"None here{_NONE_HERE}" if name in self.given else "not tracked here"
+            lines.append(f"{name}: in the checkpoint, but {here}")
+        fill, _ = self._plan(checkpoint, types, compare=True)
+        return lines + fill.misfits
+
+    def nested_differences(self, stored: Iterable[str]) -> list[str]:
+        """Of the places in containers where such objects stood when the checkpoint was saved, those where none stands."""
+        here = set(self.nested())
+        return [
+            f"{path}: an object with a state of its own in the checkpoint, none here"
+            for path in stored
+            if path not in here
+        ]
+
+    def _plan(self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool) -> tuple[Fill, list[Act]]:
+        fill, stored = Fill(OBJECTS, compare=compare), set(checkpoint.parts())
+        names = [name for name in self.objects if name in stored]
+        return fill, [fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types)) for name in names]
 
     def outvoted(self, checkpoint: Checkpoint, types: Iterable[type]) -> dict[str, list[str]]:
         """For each object, the options that the script gives otherwise than the checkpoint, whose values are used."""
         found = {}
-        for name, target in self.objects.items():
+        for path, target in self.inside().items():
             adapter = adapter_for(target)
             if adapter is not None:
-                found[name] = adapter.outvoted(target, checkpoint.handles(part=name, types=types))
+                found[path] = adapter.outvoted(target, handles_at(checkpoint, path, types))
         return found
 
     def reducers(self) -> dict[str, Any]:
         """What several ranks' frameworks have seen that decides in which order they sum."""
         if not self._reducers:
-            self._reducers = [module.Reducers(self.objects) for module in framework_modules()]
+            self._reducers = [module.Reducers(self.inside()) for module in framework_modules()]
         return {name: seen for each in self._reducers for name, seen in each.capture().items()}
 
     def warm(self, seen: Mapping[str, Any]) -> None:
@@ -87,17 +126,38 @@ class Tracked:
     def warm_late(self) -> None:
         """The same with those that have come since: a script may wrap its model after the restore."""
         for module in framework_modules() if self._cold else ():
-            for name in module.Reducers(self.objects).warm(self._cold):
+            for name in module.Reducers(self.inside()).warm(self._cold):
                 del self._cold[name]
 
     def restore(self, checkpoint: Checkpoint, types: Iterable[type]) -> None:
         """Put the checkpoint's state into the live objects. Half-way failures leave them mixed."""
-        for name, target in self.objects.items():
-            adapter = adapter_for(target)
-            if adapter is not None:
-                adapter.restore(target, checkpoint.handles(part=name, types=types))
-            else:
-                _restore_plain(target, checkpoint.load(part=name, types=types))
+        fill, acts = self._plan(checkpoint, types, compare=False)
+        require_fit(fill.misfits, checkpoint)
+        fill.read()
+        for put in acts:
+            put()
+
+
+_NONE_THERE = " (it was None or not tracked when that was saved)"
+_NONE_HERE = ": give the object, or begin a new run with start_from="
+
+
+def _own_in(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The objects in `value` that are restored in their own way."""
+    if type(value) in ATOMS or len(path) > MOST_PATH:
+        return
+    if OBJECTS.has(value):
+        yield path, value
+        return
+    members: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Attributes):
+        members = value.values().items()
+    elif isinstance(value, dict):
+        members = value.items()
+    elif isinstance(value, list | tuple | deque) and not ATOMS.issuperset(map(type, value)):
+        members = enumerate(value)
+    for key, member in members:
+        yield from _own_in(f"{path}/{key}", member)
 
 
 class Digests(NamedTuple):
@@ -116,22 +176,6 @@ def digests(captured: Mapping[str, Any]) -> Digests:
     for name, node in flat.tree["dict"].items():
         found[f"tree:{name}"] = format.digest(format.json_bytes(node))[:16]
     return Digests(found)
-
-
-def adapter_for(target: Any) -> Any:
-    """The framework's own adapter module for `target`, or None for what is merely stateful."""
-    module = next((import_module(_ADAPTERS[name]) for name in _frameworks(target) if name in _ADAPTERS), None)
-    return module if module is not None and module.handles(target) else None
-
-
-def weights_for(target: Any) -> Any:
-    """The module that reads weights into `target`, or None when it is no model."""
-    module = next((import_module(_WEIGHTS[name]) for name in _frameworks(target) if name in _WEIGHTS), None)
-    return module if module is not None and module.is_model(target) else None
-
-
-def _frameworks(target: Any) -> list[str]:
-    return [kind.__module__.partition(".")[0] for kind in type(target).__mro__]
 
 
 def framework_modules() -> list[Any]:
@@ -153,36 +197,28 @@ def still(targets: Collection[object]) -> Iterator[None]:
 def _require_trackable(name: object, target: Any) -> None:
     if not isinstance(name, str) or not name or name == RESERVED:
         raise UsageError(f"state key {name!r}: names are non-empty strings, and {RESERVED!r} is Holdfast's own")
-    if isinstance(target, type) or not (isinstance(target, Stateful) or _is_generator(target) or adapter_for(target)):
-        raise UsageError(
-            f"state[{name!r}] is a {type(target).__qualname__}, without state_dict() and load_state_dict(); "
-            "numbers and lists that the loop itself changes live in run.vars"
-        )
+    if why := _refusal(name, target):
+        raise UsageError(f"state[{name!r}] is a {type(target).__qualname__}{why}")
 
 
-def _is_generator(target: Any) -> bool:
-    """Whether it is a random generator, which keeps its state in an attribute of its own."""
-    return isinstance(target, random.Random) or hasattr(target, "bit_generator")
+def _refusal(name: str, target: Any) -> str:
+    """Why it cannot be restored in place, and what to write; empty when it can."""
+    kind = type(target)
+    if target is None or kind in MUTABLE or isinstance(target, Attributes) or OBJECTS.has(target):
+        return ""
+    instead = f"write Run(..., vars=dict({name}=...)), and run.vars.{name} in the loop"
+    if kind in ATOMS or isinstance(target, _FIXED):
+        has_objects = isinstance(target, tuple) and any(map(OBJECTS.has, target))
+        return f", which cannot be changed in place: {'give a list' if has_objects else instead}"
+    framework = None if isinstance(target, type) else codec.framework(kind)
+    if framework is None:
+        fields = f'name the attributes that change: state=dict({name}=Fields({name}, "...", "..."))'
+        return f", without state_dict() and load_state_dict(): give it both, or {fields}"
+    why = str(codec.adapter(framework).unfit(target))
+    return f" and cannot be filled in place: {why}; or {instead}" if why else ""
 
 
-def _capture(target: Any) -> Any:
-    adapter = adapter_for(target)
-    if adapter is not None:
-        return adapter.capture(target)
-    if isinstance(target, random.Random):
-        return {"random": target.getstate()}
-    if hasattr(target, "bit_generator"):
-        return {"bit_generator": target.bit_generator.state}
-    return target.state_dict()
-
-
-def _restore_plain(target: Any, stored: Any) -> None:
-    if isinstance(target, random.Random):
-        target.setstate(stored["random"])
-    elif hasattr(target, "bit_generator"):
-        target.bit_generator.state = stored["bit_generator"]
-    else:
-        target.load_state_dict(stored)
+_FIXED = (tuple, frozenset, range, complex, bytes, str, int, float)
 
 
 def require_fit(lines: list[str], checkpoint: Checkpoint) -> None:

@@ -15,7 +15,7 @@ from ..store.format import MANIFEST
 from ..store.shelf import Shelf
 from ..store.store import Store
 from .resume import require_sound
-from .tracked import weights_for
+from .tracked import handles_at, weights_for
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
 
     def wanted(checkpoint: Checkpoint) -> dict[str, Any]:
         stored = checkpoint.parts()
-        names = source.names or [name for name in models if name in stored]
+        names = source.names or [name for name in models if name in stored or name.partition("/")[0] in stored]
         if not names:
             has = f"holds none of {', '.join(models) or 'no models'}, only {', '.join(stored)}"
             raise Mismatch(f"{checkpoint.path}: {has}")
@@ -141,7 +141,7 @@ class _Reading:
         _laid_out(checkpoint)
         try:
             models = self._models(checkpoint)
-            stored = {name: checkpoint.handles(part=name) for name in models}
+            stored = {name: handles_at(checkpoint, name) for name in models}
             reports = self._compared(models, stored, checkpoint)
         except (Mismatch, NotFound) as error:
             if self._begun:

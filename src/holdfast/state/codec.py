@@ -9,6 +9,11 @@ object turns up. Each of them has the same functions:
     shares(leaves) -> list[Share]        blocks, and which leaves lie in which of them
     blank(stored) -> Blank               a leaf in the making, in fresh memory
     mapped(stored, data) -> leaf | None  over its bytes as they are; None: they would have to be moved
+    unfit(live) -> str                   why this value cannot take a leaf's bytes in place; empty: it can
+    differing(live, stored) -> lines     in what a live leaf and a stored one, read or not, do not agree
+    fill(pairs) -> None                  live leaves take the bytes of stored ones, read or not
+    span(live) -> (start, stop)          the addresses between which a live leaf lies
+    refill(live, stored) -> bool         a live generator goes on as the stored one; False: they are of two kinds
 """
 
 from __future__ import annotations
@@ -275,6 +280,12 @@ def checked_size(stored: StoredLeaf, itemsize: int) -> None:
 
 def is_stored(value: Any) -> TypeGuard[StoredLeaf]:
     return hasattr(value, "read_into") and hasattr(value, "size_bytes")
+
+
+def is_leaf(value: Any) -> bool:
+    """Whether it is a tensor or an array: what a stored leaf becomes when it is read."""
+    name = framework(type(value))
+    return name is not None and adapter(name).node(value) is None
 
 
 def loaded(tree: Any) -> Any:

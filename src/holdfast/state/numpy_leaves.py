@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import Damaged, UsageError
 from ..pages import Data, Distant, slabs
-from .codec import ITEMSIZE, UNSOUND, Blank, Block, Node, Share, StoredLeaf, checked_size
+from .codec import ITEMSIZE, UNSOUND, Blank, Block, Node, Share, StoredLeaf, checked_size, is_stored, read_all
 
 PLAIN = frozenset(name for name in ITEMSIZE if name in np.sctypeDict)  # by name; others by NumPy's own spelling
 BIT_GENERATORS: Mapping[str, Any] = {
@@ -60,6 +60,71 @@ def _data(array: Any) -> Data:
     if array.flags.c_contiguous or not array.nbytes:
         return _memory(array)
     return Distant(_Scattered(array), array.nbytes)
+
+
+def unfit(live: Any) -> str:
+    if type(live) is not np.ndarray:
+        return "it is no plain array"
+    if not live.flags.writeable:
+        return "it is read-only: numpy.array(it) is a copy that can be written"
+    twice = any(step == 0 and extent > 1 for step, extent in zip(live.strides, live.shape, strict=True))
+    return "several of its items are one in memory: numpy.array(it) has a place for each" if twice else ""
+
+
+def differing(live: Any, stored: Any) -> list[str]:
+    here = _facts(live)
+    if here is None:
+        return ["an array in the checkpoint, none here"]
+    there = (*_stored_name(stored), tuple(stored.shape)) if is_stored(stored) else _facts(stored)
+    if there is None:
+        return ["no array in the checkpoint, one here"]
+    shapes = [] if there[2] == here[2] else [f"shape {there[2]} in the checkpoint, {here[2]} here"]
+    return shapes + ([] if there[:2] == here[:2] else [f"dtype {there[0]} in the checkpoint, {here[0]} here"])
+
+
+def _facts(array: Any) -> tuple[Any, ...] | None:
+    return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
+
+
+def _stored_name(stored: StoredLeaf) -> tuple[str, Any]:
+    return (stored.dtype, stored.attrs.get("dtype")) if stored.kind == "numpy" else (f"{stored.kind} leaf", None)
+
+
+def fill(pairs: Sequence[tuple[Any, Any]]) -> None:
+    read_all([(stored, _data(live)) for live, stored in pairs if is_stored(stored) and live.nbytes])
+    for live, stored in pairs:
+        if not is_stored(stored) and live is not stored:
+            np.copyto(live, stored)
+
+
+def span(live: Any) -> tuple[int, int]:
+    start = stop = live.__array_interface__["data"][0]
+    if live.size:
+        for step, extent in zip(live.strides, live.shape, strict=True):
+            start, stop = start + min(0, step * (extent - 1)), stop + max(0, step * (extent - 1))
+        stop += live.itemsize
+    return start, stop
+
+
+def refill(live: Any, stored: Any) -> bool:
+    if type(live) is not type(stored):
+        return False
+    if type(live) is np.random.RandomState:
+        live.set_state(_legacy_state(stored))
+        return True
+    if type(live) is not np.random.Generator:
+        return False
+    here, there = live.bit_generator, stored.bit_generator
+    if type(here) is not type(there) or _spawned(here) != _spawned(there):
+        return False
+    here.state = there.state
+    return True
+
+
+def _spawned(bits: Any) -> Any:
+    """What decides the generators that `spawn` makes."""
+    seed = _seed(bits)
+    return None if seed is None else [str(seed.entropy), seed.spawn_key, seed.pool_size, seed.n_children_spawned]
 
 
 class _Scattered:

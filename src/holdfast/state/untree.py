@@ -16,12 +16,11 @@ from typing import Any
 
 from ..errors import Damaged, HoldfastError, UsageError
 from . import codec
+from .references import NAMED, named
 from .values import MAKERS
 
 MAX_DEPTH = 100  # of containers within each other; up to 4 JSON levels each, and Python's own stack ends at 1,000
 INLINE_BYTES = 1024  # longer bytes are a leaf
-NAMED = ("enum", "flag", "dataclass", "namedtuple", "custom")
-KEYED = ("dict", "dataclass", "ordered_with")  # whose content has an object with names of the user's
 FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (list, dict, set, int, float, str, bool, tuple)}
 
 
@@ -87,7 +86,7 @@ def _same_in_main(kind: type, name: str) -> bool:
 def _require(types: _Types, tree: Any) -> None:
     """Ask for every type that is missing, before anything is read."""
     missing: dict[str, set[str]] = {"types": set(), "register": set()}
-    for tag, name in _named(tree):
+    for tag, name in named(tree):
         kind = types.find(name)
         registered = kind is not None and codec.type_name(kind) in codec.REGISTERED
         if tag == "custom" and not registered:
@@ -100,46 +99,6 @@ def _require(types: _Types, tree: Any) -> None:
         advice.append(f"types=[{', '.join(names[name] for name in sorted(missing['types']))}]")
     if names:
         raise UsageError(f"the checkpoint holds values of {', '.join(names)}: pass {' and '.join(advice)}")
-
-
-def _named(tree: Any) -> Iterator[tuple[str, str]]:
-    """Tags and names of the types in `tree`."""
-    rest = [tree]
-    while rest:
-        node = rest.pop()
-        if type(node) is list:
-            rest += node
-        if type(node) is not dict:
-            continue
-        for tag, content in node.items():
-            if tag in NAMED and type(content) is list and content and type(content[0]) is str:
-                yield tag, content[0]
-            rest += _inner(tag, content)
-
-
-def leaf_keys(tree: Any) -> set[str]:
-    """The leaves that `tree` refers to."""
-    keys = set()
-    rest = [tree]
-    while rest:
-        node = rest.pop()
-        if type(node) is list:
-            rest += node
-        elif type(node) is dict:
-            for tag, content in node.items():
-                if tag == "leaf" and type(content) is str:
-                    keys.add(content)
-                elif tag == "view" and type(content) is dict:
-                    rest.append({"leaf": content.get("leaf")})
-                else:
-                    rest += _inner(tag, content)
-    return keys
-
-
-def _inner(tag: str, content: Any) -> list[Any]:
-    """The nodes in a node: a mapping's own keys are no tags."""
-    inner = content[1:] if tag in ("dataclass", "ordered_with") and type(content) is list else [content]
-    return [node for each in inner for node in (each.values() if tag in KEYED and type(each) is dict else [each])]
 
 
 class _Unflattener:
@@ -243,7 +202,12 @@ class _Unflattener:
         name, inner = _list(content, 2)
         if type(name) is not str:
             raise Damaged(f"the tree calls a type {_shown(name)}")
-        value = _CONTENTS.get(tag, _Unflattener.read)(self, inner)
+        decodes = tag == "custom" and not self.placeholders  # the user's function gets leaves, not handles of them
+        self._whole += decodes
+        try:
+            value = _CONTENTS.get(tag, _Unflattener.read)(self, inner)
+        finally:
+            self._whole -= decodes
         kind = self.types.find(name)
         registered = codec.REGISTERED.get(codec.type_name(kind)) if kind is not None else None
         if kind is None or (tag == "custom" and registered is None):

@@ -152,8 +152,8 @@ def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
     if any(isinstance(tensor, Parameter) for tensor in tied):
         attrs["parameter"] = True
-    if any(map(_REQUIRES_GRAD, tied)):
-        attrs["requires_grad"] = True
+    if any(map(_REQUIRES_GRAD, tied)) and any(tensor.requires_grad and tensor.is_leaf for tensor in tied):
+        attrs["requires_grad"] = True  # a graph is not saved: what it led to comes back without one
     if not tied[0].is_cpu:
         attrs["device"] = str(tied[0].device)
     return attrs
@@ -223,6 +223,47 @@ def mapped(stored: StoredLeaf, data: memoryview) -> torch.Tensor | None:
         return None
     raw = torch.frombuffer(data, dtype=torch.uint8)
     return None if raw.data_ptr() % dtype.itemsize else _dressed(raw.view(dtype).view(stored.shape), stored)
+
+
+def unfit(live: Any) -> str:
+    if not isinstance(live, torch.Tensor):
+        return "it is no tensor"
+    if live.grad_fn is not None:
+        return "it has a graph: detach() it"
+    if live.is_inference():
+        return "it was made in inference mode: clone() it outside"
+    twice = any(step == 0 and extent > 1 for step, extent in zip(live.stride(), live.shape, strict=True))
+    return "several of its items are one in memory: clone() has a place for each" if twice else _refusal(live)
+
+
+def differing(live: Any, stored: Any) -> list[str]:
+    from .stored import differing as tensors_differing
+
+    if not isinstance(live, torch.Tensor):
+        return ["a tensor in the checkpoint, none here"]
+    return [line.removeprefix(": ") for line in tensors_differing("", stored, live)]
+
+
+def fill(pairs: Sequence[tuple[torch.Tensor, Any]]) -> None:
+    from .stored import Filling
+
+    filling = Filling()
+    for live, stored in pairs:
+        if live is not stored:
+            filling.into(live.detach(), stored)
+    filling.run()
+
+
+def span(live: Any) -> tuple[int, int]:
+    held = pieces.local(live)
+    return held.data_ptr(), held.data_ptr() + (_reach(held) if held.numel() else 0)
+
+
+def refill(live: Any, stored: Any) -> bool:
+    if type(live) is not torch.Generator or type(stored) is not torch.Generator or live.device != stored.device:
+        return False
+    live.set_state(stored.get_state())
+    return True
 
 
 def empty(stored: StoredLeaf, device: torch.device) -> torch.Tensor:

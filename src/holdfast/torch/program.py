@@ -13,9 +13,10 @@ from . import modules
 from .overlap import Steps
 from .ranks import ranks
 from .reducer import Reducers
+from .untracked import alone, untracked
 from .workers import sheltered
 
-__all__ = ["Reducers", "Steps", "facts", "initial_seed", "ranks", "sheltered", "still"]
+__all__ = ["Reducers", "Steps", "alone", "facts", "initial_seed", "ranks", "sheltered", "still", "untracked"]
 
 
 def facts() -> dict[str, Any]:

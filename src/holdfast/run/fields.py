@@ -1,0 +1,69 @@
+"""Fields: attributes of an object that has no state of its own to give."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from inspect import getattr_static
+from typing import Any
+
+from ..errors import UsageError
+from ..state.fill import Attributes, Fill, captured
+from .objects import OBJECTS
+
+
+class Fields(Attributes):
+    """Tracks named attributes of an object: `state=dict(buffer=Fields(buffer, "observations", "pos", "full"))`.
+
+    A restore fills what can be changed in place (arrays, tensors, lists, models, optimizers) and sets the others
+    (numbers, strings) as attributes.
+
+    Raises:
+        UsageError: there is no such attribute, or it cannot be set: a method, a read-only property, a frozen dataclass.
+    """
+
+    def __init__(self, target: Any, *names: str) -> None:
+        if not names:
+            raise UsageError('Fields: name the attributes that change, as in Fields(buffer, "pos", "full")')
+        for name in names:
+            if why := _refusal(target, name):
+                raise UsageError(f"Fields({type(target).__qualname__}, {name!r}): {why}")
+        super().__init__(target, tuple(dict.fromkeys(names)))
+
+    def __repr__(self) -> str:
+        return f"Fields({type(self.target).__qualname__}, {', '.join(map(repr, self.names))})"
+
+    def state_dict(self) -> dict[str, Any]:
+        """The attributes by their names; arrays and tensors by reference."""
+        state: dict[str, Any] = captured(self, OBJECTS)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Fill or set the attributes.
+
+        Raises:
+            UsageError: `state` has other names, or does not fit.
+        """
+        fill = Fill(OBJECTS, compare=True)
+        put = fill.plan(repr(self), self, dict(state))
+        if fill.misfits:
+            raise UsageError("; ".join(fill.misfits))
+        fill.read()
+        put()
+
+
+def _refusal(target: Any, name: Any) -> str:
+    """Why this attribute cannot be tracked; empty when it can."""
+    if not isinstance(name, str):
+        return "attributes are named by strings"
+    if not hasattr(target, name):
+        return "it has no such attribute; one that is set later needs a first value"
+    kind = type(target)
+    described = getattr_static(kind, name, None)
+    if isinstance(described, property) and described.fset is None:
+        return "it is a property that cannot be set: name the attributes behind it"
+    if callable(getattr(target, name)) and hasattr(getattr(target, name), "__func__"):
+        return "it is a method"
+    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return "its class is a frozen dataclass"
+    return ""

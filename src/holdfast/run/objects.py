@@ -1,0 +1,123 @@
+"""Objects that are captured and restored in their own way: each through its framework's adapter, by its own
+state_dict(), or, a random generator, by its state.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any, Protocol, runtime_checkable
+
+from ..errors import NotFound
+from ..state.fill import ATOMS, MUTABLE, Attributes, whole
+from ..store.checkpoint import Checkpoint
+
+_ADAPTERS = {"torch": "holdfast.torch.live"}  # capture, differences, restore of a framework's objects
+_WEIGHTS = {"torch": "holdfast.torch.weights"}  # a model's weights alone
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+def adapter_for(target: Any) -> Any:
+    """The framework's own adapter module for `target`, or None for what is merely stateful."""
+    module = next((import_module(_ADAPTERS[name]) for name in _frameworks(target) if name in _ADAPTERS), None)
+    return module if module is not None and module.handles(target) else None
+
+
+def weights_for(target: Any) -> Any:
+    """The module that reads weights into `target`, or None when it is no model."""
+    module = next((import_module(_WEIGHTS[name]) for name in _frameworks(target) if name in _WEIGHTS), None)
+    return module if module is not None and module.is_model(target) else None
+
+
+def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:
+    """What the checkpoint holds of the object at `path`, where `Tracked.inside` names it; its leaves as handles.
+
+    Raises:
+        NotFound: nothing stands there.
+    """
+    if path in checkpoint.parts():
+        return checkpoint.handles(part=path, types=types)
+    name, *steps = path.split("/")
+    found = checkpoint.handles(part=name, types=types)
+    for step in steps:
+        members = found if isinstance(found, dict) else dict(enumerate(found)) if isinstance(found, _SEQUENCES) else {}
+        named = {str(key): member for key, member in members.items()}
+        if step not in named:
+            raise NotFound(f"{checkpoint.path}: holds no {path!r}")
+        found = named[step]
+    return found
+
+
+_SEQUENCES = (list, tuple, deque)
+
+
+def model_facts(target: Any) -> dict[str, Any] | None:
+    """Class and number of parameters, for the checkpoint's document; None when it is no model."""
+    adapter = adapter_for(target)
+    count = adapter.parameter_count(target) if adapter is not None else None
+    return None if count is None else {"class": adapter.class_name(target), "parameters": count}
+
+
+def _frameworks(target: Any) -> list[str]:
+    return [kind.__module__.partition(".")[0] for kind in type(target).__mro__]
+
+
+def is_generator(target: Any) -> bool:
+    """Whether it is one of Python's or NumPy's random generators, which keep their state in an attribute of their own."""
+    return isinstance(target, random.Random) or hasattr(target, "bit_generator") or _is_legacy(target)
+
+
+def _is_legacy(target: Any) -> bool:
+    return type(target).__name__ == "RandomState" and _frameworks(target)[0] == "numpy"
+
+
+class Objects:
+    """What the filling of a state asks about an object in it: see `state.fill.Own`."""
+
+    def has(self, value: Any) -> bool:
+        kind = type(value)
+        if kind in ATOMS or kind in MUTABLE or kind is tuple or isinstance(value, type | Attributes):
+            return False
+        return bool(isinstance(value, Stateful) or is_generator(value) or adapter_for(value))
+
+    def capture(self, value: Any) -> Any:
+        adapter = adapter_for(value)
+        if adapter is not None:
+            return adapter.capture(value)
+        if isinstance(value, random.Random):
+            return {"random": value.getstate()}
+        if _is_legacy(value):
+            return {"random_state": value}
+        if hasattr(value, "bit_generator"):
+            return {"bit_generator": value.bit_generator.state}
+        return value.state_dict()
+
+    def differences(self, value: Any, stored: Any) -> list[str]:
+        adapter = adapter_for(value)
+        lines: list[str] = adapter.differences(value, stored) if adapter is not None else []
+        return lines
+
+    def restore(self, value: Any, stored: Any) -> None:
+        adapter = adapter_for(value)
+        if adapter is not None:
+            adapter.restore(value, stored)
+            return
+        stored = whole(stored)
+        if isinstance(value, random.Random):
+            value.setstate(stored["random"])
+        elif _is_legacy(value):
+            value.set_state(stored["random_state"].get_state(legacy=False))
+        elif hasattr(value, "bit_generator"):
+            value.bit_generator.state = stored["bit_generator"]
+        else:
+            value.load_state_dict(stored)
+
+
+OBJECTS = Objects()

@@ -1,0 +1,437 @@
+"""Fill: live values take the content of stored ones, in place wherever type and position are the same.
+
+One plan for everything. Same type (of arrays and tensors: same dtype and shape too) at the same place: the live one is
+filled. Anything else is replaced inside its container. What stands in two places and is one live object stays one, if the
+stored contents agree. A stored leaf that stood in two places becomes one object again.
+
+`Fill.plan` changes nothing. It notes what does not fit in `misfits` and returns a call that puts the value in its place;
+between the two, `Fill.read` brings the bytes of all leaves.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from ..errors import Mismatch
+from ..pages import same
+from . import codec
+from .tree import MAX_DEPTH
+
+Act = Callable[[], Any]  # puts the value in its place and returns it
+
+ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
+MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+MUTABLE = frozenset({*MAPPINGS, list, deque, set, bytearray})  # containers that can be filled in place
+
+NOTHING: Any = object()  # stands where there is no live value
+
+
+class Own(Protocol):
+    """Objects that are captured and restored in their own way, wherever they stand."""
+
+    def has(self, value: Any) -> bool: ...
+    def capture(self, value: Any) -> Any: ...
+    def differences(self, value: Any, stored: Any) -> list[str]: ...
+    def restore(self, value: Any, stored: Any) -> None: ...
+
+
+class Attributes:
+    """Named attributes of an object, which stand for it in a state."""
+
+    def __init__(self, target: Any, names: tuple[str, ...]) -> None:
+        self.target, self.names = target, names
+
+    def values(self) -> dict[str, Any]:
+        return {name: getattr(self.target, name) for name in self.names}
+
+
+class _Nobody:
+    """No object has a way of its own."""
+
+    def has(self, _: Any) -> bool:
+        return False
+
+    def capture(self, value: Any) -> Any:
+        return value
+
+    def differences(self, _: Any, __: Any) -> list[str]:
+        return []
+
+    def restore(self, _: Any, __: Any) -> None: ...
+
+
+NOBODY = _Nobody()
+
+
+def captured(value: Any, own: Own, known: dict[int, Any] | None = None, depth: int = 0) -> Any:
+    """`value` with the capture in the place of every object that has its own; arrays and tensors by reference.
+
+    A container without such an object is returned itself. `known`: captures by the ids of their objects.
+    """
+    known = {} if known is None else known
+    kind = type(value)
+    if kind in ATOMS or depth > MAX_DEPTH:  # deeper ones, and cycles, are refused where the state is taken apart
+        return value
+    if own.has(value):
+        if id(value) not in known:
+            known[id(value)] = own.capture(value)
+        return known[id(value)]
+    if isinstance(value, Attributes):
+        return {name: captured(each, own, known, depth + 1) for name, each in value.values().items()}
+    if kind in MAPPINGS:
+        return _mapping_captured(value, own, known, depth)
+    if kind in (list, tuple, deque) or _is_named_tuple(kind):
+        if ATOMS.issuperset(map(type, value)):
+            return value
+        members = [captured(each, own, known, depth + 1) for each in value]
+        if all(new is old for new, old in zip(members, value, strict=True)):
+            return value
+        if kind is deque:
+            return deque(members, value.maxlen)
+        return members if kind is list else tuple.__new__(kind, members)
+    return value
+
+
+def _mapping_captured(value: Any, own: Own, known: dict[int, Any], depth: int) -> Any:
+    if ATOMS.issuperset(map(type, value.values())):
+        return value
+    members = {key: captured(each, own, known, depth + 1) for key, each in value.items()}
+    if all(members[key] is each for key, each in value.items()):
+        return value
+    twin = copy.copy(value)  # with the attributes of an ordered one
+    for key, each in members.items():
+        twin[key] = each
+    return twin
+
+
+class Fill:
+    """One restore of any number of live values from one checkpoint."""
+
+    def __init__(self, own: Own = NOBODY, *, compare: bool = False) -> None:
+        self.misfits: list[str] = []
+        self._own = own
+        self._compare = compare  # whether objects with their own way are asked what differs
+        self._filled: dict[int, tuple[Any, Any]] = {}  # by the live object's id: itself, and what it is filled with
+        self._homes: dict[Any, Any] = {}  # by what identifies a stored leaf: the live leaf that takes it
+        self._pairs: dict[str, list[tuple[Any, Any]]] = {}  # live leaf and stored one, by framework
+        self._fresh: dict[str, Any] = {}  # stored leaves that become new objects
+        self._made: dict[str, Any] = {}
+
+    def top(self, path: str, live: Any, stored: Any) -> Act:
+        """The plan for a value that nobody can replace: it is filled in place, or does not fit."""
+        if self._is_own(live):
+            return self.plan(path, live, stored)
+        self.misfits += _top_differences(path, live, stored)
+        if id(live) in self._filled and not alike(self._filled[id(live)][1], stored):
+            self.misfits.append(f"{path}: one object with another here, two in the checkpoint")
+        put = self.plan(path, live, stored)
+        if id(live) not in self._filled:  # it was one with another in the checkpoint, and is one of two here
+            self._take(live, stored)
+        return put
+
+    def plan(self, path: str, live: Any, stored: Any) -> Act:
+        """How `stored` comes to the place at which `live` stands."""
+        if type(stored) in ATOMS and not self._own.has(live):
+            return lambda: stored
+        if live is not stored:
+            if self._own.has(live):
+                return self._object(path, live, stored)
+            if isinstance(live, Attributes):
+                return self._attributes(path, live, stored)
+            if codec.is_stored(stored) or codec.is_leaf(stored):
+                return self._leaf(live, stored)
+            if id(live) in self._filled and not alike(self._filled[id(live)][1], stored):
+                live = stored
+        return self._container(path, live if type(live) is type(stored) else stored, stored)
+
+    def read(self) -> None:
+        """Bring the bytes of all leaves that were planned: into live memory, or into new objects.
+
+        Raises:
+            Damaged: a leaf's bytes do not have their digest; live values may hold a part of the state.
+            Mismatch: live leaves share memory, and held different numbers when they were saved.
+        """
+        for name, wanted in self._pairs.items():
+            codec.adapter(name).fill(wanted)
+        self._require_apart()
+        wanted_keys = [key for key in self._fresh if key not in self._homes]
+        made = codec.decode_leaves([self._fresh[key] for key in wanted_keys])
+        self._made |= dict(zip(wanted_keys, made, strict=True))
+
+    def _require_apart(self) -> None:
+        """Of live leaves that share memory, each still holds what it was filled with."""
+        placed = [
+            (*codec.adapter(name).span(live), live, stored)
+            for name, wanted in self._pairs.items()
+            for live, stored in wanted
+        ]
+        reached, last = 0, (None, None)
+        for start, stop, live, stored in sorted(placed, key=lambda each: each[:2]):
+            if start < reached:
+                _require_same(*last)
+                _require_same(live, stored)
+            if stop > reached:
+                reached, last = stop, (live, stored)
+
+    def _object(self, path: str, live: Any, stored: Any) -> Act:
+        known = self._filled.get(id(live))
+        if known is not None:
+            if not alike(known[1], stored):
+                self.misfits.append(f"{path}: one object with another here, two in the checkpoint")
+            return lambda: live
+        self._filled[id(live)] = live, stored
+        if self._compare:
+            self.misfits += [f"{path}/{line}" for line in self._own.differences(live, stored)]
+
+        def act() -> Any:
+            self._own.restore(live, stored)
+            return live
+
+        return act
+
+    def _attributes(self, path: str, live: Attributes, stored: Any) -> Act:
+        here, there = live.values(), stored if type(stored) is dict else {}
+        self.misfits += [f"{path}/{name}: not in the checkpoint" for name in here if name not in there]
+        self.misfits += [f"{path}/{name}: in the checkpoint, but not named here" for name in there if name not in here]
+        acts = {name: self.plan(f"{path}/{name}", here[name], there[name]) for name in here if name in there}
+
+        def act() -> Any:
+            for name, put in acts.items():
+                value = put()
+                if value is not here[name]:
+                    setattr(live.target, name, value)
+            return live
+
+        return act
+
+    def _leaf(self, live: Any, stored: Any) -> Act:
+        key = _key(stored)
+        if key not in self._homes and id(live) not in self._filled:
+            self._take(live, stored)
+        if codec.is_stored(stored):
+            self._fresh[key] = stored
+            return lambda: self._homes[key] if key in self._homes else self._made[key]
+        return lambda: self._homes.get(key, stored)
+
+    def _take(self, live: Any, stored: Any) -> None:
+        """Let the live leaf be filled, if it fits."""
+        name = codec.framework(type(live))
+        module = None if name is None else codec.adapter(name)
+        if module is not None and not module.unfit(live) and not module.differing(live, stored):
+            self._homes.setdefault(_key(stored), live)
+            self._filled[id(live)] = live, stored
+            self._pairs.setdefault(str(name), []).append((live, stored))
+
+    def _container(self, path: str, live: Any, stored: Any) -> Act:
+        kind = type(stored)
+        if codec.is_stored(stored):
+            return self._leaf(NOTHING, stored)
+        planner = _PLANNERS.get(kind) or _uncommon(kind, live, stored)
+        if planner is None:
+            return lambda: stored
+        if kind in MUTABLE:
+            if id(live) in self._filled:
+                return lambda: live
+            self._filled[id(live)] = live, stored
+        return planner(self, path, live, stored)
+
+    def members(self, path: str, live: Mapping[Any, Any], stored: Mapping[Any, Any]) -> dict[Any, Act]:
+        """A plan for each stored member. Objects that are restored in their own way neither come nor go."""
+        own = [key for key, member in live.items() if type(member) not in ATOMS and self._is_own(member)]
+        if own:
+            gone = [key for key in own if key not in stored]
+            self.misfits += [f"{path}/{key}: not in the checkpoint" for key in gone]
+            come = [key for key in stored if key not in live]
+            self.misfits += [f"{path}/{key}: in the checkpoint, but not tracked here" for key in come]
+        return {key: self.plan(f"{path}/{key}", live.get(key, NOTHING), member) for key, member in stored.items()}
+
+    def items(self, path: str, live: Iterable[Any], stored: Iterable[Any]) -> Callable[[], list[Any]]:
+        """The same for a sequence."""
+        if ATOMS.issuperset(map(type, stored)) and (live is stored or ATOMS.issuperset(map(type, live))):
+            return lambda: list(stored)
+        acts = self.members(path, dict(enumerate(live)), dict(enumerate(stored)))
+        return lambda: [put() for put in acts.values()]
+
+    def _is_own(self, member: Any) -> bool:
+        return isinstance(member, Attributes) or self._own.has(member)
+
+
+def _list(fill: Fill, path: str, live: list[Any], stored: list[Any]) -> Act:
+    values = fill.items(path, live, stored)
+
+    def act() -> Any:
+        live[:] = values()
+        return live
+
+    return act
+
+
+def _deque(fill: Fill, path: str, live: deque[Any], stored: deque[Any]) -> Act:
+    if live.maxlen is not None and len(stored) > live.maxlen:
+        fill.misfits.append(f"{path}: {len(stored)} items in the checkpoint, a deque with maxlen={live.maxlen} here")
+    values = fill.items(path, live, stored)
+
+    def act() -> Any:
+        found = values()
+        live.clear()
+        live.extend(found)
+        return live
+
+    return act
+
+
+def _mapping(fill: Fill, path: str, live: dict[Any, Any], stored: dict[Any, Any]) -> Act:
+    acts = fill.members(path, live, stored)
+    attributes = fill.members(f"{path}/", {}, dict(getattr(stored, "__dict__", {})))
+
+    def act() -> Any:
+        found = {key: put() for key, put in acts.items()}
+        live.clear()
+        update = dict.update if type(live) is Counter else type(live).update  # Counter's own would add
+        update(live, found)
+        if type(live) is OrderedDict:
+            named = {name: put() for name, put in attributes.items()}
+            live.__dict__.clear()
+            live.__dict__.update(named)
+        return live
+
+    return act
+
+
+def _set(_: Fill, __: str, live: set[Any], stored: set[Any]) -> Act:
+    def act() -> Any:
+        found = list(stored)
+        live.clear()
+        live.update(found)
+        return live
+
+    return act
+
+
+def _bytearray(_: Fill, __: str, live: bytearray, stored: bytearray) -> Act:
+    def act() -> Any:
+        live[:] = stored
+        return live
+
+    return act
+
+
+def _tuple(fill: Fill, path: str, live: tuple[Any, ...], stored: tuple[Any, ...]) -> Act:
+    values = fill.items(path, live, stored)
+
+    def act() -> Any:
+        found = values()
+        if len(found) == len(live) and all(new is old for new, old in zip(found, live, strict=True)):
+            return live
+        return tuple.__new__(type(stored), found)
+
+    return act
+
+
+def _record(fill: Fill, path: str, live: Any, stored: Any) -> Act:
+    acts = fill.members(path, _fields(live), _fields(stored))
+
+    def act() -> Any:
+        for name, put in acts.items():
+            object.__setattr__(live, name, put())  # as when one is restored: no method of the class is called
+        return live
+
+    return act
+
+
+def _generator(_: Fill, __: str, live: Any, stored: Any) -> Act:
+    def act() -> Any:
+        if live is stored:
+            return stored
+        if type(live) is random.Random:
+            live.setstate(stored.getstate())
+            return live
+        return live if codec.adapter(str(codec.framework(type(live)))).refill(live, stored) else stored
+
+    return act
+
+
+_Planner = Callable[[Fill, str, Any, Any], Act]
+
+_PLANNERS: dict[type, _Planner] = {
+    **dict.fromkeys(MAPPINGS, _mapping),
+    list: _list,
+    tuple: _tuple,
+    deque: _deque,
+    set: _set,
+    bytearray: _bytearray,
+    random.Random: _generator,
+}
+
+
+def _uncommon(kind: type, live: Any, stored: Any) -> _Planner | None:
+    if _is_named_tuple(kind):
+        return _tuple
+    if dataclasses.is_dataclass(kind):
+        frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        return _record if live is stored or not frozen else lambda fill, path, _, new: _record(fill, path, new, new)
+    return _generator if codec.framework(kind) is not None else None
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    names = dict.fromkeys([*(each.name for each in dataclasses.fields(record)), *getattr(record, "__dict__", ())])
+    return {name: getattr(record, name) for name in names if hasattr(record, name)}
+
+
+def _top_differences(path: str, live: Any, stored: Any) -> Iterator[str]:
+    """Why a container or a leaf that nobody can replace cannot take what is stored."""
+    name = codec.framework(type(live))
+    if name is not None and (codec.is_stored(stored) or codec.is_leaf(stored)):
+        yield from (f"{path}: {line}" for line in codec.adapter(name).differing(live, stored))
+    elif type(live) is not type(stored):
+        there = f"a {stored.kind} leaf" if codec.is_stored(stored) else f"a {type(stored).__name__}"
+        yield f"{path}: {there} in the checkpoint, a {type(live).__name__} here"
+
+
+def _require_same(live: Any, stored: Any) -> None:
+    wanted = codec.decode_leaf(stored) if codec.is_stored(stored) else stored
+    if not same(codec.encode_leaf(live).data, codec.encode_leaf(wanted).data):
+        where = repr(stored.key) if codec.is_stored(stored) else f"of shape {tuple(stored.shape)}"
+        raise Mismatch(
+            f"the leaf {where} shares memory with another one here, and did not when it was saved: copy it, or make it "
+            "as it was made then"
+        )
+
+
+def _key(stored: Any) -> Any:
+    """What identifies a stored leaf, read or not."""
+    return stored.key if codec.is_stored(stored) else id(stored)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two stored values are the same content: leaves by their keys, small values by ==."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if codec.is_stored(one):
+        return bool(one.key == other.key)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(alike, one.values(), other.values()))
+    if isinstance(one, list | tuple | deque):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if codec.is_leaf(one):
+        return False
+    return bool(one == other) or repr(one) == repr(other)  # not-a-number is not itself
+
+
+def whole(stored: Any) -> Any:
+    """`stored` with a new object for each leaf in it that is not read yet."""
+    fill = Fill()
+    put = fill.plan("", NOTHING, stored)
+    fill.read()
+    return put()
