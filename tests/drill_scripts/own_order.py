@@ -5,6 +5,7 @@ import random
 from line import DATA, FIX, Line
 
 from holdfast import Every, Run
+from holdfast.data import Shuffle
 
 
 class Shuffled:
@@ -22,6 +23,6 @@ model, loader = Line(), Shuffled(generator)
 with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
     for _ in run.epochs(3):
         if FIX:
-            order = sorted(range(8), key=lambda index: hash((run.epoch, index)))
+            order = Shuffle(8, 5, run.epoch)
         for x in run.batches([DATA[index] for index in order] if FIX else loader):
             run.log(loss=model.step(x))

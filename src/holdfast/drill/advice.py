@@ -91,7 +91,7 @@ def lines(found: Sequence[Suspect], variables: Collection[str]) -> list[str]:
 
 
 def _changed(suspect: Suspect) -> str:
-    if not suspect.was.startswith("=") or (suspect.now or "=")[0] != "=":
+    if suspect.now == suspect.was or not suspect.was.startswith("=") or (suspect.now or "=")[0] != "=":
         return suspect.name
     now = "nothing" if suspect.now is None else suspect.now.removeprefix("=")
     return f"{suspect.name} (it was {suspect.was.removeprefix('=')}, and began as {now})"

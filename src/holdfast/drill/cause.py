@@ -162,6 +162,20 @@ def _step_without_work(facts: Facts) -> Cause | None:
     )
 
 
+def _own_order(facts: Facts) -> Cause | None:
+    """The batch differed, and its loader draws from a generator that the resume did not bring back."""
+    drawing = [each.name for each in facts.suspects if each.about.in_loader]
+    if facts.other_batch is not True or not drawing:
+        return None
+    return Cause(
+        "order",
+        f"the state was equal and the batch was not: a loader draws its order from {', '.join(drawing)}, a generator of its "
+        "own. Make the order a function of the epoch: sampler=holdfast.data.Sampler(dataset, seed=0) for a DataLoader, "
+        "holdfast.data.Shuffle(length, seed, run.epoch) for a loader of your own; or give the loader state_dict() and "
+        "load_state_dict()",
+    )
+
+
 def _not_brought_back(facts: Facts) -> Cause | None:
     options = bool({f"tree:{name}" for name in facts.optimizers} & set(facts.leaves))
     had = [each for each in facts.suspects if each.now is not None or each.about.owner]
@@ -239,7 +253,7 @@ def _own_iterator(facts: Facts) -> Cause | None:
     return Cause("position", f"the loop takes its data from {names}, whose place is not restored. {POSITION.text}")
 
 
-_RULES = (_step_without_work, _not_brought_back, _index, _told, _data, _own_iterator)
+_RULES = (_step_without_work, _own_order, _not_brought_back, _index, _told, _data, _own_iterator)
 
 
 # Rules by the leaves that differ, where no variable was seen -----------------------------------------------------------

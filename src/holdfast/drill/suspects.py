@@ -25,7 +25,6 @@ class Suspect(NamedTuple):
     was: str  # what it held there: a digest, or "=" and the value
     now: str | None  # what the attempt began with; None: it had no value yet
     held: str = ""  # the name under which the object is tracked that the attempt has in it
-    constant: bool = False  # it never changed in the reference run
 
     @property
     def name(self) -> str:
@@ -63,19 +62,44 @@ def suspects(reference: Album, second: Album, other: Album, attempt: int, parted
         for path in there.values
         if (suspect := _suspect(path, there, beside, begin)) is not None and _persists(path, before, reference)
     ]
+    return found + (_to_come(reference, second, other, begin.place) if found else [])
+
+
+def _to_come(reference: Album, second: Album, other: Album, place: Place) -> list[Suspect]:
+    """Variables that the resume did not bring back either, but that had not changed yet at `place`: they do later.
+
+    Each of them began every attempt with what it held at the very beginning.
+    """
+    first, there, beside = reference.begin(1), reference.at(place), second.at(place)
+    if first is None or there is None or beside is None:
+        return []
     varied = _varied(reference)
-    return [each._replace(constant=each.path not in varied) for each in found]
+    begins = [sight for sight in other.all if sight.begin]
+    found = []
+    for path in varied:
+        was, about = there.known(path), there.about.get(path)
+        fresh = was is not None and all(sight.values.get(path) == was for sight in (first, beside, *begins))
+        if was is not None and about is not None and fresh and about.live and not about.tracked and _is_own(path):
+            found.append(Suspect(path, about, was, was))
+    return found
 
 
 def _suspect(path: str, there: Sight, beside: Sight, begin: Sight) -> Suspect | None:
     was, about = there.known(path), there.about.get(path)
-    if was is None or about is None or beside.known(path) != was or path.startswith(VARS) or not about.live:
+    if was is None or about is None or beside.known(path) != was or not _is_own(path):
+        return None
+    if about.tracked or not about.live:
         return None
     now = begin.values.get(path)
     if now in (was, UNREAD):
         return None
     here = begin.about.get(path)
     return Suspect(path, about, was, now, here.tracked if here is not None and now is not None else "")
+
+
+def _is_own(path: str) -> bool:
+    """Whether the script has to bring it back: run.vars are brought back anyway."""
+    return not path.startswith(VARS)
 
 
 def _last_before(other: Album, attempt: int, parted: Place) -> Sight | None:
@@ -91,15 +115,15 @@ def _persists(path: str, before: Sight | None, reference: Album) -> bool:
     return there.values.get(path) != before.values[path]
 
 
-def _varied(reference: Album) -> set[str]:
+def _varied(reference: Album) -> list[str]:
     """Variables that held more than one thing in the reference run."""
     first: dict[str, str] = {}
-    found: set[str] = set()
+    found: dict[str, None] = {}
     for sight in reference.all:
         for path, value in sight.values.items():
             if first.setdefault(path, value) != value:
-                found.add(path)
-    return found
+                found[path] = None
+    return list(found)
 
 
 def shifted(reference: Album, other: Album, attempt: int, parted: Place) -> list[str]:

@@ -18,6 +18,7 @@ def note(session: Session, at: str) -> None:
     roots |= session.tracked.objects
     own = {f"run.vars.{name}": value for name, value in session.vars.state_dict().items()}
     position = session.position
+    witness.read_by(source.loader for source in session.sources.values())
     facts = witness.note(roots, own) | {"datasets": {name: _read(source) for name, source in session.sources.items()}}
     session.attempt.record("visible", at=at, step=position.step, phase=position.phase, **facts)
 

@@ -183,7 +183,7 @@ class Session:
         ranks, options = self.ranks, self.options
         with ranks.together("options"):
             self.drilled = settings.drilled()
-            self.witness = Witness(self.tracked.objects) if self.drilled.digests else None
+            self.witness = Witness(self.tracked.objects | self.tracked.inside()) if self.drilled.digests else None
             self.stop, self.progress = Stop(options.deadline), Progress()
             from .within import Within  # what asks schedulers is not in every `import holdfast`
 

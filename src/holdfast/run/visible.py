@@ -73,6 +73,11 @@ def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Iterator[Var
         yield from walk(Variable(path, value), 0)
 
 
+def within(variable: Variable) -> Iterator[Variable]:
+    """What a variable's object is made of, and the variable itself."""
+    return _Walk({})(variable, 0)
+
+
 def _named(found: list[FrameType]) -> Iterator[Variable]:
     seen: set[int] = set()
     for frame in found:
@@ -126,7 +131,7 @@ class _Walk:
             if id(value) not in self._entered:
                 self._left -= 1
                 yield variable
-            if not isinstance(value, _SHARED):
+            if variable.live and not isinstance(value, _SHARED):  # else a live way to it may come
                 self._entered.add(id(value))
             return
         if id(value) in self._entered or depth > DEEPEST:

@@ -11,16 +11,17 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from ..errors import HoldfastError
 from ..state import rng, tree
+from ..state.fill import Attributes
 from ..store import format
 from .tracked import adapter_for
-from .visible import Variable, has_own_state, is_module, variables
+from .visible import Variable, has_own_state, is_module, variables, within
 
 LARGEST_BYTES = 32 << 20  # of one variable, and four times as much of all of them
 MOST_MEMBERS = 20_000
@@ -41,6 +42,7 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     live: bool = True
     stored: bool = False
     tracked: str = ""  # it is tracked itself, under this name
+    in_loader: bool = False  # a loader draws from it
     clock: bool = False  # it holds a time near the present
     role: str = ""  # scheduler | scaler | optimizer | module, by what it can do
     bag: str = ""  # of a container: a digest of its members in no order
@@ -51,6 +53,9 @@ class Witness:
 
     def __init__(self, held: Mapping[str, Any]) -> None:
         self._held = {id(value): name for name, value in held.items()}
+        fields = [(name, each) for name, each in held.items() if isinstance(each, Attributes)]
+        self._fields = {(id(each.target), field): name for name, each in fields for field in each.names}
+        self._in_loaders: set[int] = set()
         self._batches: list[str] = []
         self._last: dict[str, str] = {}
         self._about: dict[str, About] = {}
@@ -75,6 +80,12 @@ class Witness:
             "about": msgspec.to_builtins(new),
             "rng": _generators(),
         }
+
+    def read_by(self, loaders: Iterable[Any]) -> None:
+        """Remember the generators that these loaders draw from."""
+        for loader in loaders:
+            found = within(Variable("loader", loader))
+            self._in_loaders |= {id(each.value) for each in found if _kind(each.value) == "generator"}
 
     def _look(self, roots: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, About]]:
         values: dict[str, str] = {}
@@ -101,11 +112,16 @@ class Witness:
             owner_tracked=self._held.get(id(owner), "") if is_object else "",
             live=variable.live,
             stored=variable.stored,
-            tracked=self._held.get(id(value), ""),
+            tracked=self._held.get(id(value), "") or self._fields.get((id(owner), _last(variable.path)), ""),
+            in_loader=id(value) in self._in_loaders,
             clock=_is_time(value),
             role=_role(value),
             bag=_bag(value),
         )
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 def _generators() -> dict[str, str]:
