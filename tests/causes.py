@@ -49,11 +49,11 @@ def zygote(place, *modules):
         server.stdout.close()
 
 
-def drilled(python, script, place, *, fix, options=OPTIONS):
+def drilled(python, script, place, *, fix, options=OPTIONS, words=()):
     """What the drill finds in a script, with its omission or with what mends it."""
     os.environ["FIX"], os.environ["SNAPSHOT"] = "1" if fix else "", str(place / f"snapshot-{fix}")
     try:
-        found = drill.drill([*python, str(SCRIPTS / f"{script}.py")], options, lambda _: None)
+        found = drill.drill([*python, str(SCRIPTS / f"{script}.py"), *words], options, lambda _: None)
     except (ChildError, UsageError) as error:
         return Found(script, "refused", "error", str(error))
     finally:
@@ -73,12 +73,19 @@ if __name__ == "__main__":
         zygote(Path(name), "numpy") as plain,
         zygote(Path(name), "torch") as torch,
     ):
-        for script in sys.argv[1:] or sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "line"):
+        for script in sys.argv[1:] or sorted(
+            path.stem for path in SCRIPTS.glob("*.py") if path.stem not in ("line", "right")
+        ):
             for fix in (False, True):
                 began = time.monotonic()
                 own = script in ("hash_order", "h_hash")
-                python = torch if "import torch" in (SCRIPTS / f"{script}.py").read_text() else plain
-                found = drilled([sys.executable] if own else python, script, Path(name), fix=fix)
+                python = torch if script.startswith("t_") else plain
+                words = [script.removeprefix("right:")] if script.startswith("right:") else []
+                if words and fix:
+                    continue
+                found = drilled(
+                    [sys.executable] if own else python, "right" if words else script, Path(name), fix=fix, words=words
+                )
                 print(
                     f"{script} {'fix' if fix else 'omission'} {time.monotonic() - began:.1f}s: {found.verdict} [{found.cause}] {found.text[:700]}",
                     flush=True,

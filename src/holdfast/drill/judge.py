@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import by_itself, cause
+from . import by_itself, cause, compare
 from .cause import Cause, Facts
 from .compare import MetricDifference, Parting
 from .evidence import Place, Trace
@@ -50,6 +50,16 @@ def printed(
     facts = cause.with_variables(facts, reference, other, (difference.after, difference.attempt))
     reason = _reason(cause.usual(facts), leftovers)
     return _at(difference.after, difference.attempt, other, str(difference), reason)
+
+
+def why_failed(reference: Trace, other: Trace, idle: frozenset[str]) -> str:
+    """The cause, as one more line, when a resumed attempt failed that had left the reference run's path; or nothing."""
+    parted = compare.parting(reference, other, idle)
+    if parted is None or not other.restored.get(parted.attempt, Place(0)).step:
+        return ""
+    metrics = compare.metric_differences(reference.metrics, other.metrics)
+    found = divergence(reference, other, parted, [each for each in metrics if each.what != "missing"])
+    return f"\nthe resumed run had left the undisturbed one's path at {parted.place}; {found.cause}: {found.advice}"
 
 
 def not_proven(found: Report, schedule_wanted: int) -> str | None:
