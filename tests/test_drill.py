@@ -19,12 +19,13 @@ from click.testing import CliRunner
 from holdfast import drill
 from holdfast.cli import commands
 from holdfast.drill import cause, compare, kill, report, table
-from holdfast.drill.aim import Aim, Options, move
+from holdfast.drill.aim import Options, Schedule, move
+from holdfast.drill.attempts import prove
 from holdfast.drill.cause import Facts
-from holdfast.drill.drill import _prove
 from holdfast.drill.evidence import Line, Seen, Trace
 from holdfast.drill.kill import Child, Ended, Fired, Follow, Start
-from holdfast.drill.plan import DAMAGE, Kill, Pace, further, pace, plan
+from holdfast.drill.places import Course, Spot
+from holdfast.drill.plan import DAMAGE, Luck, Pace, pace, plan
 from holdfast.drill.report import Attempt, Report
 from holdfast.drill.safepoint import Place
 from holdfast.errors import ChildError, UsageError
@@ -42,57 +43,62 @@ def quiet(line):
 # The plan --------------------------------------------------------------------------------------------------------
 
 
+def a_course(epochs=4, batches=25):
+    """The safe points of a run of so many epochs."""
+    spots = []
+    for epoch in range(epochs):
+        first = epoch * batches
+        spots += [Spot(Place(first + batch), epoch) for batch in range(1, batches + 1)]
+        spots.append(Spot(Place(first + batches, "end"), epoch))
+    return Course(spots)
+
+
+def planned(kills, signals, seed, *, damage=True, course=None, pace=PACE):
+    course = course or a_course()
+    return plan(pace, course, course.choose(kills, seed), Luck(signals, seed, damage))
+
+
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("kills", [1, 2, 5, 20])
-def test_kills_are_spread_beyond_the_first_save_and_before_the_last_step(seed, kills):
-    """Each kill leaves something to come back to and something to go on to; they come in the order of the run."""
-    steps = [each.step for each in plan(PACE, kills, ("KILL", "TERM"), seed, damage=True)]
-    assert steps == sorted(steps)
-    assert len(steps) == kills
-    assert 10 < min(steps) <= max(steps) < 99
-    assert kills < 4 or (min(steps) < 40 and max(steps) > 70)
+def test_every_kill_waits_for_what_it_is_to_lead_to(seed):
+    """A KILL for its place to be durable, a TERM for the step before; each run saves, or waits, exactly there."""
+    for kill_ in planned(8, ("KILL", "TERM"), seed, damage=False):
+        place = kill_.target.place
+        if kill_.signal == "KILL":
+            assert kill_.kept == place
+            assert kill_.aim.saves[0] == place
+            assert kill_.aim.brink == (100, "step")
+        else:
+            assert kill_.aim.hold == place
+            assert kill_.reached == a_course().before(place)
 
 
 def test_a_plan_is_a_pure_function_of_seed_and_reference():
     """The same seed plans the same kills; another seed others."""
-    plans = [plan(PACE, 8, ("KILL", "TERM"), seed, damage=True) for seed in (3, 3, 4)]
+    plans = [planned(8, ("KILL", "TERM"), seed) for seed in (3, 3, 4)]
     assert plans[0] == plans[1] != plans[2]
 
 
 def test_signals_are_taken_in_turn_and_both_kinds_of_moment_are_struck():
-    """Every signal strikes between steps and inside a save."""
-    planned = plan(PACE, 8, ("KILL", "TERM"), 1, damage=False)
-    assert [each.signal for each in planned] == ["KILL", "TERM"] * 4
-    assert {(each.signal, each.until > 0) for each in planned} == {
+    """Every signal strikes between steps and inside a save, at a random moment of them."""
+    kills = planned(8, ("KILL", "TERM"), 1, damage=False)
+    assert [each.signal for each in kills] == ["KILL", "TERM"] * 4
+    assert {(each.signal, each.in_save is not None) for each in kills} == {
         (name, inside) for name in ("KILL", "TERM") for inside in (True, False)
     }
-    assert all(each.delay_s < (0.005 if each.until else 0.1) for each in planned)
-    assert all(each.until >= each.step for each in planned if each.until)
+    assert all(each.delay_s < (0.005 if each.in_save else 0.2) for each in kills)
+    assert len({each.delay_s for each in kills}) == 8
 
 
 def test_each_damage_is_planted_once_and_never_two_in_one_place():
-    """One flipped bit and one truncated shard, after different kills."""
+    """One flipped bit and one truncated shard, after different kills, to a checkpoint that is newer than the place."""
     for seed in range(20):
-        wounds = [each.damage for each in plan(PACE, 4, ("KILL",), seed, damage=True) if each.damage]
-        assert sorted(wounds) == sorted(DAMAGE)
-    assert not any(each.damage for each in plan(PACE, 4, ("KILL",), 0, damage=False))
-
-
-def test_nothing_is_planned_where_nothing_could_be_come_back_to():
-    """Without a save before the end, only a signal that makes the run save can be survived."""
-    saveless = PACE._replace(saves=())
-    assert plan(saveless, 3, ("KILL",), 0, damage=True) == []
-    assert plan(PACE._replace(saves=(99,)), 3, ("KILL",), 0, damage=True) == []
-    assert len(plan(saveless, 3, ("KILL", "TERM"), 0, damage=True)) == 3
-
-
-def test_a_further_kill_lies_in_what_is_left_of_the_run():
-    """Not behind, and not where nothing would come after it."""
-    for seed in range(20):
-        more = further(PACE, 60, 2, 5, ("KILL",), seed)
-        assert more is not None
-        assert 60 <= more.step < 80
-    assert further(PACE, 99, 1, 5, ("KILL",), 0) is None
+        kills = [each for each in planned(4, ("KILL", "TERM"), seed) if each.damage]
+        assert sorted(each.damage for each in kills) == sorted(DAMAGE)
+        for each in kills:
+            newer = each.aim.saves[1] if each.signal == "KILL" else each.aim.hold
+            assert newer.order > each.target.place.order
+            assert each.target.place in each.aim.saves
+    assert not any(each.damage for each in planned(4, ("KILL",), 0, damage=False))
 
 
 def test_pace_is_learnt_from_a_journal():
@@ -105,9 +111,10 @@ def test_pace_is_learnt_from_a_journal():
 # What comes next ---------------------------------------------------------------------------------------------------
 
 
-def view(restored, step, kept=True):
+def view(restored, at, kept=None):
     follow = Follow(Path(), 0)
-    follow.restored, follow.step, follow.kept = restored, step, kept
+    follow.restored = None if restored is None else Place(restored)
+    follow.at, follow.kept = Place(at), Place(restored or 0 if kept is None else kept)
     return follow
 
 
@@ -127,56 +134,99 @@ def attempt(**facts):
     return Attempt(**given | facts)
 
 
-def test_an_attempt_is_not_killed_before_it_has_proven_the_last_kill():
-    """A kill before the first step beyond the restored one would leave the last one unproven."""
-    aim = Aim([Kill(20, "KILL", 0.0)], PACE, Options(kills=1))
-    aim.begin([])
-    assert aim(view(None, 0)) is None
-    assert aim(view(0, 0)) is None
-    assert aim(view(0, 1)) == Kill(20, "KILL", 0.0)
+def test_a_kill_comes_when_its_checkpoint_is_durable_and_not_before():
+    """A save in the background may not be durable steps later. No kill comes to an attempt that has restored nothing yet."""
+    schedule = Schedule(a_course(), PACE, Options(kills=1, signals=("KILL",), damage=False))
+    (aim,) = schedule.begin(None, [])
+    step = aim.place[0]
+    assert schedule(view(None, 0)) is None
+    for at, kept, comes in ((step, 0, False), (step + 3, step - 1, False), (step + 1, step, True)):
+        found = schedule(view(0, at, kept))
+        assert found is not None
+        assert kill.is_ripe(found, view(0, at, kept)) is comes
 
 
-@pytest.mark.parametrize(
-    ("name", "paced", "strikes"), [("KILL", PACE, False), ("TERM", PACE, True), ("KILL", PACE._replace(saves=()), True)]
-)
-def test_a_kill_waits_for_something_to_come_back_to(name, paced, strikes):
-    """A save in the background may not be durable steps later; a script that never saves is struck all the same."""
-    aim = Aim([Kill(20, name, 0.0)], paced, Options(kills=1))
-    aim.begin([])
-    assert (aim(view(0, 21, kept=False)) is not None) is strikes
-    assert aim(view(0, 21)) is not None
+def test_a_stop_comes_in_the_step_before_its_place():
+    """There the run saves and ends."""
+    schedule = Schedule(a_course(), PACE, Options(kills=1, signals=("TERM",), damage=False))
+    (aim,) = schedule.begin(None, [])
+    found = schedule(view(0, 0))
+    assert not kill.is_ripe(found, view(0, aim.place[0] - 2))
+    assert kill.is_ripe(found, view(0, aim.place[0] - 1))
+
+
+def test_the_run_and_the_drill_choose_the_same_aim():
+    """The first one beyond what was restored; both know that from the checkpoint alone."""
+    schedule = Schedule(a_course(), PACE, Options(kills=5))
+    aims = schedule.begin(None, [])
+    assert [aim.place for aim in aims] == sorted((aim.place for aim in aims), key=lambda place: place.order)
+    for restored in range(0, 101, 7):
+        chosen = schedule(view(restored, restored))
+        expected = next((aim for aim in aims if aim.place.order > (restored, 0)), None)
+        assert (None if chosen is None else chosen.aim) == expected
 
 
 def test_following_knows_what_is_kept(tmp_path):
-    """From the journal's own lines; the checkpoint before the first step is nothing to come back to."""
+    """From the journal's own lines; a fresh start has nothing to come back to."""
     room = tmp_path / "attempts" / "1"
     room.mkdir(parents=True)
     log = room / "attempt-1.jsonl"
     log.write_text("")
+    lines = (
+        ("restored", 0, "step", Place(0)),
+        ("digests", 4, "step", Place(0)),
+        ("saved", 4, "step", Place(4)),
+        ("digests", 4, "end", Place(4)),
+        ("saved", 4, "end", Place(4, "end")),
+    )
     with Follow(tmp_path, 0) as follow, log.open("a", buffering=1) as journal:
-        for event, step, kept in (("saved", 0, False), ("digests", 4, False), ("saved", 4, True), ("digests", 5, True)):
-            journal.write(json.dumps({"event": event, "step": step}) + "\n")
+        for event, step, phase, kept in lines:
+            journal.write(json.dumps({"event": event, "step": step, "phase": phase, "checkpoint": None}) + "\n")
             follow.look()
-            assert follow.kept is kept
+            assert follow.kept == kept
+    assert (follow.restored, follow.at) == (Place(0), Place(4, "end"))
 
 
-def test_kills_go_on_until_enough_are_proven_and_no_longer():
-    """A kill from which the next attempt came back to step 0 is made up for; the wanted number is not exceeded."""
-    aim = Aim([Kill(20, "KILL", 0.0)], PACE, Options(kills=1))
-    aim.begin([])
-    assert aim(view(0, 25)) is not None
-    aim.fired()
-    aim.begin([attempt(signal="KILL", reached=25)])
-    assert aim(view(10, 11)) is None
-    assert aim(view(0, 1)) is not None
+def test_places_that_were_missed_are_made_up_for():
+    """A kill that led to a place that was tried before, or to a fresh start, does not count: a further place is chosen."""
+    schedule = Schedule(a_course(), PACE, Options(kills=3, damage=False))
+    places = [Place(*aim.place) for aim in schedule.begin(None, [])]
+    assert len(places) == 3
+    again = schedule.begin(places[1], [])  # the first was overshot
+    assert len(again) == 2
+    assert {places[2]} < {Place(*aim.place) for aim in again}
+    assert all(Place(*aim.place).order > places[1].order for aim in again)
+    assert schedule.begin(places[2], places[:2]) == ()  # enough, once this attempt has gone on
 
 
-def test_a_kill_counts_only_when_the_next_attempt_went_beyond_what_it_restored():
-    """Above step 0, and further than that."""
-    for restored, reached, proven in ((10, 11, True), (10, 10, False), (0, 40, False)):
-        attempts = [attempt(signal="KILL"), attempt(restored_step=restored, reached=reached)]
-        _prove(attempts)
+PLACES = [Place(step) for step in range(1, 50)]
+
+
+def test_a_kill_counts_only_when_the_next_attempt_went_beyond_a_place_that_is_new():
+    """It restored a checkpoint, went further, and nobody had come back to that place before."""
+    for facts, proven in (
+        ({"restored": "a", "restored_step": 10, "reached": 11}, True),
+        ({"restored": "a", "restored_step": 10, "reached": 10, "reached_phase": "end"}, True),
+        ({"restored": "a", "restored_step": 10, "reached": 10}, False),
+        ({"reached": 40}, False),
+        ({"restored": "a", "restored_step": 60, "reached": 61}, False),  # no safe point of the reference run
+    ):
+        attempts = [attempt(signal="KILL"), attempt(**facts)]
+        assert prove(attempts, PLACES) == ([Place(10)] if proven else [])
         assert attempts[0].proven == proven
+
+
+def test_three_kills_that_led_to_one_place_prove_one():
+    """One before any checkpoint, one whose checkpoint was damaged: this was called 3 of 3."""
+    attempts = [
+        attempt(signal="KILL", reached=5),
+        attempt(signal="TERM", reached=15),
+        attempt(signal="KILL", restored="step-000000010", restored_step=10, reached=16),
+        attempt(signal="KILL", restored="step-000000010", restored_step=10, reached=17),
+        attempt(restored="step-000000010", restored_step=10, reached=20),
+    ]
+    assert prove(attempts, PLACES) == [Place(10)]
+    assert [each.proven for each in attempts] == [False, True, False, False, False]
 
 
 KILLED, STOPPED = Fired("KILL", None), Fired("TERM", None)
@@ -469,10 +519,13 @@ def test_a_command_without_a_run_is_a_usage_error():
 
 def test_the_report_ends_with_its_verdict():
     """Whatever else it says."""
-    for verdict in (report.IDENTICAL, report.DIFFERENT, report.NOT_PROVEN, report.NOT_DETERMINISTIC):
-        found = Report(verdict=verdict, command=["x"], seed=0, kills_asked=1, attempts=[attempt()])
+    others = (report.DIFFERENT, report.OUTPUT_DIFFERS, report.NOT_PROVEN, report.NOT_DETERMINISTIC)
+    for verdict in (report.IDENTICAL, *others):
+        found = Report(verdict=verdict, command=["x"], seed=0, kills_asked=1, places=1, attempts=[attempt()])
         assert list(table.lines(found))[-1] == verdict
         assert found.exit_code == (0 if verdict == report.IDENTICAL else 1)
+    few = Report(verdict=report.IDENTICAL, command=["x"], seed=0, kills_asked=5, places=3, attempts=[attempt()])
+    assert (list(table.lines(few))[-1], few.exit_code) == ("identical (all 3 places)", 0)
 
 
 # Whole drills: the negative controls ------------------------------------------------------------------------------------
@@ -523,24 +576,14 @@ def test_a_script_without_seeds_is_not_deterministic_by_itself():
 
 @pytest.mark.slow
 @pytest.mark.drill
-def test_a_script_that_saves_too_late_is_not_proven_until_saves_are_forced():
-    """Identical bits after restarts from scratch prove nothing about resuming."""
+def test_a_script_that_would_save_too_late_is_proven_all_the_same():
+    """The drill saves where it aims, whatever the script's own interval; `--save-every` leads to no other places."""
     found = drill.drill(control("saveless"), ONE_KILL, quiet)
-    assert (found.verdict, found.exit_code, found.kills_proven) == (report.NOT_PROVEN, 1, 0)
-    assert "--save-every" in " ".join(found.notes)
+    assert (found.verdict, found.exit_code, found.kills_proven) == (report.IDENTICAL, 0, 1)
+    assert found.exempt == ["step_s"]
     forced = drill.drill(control("saveless"), ONE_KILL._replace(save_every_steps=4), quiet)
-    assert forced.verdict == report.IDENTICAL
-    assert forced.exempt == ["step_s"]
-
-
-@pytest.mark.slow
-@pytest.mark.drill
-def test_kills_that_prove_nothing_are_made_up_for():
-    """Without saves on the way a KILL leads back to the start; TERM makes the run save, and the count is honest."""
-    found = drill.drill(control("saveless"), Options(kills=2, seed=2), quiet)
-    assert found.verdict == report.IDENTICAL
-    assert found.kills_proven == 2 < sum(each.signal is not None for each in found.attempts)
-    assert any("no flipped bit was planted" in note for note in found.notes)
+    assert (forced.verdict, forced.saves) == (report.IDENTICAL, 5)
+    assert forced.resumed == found.resumed
 
 
 @pytest.mark.slow
@@ -550,7 +593,8 @@ def test_every_signal_and_every_damage_is_survived():
     signals = ("KILL", "TERM", "INT", "USR1", "USR2")
     found = drill.drill(control("generator", "--repaired"), Options(kills=5, signals=signals, seed=2), quiet)
     assert found.verdict == report.IDENTICAL
-    assert [each.signal for each in found.attempts if each.proven] == list(signals)
+    assert [each.signal for each in found.attempts if each.signal] == list(signals)
+    assert found.kills_proven == 5 == len({(each.step, each.phase) for each in found.resumed})
     damaged = [each.damage.partition(":")[0] for each in found.attempts if each.damage]
     assert len(damaged) == 2
     assert damaged == [name for each in found.attempts for name in each.quarantined]
@@ -597,7 +641,7 @@ def test_json_is_one_object_on_stdout_and_keep_leaves_the_runs(tmp_path):
     assert (done.returncode, found["verdict"]) == (1, "different")
     assert found["divergence"]["cause"] == "generator"
     assert found["attempts"][0]["signal"] == "KILL"
-    assert {path.name for path in keep.iterdir()} == {"first", "second", "killed"}
+    assert {path.name for path in keep.iterdir()} == {"first", "second", "killed", "opened"}
     assert Store(keep / "first").latest().step == 24
     again = subprocess.run(cli(*words, *control("generator")), capture_output=True, text=True, check=False)
     assert again.returncode == 2

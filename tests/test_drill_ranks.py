@@ -8,13 +8,12 @@ import pytest
 from holdfast import drill
 from holdfast.drill import compare, report, tail
 from holdfast.drill.aim import Options, move
-from holdfast.drill.drill import _attempts, _prove
+from holdfast.drill.attempts import attempts_of, prove
 from holdfast.drill.evidence import Place, Seen, Trace, generator_of
 from holdfast.drill.kill import Child, Ended, Fired, Follow
-from holdfast.drill.plan import plan
 from holdfast.errors import ChildError
 from holdfast.journal import Log
-from test_drill import PACE, is_gone, quiet
+from test_drill import is_gone, planned, quiet
 from test_torchrun import TRAINS, torchrun
 
 QUICK = TRAINS.replace("0.05", "0.02").replace("steps=20", "steps=5")
@@ -58,9 +57,9 @@ def test_a_command_without_ranks_is_its_only_one():
 
 def test_which_rank_is_struck_depends_on_the_seed():
     """And is spread."""
-    planned = plan(PACE, 20, ("RANK",), 3, damage=False)
-    assert planned == plan(PACE, 20, ("RANK",), 3, damage=False)
-    assert {0, 1, 2, 3} == {int(4 * kill.which) for kill in planned}
+    kills = planned(20, ("RANK",), 3, damage=False)
+    assert kills == planned(20, ("RANK",), 3, damage=False)
+    assert {0, 1, 2, 3} == {int(4 * kill.which) for kill in kills}
 
 
 @pytest.mark.parametrize(
@@ -79,13 +78,15 @@ def test_what_becomes_of_a_command_that_lost_a_rank_is_no_failure_of_its_own(exi
 
 
 def a_log(attempt, restored, reached):
-    return Log(attempt, None, [{"event": "restored", "step": restored}, {"event": "digests", "step": reached}])
+    name = f"step-{restored:09d}" if restored else None
+    begun = {"event": "restored", "step": restored, "checkpoint": name}
+    return Log(attempt, None, [begun, {"event": "digests", "step": reached}])
 
 
 def test_the_attempts_that_a_launcher_makes_in_one_start_are_told_apart():
     """Each has its own strike; the one after it proves the kill."""
-    made = _attempts([a_log(1, 0, 5), a_log(2, 4, 9)], {1: Fired("RANK", "step-000000004")})
-    _prove(made)
+    made = attempts_of([a_log(1, 0, 5), a_log(2, 4, 9)], {1: Fired("RANK", "step-000000004")})
+    assert [Place(4)] == prove(made, [Place(4)])
     assert [("RANK", True), (None, False)] == [(each.signal, each.proven) for each in made]
     assert "step-000000004" == made[0].in_save
 

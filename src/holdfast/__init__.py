@@ -13,7 +13,7 @@ What a training script writes:
 from .data import Seeded
 from .errors import HoldfastError, Stopped
 from .rules import Best, Every, Last, Whole, Within
-from .run import opened
+from .run import opened as _opened  # in a drilled process it listens to what is opened
 from .run.fields import Fields
 from .run.run import Run
 from .run.weights import StartFrom, load_into
@@ -39,4 +39,4 @@ __all__ = [
     "register",
 ]
 
-opened.begin()
+_opened.begin()

@@ -1,29 +1,41 @@
-"""A control for the drill: every third index of the epoch makes one more pass through batch norm; `enumerate` begins
-anew after a resume. With --repaired, the index is kept in run.vars.
+"""A control for the drill: every third index of an epoch makes one more pass through a normalization that keeps a running
+mean; `enumerate` begins anew after a resume. With --repaired, the index is kept in run.vars.
 """
 
 import sys
 
-import torch
-from torch import nn
+from weights import Weights
 
 from holdfast import Every, Run
 
-torch.manual_seed(0)
-torch.set_num_threads(1)
-data = list(torch.randn(18, 8, 4))
-model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+EVERY = int(next((word for word in sys.argv[1:] if word.isdecimal()), 6))
+BATCHES = [float(number) for number in range(18)]
 
-with Run("runs/control", {"model": model, "optimizer": optimizer}, every=Every(steps=6), vars={"index": 0}) as run:
+
+class Norm:
+    """Keeps a running mean, as batch norm does in its forward pass."""
+
+    def __init__(self):
+        self.mean = 0.0
+
+    def __call__(self, batch):
+        self.mean += 0.1 * (batch - self.mean)
+        return batch - self.mean
+
+    def state_dict(self):
+        return {"mean": self.mean}
+
+    def load_state_dict(self, state):
+        self.mean = state["mean"]
+
+
+weights, norm = Weights(), Norm()
+
+with Run("runs/control", {"weights": weights, "norm": norm}, every=Every(steps=EVERY), vars={"index": 0}) as run:
     for _ in run.epochs(2):
-        for index, batch in enumerate(run.batches(data)):
-            seen = run.vars.index % len(data) if "--repaired" in sys.argv else index
+        for index, batch in enumerate(run.batches(BATCHES)):
+            seen = run.vars.index % len(BATCHES) if "--repaired" in sys.argv else index
             if seen % 3 == 0:
-                model(batch)
-            loss = model(batch).pow(2).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+                norm(batch)
             run.vars.index += 1
-            run.log(loss=loss.item())
+            run.log(loss=weights.step(norm(batch)))

@@ -31,16 +31,19 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(
-    "--kills", type=click.IntRange(1), default=5, show_default=True, help="Interruptions that must be proven."
+    "--kills", type=click.IntRange(1), default=5, show_default=True, help="Places from which to resume the run."
 )
 @click.option(
     "--signals", type=_Signals(), default="KILL,TERM", show_default=True, help=f"Taken in turn: {','.join(SIGNALS)}."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides when and what is killed and damaged.")
 @click.option("--steps", type=click.IntRange(2), metavar="N", help="Stop after N steps: makes long runs drillable.")
-@click.option("--save-every", type=click.IntRange(1), metavar="K", help="Save every K steps, whatever the script says.")
+@click.option("--save-every", type=click.IntRange(1), metavar="K", help="Save every K steps on the way to each place.")
 @click.option(
-    "--exempt", multiple=True, metavar="PATTERN", help="Metrics not to compare, besides timings. May be repeated."
+    "--exempt",
+    multiple=True,
+    metavar="PATTERN",
+    help="Metrics and printed lines not to compare, besides timings. May be repeated.",
 )
 @click.option("--flip/--no-flip", default=True, show_default=True, help="Damage checkpoints between attempts.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Leave the runs in DIR.")
@@ -61,7 +64,8 @@ def command(
     """Run COMMAND, a script that uses holdfast.Run, twice undisturbed and once with kills; compare every bit.
 
     COMMAND itself is left as it is: HOLDFAST_RUN_DIR moves its run into a directory of the drill's, HOLDFAST_DRILL has
-    it note the digests of its state at each step.
+    it note the digests of its state at each step, and save where the drill wants to resume it: in the first epoch, in a
+    later one, after an epoch's last batch, at its end, and soon after a resume.
 
         holdfast drill --kills 20 -- python train.py --lr 0.1
 
@@ -69,8 +73,8 @@ def command(
 
     KILL strikes every process that COMMAND has started, RANK one of its ranks only, the others COMMAND itself.
 
-    Exit 0: identical, and every kill proven. 1: different, not proven, or not deterministic by itself. 8: COMMAND
-    failed by itself.
+    Exit 0: identical at as many distinct places as kills were asked for, or at all that COMMAND has. 1: different, state
+    identical but output differs, not proven, or not deterministic by itself. 8: COMMAND failed by itself.
     """
     chosen = drill.Options(kills, signals, seed, steps, save_every, exempt, flip, keep)
     try:

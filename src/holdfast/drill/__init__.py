@@ -1,12 +1,14 @@
 """Drill: kills a run on purpose, again and again, and compares it bit for bit with one that nobody disturbed.
 
     drill      all of it in order
-    plan       when to kill and what to damage (pure)
+    places     from which safe points to resume the run (pure)
+    plan       how each kill is done, and what is damaged (pure)
     aim        which kill is next, what an end meant (pure)
     kill       starts the command, follows its journal, interrupts and damages (acts)
+    attempts   what each attempt did, and which resume points that proves (pure)
     evidence   what a run has left (reads)
-    compare    where two runs part ways (pure)
-    cause      the usual reason (pure)
+    compare    where two runs part ways (pure); output: where their printed lines do; leftovers: files of another run
+    cause      the usual reason (pure); judge: where and why, in one value
     report     the findings; table: as text (pure)
 
 Nothing here knows a framework: all evidence is in the run's journal and checkpoints.

@@ -22,7 +22,7 @@ from .attempts import attempts_of, prove, require_progress, told, unseen_damage
 from .evidence import Place, Trace
 from .kill import Ended, Follow, Start
 from .output import Section, Varying
-from .places import Course, Spot
+from .places import AGAIN, Course, Spot
 from .plan import SIGNALS, Kill, Pace, pace
 from .report import Attempt, Report, Resumed
 
@@ -176,7 +176,7 @@ class Drill:
             for attempt in made:
                 self.say(told(attempt))
             if what == "finished":
-                self._take(found, attempts, proven, schedule)
+                self._take(found, attempts, schedule, course)
                 return
             require_progress(attempts)
         raise ChildError(
@@ -195,11 +195,13 @@ class Drill:
         schedule.wounds.pop(0)
         return f"{wound.checkpoint}: {wound.what}", kill.resumes_at(root, besides=wound.checkpoint)
 
-    def _take(self, found: Report, attempts: list[Attempt], proven: Sequence[Place], schedule: Schedule) -> None:
-        kinds = {each.target.place: each.target.kind for each in schedule.queue}
-        found.attempts, found.kills_proven = attempts, len(proven)
+    def _take(self, found: Report, attempts: list[Attempt], schedule: Schedule, course: Course) -> None:
+        soon = {kill.target.place for kill in schedule.queue if kill.target.kind == AGAIN}
+        found.attempts, proven = attempts, prove(attempts, course.places)
+        found.kills_proven = len(proven)
         found.resumed = [
-            Resumed(step=place.step, phase=place.phase, kind=kinds.get(place, "elsewhere")) for place in proven
+            Resumed(step=place.step, phase=place.phase, kind=AGAIN if place in soon else course.kind(place))
+            for place in proven
         ]
         for kind in schedule.wounds:
             self._notes.append(f"no {kind} was planted: there was never an older whole checkpoint to fall back to")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 from .evidence import Place
@@ -49,6 +50,17 @@ class Course:
         self._counts = list(self._count())
         self._last_epoch = max((spot.epoch for spot in self._spots), default=0)
 
+    def kind(self, place: Place) -> str:
+        """What kind of place it is, whatever led there."""
+        if place.phase == "end":
+            return END
+        if self._is_last_batch(place):
+            return LAST
+        number = self._number[place]
+        if self._last_epoch:
+            return LATER if self._spots[number].epoch else FIRST
+        return EARLY if number < len(self.places) // 2 else LATE
+
     def before(self, place: Place) -> Place | None:
         """The safe point before `place`."""
         number = self._number[place]
@@ -64,7 +76,7 @@ class Course:
         chosen: dict[Place, str] = {}
         for kind, candidates in self._kinds(chosen, seed):
             if len(chosen) < kills and candidates:
-                chosen[self._pick(candidates, seed, kind)] = kind
+                chosen[self._pick(candidates, chosen, seed, kind)] = kind
         targets = [Target(place, kind) for place, kind in chosen.items()]
         return self._sorted([*targets, *self.more(kills - len(chosen), chosen, None, seed)])
 
@@ -82,9 +94,9 @@ class Course:
             quarter = len(inside) // 4
             numbers = inside[quarter : len(inside) - quarter]
             steps = [number for number in numbers if self.places[number].phase == "step"] or list(numbers)
-            found.append(
-                Target(self._pick([self.places[number] for number in steps], seed, f"{FURTHER} {len(found)}"), FURTHER)
-            )
+            chosen = {*taken, *(each.place for each in found)}
+            place = self._pick([self.places[number] for number in steps], chosen, seed, f"{FURTHER} {len(found)}")
+            found.append(Target(place, FURTHER))
         return self._sorted(found)
 
     def _kinds(self, chosen: Collection[Place], seed: int) -> Iterator[tuple[str, list[Place]]]:
@@ -117,15 +129,26 @@ class Course:
                 return soon
         return []
 
-    def _pick(self, candidates: Sequence[Place], seed: int, kind: str) -> Place:
-        """One of those that the fewest small numbers divide, or nearly so."""
-        best = min(map(self._divisors, candidates))
-        good = [place for place in candidates if self._divisors(place) <= best + 1]
+    def _pick(self, candidates: Sequence[Place], chosen: Collection[Place], seed: int, kind: str) -> Place:
+        """One of those that the fewest small numbers divide, and that have no divisor in common with all chosen before."""
+        free = [place for place in chosen if place in self._number and not self._is_last_batch(place)]
+        inside = [self._steps(place) for place in free if place.phase == "step"]
+
+        def cost(place: Place) -> int:
+            both = [gcd(*numbers) for numbers in zip(*inside, self._steps(place), strict=True)] if inside else []
+            divisors = sum(number % period == 0 for number in set(self._steps(place)) for period in _PERIODS)
+            return divisors + 100 * sum(each > 1 for each in both)
+
+        costs = {place: cost(place) for place in candidates}
+        order = sorted(set(costs.values()))
+        good = [place for place in candidates if costs[place] == order[0]]
+        if len(good) == 1:  # so that seeds differ
+            good = [place for place in candidates if costs[place] <= order[0] + 1]
         return good[int(fraction(seed, kind) * len(good))]
 
-    def _divisors(self, place: Place) -> int:
-        count = self._counts[self._number[place]]
-        return sum(number % period == 0 for number in {place.step, count} for period in _PERIODS)
+    def _steps(self, place: Place) -> tuple[int, int]:
+        """How many steps are done there, of the run and of the epoch."""
+        return place.step, self._counts[self._number[place]]
 
     def _count(self) -> Iterator[int]:
         """For each safe point, how many steps of its epoch are done there."""

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
+
 from ..journal import Event
 from ..run.settings import Aim
 from .evidence import Place
 from .luck import fraction
-from .places import Course, Target
+from .places import END, LAST, Course, Target
 
 DAMAGE = ("flipped bit", "truncated shard")
 POLITE = ("TERM", "INT", "USR1", "USR2")  # what a run answers by saving; KILL it cannot answer
@@ -87,9 +89,11 @@ def plan(pace: Pace, course: Course, targets: Sequence[Target], luck: Luck, begi
         in_save = damage is None and (number // len(luck.signals) + luck.seed) % 2 == 1
         made = _stop if signal in POLITE else _strike
         kill = made(course, target, _later(course, target, targets, luck.seed), in_save=in_save, damage=damage)
+        exact = target.kind in (LAST, END) or damage is not None
+        aim = msgspec.structs.replace(kill.aim, exact=exact)
         delay_s = _delay_s(kill, pace, fraction(luck.seed, number, "delay"))
         which = fraction(luck.seed, number, "rank")
-        planned.append(kill._replace(signal=signal, delay_s=delay_s, damage=damage, which=which))
+        planned.append(kill._replace(signal=signal, aim=aim, delay_s=delay_s, damage=damage, which=which))
     return planned
 
 

@@ -28,14 +28,19 @@ def wants_save(session: Session, aim: Aim) -> bool:
 
 
 def is_past(session: Session, aim: Aim) -> bool:
-    """Whether the place is reached. Further saves would lead the next attempt to another place."""
+    """Whether the place is reached. Further saves, of a new best too, would lead the next attempt to another place."""
     return session.here.order >= Name(*aim.place).order
 
 
-def is_brink(session: Session) -> bool:
-    """Whether this is the last safe point at which a kill is of use: its save is made durable at once."""
+def is_at_once(session: Session) -> bool:
+    """Whether a save here is to be durable before the run goes on: one in the background may be given up for a later one."""
     aim = aim_of(session)
-    return aim is not None and aim.brink is not None and session.here == Name(*aim.brink)
+    return aim is not None and (_is_brink(session, aim) or (aim.exact and session.here == Name(*aim.place)))
+
+
+def _is_brink(session: Session, aim: Aim) -> bool:
+    """Whether this is the last safe point at which a kill is of use."""
+    return aim.brink is not None and session.here == Name(*aim.brink)
 
 
 def await_stop(session: Session, land: Callable[[Session], None]) -> None:
@@ -48,7 +53,7 @@ def await_stop(session: Session, land: Callable[[Session], None]) -> None:
 def await_kill(session: Session, land: Callable[[Session], None]) -> None:
     """Wait to be killed before the run goes on to its end: a quick one would end before the drill has seen the save."""
     aim = aim_of(session)
-    if aim is not None and is_brink(session):
+    if aim is not None and _is_brink(session, aim):
         _wait(session, land, lambda: session.saved is not None and session.saved.order >= Name(*aim.place).order)
 
 

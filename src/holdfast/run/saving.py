@@ -67,7 +67,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     session.progress.update(step=session.position.step, metrics=metrics)
     if reason and session.saved != session.here:
         last = bool(wanted) or reason in LAST_CHANCE
-        save(session, reason, metrics, epoch, last_chance=last, at_once=aimed.is_brink(session))
+        save(session, reason, metrics, epoch, last_chance=last, at_once=aimed.is_at_once(session))
     if wanted:
         stop_now(session, wanted)
     aimed.await_kill(session, land)
@@ -355,11 +355,12 @@ def _reason_to_save(
         return "the end"
     if session.asked:
         return "asked"
-    if best.is_new(session, metrics):
-        return "new best"
-    aim, every = aimed.aim_of(session), _every(session)
+    aim = aimed.aim_of(session)
     if aim is not None and aimed.wants_save(session, aim):
         return "due"
+    if (aim is None or not aimed.is_past(session, aim)) and best.is_new(session, metrics):
+        return "new best"
+    every = _every(session)
     if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
         return "due" if order.save else None
     mends = session.ahead.found_damage and session.ranks.alone and every is not None

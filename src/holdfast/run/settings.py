@@ -24,6 +24,7 @@ class Aim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     place: SafePoint
     saves: tuple[SafePoint, ...] = ()  # saves are due at these, instead of at the run's own interval
+    exact: bool = False  # the save at the place is durable before the run goes on
     hold: SafePoint | None = None  # where the run waits for a signal, and then stops
     brink: SafePoint | None = None  # where it waits to be killed, if that has not come before
 
