@@ -1,12 +1,21 @@
 """Loops as people write them: iterators that are held, loops that are left, means, ranges, and endless steps."""
 
+import random
+import timeit
 from itertools import islice
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from holdfast import Run, Store
-from holdfast.errors import UsageError
-from toy import Toy, events, new_run
+from holdfast import Every, Run, Store
+from holdfast.errors import Damaged, Mismatch, UsageError
+from holdfast.journal import Log
+from holdfast.run import saving
+from holdfast.run.means import Means
+from holdfast.run.position import Position
+from holdfast.run.summary import redone
+from toy import Cut, Toy, events, new_run
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +57,50 @@ def test_without_epochs_a_second_pass_is_refused_with_what_to_write(tmp_path):
             passes = [*run.batches(range(10))]
             counts.append(len(passes))
     assert [10, 0] == counts
+
+
+def rounds_of_steps(run):
+    return (run.steps(10) for _ in range(3))
+
+
+def folds(run):
+    return (run.epochs(10) for _ in range(3))
+
+
+def endless_rounds(run):
+    return (islice(run.steps(), 10) for _ in range(3))
+
+
+def another_loader_after_a_break(run):
+    yield islice(run.batches(range(20)), 10)
+    yield run.batches(range(20), "more")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [
+        (rounds_of_steps, r"Write `for epoch in run\.epochs\(3\):` around it"),
+        (endless_rounds, r"Write `for epoch in run\.epochs\(3\):` around it"),
+        (folds, "a Run of its own for each training, or give a larger total"),
+        (another_loader_after_a_break, r"inside `for epoch in run\.epochs\(1\)"),
+    ],
+)
+def test_a_loop_that_would_be_empty_is_refused(tmp_path, rounds, words):
+    """10, 0, 0 again: totals count over the run. On a restart of a finished loop, too: nobody takes it for all of the run."""
+    for expected in (10, 0) if rounds in (rounds_of_steps, folds) else (10,):
+        counts = []
+        with pytest.raises(UsageError, match=words), new_run(tmp_path, Toy()) as run:
+            for loop in rounds(run):
+                passes = [*loop]
+                counts.append(len(passes))
+        assert [expected] == counts
+
+
+def test_a_second_loop_with_a_larger_total_goes_on(tmp_path):
+    """Phases of one run; a restart finds all of them done."""
+    for expected in ([3, 4], [0, 0]):
+        with new_run(tmp_path, Toy()) as run:
+            assert expected == [len([*run.steps(total)]) for total in (3, 7)]
 
 
 def test_a_progress_bar_that_is_held_leaves_each_epoch_its_batches(tmp_path):
@@ -105,3 +158,351 @@ def test_a_pass_that_was_left_is_a_step_with_a_line_of_its_own(tmp_path, shape):
     steps = [(n + 1, "step", {"number": n % 5}) for n in range(10)]
     ends = [(5, "end", {"evaluated": 5}), (10, "end", {"evaluated": 10})]
     assert [*steps[:5], ends[0], *steps[5:], ends[1]] == lines(tmp_path)
+
+
+def test_a_group_that_was_begun_counts(tmp_path):
+    """With accumulate, where the loop is left in the middle of a group or at its last batch."""
+    with new_run(tmp_path, Toy()) as run:
+        for epoch in run.epochs(4):
+            before = run.step
+            for batch in run.batches(range(10), accumulate=3):
+                if batch == epoch + 2:
+                    break
+            assert (epoch, 1 + (epoch > 0)) == (epoch, run.step - before)
+
+
+def test_an_exception_that_leaves_the_block_counts_nothing(tmp_path):
+    """No step, no line; and a generator that is closed after the block has ended changes nothing."""
+    held = []
+    with pytest.raises(KeyError), new_run(tmp_path, Toy()) as run:
+        for _ in run.epochs(2):
+            held.append(iter(run.batches(range(4))))
+            for batch in held[-1]:
+                run.log(batch=batch)
+                if batch == 2:
+                    raise KeyError
+    assert (2, 0) == (run.step, run.epoch)
+    held.clear()
+    assert [(1, "step", {"batch": 0}), (2, "step", {"batch": 1})] == lines(tmp_path)
+    assert [2] == [event["step"] for event in events(tmp_path, "failed")]
+
+
+def test_steps_that_were_left_have_their_line_and_their_checkpoint(tmp_path):
+    """The metrics of the last pass are in the checkpoint of the end, which a new best is."""
+    with new_run(tmp_path, Toy(), every=None) as run:
+        for step in run.steps(9):
+            run.log(loss=step)
+            if step == 2:
+                break
+        run.log(test=1)
+    assert [(n + 1, "step", {"loss": n}) for n in range(3)] + [(3, "exit", {"test": 1})] == lines(tmp_path)
+    (checkpoint,) = Store(tmp_path).checkpoints()
+    assert ("step-000000003-end", {"loss": 2}) == (checkpoint.name, checkpoint.metrics)
+
+
+def test_what_was_logged_in_a_loop_that_another_follows_is_not_lost(tmp_path):
+    """The first one was left: its line is written when the second one begins."""
+    with new_run(tmp_path, Toy(), every=None) as run:
+        for step in run.steps(9):
+            run.log(loss=step)
+            if step == 1:
+                break
+        for epoch in run.epochs(2):
+            run.log(epoch=epoch)
+            if epoch == 0:
+                break
+    assert [(1, "step", {"loss": 0}), (2, "step", {"loss": 1}), (3, "end", {"epoch": 0})] == lines(tmp_path)
+
+
+# What loops take and give ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda run: run.steps(None), "as in run.steps(1000); run.steps() has no end"),
+        (lambda run: run.steps(10.0), "run.steps(10.0): give a number"),
+        (lambda run: run.steps(-1), "run.steps(-1): give a number"),
+        (lambda run: run.steps(True), "run.steps(True): give a number"),
+        (
+            lambda run: run.epochs("3"),
+            "run.epochs('3'): give a number of epochs, as in run.epochs(10), or range(1, 11)",
+        ),
+        (lambda run: run.epochs(None), "run.epochs(None): give a number"),
+        (lambda run: run.epochs(-3), "run.epochs(-3): give a number"),
+        (lambda run: run.epochs(range(0, 10, 2)), "give a range with step 1"),
+        (lambda run: run.epochs(range(-1, 10)), "no negative start"),
+        (lambda run: run.epochs([1, 2]), "give a number of epochs"),
+        (lambda run: run.batches([1], accumulate=1.5), "accumulate=1.5: at least 1"),
+        (lambda run: run.batches([1], accumulate=True), "accumulate=True: at least 1"),
+        (lambda run: run.batches([1], 4), 'as in run.batches(loader, name="train")'),
+        (lambda run: run.batches([1], ""), "give each loader a name of its own"),
+        (lambda run: run.steps(3, 4), "give each loader a name of its own"),
+        (lambda run: run.enumerate([1], "train"), 'the loader\'s name is name=, as in run.enumerate(loader, name="a")'),
+        (lambda run: run.mean("loss", weight=3), "then run.mean('loss', weight=\"n\")"),
+        (lambda run: run.mean("los"), "was not given 'los' in this epoch, but nothing"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once_with_what_to_write(tmp_path, ask, words):
+    """When the loop is asked for, and not when it begins."""
+    with new_run(tmp_path, Toy()) as run, pytest.raises(UsageError) as raised:
+        ask(run)
+    assert words in str(raised.value)
+
+
+def test_whole_numbers_of_other_kinds_are_numbers(tmp_path):
+    """NumPy's, for one."""
+    with new_run(tmp_path, Toy()) as run:
+        assert ([0, 1], 2) == ([*run.epochs(np.int64(2))], len(run.epochs(np.int64(2))))
+
+
+def test_epochs_can_count_from_one(tmp_path):
+    """run.epoch and the log say what the loop says; intervals count epochs that are done."""
+    seen = []
+    with new_run(tmp_path, Toy(), every=Every(epochs=2)) as run:
+        for epoch in run.epochs(range(1, 4)):
+            seen.append((epoch, run.epoch))
+            run.log(epoch=epoch)
+    assert [(1, 1), (2, 2), (3, 3)] == seen
+    assert [(1, 1), (2, 2), (3, 3)] == [(line["epoch"], line["values"]["epoch"]) for line in run.metrics()]
+    assert ["step-000000002-end", "step-000000003-end"] == [c.name for c in Store(tmp_path).checkpoints()]
+    with new_run(tmp_path, Toy()) as run:
+        assert [] == [*run.epochs(range(1, 4))]
+    with new_run(tmp_path, Toy()) as run:
+        assert ([4, 5], 5, 5) == (
+            [*run.epochs(range(1, 6))],
+            len(run.epochs(range(1, 6))),
+            run.epochs(range(1, 6)).done,
+        )
+    for other in (range(6), range(2, 9), 9):
+        words = r"begins with epoch \d, and this run began with epoch 1: write run.epochs\(range\(1, total\)\)"
+        with new_run(tmp_path, Toy()) as run, pytest.raises(Mismatch, match=words):
+            [*run.epochs(other)]
+    assert "step-000000005-end" == Store(tmp_path).latest().name
+
+
+def test_a_run_that_counts_from_zero_does_not_change_its_mind(tmp_path):
+    """Neither does one of an older Holdfast, whose position does not say."""
+    with new_run(tmp_path, Toy()) as run:
+        [*run.epochs(2)]
+    stored = Store(tmp_path).latest().load(part="holdfast")["position"]
+    assert "first_epoch" not in stored
+    assert 0 == Position.of(stored).first_epoch
+    with new_run(tmp_path, Toy()) as run, pytest.raises(Mismatch, match=r"write run\.epochs\(total\)"):
+        [*run.epochs(range(1, 3))]
+    with pytest.raises(Damaged):
+        Position.of({**stored, "last_epoch": 3})
+    with pytest.raises(Damaged):
+        Position.of({name: value for name, value in stored.items() if name != "left"})
+
+
+def test_steps_without_a_total_go_on_until_break(tmp_path):
+    """Which ends the run: a restart has nothing to do. A number of steps takes its place, and the other way round."""
+
+    def go(steps, until):
+        with new_run(tmp_path, Toy(), every=None) as run:
+            done = []
+            for step in steps(run):
+                done.append(step)
+                if step == until:
+                    break
+        return done
+
+    assert [0, 1, 2] == go(lambda run: run.steps(), 2)
+    assert [] == go(lambda run: run.steps(), 5)
+    with new_run(tmp_path / "other", Toy(), every=None) as run:
+        assert [0, 1] == [*run.steps(2)]
+        with pytest.raises(TypeError, match=r"run\.steps\(\) without a total has no len\(\)"):
+            len(run.steps())
+        assert [2, 3] == [*islice(run.steps(), 2)]
+
+
+def test_steps_without_a_total_inside_epochs_end_with_break(tmp_path):
+    """Each epoch's own."""
+    with new_run(tmp_path, Toy(), every=None) as run:
+        for epoch in run.epochs(3):
+            for step in run.steps():
+                if step == epoch:
+                    break
+    assert 1 + 2 + 3 == run.step
+
+
+def test_a_length_and_what_is_done_begin_nothing(tmp_path):
+    """The whole epoch's count of batches, as a progress bar wants it; the same after a resume."""
+
+    def go(path, cut=None):
+        seen = []
+        with new_run(path, Toy()) as run:
+            for _ in run.epochs(2):
+                batches = run.batches([0] * 7, accumulate=2)
+                bar = Bar(batches, initial=batches.done)
+                seen.append((len(batches), batches.done))
+                for _ in bar:
+                    if run.step == cut:
+                        raise Cut
+                assert (7, 7, 7) == (bar.total, bar.n, batches.done)
+        return seen
+
+    with pytest.raises(Cut):
+        go(tmp_path, cut=6)
+    assert [(7, 4)] == go(tmp_path)
+    assert [(7, 0)] * 2 == go(tmp_path / "whole")
+    with new_run(tmp_path / "other", Toy()) as run, pytest.raises(TypeError, match="no len"):
+        len(run.batches(iter([1])))
+    assert 0 == run.step
+
+
+def test_a_loop_object_is_walked_anew_by_each_for(tmp_path):
+    """Made once, before the epochs."""
+    with new_run(tmp_path, Toy()) as run:
+        batches = run.batches([1, 2])
+        assert [[1, 2]] * 3 == [[*batches] for _ in run.epochs(3)]
+
+
+def test_the_index_of_a_batch_survives_a_resume(tmp_path):
+    """run.enumerate counts within the epoch, whatever was done by earlier attempts."""
+
+    def go(cut=None):
+        seen = []
+        with new_run(tmp_path, Toy()) as run:
+            for _ in run.epochs(2):
+                for index, batch in run.enumerate([*"abcd"], 1):
+                    if run.step == cut:
+                        raise Cut
+                    seen.append((index, batch))
+        return seen
+
+    with pytest.raises(Cut):
+        go(cut=6)
+    assert [(3, "c"), (4, "d")] == go()
+
+
+# Means -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mean_is_the_loops_own_sum_over_count_bit_for_bit(tmp_path):
+    """Weighted and not, of the epoch so far, wherever the run was cut; what is logged before the batches counts once."""
+    rng = random.Random(3)
+    data = [[(rng.random() * 10 ** rng.randrange(-8, 8), rng.randrange(1, 65)) for _ in range(9)] for _ in range(3)]
+    expected = []
+    for epoch in data:
+        total, count, plain = 0.0, 0, 0.0
+        for loss, n in epoch:
+            total += loss * n
+            count += n
+            plain += loss
+        expected.append((total / count, plain / len(epoch), 7.0))
+
+    def go(path, cut=None):
+        found = []
+        with new_run(path, Toy()) as run:
+            for number in run.epochs(3):
+                run.log(once=7)
+                for loss, n in run.batches(data[number]):
+                    if run.step == cut:
+                        raise Cut
+                    run.log(loss=loss, n=n)
+                found.append((run.mean("loss", weight="n"), run.mean("loss"), run.mean("once")))
+        return found
+
+    assert expected == go(tmp_path / "whole")
+    for cut in (4, 9, 17):
+        path = tmp_path / str(cut)
+        with pytest.raises(Cut):
+            go(path, cut)
+        assert expected[(cut - 1) // 9 :] == go(path)  # cut at the head of an epoch: the last one's end is done again
+
+
+def test_a_mean_says_what_it_lacks(tmp_path):
+    """Metrics of other calls are no weights; weights that add up to nothing are none; what is not finite stays so."""
+    with new_run(tmp_path, Toy()) as run:
+        for _ in run.steps(2):
+            run.log(loss=float("nan"), top=float("inf"), zero=0)
+            run.log(n=3)
+        with pytest.raises(UsageError, match=r"logged in one call with 'loss'.* was top, zero"):
+            run.mean("loss", weight="n")
+        with pytest.raises(UsageError, match="was not given 'acc' in this epoch, but loss, top, zero, n"):
+            run.mean("acc")
+        with pytest.raises(UsageError, match="the weights add up to 0"):
+            run.mean("loss", weight="zero")
+    assert (3.0, float("inf")) == (run.mean("n"), run.mean("top"))
+    assert run.mean("loss") != run.mean("loss")
+    with new_run(tmp_path, Toy()) as run:
+        assert (3.0, float("inf")) == (run.mean("n"), run.mean("top"))
+
+
+def test_a_mean_costs_a_call_of_log_microseconds():
+    """Three metrics, a few microseconds; no more for later calls than for the first ones."""
+    means = Means()
+    best = min(timeit.repeat(lambda: means.add({"loss": 0.5, "acc": 0.25, "n": 64}), number=2000, repeat=5)) / 2000
+    assert best < 50e-6
+
+
+# What a run says at its beginning and its end ----------------------------------------------------------------------
+
+
+def said(capsys):
+    return [line.split(": ", 2)[2] for line in capsys.readouterr().err.splitlines()]
+
+
+def test_a_run_that_ends_says_what_it_did_and_a_finished_one_that_it_has(tmp_path, capsys):
+    """One line each; raising the total is told as ever, and that the epochs of an attempt were done again."""
+    with new_run(tmp_path, Toy(), every=None) as run:
+        [*run.steps(3)]
+    assert ["starts fresh (attempt 1)", "finished: 3 steps in 1 attempt"] == said(capsys)
+    for attempt in (2, 3):
+        with new_run(tmp_path, Toy(), every=None) as run:
+            assert [] == [*run.steps(3)]
+        assert [f"already finished at step 3, 0 s ago (attempt {attempt})"] == said(capsys)
+    with pytest.raises(Cut), new_run(tmp_path, Toy(), every=Every(steps=2)) as run:
+        for step in run.steps(9):
+            if step == 7:
+                raise Cut
+    assert ["already finished at step 3, 0 s ago (attempt 4)", "steps were to end at 3, now at 9"] == said(capsys)
+    with new_run(tmp_path, Toy(), every=None) as run:
+        [*run.steps(9)]
+    resumes, finished = said(capsys)
+    assert resumes.startswith("resumes at step 6, epoch 0 (attempt 5), from step-000000006, saved ")
+    assert "finished: 9 steps in 5 attempts, 1 step done again" == finished
+
+
+def test_a_run_whose_loop_is_not_at_its_end_does_not_say_that_it_has_finished(tmp_path, capsys):
+    """A block that only looked, and a loop of a shape that nobody knows the end of."""
+    with pytest.raises(Cut), new_run(tmp_path, Toy()) as run:
+        for _ in run.steps(3):
+            if run.step == 2:
+                raise Cut
+    with new_run(tmp_path, Toy()):
+        pass
+    assert "ended before its loop did: 2 steps in 2 attempts" == said(capsys)[-1]
+    with new_run(tmp_path, Toy()):
+        pass
+    assert said(capsys)[0].startswith("resumes at step 2")
+
+
+def test_what_an_attempt_that_was_killed_did_is_a_lower_bound():
+    """Its journal says how far it came at least."""
+
+    def log(number, *events):
+        return Log(number, Path(), [{"event": "begin"}, *events])
+
+    first = log(1, {"event": "restored", "step": 0}, {"event": "metrics", "step": 9}, {"event": "at", "step": 12})
+    second = log(2, {"event": "restored", "step": 5}, {"event": "stop", "step": 8})
+    refused = log(3, {"event": "end", "step": 0, "reason": "refused"})
+    third = log(4, {"event": "restored", "step": 8}, {"event": "end", "step": 20})
+    assert (7, False) == redone([first, second, refused, third])
+    assert (0, True) == redone([second, refused, third])
+    assert (0, True) == redone([])
+
+
+def test_how_far_an_attempt_has_come_is_noted_now_and_then(tmp_path, monkeypatch):
+    """Without metrics a kill would leave no trace of the steps that it cost; a hundredth of the time is exact enough."""
+    monkeypatch.setattr(saving, "FLUSH_S", 0.0)
+    with new_run(tmp_path, Toy(), every=None) as run:
+        for step in run.steps(200):
+            if step == 100:
+                run._session.began_s -= 1000
+    noted = [event["step"] for event in events(tmp_path, "at")]
+    assert noted == sorted(noted)
+    assert 1 in noted
+    assert max(noted) <= 101

@@ -203,3 +203,22 @@ def test_a_rank_at_another_point_of_the_program_says_its_step(tmp_path, among):
         "rank 0 is at 'a word that nobody expects' (step 6, epoch 0) and rank 1 at 'the end' (step 6, epoch 0)"
         in str(second)
     )
+
+
+@pytest.mark.parametrize("leave", ["to the end", "break"])
+def test_ranks_without_a_block_finish_together(tmp_path, among, leave):
+    """Each at the end of its loop; one checkpoint, one good-bye, and means of each rank's own."""
+
+    def work(rank):
+        run = Run(tmp_path, {"toy": Toy()}, every=Every(steps=2)).start()
+        for step in run.steps(5):
+            run.log(loss=rank + step)
+            if step == 2 and leave == "break":
+                break
+        return run.step, run.mean("loss")
+
+    steps = 5 if leave == "to the end" else 3
+    mean = (steps - 1) / 2
+    assert [(steps, mean), (steps, mean + 1)] == among(2, work)
+    assert 1 == len(events(tmp_path, "end"))
+    assert Store(tmp_path).latest().step == steps

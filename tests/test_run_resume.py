@@ -150,6 +150,47 @@ def by_two_phases(run, toy, passes):
             passes.one()
 
 
+def by_islice(run, toy, passes):
+    for _ in run.epochs(3):
+        batches = run.batches([*range(9)])
+        for batch in itertools.islice(batches, 4 - batches.done):
+            toy.learn(batch)
+            run.log(batch=batch)
+            passes.one()
+        run.log(evaluated=toy.value % 1000)
+
+
+def by_held_iterators(run, toy, passes):
+    held = []
+    for epoch in run.epochs(3):
+        held.append(iter(run.batches([*range(9)])))
+        for batch in held[-1]:
+            toy.learn(batch)
+            run.log(batch=batch)
+            passes.one()
+            if batch == epoch + 1:
+                break
+        del held[:epoch]
+
+
+def by_enumerate_from_one(run, toy, passes):
+    for epoch in run.epochs(range(1, 4)):
+        for index, batch in run.enumerate([3, 1, 4]):
+            toy.learn((epoch, index, batch))
+            run.log(loss=toy.value / 7, n=batch)
+            passes.one()
+        toy.learn(run.mean("loss", weight="n"))
+
+
+def by_endless_steps(run, toy, passes):
+    for epoch in run.epochs(2):
+        for step in run.steps():
+            toy.learn(step)
+            passes.one()
+            if step == 2 + epoch:
+                break
+
+
 def once(loader):
     made = loader()
     return lambda epoch: made
@@ -171,6 +212,10 @@ LOOPS = {
     "one pass": by_one_pass,
     "breaks": by_breaks,
     "two phases": by_two_phases,
+    "islice": by_islice,
+    "held iterators": by_held_iterators,
+    "enumerate from one": by_enumerate_from_one,
+    "endless steps": by_endless_steps,
 }
 
 
@@ -181,6 +226,32 @@ def train(path, loops, cut=None, **options):
     with new_run(path, toy, vars={"seen": 0}, **options) as run:
         loops(run, toy, passes)
     return (toy.value, random.random(), run.step, run.epoch, run.vars.seen), passes.count
+
+
+WITHOUT_BLOCK = sorted(set(LOOPS) - {"safe points", "two phases"})  # those want one
+
+
+@pytest.mark.parametrize("name", WITHOUT_BLOCK)
+@pytest.mark.filterwarnings("error")
+def test_without_a_block_the_end_is_the_same(tmp_path, name):
+    """start() in place of `with`, cut in some of its passes: value, generator, position and metrics."""
+
+    def train_started(path, cut=None):
+        random.seed(1 if not names(path) else 99)
+        toy, passes = Toy(), Passes(cut)
+        run = new_run(path, toy, vars={"seen": 0}, every=Every(steps=3)).start()
+        LOOPS[name](run, toy, passes)
+        return toy.value, random.random(), run.step, run.epoch, run.vars.seen
+
+    expected, count = train(tmp_path / "whole", LOOPS[name], every=Every(steps=3))
+    for first in range(1, count + 1, 4):
+        path = tmp_path / str(first)
+        for cut in (first, 2):
+            with contextlib.suppress(Cut):
+                train_started(path, cut)
+        assert (first, expected) == (first, train_started(path))
+        assert lines(tmp_path / "whole") == lines(path)
+        assert names(tmp_path / "whole")[-1] == names(path)[-1]
 
 
 def lines(path):

@@ -391,6 +391,15 @@ def test_what_a_break_could_not_raise_is_the_processs_exit_code(tmp_path, how, c
     assert (code, "after\n") == (ended.code, ended.out), ended
 
 
+@pytest.mark.drill
+def test_a_forked_child_neither_ends_nor_breaks_it(tmp_path, whole):
+    """It leaves the loop, and its process ends: the run is its parent's, and goes on to the undisturbed end."""
+    how = "os.fork() or sys.exit(0)"
+    ended = going(tmp_path, 3, how)
+    assert (0, whole[0], whole[1]) == (ended.code, ended.out, lines(tmp_path / "run")), ended
+    assert 1 == ended.err.count("finished"), ended
+
+
 NOTEBOOK = """
     import textwrap
     from IPython.core.interactiveshell import InteractiveShell

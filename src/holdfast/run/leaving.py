@@ -13,28 +13,28 @@ from .ranks import blamed, parting
 from .session import Session
 
 
-def count_left_pass(session: Session) -> dict[str, float]:
-    """Count the pass of a body that was left, if one was: a step, with a line of its own. Its metrics, as measured.
+def count_left_pass(session: Session) -> None:
+    """Count the pass of a body that was left, if one was: a step, with a line of its own.
 
     Not when it was left, because an exception may have left it, and then the block, too: only when the script goes on.
     """
     left = session.walks.left_pass
     if left is None:
-        return {}
+        return
     session.walks.left_pass = None
     after = session.logged, session.early
     session.logged, session.early = left
     session.position.step += 1
     session.position.phase = "step"
     saving.passed(session)
-    metrics = saving.flush_metrics(session, "step")
+    session.walks.left_metrics = saving.flush_metrics(session, "step")
+    session.walks.left_at = session.position.step
     session.logged, session.early = after
-    return metrics
 
 
 def end_outer(session: Session) -> dict[str, float]:
     """Note that the outermost loop was left before its end, if it was; the metrics that belong to the end."""
-    metrics = count_left_pass(session)
+    count_left_pass(session)
     walks, position = session.walks, session.position
     if walks.outer is None:
         return {}
@@ -44,7 +44,7 @@ def end_outer(session: Session) -> dict[str, float]:
     if position.in_epoch:
         position.end_epoch()
     after, session.logged, walks.logged_inside = session.logged, walks.logged_inside, {}
-    metrics |= saving.flush_metrics(session, "end")
+    metrics = saving.flush_metrics(session, "end")
     session.logged = after
     return metrics
 

@@ -244,6 +244,7 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     targets = position.targets
     if targets and ("batches" in targets) != (kind == "batches"):
         raise UsageError("run.batches() without run.epochs() around it is a whole run: put it inside run.epochs(1)")
+    _require_more(session, kind, total)
     if kind == "epochs":
         position.begin_epochs(first)
     was = targets.get(kind, total)
@@ -255,6 +256,27 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     targets[kind] = max(total, was)
     session.walks.outer = kind, total
     session.last_point_s = time.monotonic()
+
+
+def _require_more(session: Session, kind: str, total: int) -> None:
+    """
+    Raises:
+        UsageError: this process has gone through such a loop before, so that this one would be empty.
+    """
+    totals, position = session.walks.totals, session.position
+    if kind == "batches":
+        if "batches" in position.left and kind in totals:
+            raise UsageError(
+                "the run ended when the first run.batches() was left, so that this one would be empty: put both of them "
+                "inside `for epoch in run.epochs(1):`"
+            )
+    elif total <= totals.get(kind, -1):
+        rounds = "`for epoch in run.epochs(3):` around it" if kind == "steps" else "a Run of its own for each training"
+        raise UsageError(
+            f"run.{kind}() a second time, up to no more than the first time: it counts over all of the run, so that this loop "
+            f"would be empty. Write {rounds}, or give a larger total"
+        )
+    totals[kind] = total
 
 
 @contextmanager

@@ -36,7 +36,9 @@ class Run(AbstractContextManager["Run"]):
                 for x, y in run.batches(loader):
                     ...
 
-    A save, a stop and a resume happen at safe points only: where the generators go on after the loop's body. When a
+    Without a block: `run = Run(...).start()`; then it ends with its outermost loop.
+
+    A save, a stop and a resume happen at safe points only: where the loops go on after their bodies. When a
     signal or the deadline asks for it, the run saves at the next one and raises `Stopped`, which exits with 75.
 
     Of several processes (torch.distributed, initialised before) each enters it, with the same arguments: docs/ranks.md.
@@ -278,6 +280,9 @@ class Run(AbstractContextManager["Run"]):
         Raises:
             StoreError: the save that was in flight failed, or was discarded; the next safe point makes that good.
         """
+        if self._session is None and self._last is not None and self._last.standing is not None:
+            self._now()  # it has ended, and everything is there; else that is raised
+            return
         session = self._inside("wait")
         session.require_alive()
         flight = session.flight

@@ -338,14 +338,16 @@ def stop_now(session: Session, reason: str) -> None:
 
 def flush_metrics(session: Session, phase: str, epoch: int | None = None) -> dict[str, float]:
     """Turn what was logged since the last safe point into one line; the numbers measured on the present weights."""
+    walks = session.walks
+    known = walks.left_metrics if phase == "end" and walks.left_at == session.position.step else {}
     if not session.logged:
-        return {}
+        return known
     at = session.position.epoch if epoch is None else epoch
     values = dict(session.logged)
     session.attempt.record("metrics", step=session.position.step, phase=phase, epoch=at, values=values)
     measured = {name: value for name, value in values.items() if name not in session.early}
     session.logged, session.early = {}, set()
-    return format.unpack_metrics(measured)
+    return known | format.unpack_metrics(measured)
 
 
 def _reason_to_save(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ class Standing:
     def __init__(self, session: Session, let_go: Callable[[], None]) -> None:
         self.session = session
         self._let_go = let_go  # tells the Run that it is over
+        self.thread = threading.get_ident()
         self._late: BaseException | None = None  # an error that could not be raised where it arose
         self._left_in: CodeType | None = None  # where an exception left the loop: the process's end says which one
         session.standing = self
@@ -122,9 +124,10 @@ class Standing:
 
 
 def end_at(path: Path) -> None:
-    """A new run begins at `path`: one of this process that was started there and has not ended does so now."""
+    """A new run begins at `path`: one that this thread has started there and that has not ended does so now."""
     for standing in [*_standing]:
-        if os.path.realpath(standing.session.path) == os.path.realpath(path):
+        same = os.path.realpath(standing.session.path) == os.path.realpath(path)
+        if same and standing.thread == threading.get_ident():
             standing.end("another Run began at this path in the same process")
 
 

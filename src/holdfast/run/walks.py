@@ -22,8 +22,13 @@ class Walks:
     def __init__(self) -> None:
         self.open: list[Walk] = []  # begun and not ended, outermost first
         self.named: set[str] = set()  # loaders begun by this attempt: in this epoch, or outside of run.epochs()
+        self.totals: dict[str, int] = {}  # up to which this attempt has walked outermost loops, by their kind
         self.outer: tuple[str, int] | None = None  # the outermost loop, begun and not ended, and its total
         self.left_pass: LeftPass | None = None  # not counted yet
+        self.left_at, self.left_metrics = (
+            -1,
+            dict[str, float](),
+        )  # the step that the last one became, and what was measured
         self.logged_inside: Logged = {}  # what was logged in the body of an outermost loop that was left
         self.raised: BaseException | None = None  # the last error that came out of a loop
 
