@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Mismatch
 from holdfast.state import codec, tree
-from holdfast.state.fill import MUTABLE, Fill
+from holdfast.state.captured import MUTABLE
+from holdfast.state.fill import Fill
 from test_codec import Kept
 from test_tree import Pair, Settings, assert_same
 

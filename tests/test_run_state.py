@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import weakref
 from collections import deque
 
 import pytest
@@ -14,7 +15,7 @@ from holdfast.errors import Mismatch, NotFound, UsageError
 from holdfast.pages import pieces
 from holdfast.run.objects import OBJECTS
 from holdfast.state import tree
-from holdfast.state.fill import captured
+from holdfast.state.captured import captured
 from toy import events
 
 torch = pytest.importorskip("torch")
@@ -198,7 +199,7 @@ def test_values_in_use_and_values_given_inline_are_silent(tmp_path):
     array, weights, buffer = np.zeros(4), torch.ones(3), torch.zeros(4)
     rows, items, queue = [np.zeros(2), np.zeros(2)], [1], deque()
     row, part, view = rows[0], buffer[:2], array[:2]
-    state = {"array": array, "weights": weights, "buffer": buffer, "rows": rows, "inline": [1], "loss": torch.zeros(1)}
+    state = {"array": array, "weights": weights, "buffer": buffer, "rows": rows}
     first = {"items": items, "queue": queue, "best": {}}
     del array, buffer, rows, items
 
@@ -715,3 +716,76 @@ def test_a_new_run_starts_from_the_weights_of_models_in_containers(tmp_path):
         assert torch.equal(nets["d"][0].weight, fresh["d"][0].weight)
     with pytest.raises(NotFound, match="holds no 'nets/e'"):
         Run(tmp_path / "odd", {"nets": {"e": nn.Linear(2, 2)}}, start_from=tmp_path / "old").__enter__()
+
+
+def test_a_name_of_a_module_may_be_bound_anew_by_another_cell(tmp_path, capsys):
+    """A notebook's cells run one after the other in one module; so do the parts of a script."""
+    names = {"__name__": "__main__", "torch": torch, "Run": Run, "path": tmp_path}
+    exec(
+        "hidden = torch.zeros(2); kept = torch.ones(2)\nrun = Run(path, dict(hidden=hidden, kept=kept)); run.__enter__()",
+        names,
+    )
+    exec("for _ in run.steps(4): hidden = hidden + kept", names)
+    exec("run.__exit__(None, None, None)", names)
+    assert [("rebound", "hidden")] == told(tmp_path)
+
+
+def test_the_first_value_of_a_variable_is_not_kept_alive(tmp_path):
+    """When run.vars has another value, memory is given back."""
+    first = np.zeros(3)
+    alive = weakref.ref(first)
+    with Run(tmp_path, {}, vars={"first": first}) as run:
+        del first
+        for _ in run.steps(4):
+            run.vars.first = np.ones(3)
+        assert alive() is None
+
+
+@pytest.mark.parametrize("kind", ["optimizer", "schedule", "scaler"])
+def test_a_copy_that_state_dict_returned_is_refused(tmp_path, kind):
+    """It would never change: `dict(optimizer=optimizer.state_dict())` is torch.save's way."""
+    optimizer = sgd(nn.Linear(1, 1))
+    objects = {
+        "optimizer": optimizer,
+        "schedule": torch.optim.lr_scheduler.StepLR(optimizer, 2),
+        "scaler": torch.amp.GradScaler("cpu"),
+    }
+    with pytest.raises(UsageError, match=r"is a dict that a state_dict\(\) has returned, a copy: give the optimizer"):
+        Run(tmp_path, {kind: objects[kind].state_dict()})
+
+
+def test_a_value_that_only_the_run_ever_held_is_told(tmp_path):
+    """The loop cannot change it. One in a mapping that the script keeps, a model's own tensors, members in use: silent."""
+    toy, model, net, kept = Average(nn.Linear(1, 1)), nn.Linear(1, 1), nn.Linear(1, 1), {"count": [0]}
+    with Run(
+        tmp_path / "a", {"toy": toy.state_dict(), "model": model.state_dict(), "nets": [net], "n": {"n": 1}}
+    ) as run:
+        for _ in run.steps(2):
+            pass
+    assert [("rebound", "n")] == told(tmp_path / "a")
+    with Run(tmp_path / "b", kept) as run:
+        for _ in run.steps(2):
+            kept["count"][0] += 1
+    assert [] == told(tmp_path / "b")
+
+
+def test_a_container_that_contains_itself_is_refused_at_once(tmp_path):
+    """With its place, however often it does, and not by a stack that overflows."""
+    around, deep = [], []
+    around += [around, around]
+    for _ in range(5000):
+        deep = [deep]
+    for value, words in (
+        (around, r'state\["around"\].*contains itself'),
+        (deep, "sys.setrecursionlimit|containers deep"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            Run(tmp_path, {"around": value}).__enter__()
+
+
+def test_a_model_in_run_vars_is_refused_with_what_to_save(tmp_path):
+    """At the start, as ever: run.vars takes values, and the state mapping objects."""
+    with pytest.raises(UsageError, match=r"model.*save its state_dict\(\)"):
+        Run(tmp_path, {}, vars={"model": nn.Linear(1, 1)}).__enter__()
+    with pytest.raises(UsageError, match="sparse"):
+        Run(tmp_path, {}, vars={"a": torch.eye(2).to_sparse()}).__enter__()

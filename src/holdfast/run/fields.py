@@ -8,7 +8,8 @@ from inspect import getattr_static
 from typing import Any
 
 from ..errors import UsageError
-from ..state.fill import Attributes, Fill, captured
+from ..state.captured import Attributes, captured
+from ..state.fill import Fill
 from .objects import OBJECTS
 
 

@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import NotFound
-from ..state.fill import ATOMS, MUTABLE, Attributes, whole
+from ..state.captured import ATOMS, MUTABLE, Attributes
+from ..state.fill import whole
 from ..store.checkpoint import Checkpoint
 
 _ADAPTERS = {"torch": "holdfast.torch.live"}  # capture, differences, restore of a framework's objects

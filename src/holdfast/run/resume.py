@@ -175,7 +175,7 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
             f"{checkpoint.path} was not saved by a Run: Store(...).load() reads it, and start_from= takes weights from it"
         )
     memory = checkpoint.load(part=RESERVED, types=types)
-    if not isinstance(memory, dict):
+    if not isinstance(memory, dict) or not isinstance(memory.get("vars", {}), dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
     Position.of(memory.get("position"))
     variables = tracked.variables.differences(memory.get("vars", {}))

@@ -45,11 +45,13 @@ class Run(AbstractContextManager["Run"]):
 
     Args:
         path: the run's directory; HOLDFAST_RUN_DIR takes its place.
-        state: names of the objects that make up the state: anything with state_dict() and load_state_dict(), or a
-            random generator.
+        state: names of the objects that make up the state, restored in place: anything with state_dict() and
+            load_state_dict(), random generators, arrays, tensors, dicts, lists, deques, sets, these inside each other, and
+            `Fields`. None is left out.
         keep: which checkpoints stay.
         every: when to save besides the end, a stop and a new best; None: only then.
-        vars: first values of `run.vars`, the numbers that the loop itself changes.
+        vars: first values of `run.vars`, what the loop itself changes. A restore fills in place what it can (docs/exactness.md)
+            and replaces the rest: numbers, strings, tuples.
         start_from: a run's or a checkpoint's directory; a *new* run begins with the weights of its models.
         branch_from: the same, but a new run goes on exactly from there: position, optimizer, random numbers and all.
         go_back: a step to go on from, once; newer checkpoints are moved to quarantine/. A restart does not repeat it.

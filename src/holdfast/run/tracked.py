@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 from ..errors import Mismatch, UsageError
 from ..state import codec, tree
-from ..state.fill import ATOMS, MUTABLE, Act, Attributes, Fill, captured
+from ..state.captured import ATOMS, MUTABLE, Attributes, captured
+from ..state.fill import Act, Fill
+from ..state.untree import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from .objects import OBJECTS, adapter_for, handles_at, weights_for
@@ -30,7 +32,6 @@ __all__ = [
     "weights_for",
 ]
 
-MOST_PATH = 4000  # characters of a path: a container that contains itself is refused when the state is taken apart
 RESERVED = "holdfast"  # the top-level key of what the run itself remembers
 _PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed, stillness and steps of the framework as a whole
 
@@ -62,14 +63,15 @@ class Tracked:
         """The paths of those in containers, each place of one that stands in several."""
         return [path for path, _ in self._own() if "/" in path]
 
-    def _own(self) -> Iterator[tuple[str, Any]]:
-        for name, target in self.objects.items():
-            yield from _own_in(name, target)
+    def _own(self) -> list[tuple[str, Any]]:
+        with enough_stack():
+            return [found for name, target in self.objects.items() for found in _own_in(name, target)]
 
     def capture(self) -> dict[str, Any]:
         """The state of every object; tensors by reference."""
-        known: dict[int, Any] = {}
-        return {name: captured(target, OBJECTS, known) for name, target in self.objects.items()}
+        known: dict[int, tuple[Any, Any]] = {}
+        with enough_stack():
+            return {name: captured(target, OBJECTS, known) for name, target in self.objects.items()}
 
     def digests(self) -> Digests:
         """What identifies the present state, leaf by leaf."""
@@ -142,9 +144,9 @@ _NONE_THERE = " (it was None or not tracked when that was saved)"
 _NONE_HERE = ": give the object, or begin a new run with start_from="
 
 
-def _own_in(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The objects in `value` that are restored in their own way."""
-    if type(value) in ATOMS or len(path) > MOST_PATH:
+def _own_in(path: str, value: Any, within: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
+    """The objects in `value` that are restored in their own way. `within`: ids of the containers around it."""
+    if type(value) in ATOMS or id(value) in within:
         return
     if OBJECTS.has(value):
         yield path, value
@@ -157,7 +159,8 @@ def _own_in(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple | deque) and not ATOMS.issuperset(map(type, value)):
         members = enumerate(value)
     for key, member in members:
-        yield from _own_in(f"{path}/{key}", member)
+        if type(member) not in ATOMS:
+            yield from _own_in(f"{path}/{key}", member, within | {id(value)})
 
 
 class Digests(NamedTuple):
@@ -204,6 +207,8 @@ def _require_trackable(name: object, target: Any) -> None:
 def _refusal(name: str, target: Any) -> str:
     """Why it cannot be restored in place, and what to write; empty when it can."""
     kind = type(target)
+    if isinstance(target, dict) and any(keys <= target.keys() for keys in _COPIES):
+        return " that a state_dict() has returned, a copy: give the optimizer, the scheduler or the scaler itself"
     if target is None or kind in MUTABLE or isinstance(target, Attributes) or OBJECTS.has(target):
         return ""
     instead = f"write Run(..., vars=dict({name}=...)), and run.vars.{name} in the loop"
@@ -218,6 +223,11 @@ def _refusal(name: str, target: Any) -> str:
     return f" and cannot be filled in place: {why}; or {instead}" if why else ""
 
 
+_COPIES = (  # torch's, by their keys
+    {"state", "param_groups"},
+    {"last_epoch", "_step_count"},
+    {"scale", "backoff_factor", "_growth_tracker"},
+)
 _FIXED = (tuple, frozenset, range, complex, bytes, str, int, float)
 
 

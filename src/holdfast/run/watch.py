@@ -12,11 +12,12 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Iterator, Mapping
+from inspect import CO_NEWLOCALS
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from ..state import codec
-from ..state.fill import ATOMS, MAPPINGS, MUTABLE
+from ..state.captured import ATOMS, MAPPINGS, MUTABLE
 from .objects import is_generator
 from .tracked import Tracked, framework_modules
 from .vars import Vars
@@ -41,20 +42,28 @@ class Watch:
         self._vars = variables
         self._caller = _caller()
         self._held_state: list[str] = []
+        self._unreachable: list[str] = []  # that nobody held from the beginning
         self._held_vars: dict[str, int] = {}  # and the ids of their values
         if not COUNTS:
             return
+        reachable = type(self._given) is not dict or _others([self._given], 2) > 0  # the tracked objects' and ours
         for name in self._state:
-            if _is_watched(self._state[name]) and self._others(name) > 0:
+            if _is_watched(self._state[name]) and (others := self._others(name)) > 0:
                 self._held_state.append(name)
+            elif not reachable and _is_value(self._state[name]) and _is_abandoned(self._state[name], others):
+                self._unreachable.append(name)
         variables._read.clear()  # noqa: SLF001 -- its watch
         for name in _values(variables):
             if _is_plain(_values(variables)[name]) and self._other_vars(name) > 0:
                 self._held_vars[name] = id(_values(variables)[name])
+        self._let_go()
 
     def lost(self) -> Iterator[Lost]:
         """The values of which it has become true since it was asked last."""
-        if not (self._held_state or self._held_vars) or not _is_running(*self._caller):
+        while self._unreachable:
+            name = self._unreachable.pop()
+            yield _unreachable(name, self._state[name])
+        if not (self._held_state or self._held_vars) or not _is_running(self._caller):
             return
         for name in list(self._held_state):
             others = self._others(name)
@@ -70,6 +79,12 @@ class Watch:
             elif _is_abandoned(_values(self._vars)[name], others):
                 del self._held_vars[name]
                 yield _of_vars(name, _values(self._vars)[name])
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep no first value alive that nobody watches."""
+        if not self._held_vars:
+            object.__setattr__(self._vars, "_given", {})
 
     def _others(self, name: str) -> int:
         """References to a tracked object besides those of the run, and of the mapping that the run was given."""
@@ -109,8 +124,12 @@ def _is_random(value: Any) -> bool:
     return is_generator(value) or (type(value).__name__ == "Generator" and codec.framework(type(value)) is not None)
 
 
+def _is_value(value: Any) -> bool:
+    return not hasattr(value, "state_dict") and _is_plain(value)
+
+
 def _is_watched(value: Any) -> bool:
-    return _is_random(value) or (not hasattr(value, "state_dict") and _is_plain(value))
+    return _is_random(value) or _is_value(value)
 
 
 def _is_abandoned(value: Any, others: int) -> bool:
@@ -139,19 +158,30 @@ def _is_member_abandoned(container: Any, key: Any) -> bool:
     return _is_abandoned(container[key], others)
 
 
-def _caller() -> tuple[int, CodeType | None]:
-    """The nearest frame that is not Holdfast's: its identity and its code. The frame itself would keep its names alive."""
+class _Place(NamedTuple):
+    """Where names stand: a frame by its identity and code (the frame itself would keep them alive), or a module's names."""
+
+    frame: int
+    code: CodeType | None
+    module: dict[str, Any] | None
+
+
+def _caller() -> _Place:
+    """The nearest frame that is not Holdfast's."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "holdfast":
         frame = frame.f_back
-    return (0, None) if frame is None else (id(frame), frame.f_code)
+    if frame is None:
+        return _Place(0, None, None)
+    in_function = frame.f_code.co_flags & CO_NEWLOCALS
+    return _Place(id(frame), frame.f_code, None if in_function else frame.f_globals)
 
 
-def _is_running(place: int, code: CodeType | None) -> bool:
-    """Whether that frame is among those of this thread."""
+def _is_running(place: _Place) -> bool:
+    """Whether it is among the frames of this thread. A module's names last: a notebook's cells are frames of their own."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001
     while frame is not None:
-        if id(frame) == place and frame.f_code is code:
+        if frame.f_globals is place.module or (id(frame) == place.frame and frame.f_code is place.code):
             return True
         frame = frame.f_back
     return False
@@ -168,6 +198,14 @@ def _of_state(name: str, value: Any) -> Lost:
         f"state[{name!r}]: only the run still holds this {type(value).__name__}; the loop has bound the name to another "
         f"one, which is not saved. Write run.vars.{name} = {name} in the loop, or change it in place: "
         f"{_in_place(name, value)}"
+    )
+    return Lost("rebound", name, line)
+
+
+def _unreachable(name: str, value: Any) -> Lost:
+    line = (
+        f"state[{name!r}]: nobody but the run holds this {type(value).__name__}, so the loop cannot change it. Give the "
+        "object that the loop uses: an object itself, and not its state_dict(); or keep the value in run.vars"
     )
     return Lost("rebound", name, line)
 

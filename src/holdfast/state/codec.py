@@ -285,7 +285,10 @@ def is_stored(value: Any) -> TypeGuard[StoredLeaf]:
 def is_leaf(value: Any) -> bool:
     """Whether it is a tensor or an array: what a stored leaf becomes when it is read."""
     name = framework(type(value))
-    return name is not None and adapter(name).node(value) is None
+    try:
+        return name is not None and adapter(name).node(value) is None
+    except UsageError:  # it cannot be saved
+        return False
 
 
 def loaded(tree: Any) -> Any:

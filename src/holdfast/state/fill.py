@@ -10,103 +10,20 @@ between the two, `Fill.read` brings the bytes of all leaves.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import random
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import Mismatch
 from ..pages import same
 from . import codec
-from .tree import MAX_DEPTH
+from .captured import ATOMS, MAPPINGS, MUTABLE, NOBODY, Attributes, Own, is_named_tuple
 
 Act = Callable[[], Any]  # puts the value in its place and returns it
 
-ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
-MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
-MUTABLE = frozenset({*MAPPINGS, list, deque, set, bytearray})  # containers that can be filled in place
-
 NOTHING: Any = object()  # stands where there is no live value
-
-
-class Own(Protocol):
-    """Objects that are captured and restored in their own way, wherever they stand."""
-
-    def has(self, value: Any) -> bool: ...
-    def capture(self, value: Any) -> Any: ...
-    def differences(self, value: Any, stored: Any) -> list[str]: ...
-    def restore(self, value: Any, stored: Any) -> None: ...
-
-
-class Attributes:
-    """Named attributes of an object, which stand for it in a state."""
-
-    def __init__(self, target: Any, names: tuple[str, ...]) -> None:
-        self.target, self.names = target, names
-
-    def values(self) -> dict[str, Any]:
-        return {name: getattr(self.target, name) for name in self.names}
-
-
-class _Nobody:
-    """No object has a way of its own."""
-
-    def has(self, _: Any) -> bool:
-        return False
-
-    def capture(self, value: Any) -> Any:
-        return value
-
-    def differences(self, _: Any, __: Any) -> list[str]:
-        return []
-
-    def restore(self, _: Any, __: Any) -> None: ...
-
-
-NOBODY = _Nobody()
-
-
-def captured(value: Any, own: Own, known: dict[int, Any] | None = None, depth: int = 0) -> Any:
-    """`value` with the capture in the place of every object that has its own; arrays and tensors by reference.
-
-    A container without such an object is returned itself. `known`: captures by the ids of their objects.
-    """
-    known = {} if known is None else known
-    kind = type(value)
-    if kind in ATOMS or depth > MAX_DEPTH:  # deeper ones, and cycles, are refused where the state is taken apart
-        return value
-    if own.has(value):
-        if id(value) not in known:
-            known[id(value)] = own.capture(value)
-        return known[id(value)]
-    if isinstance(value, Attributes):
-        return {name: captured(each, own, known, depth + 1) for name, each in value.values().items()}
-    if kind in MAPPINGS:
-        return _mapping_captured(value, own, known, depth)
-    if kind in (list, tuple, deque) or _is_named_tuple(kind):
-        if ATOMS.issuperset(map(type, value)):
-            return value
-        members = [captured(each, own, known, depth + 1) for each in value]
-        if all(new is old for new, old in zip(members, value, strict=True)):
-            return value
-        if kind is deque:
-            return deque(members, value.maxlen)
-        return members if kind is list else tuple.__new__(kind, members)
-    return value
-
-
-def _mapping_captured(value: Any, own: Own, known: dict[int, Any], depth: int) -> Any:
-    if ATOMS.issuperset(map(type, value.values())):
-        return value
-    members = {key: captured(each, own, known, depth + 1) for key, each in value.items()}
-    if all(members[key] is each for key, each in value.items()):
-        return value
-    twin = copy.copy(value)  # with the attributes of an ordered one
-    for key, each in members.items():
-        twin[key] = each
-    return twin
 
 
 class Fill:
@@ -370,16 +287,12 @@ _PLANNERS: dict[type, _Planner] = {
 
 
 def _uncommon(kind: type, live: Any, stored: Any) -> _Planner | None:
-    if _is_named_tuple(kind):
+    if is_named_tuple(kind):
         return _tuple
     if dataclasses.is_dataclass(kind):
         frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
         return _record if live is stored or not frozen else lambda fill, path, _, new: _record(fill, path, new, new)
     return _generator if codec.framework(kind) is not None else None
-
-
-def _is_named_tuple(kind: type) -> bool:
-    return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
 
 
 def _fields(record: Any) -> dict[str, Any]:
