@@ -18,7 +18,7 @@ import msgspec
 
 from ..errors import HoldfastError
 from ..state import rng, tree
-from ..state.fill import Attributes
+from ..state.captured import Attributes
 from ..store import format
 from .tracked import adapter_for
 from .visible import Variable, has_own_state, is_module, variables, within
