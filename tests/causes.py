@@ -13,6 +13,10 @@ from holdfast.errors import ChildError, UsageError
 
 TESTS = Path(__file__).parent
 SCRIPTS = TESTS / "drill_scripts"
+TORCH = (  # what a script with torch imports sooner or later
+    *("torch", "torch._dynamo", "torch.optim.swa_utils", "torch.utils.data", "holdfast.torch.live"),
+    *("holdfast.torch.program", "holdfast.torch.loader", "holdfast.torch.rng", "holdfast.torch.leaves"),
+)
 OPTIONS = Options(kills=4, signals=("KILL", "TERM"), seed=1, damage=False)
 
 
@@ -36,7 +40,7 @@ class Found(NamedTuple):
 @contextmanager
 def zygote(place, *modules):
     """Run scripts through one process that has imported `modules`; yields what stands for `python`."""
-    socket = str(place / "-".join(["zygote", *modules]))
+    socket = str(place / f"zygote-{len(modules)}")
     server = subprocess.Popen(
         [sys.executable, str(TESTS / "zygote.py"), socket, *modules], stdout=subprocess.PIPE, text=True, cwd=place
     )
@@ -71,7 +75,7 @@ if __name__ == "__main__":
     with (
         tempfile.TemporaryDirectory() as name,
         zygote(Path(name), "numpy") as plain,
-        zygote(Path(name), "torch") as torch,
+        zygote(Path(name), *TORCH) as torch,
     ):
         for script in sys.argv[1:] or sorted(
             path.stem for path in SCRIPTS.glob("*.py") if path.stem not in ("line", "right")

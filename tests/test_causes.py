@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from causes import Planted, drilled, zygote
+from causes import TORCH, Planted, drilled, zygote
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
@@ -23,7 +23,7 @@ PLANTED = [
     Planted("replay_buffer", "attributes", 'buffer=Fields(buffer, "observations", "pos", "full")'),
     Planted("environment", "generator", 'env_np_random=env.np_random, env=Fields(env, "state", "elapsed")'),
     Planted("own_generator", "generator", "rng=rng"),
-    Planted("t_own_sampler", "order", "holdfast.data.Sampler", verdict="refused"),
+    Planted("t_own_sampler", "error", "the sampler's order cannot be replayed", verdict="refused"),
     Planted("own_order", "order", "holdfast.data.Shuffle"),
     Planted("t_crops_fresh", "augmentation", "holdfast.data.Seeded(dataset, seed=0)"),
     Planted("t_crops_persistent", "augmentation", "holdfast.data.Seeded(dataset, seed=0)"),
@@ -79,7 +79,7 @@ def plain(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def torch(tmp_path_factory):
-    with zygote(tmp_path_factory.mktemp("torch"), "torch") as python:
+    with zygote(tmp_path_factory.mktemp("torch"), *TORCH) as python:
         yield python
 
 

@@ -70,7 +70,9 @@ def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, 
 
     kept = list(found)
     owners = {each.owner for each in kept}
-    return sorted((each for each in kept if each.about.kind != "object" or each.name not in owners), key=rank)
+    whole = tuple(f"{each.name}." for each in kept if each.about.kind == "stateful")
+    named = (each for each in kept if each.about.kind != "object" or each.name not in owners)
+    return sorted((each for each in named if not each.name.startswith(whole)), key=rank)
 
 
 def text(found: Sequence[Suspect], variables: Collection[str]) -> str:
@@ -107,8 +109,9 @@ def _track(found: Sequence[Suspect]) -> str:
         else:
             name = _expression(suspect.root if "[" in suspect.name else suspect.name)
             words[_word(name)] = name
+    taken = {*words, *(each.about.owner_tracked for each in found)}
     for owner, names in fields.items():
-        word = _word(owner) if _word(owner) not in words else f"{_word(owner)}_more"
+        word = f"{_word(owner)}_more" if _word(owner) in taken else _word(owner)
         words[word] = f"Fields({owner}, {', '.join(f'{name!r}' for name in names)})".replace("'", '"')
     kept = ", ".join(f"{word}={value}" for word, value in words.items())
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
