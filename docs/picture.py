@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-SHOWN = re.compile(r"holdfast: drill: |ATTEMPT|\d+ +\S+ +step|damaged|last metrics|compared|kills|identical")
+SHOWN = re.compile(r"holdfast: drill: |ATTEMPT|\d+ +\S+ +step|damaged|last metrics|compared|kills|resumed|identical")
 STYLES = {"identical": "bold green", "ATTEMPT": "bold", "damaged": "yellow"}  # by a line's first word
 
 

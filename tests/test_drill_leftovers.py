@@ -9,7 +9,7 @@ import time
 import pytest
 
 from holdfast import drill
-from holdfast.drill import leftovers, report
+from holdfast.drill import leftovers, report, table
 from holdfast.drill.aim import Options
 from holdfast.drill.leftovers import Leftover
 from test_drill import quiet
@@ -108,6 +108,9 @@ def test_a_snapshot_from_which_the_second_run_goes_on_is_the_cause(tmp_path):
     assert (found.verdict, found.divergence.cause) == (report.NOT_DETERMINISTIC, "leftover file")
     assert found.leftovers == [Leftover(str(snapshot), "first", "train.py:12", "second", "train.py:9")]
     assert f"{snapshot}, which undisturbed run 1 wrote at train.py:12" in found.divergence.advice
+    shown = "\n".join(table.lines(found))
+    assert "usual cause (leftover file)" in shown
+    assert "what to switch on" not in shown
 
 
 @pytest.mark.slow

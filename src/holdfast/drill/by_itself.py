@@ -16,6 +16,11 @@ _SEEDS = {
 }
 
 
+def is_known(found: Cause) -> bool:
+    """Whether it says more than that something differed."""
+    return found.name not in (UNKNOWN, "unseeded")
+
+
 def cause_of(first: Trace, second: Trace, place: Place, facts: Facts) -> Cause:
     """Why `second` left `first` at `place`: what differed before the state did, the surest first."""
     albums = Album(first.sights), Album(second.sights)

@@ -12,6 +12,8 @@ from .leftovers import Leftover
 from .output import LineDifference
 from .report import Divergence, Report
 
+LEFTOVER = "leftover file"
+
 
 def divergence(
     reference: Trace,
@@ -82,10 +84,11 @@ def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
     """A file that another run left comes first: it makes any run begin otherwise."""
     if not leftovers:
         return usual
+    also = f". Or ({usual.name}): {usual.text}" if by_itself.is_known(usual) else ""
     return Cause(
-        "leftover file",
+        LEFTOVER,
         f"{leftovers[0]}. A run must not depend on files that an earlier one left: let the script write it elsewhere for "
-        f"each run, or track its content. Without that file, the usual cause would be: {usual.name}, {usual.text}",
+        f"each run, or track its content{also}",
     )
 
 

@@ -109,7 +109,7 @@ class Course:
             yield FIRST, _middle(steps, 0)
         else:
             half = len(steps) // 2
-            yield LATE, [spot.place for spot in steps[half + half // 4 :]]
+            yield LATE, [spot.place for spot in steps[half + half // 4 : len(steps) - half // 4]]
             yield EARLY, [spot.place for spot in steps[half // 4 : half]]
         last = [place for place in self.places if self._is_last_batch(place)]
         ends = [place for place in self.places if place.phase == "end"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -81,14 +81,17 @@ def pace(events: Sequence[Event], total_s: float) -> Pace:
 
 def plan(pace: Pace, course: Course, targets: Sequence[Target], luck: Luck, begin: int = 0) -> list[Kill]:
     """A kill for each target, in the order of the run; the first of them is number `begin` of the drill."""
-    wounds = _wounds(course, targets, luck.seed) if luck.damage else {}
+    signals = [luck.signals[number % len(luck.signals)] for number in range(begin, begin + len(targets))]
+    wounds = _wounds(course, targets, signals, luck.seed) if luck.damage else {}
     planned = []
-    for number, target in enumerate(targets, begin):
-        signal = luck.signals[number % len(luck.signals)]
+    for number, (target, signal) in enumerate(zip(targets, signals, strict=True), begin):
         damage = wounds.get(target.place)
         in_save = damage is None and (number // len(luck.signals) + luck.seed) % 2 == 1
+        later = _later(course, target, targets, luck.seed)
+        if later is None and damage is not None:
+            later = course.following(target.place, 1)[0]
         made = _stop if signal in POLITE else _strike
-        kill = made(course, target, _later(course, target, targets, luck.seed), in_save=in_save, damage=damage)
+        kill = made(course, target, later, in_save=in_save, damage=damage)
         exact = target.kind in (LAST, END) or damage is not None
         aim = msgspec.structs.replace(kill.aim, exact=exact)
         delay_s = _delay_s(kill, pace, fraction(luck.seed, number, "delay"))
@@ -124,10 +127,9 @@ def _stop(course: Course, target: Target, later: Place | None, *, in_save: bool,
 
 
 def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> Place | None:
-    """A safe point soon after the target, and no target itself if there is another."""
-    following = course.following(target.place, _LATER)
+    """A safe point soon after the target and before the next one, should the next attempt go on there; None: there is none."""
     taken = {each.place for each in targets}
-    free = [place for place in following if place not in taken] or following
+    free = list(takewhile(lambda place: place not in taken, course.following(target.place, _LATER)))
     return free[int(fraction(seed, *target.place, "later") * len(free))] if free else None
 
 
@@ -140,8 +142,14 @@ def _delay_s(kill: Kill, pace: Pace, part: float) -> float:
     return part * min(2 * pace.step_s, pace.total_s / 10)
 
 
-def _wounds(course: Course, targets: Sequence[Target], seed: int) -> dict[Place, str]:
-    """After which target which damage is planted: never both in one place, and only where a later checkpoint can be hurt."""
-    able = [target.place for target in targets if course.following(target.place, 1)]
-    order = sorted(able, key=lambda place: fraction(seed, *place, "wound"))
-    return dict(zip(order, DAMAGE, strict=False))
+def _wounds(course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int) -> dict[Place, str]:
+    """After which target which damage is planted: never both in one place, and only where a later checkpoint can be hurt.
+
+    Not after the loss of a rank, if there is another kill: a launcher may go on before anything can be damaged.
+    """
+    able = [
+        (signal == RANK, fraction(seed, *target.place, "wound"), target.place)
+        for target, signal in zip(targets, signals, strict=True)
+        if course.following(target.place, 1)
+    ]
+    return dict(zip((place for _, _, place in sorted(able)), DAMAGE, strict=False))

@@ -38,10 +38,7 @@ def divergence(found: Divergence, verdict: str) -> Iterator[str]:
     resumed = f", in attempt {found.attempt}, resumed at step {found.resumed_from}" if found.resumed_from else ""
     first = found.leaf or (f"metric {found.metric}" if found.metric else "")
     yield f"first difference: {place}{resumed}: {first + ': ' if first else ''}{found.what}"
-    if verdict == reports.NOT_DETERMINISTIC:
-        if found.cause != UNKNOWN:
-            yield f"two uninterrupted runs of the command differ ({found.cause}): {found.advice}"
-            return
+    if verdict == reports.NOT_DETERMINISTIC and found.cause == UNKNOWN:
         yield "two uninterrupted runs of the command differ; what to switch on:"
         yield from (f"  {switch}" for switch in SWITCHES)
     else:
