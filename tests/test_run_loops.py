@@ -86,7 +86,7 @@ def another_loader_after_a_break(run):
     ],
 )
 def test_a_loop_that_would_be_empty_is_refused(tmp_path, rounds, words):
-    """10, 0, 0 again: totals count over the run. On a restart of a finished loop, too: nobody takes it for all of the run."""
+    """10, 0, 0 again: totals count over the run. On a restart of a finished loop, too."""
     for expected in (10, 0) if rounds in (rounds_of_steps, folds) else (10,):
         counts = []
         with pytest.raises(UsageError, match=words), new_run(tmp_path, Toy()) as run:
@@ -381,7 +381,7 @@ def test_the_index_of_a_batch_survives_a_resume(tmp_path):
 
 
 def test_a_mean_is_the_loops_own_sum_over_count_bit_for_bit(tmp_path):
-    """Weighted and not, of the epoch so far, wherever the run was cut; what is logged before the batches counts once."""
+    """Weighted and not, of the epoch so far, wherever it was cut; what is logged before the batches counts once."""
     rng = random.Random(3)
     data = [[(rng.random() * 10 ** rng.randrange(-8, 8), rng.randrange(1, 65)) for _ in range(9)] for _ in range(3)]
     expected = []
@@ -496,7 +496,7 @@ def test_what_an_attempt_that_was_killed_did_is_a_lower_bound():
 
 
 def test_how_far_an_attempt_has_come_is_noted_now_and_then(tmp_path, monkeypatch):
-    """Without metrics a kill would leave no trace of the steps that it cost; a hundredth of the time is exact enough."""
+    """Without metrics a kill would leave no trace of the steps that it cost."""
     monkeypatch.setattr(saving, "FLUSH_S", 0.0)
     with new_run(tmp_path, Toy(), every=None) as run:
         for step in run.steps(200):

@@ -1,4 +1,4 @@
-"""A run without a block: `run = Run(...).start()`. How it ends, asked of real processes where the process's end matters."""
+"""A run without a block: `run = Run(...).start()`. How it ends, asked of real processes where their end matters."""
 
 import signal
 from itertools import islice
@@ -308,6 +308,8 @@ def test_a_save_that_fails_after_a_break_is_raised_at_the_next_use(tmp_path, mon
     with pytest.raises(NoSpace):
         run.log(test=1)
     monkeypatch.undo()
+    with pytest.raises(UsageError, match="before its loop did"):  # else the journal would say that all is well
+        run.log(test=1)
     assert ([], 1) == (events(tmp_path, "end"), len(events(tmp_path, "failed")))
     assert 0 == started(tmp_path, Toy()).step
 
@@ -333,6 +335,7 @@ def whole(tmp_path_factory):
     return ended.out, lines(path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.drill
 @pytest.mark.parametrize(
     ("how", "code", "told"),
@@ -347,7 +350,7 @@ def whole(tmp_path_factory):
     ],
 )
 def test_whatever_ends_the_process_in_its_loop_the_next_one_goes_on(tmp_path, whole, how, code, told):
-    """Nothing is committed as finished, the next start is not refused, and the end is the undisturbed one, bit for bit."""
+    """Nothing is committed as finished, the next start is not refused, and the end is the undisturbed one."""
     ended = going(tmp_path, 5, how)
     assert code == ended.code, ended
     path = tmp_path / "run"
@@ -361,7 +364,7 @@ def test_whatever_ends_the_process_in_its_loop_the_next_one_goes_on(tmp_path, wh
 
 @pytest.mark.drill
 def test_a_process_that_ends_without_having_ended_its_loop_finishes_nothing(tmp_path):
-    """An iterator that the script still holds, and no loop at all: a line says so, and the next start is not refused."""
+    """An iterator that the script holds, and no loop at all: a line says so; the next start is not refused."""
     ended = attempt(tmp_path, "\n    steps = iter(run.steps(9))\n    print(next(steps), next(steps))\n")
     assert (0, "0 1\n") == (ended.code, ended.out), ended
     assert "not finished: the process ends at step 1 of its loop" in ended.err
@@ -427,9 +430,10 @@ NOTEBOOK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.drill
 def test_in_a_notebook_cells_are_run_again(tmp_path, whole):
-    """After an error, after Ctrl-C twice and once; Ctrl-C in another cell is Python's; the end is the undisturbed one."""
+    """After an error, after Ctrl-C twice and once. Ctrl-C in another cell is Python's."""
     ended = launch(script(tmp_path, NOTEBOOK), IPYTHONDIR=str(tmp_path / "ipython"))
     assert 0 == ended.code, ended
     value = whole[0].split()[0]

@@ -1,7 +1,7 @@
 """Left: whether a loop was left by `break` or `return`, or by an exception. Only a run without a block has to ask.
 
-A generator that its loop has let go of sees GeneratorExit in each of these cases. The frame that let go of it tells them
-apart: `break` and `return` pop the iterator with an instruction of their own, and an exception leaves that frame at
+A generator that its loop has let go of sees GeneratorExit in each of these cases. The frame that let go of it tells
+them apart: `break` and `return` pop the iterator with an instruction of their own, and an exception leaves that frame at
 the instruction which raised it. What this table does not know counts as an exception: then nothing is committed as
 finished, and the next start goes on from the last save.
 """

@@ -250,9 +250,7 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     was = targets.get(kind, total)
     if total > was and session.steps_here == 0:  # as restored; a second loop of the script's own is no news
         session.attempt.record("extended", loop=kind, was=was, now=total)
-        say(
-            f"{session.path}: {kind} were to end at {was}, now {f'at {total}' if total < ENDLESS else 'they have no end'}"
-        )
+        say(f"{session.path}: {kind} were to end at {was}, now {f'at {total}' if total < ENDLESS else 'without end'}")
     targets[kind] = max(total, was)
     session.walks.outer = kind, total
     session.last_point_s = time.monotonic()
@@ -267,14 +265,14 @@ def _require_more(session: Session, kind: str, total: int) -> None:
     if kind == "batches":
         if "batches" in position.left and kind in totals:
             raise UsageError(
-                "the run ended when the first run.batches() was left, so that this one would be empty: put both of them "
-                "inside `for epoch in run.epochs(1):`"
+                "the run ended when the first run.batches() was left, so that this one would be empty: put both of "
+                "them inside `for epoch in run.epochs(1):`"
             )
     elif total <= totals.get(kind, -1):
         rounds = "`for epoch in run.epochs(3):` around it" if kind == "steps" else "a Run of its own for each training"
         raise UsageError(
-            f"run.{kind}() a second time, up to no more than the first time: it counts over all of the run, so that this loop "
-            f"would be empty. Write {rounds}, or give a larger total"
+            f"run.{kind}() a second time, up to no more than the first time: it counts over all of the run, so that this "
+            f"loop would be empty. Write {rounds}, or give a larger total"
         )
     totals[kind] = total
 

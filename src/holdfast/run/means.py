@@ -50,7 +50,7 @@ class Means:
         """
         if weight is not None and not isinstance(weight, str):
             raise UsageError(
-                f"run.mean({name!r}, weight={weight!r}): the weight is the name of a metric of the same run.log() call: "
+                f"run.mean({name!r}, weight={weight!r}): the weight is the name of a metric of the same call: "
                 f'run.log({name}=..., n=len(x)), then run.mean({name!r}, weight="n")'
             )
         pair = self._sums.get(name, {}).get(weight or _PLAIN)
@@ -67,6 +67,6 @@ class Means:
             return f"run.mean({name!r}): run.log() was not given {name!r} in this epoch, but {known}"
         known = ", ".join(other for other in self._sums[name] if other != _PLAIN) or "nothing else"
         return (
-            f"run.mean({name!r}, weight={weight!r}): logged in one call with {name!r}, as one of the first {MOST_WEIGHTS}, "
-            f"was {known}"
+            f"run.mean({name!r}, weight={weight!r}): logged in one call with {name!r}, as one of the first "
+            f"{MOST_WEIGHTS}, was {known}"
         )

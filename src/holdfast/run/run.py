@@ -155,9 +155,9 @@ class Run(AbstractContextManager["Run"]):
     def start(self) -> Self:
         """Begin without a block, for a loop at the top level of a script: `run = Run(...).start()`. State is restored.
 
-        The run finishes when its outermost loop ends, by `break` too; what is logged afterwards is of its end. Only then:
-        an exception, or the process's end before, commits nothing as finished. Signals stop it while the loop is walked,
-        and are Python's own otherwise. A new Run at the same path in this process ends this one.
+        The run finishes when its outermost loop ends, by `break` too; what is logged afterwards is of its end. An
+        exception, or the process's end before that, commits nothing as finished. Signals stop it while the loop is
+        walked, and are Python's own otherwise. A new Run at the same path in this thread ends this one.
         """
         if self._session is not None and self._session.standing is None:
             raise UsageError("this Run is entered already")
@@ -203,7 +203,8 @@ class Run(AbstractContextManager["Run"]):
         """The steps that are still to do, up to `total`; inside `epochs`, those of this epoch.
 
         After each one's body comes a safe point. run.steps() goes on until `break`, which ends the run, or inside of
-        `epochs` this epoch's steps: a restart yields nothing, unless the total was raised. The step that was left counts.
+        `epochs` this epoch's steps: a restart yields nothing, unless the total was raised. The step that was left
+        counts.
         """
         session = self._inside("steps")
         total, name = arguments.steps_wanted(total), arguments.name_wanted(name)
@@ -310,8 +311,8 @@ class Run(AbstractContextManager["Run"]):
     def mean(self, name: str, weight: str | None = None) -> float:
         """The mean of metric `name` over this epoch's run.log() calls so far; outside of `epochs`, over the run's.
 
-        `weight` names another metric of the same calls: after run.log(loss=..., n=len(x)), run.mean("loss", weight="n") is
-        the mean over samples. It is of this rank, and the same bits whether the run was resumed or not.
+        `weight` names another metric of the same calls: after run.log(loss=..., n=len(x)), run.mean("loss", weight="n")
+        is the mean over samples. It is of this rank, and the same bits whether the run was resumed or not.
         """
         return self._now().means.mean(name, weight)
 
@@ -336,8 +337,8 @@ class Run(AbstractContextManager["Run"]):
         if self._session is None:
             ended = self._last is not None and self._last.standing is not None
             raise UsageError(
-                f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop for one, "
-                "wants a block around all of it: with Run(...) as run:"
+                f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop for "
+                "one, wants a block around all of it: with Run(...) as run:"
                 if ended
                 else f"run.{what}() belongs inside `with Run(...) as run:`, or after run = Run(...).start()"
             )

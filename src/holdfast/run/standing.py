@@ -17,11 +17,13 @@ from ..terminal import flush, say, warn
 from . import leaving, left, saving
 from .session import Session
 
+STOPPED = 75  # the exit code of a stop
+
 _standing: list[Standing] = []  # begun in this process and not ended, and those of which something is still to be told
 
 
 class LoopLeft(HoldfastError):
-    """The outermost loop was left by something else than `break` or `return`, or was still open as its process ended."""
+    """The outermost loop was left by an exception, or was still open when its process ended."""
 
 
 class Standing:
@@ -31,6 +33,7 @@ class Standing:
         self.session = session
         self._let_go = let_go  # tells the Run that it is over
         self.thread = threading.get_ident()
+        self._finished = False  # the end is durable, and journalled
         self._late: BaseException | None = None  # an error that could not be raised where it arose
         self._left_in: CodeType | None = None  # where an exception left the loop: the process's end says which one
         session.standing = self
@@ -49,6 +52,7 @@ class Standing:
         except BaseException as error:
             self._leave(error)
             raise
+        self._finished = True
         self._leave(None)
 
     def loop_raised(self, error: BaseException) -> None:
@@ -57,6 +61,8 @@ class Standing:
 
     def loop_left(self, ours: frozenset[CodeType]) -> None:
         """It was let go of. `break` and `return` finish the run; what nobody could raise here is raised later."""
+        if threading.get_ident() != self.thread:  # garbage, collected by a thread of ours: it stays open
+            return
         found, session = left.how(ours), self.session
         if not found.on_purpose:
             self._left_in = found.code
@@ -72,6 +78,7 @@ class Standing:
                 warn(f"{session.path}: the end is not saved: {error}")
             self._leave(error)
         else:
+            self._finished = True
             self._leave(None)
 
     def end(self, why: str) -> None:
@@ -93,7 +100,7 @@ class Standing:
     def log_afterwards(self, values: dict[str, float | str]) -> None:
         """What is logged after the loop is of the end, and durable when this returns."""
         session = self.session
-        if session.attempt.inherited or session.over is not None or not session.position.finished():
+        if session.attempt.inherited or not self._finished:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
         session.logged.update(values)
         saving.flush_metrics(session, "exit")
@@ -120,7 +127,7 @@ class Standing:
             leaving.say_failed(session, last)
         if self._late is None:
             return 0
-        return self._late.code if isinstance(self._late, Stopped) else getattr(self._late, "exit_code", 1)  # type: ignore[return-value]
+        return STOPPED if isinstance(self._late, Stopped) else int(getattr(self._late, "exit_code", 1))
 
 
 def end_at(path: Path) -> None:
@@ -134,9 +141,9 @@ def end_at(path: Path) -> None:
 def _say_unclear(session: Session) -> None:
     saved = session.saved if session.saved is not None else format.Name(0)
     say(
-        f"{session.path}: the loop ended at step {session.position.step} with an exception, or because an iterator around "
-        f"it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit belongs into the loop itself, "
-        "as in run.steps(50)"
+        f"{session.path}: the loop ended at step {session.position.step} with an exception, or because an iterator "
+        f"around it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit belongs into the loop "
+        "itself, as in run.steps(50)"
     )
 
 
