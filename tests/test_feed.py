@@ -1,5 +1,6 @@
 """Feeds of the core: any loader can be come back to, after any batch."""
 
+import random
 import subprocess
 import sys
 from itertools import chain, count
@@ -9,8 +10,11 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from holdfast.data import Zip
+from holdfast.data.digest import digest
 from holdfast.data.feed import MOVES, ReplayFeed, SequenceFeed, StatefulFeed, feed_for
-from holdfast.errors import UsageError
+from holdfast.errors import Mismatch, UsageError
+from holdfast.torch.loader import DataLoaderFeed
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own
 
@@ -159,7 +163,8 @@ def test_the_kind_of_feed_follows_from_what_the_loader_can_do():
     kinds = {name: type(feed_for(make(), 1)) for name, make in LOADERS.items()}
     assert {kinds[name] for name in ("list", "tuple", "range", "empty", "numpy", "tensor")} == {SequenceFeed}
     assert kinds["iterable"] is ReplayFeed
-    assert {kinds[name] for name in kinds if "torchdata" in name} | {kinds["stateful"]} == {StatefulFeed}
+    assert kinds["stateful"] is StatefulFeed
+    assert {kinds[name] for name in kinds if "torchdata" in name} == {DataLoaderFeed}
     assert [feed.replays for feed in (SequenceFeed, StatefulFeed, ReplayFeed)] == [False, False, True]
 
 
@@ -192,7 +197,8 @@ def test_facts_that_move_the_data_position():
     """A changed length is told apart from a changed number of workers."""
     assert feed_for([1, 2], 1).describe() == {"loader": "list", "length": 2}
     described = feed_for(stateful(2), 1).describe()
-    assert described == {"loader": "StatefulDataLoader", "batch_size": 2, "drop_last": False, "workers": 2, "length": 6}
+    assert described["loader"] == "StatefulDataLoader"
+    assert (described["workers"], described["length"], described["order"]) == (2, 11, "shuffle-1")
     assert {"length", "batch_size", "drop_last", "sampler", "accumulate", "order"} <= MOVES
     assert "workers" not in MOVES
 
@@ -205,3 +211,149 @@ def test_a_plain_loop_needs_no_framework():
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+class Shuffled:
+    """An iterable that draws its order from Python's generator; `calls` counts the passes."""
+
+    def __init__(self, calls=0):
+        self.calls = calls
+
+    def __iter__(self):
+        self.calls += 1
+        return iter(random.sample(range(5), 5))
+
+
+def test_a_replay_sees_the_random_numbers_of_its_beginning():
+    """An order drawn from a global generator comes out again, whatever has been drawn since; one more draw shows nothing."""
+    random.seed(1)
+    feed = feed_for(Shuffled(), 1)
+    batches = feed.open(0, None)
+    taken = [next(batches) for _ in range(3)]
+    position, rest = feed.position(3), list(batches)
+    random.seed(2)
+    assert list(feed_for(Shuffled(), 1).open(0, position)) == rest
+    assert sorted(taken + rest) == list(range(5))
+
+
+class Numbered:
+    """An iterable that counts its passes, and begins each one elsewhere."""
+
+    def __init__(self, passes=0):
+        self.passes = passes
+
+    def __iter__(self):
+        self.passes += 1
+        return iter(range(10 * self.passes, 10 * self.passes + 4))
+
+
+@pytest.mark.parametrize(("epoch", "consumed"), [(0, 2), (0, 4), (3, 1), (3, 4)])
+def test_an_iterable_that_counts_its_passes_is_brought_to_the_right_one(epoch, consumed):
+    """In the middle of an epoch and at its end: the epochs before are begun again until the first batch is the same."""
+    feed = feed_for(Numbered(), 1)
+    walks = {number: list(feed.open(number, None)) for number in range(epoch)}
+    batches = feed.open(epoch, None)
+    for _ in range(consumed):
+        next(batches)
+    position, rest, following = feed.position(consumed), list(batches), list(feed.open(epoch + 1, None))
+    assert len(walks) == epoch
+    fresh = feed_for(Numbered(), 1)
+    if consumed < 4:
+        assert list(fresh.open(epoch, position)) == rest
+        assert list(fresh.open(epoch + 1, None)) == following
+    else:
+        assert list(fresh.open(epoch + 1, position)) == following
+
+
+@pytest.mark.parametrize("consumed", [1, 2, 4])
+def test_another_order_is_refused(consumed):
+    """A replay that comes to another batch, or to the end too soon, is a Mismatch that says what to pass."""
+    feed = feed_for((number for number in [1, 2, 3, 4]), 1)
+    batches = feed.open(0, None)
+    for _ in range(consumed):
+        next(batches)
+    others = [0] if consumed == 1 else [1, 2, 3][: consumed - 1]
+    with pytest.raises(Mismatch, match=r"cannot be come back to: read again, batch \d of epoch 0.*Zip\(a, b\)"):
+        feed_for((number for number in others), 1).open(0, feed.position(consumed))
+
+
+def test_a_batch_changed_in_place_is_the_same_batch():
+    """The digest is taken before the loop has the batch."""
+    feed = feed_for(({"x": np.arange(3), "y": [number]} for number in range(4)), 1)
+    batches = feed.open(0, None)
+    for _ in range(2):
+        batch = next(batches)
+        batch["x"] += 7
+        batch["y"].clear()
+    again = feed_for(({"x": np.arange(3), "y": [number]} for number in range(4)), 1).open(0, feed.position(2))
+    assert next(again)["y"] == [2]
+
+
+class Opaque:
+    """An object that Holdfast cannot save."""
+
+    def __init__(self, **named):
+        self.__dict__.update(named)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: [np.arange(5), "b"],
+        lambda: [np.arange(4, dtype=np.int32), "a"],
+        lambda: (np.arange(4), "a"),
+        lambda: [np.array([0, 1, 2, 4]), "a"],
+        lambda: [Opaque(x=1), "a"],
+    ],
+)
+def test_the_digest_depends_on_every_value(change):
+    """Numbers, types, shapes, texts, containers."""
+    assert digest(change()) == digest(change()) != digest([np.arange(4), "a"])
+
+
+def test_objects_that_cannot_be_saved_count_by_their_attributes():
+    """A batch of the user's own class is told from another one; an object without any counts by its type."""
+    made = lambda value: Opaque(x=np.arange(3), inner=Opaque(y=value, lock=object()))
+    assert digest([made(1)]) == digest([made(1)]) != digest([made(2)])
+    assert digest(object()) == digest(object()) != digest(Opaque())
+
+
+def test_a_large_array_counts_by_its_beginning_middle_and_end():
+    """Otherwise a digest would cost as much as the batch."""
+    large = np.zeros(10**6)
+    for place in (0, 500_000, -1):
+        other = large.copy()
+        other[place] = 1
+        assert digest(other) != digest(large)
+
+
+def test_loaders_side_by_side_each_go_on_where_they_were():
+    """Zip(a, b) reads nothing again, ends with the shorter one, and its length is known."""
+    made = lambda: Zip([1, 2, 3], range(5))
+    feed = feed_for(made(), 1)
+    assert not feed.replays
+    assert list(made()) == list(feed.open(0, None)) == [(1, 0), (2, 1), (3, 2)]
+    assert len(made()) == 3
+    assert list(feed_for(made(), 1).open(1, {**feed.position(2), "epoch": 1})) == [(1, 0), (2, 1), (3, 2)]
+    batches = feed.open(1, None)
+    next(batches)
+    assert list(feed_for(made(), 1).open(1, feed.position(1))) == [(2, 1), (3, 2)]
+
+
+class Unstateful(Counting):
+    """Has the methods, as loaders that a library has wrapped do, and no state."""
+
+    def state_dict(self):
+        return self.inner.state_dict()
+
+
+def test_a_loader_whose_state_cannot_be_had_is_refused_as_its_loop_begins():
+    """One line that says what to pass, and not an AttributeError at the first safe point."""
+    with pytest.raises(
+        UsageError, match=r"Unstateful.*state_dict\(\) raises AttributeError.*Pass the loader that it wraps"
+    ):
+        feed_for(Unstateful(), 1).open(0, None)
+    prepared = Unstateful()
+    prepared.base_dataloader = [1]
+    with pytest.raises(UsageError, match=r"Pass loader\.base_dataloader"):
+        feed_for(prepared, 1).open(0, None)

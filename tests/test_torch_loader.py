@@ -8,7 +8,7 @@ import sys
 import textwrap
 import time
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice, repeat
 
 import numpy as np
 import pytest
@@ -224,22 +224,56 @@ def test_no_skipped_sample_is_read(name, settings, tmp_path):
     assert sorted(log.read_bytes()) == sorted(flat(expected[1][4:]))
 
 
-@pytest.mark.parametrize("settings", WORKERS, ids=str)
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_the_global_generators_stand_still(name, settings):
-    """Neither building the twin nor iterating it, nor a sampler's own draws, touch the training's randomness."""
-    users = loader(name, **settings)
+FEW_WORKERS = [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
 
-    def now():
-        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 
-    before = now()
-    feed = feed_for(users, 1)
-    for epoch in (0, 1):
-        for number, _ in enumerate(feed.open(epoch, None)):
-            if number == 2:
-                break
-    assert now() == before
+def global_states(walk, epochs=2):
+    """Where the three global generators are after each epoch of `walk`, begun from the same numbers."""
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    found = []
+    for epoch in range(epochs):
+        for _ in walk(epoch):
+            torch.rand(())  # the training's own
+        found.append((random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()))
+    return found
+
+
+@pytest.mark.parametrize("settings", FEW_WORKERS, ids=str)
+@pytest.mark.parametrize(
+    ("name", "generator"), [*((name, None) for name in SAMPLERS), ("sequential", 3), ("shuffle", 3), ("weighted", 3)]
+)
+def test_the_global_generators_move_as_a_plain_loader_moves_them(name, settings, generator):
+    """Each epoch draws what it draws without Holdfast; only a sampler of the user's has a stream of its own."""
+    own = {} if generator is None else {"generator": torch.Generator().manual_seed(generator)}
+    feed = feed_for(loader(name, **settings, **own), 1)
+    users = loader("sequential" if name == "buckets" else name, **settings, **own)
+    if name == "buckets":  # as many epochs, and no draw of the sampler's
+        steps = [len(list(feed.open(epoch, None))) for epoch in range(2)]
+        expected = global_states(lambda epoch: islice(chain(users, repeat(0)), steps[epoch]))
+        feed = feed_for(loader(name, **settings, **own), 1)
+    else:
+        expected = global_states(lambda _: users)
+    assert global_states(lambda epoch: feed.open(epoch, None)) == expected
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_draw_what_those_of_a_plain_loader_draw(persistent):
+    """An unshuffled loader whose dataset draws random numbers hands out the same samples with Holdfast and without."""
+    settings = {"num_workers": 2, "persistent_workers": persistent, "batch_size": 4}
+    torch.manual_seed(5)
+    plain_loader = DataLoader(Drawing(), **settings)
+    expected = [plain(plain_loader) for _ in range(2)]
+    torch.manual_seed(5)
+    feed = feed_for(DataLoader(Drawing(), **settings), 1)
+    assert [plain(feed.open(epoch, None)) for epoch in range(2)] == expected
+    assert expected[0] != expected[1]
+
+
+class Drawing(Numbers):
+    """A dataset with augmentation."""
+
+    def __getitem__(self, index):
+        return index + torch.rand(()) + random.random()
 
 
 @pytest.mark.parametrize("settings", WORKERS, ids=str)

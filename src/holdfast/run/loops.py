@@ -14,7 +14,7 @@ from ..terminal import say, warn
 from . import fingerprint
 from .arguments import ENDLESS
 from .leaving import count_left_pass, end_outer
-from .opening import require_settled, settle
+from .opening import begin_again, require_settled, settle
 from .passes import Walk
 from .ranks import require_one_loop
 from .saving import safe_point, step_done
@@ -40,9 +40,12 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
         position = session.position
         settle(session, ready=not position.in_epoch or position.current is None)
         while position.epoch < total and total > position.left.get("epochs", -1):
-            if not position.in_epoch:
+            if position.in_epoch:
+                begin_again(session)
+            else:
                 position.begin_epoch()
                 session.means.clear()
+                session.epoch_rng = rng.capture()
             session.walks.named.clear()
             session.progress.update(epoch=position.epoch - first, epochs=total - first)
             yield position.epoch
@@ -165,17 +168,14 @@ def _leave(session: Session, source: Source, name: str, taken: int) -> None:
 
 
 def _open(session: Session, source: Source, name: str, consumed: int) -> Generator[Any, None, None]:
-    """The batches still to do. A feed that is replayed sees the random numbers with which this pass of it began."""
+    """The batches still to do."""
     feed, begins = source.feed, source.begins
     source.begins = None  # from here on the feed itself knows
-    if not consumed:
-        session.replay_rng = rng.capture() if feed.replays else None
-    elif feed.replays:
+    if consumed and feed.replays:
         warn(
             f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
             "DataLoader, or state_dict() and load_state_dict() would avoid that"
         )
-        rng.restore(session.replay_rng or {})
     session.reached = {name: (feed, consumed)}
     return _closable(feed.open(session.position.epoch, begins))
 
@@ -206,7 +206,8 @@ def _source(session: Session, served: Served, consumed: int) -> Source:
             fingerprint.require_accepted(name, before, now, session.options.accept)
         for line in fingerprint.changes(before, now, f"loader {name}: "):
             session.tell(line)
-    if not same and (consumed or before is None or fingerprint.alike(before, now)):
+    afresh = known is not None and source.feed.replays  # this process has made its passes: nothing is to be caught up
+    if not (same or afresh) and (consumed or before is None or fingerprint.alike(before, now)):
         source.begins = session.position.feeds.get(name)
     session.loaders[name], session.sources[name] = now, source
     return source

@@ -107,6 +107,15 @@ def settle(session: Session, *, ready: bool = True) -> None:
         mark_output(session)
 
 
+def begin_again(session: Session) -> None:
+    """Put the random numbers back to the beginning of the epoch that is resumed in its middle.
+
+    What its body does before its loop is then done again with the same numbers: `zip(a, b)` begins both of its loaders.
+    """
+    if session.baseline is not None and session.epoch_rng is not None:
+        rng.restore(session.epoch_rng)
+
+
 def require_settled(session: Session) -> None:
     """
     Raises:
@@ -146,7 +155,7 @@ def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> 
     if session.options.go_back is not None and session.options.go_back not in position.went_back:
         position.went_back.append(session.options.go_back)
     session.vars.load_state_dict(memory["vars"])
-    session.seed, session.replay_rng = memory["seed"], memory["epoch_rng"]
+    session.seed, session.epoch_rng = memory["seed"], memory["epoch_rng"]
     session.loaders = memory["fingerprint"]["loaders"]
     session.means = Means(memory.get("means"))
     session.store.parent = checkpoint.name

@@ -49,7 +49,6 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     """
     session.position.phase = phase
     passed(session)
-    looks.at_safe_point(session)
     order = _order(session)
     if order.land if order is not None else may_land(session):
         land(session)
@@ -80,6 +79,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
 def passed(session: Session) -> None:
     """One more step, or one more epoch, lies behind this attempt."""
     session.steps_here += 1
+    looks.at_safe_point(session)
 
 
 def may_land(session: Session) -> bool:

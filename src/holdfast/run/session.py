@@ -148,7 +148,7 @@ class Session:
         self.loaders: dict[str, Any] = {}  # fingerprints by name
         self.sources: dict[str, Source] = {}
         self.reached: dict[str, tuple[Feed, int]] = {}  # the loader in progress: its feed, and batches consumed of it
-        self.replay_rng: Any = None  # random numbers as its walk began, when it is one that is replayed
+        self.epoch_rng: Any = None  # random numbers as the body of the present epoch began
 
         # where it came from
         self.resumed = Resumed()
@@ -292,9 +292,9 @@ class Session:
             "fingerprint": {"environment": fingerprint.environment(), "loaders": self.loaders},
             "probe": self.ask_probe() if probe else None,
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
-            **({"means": means} if (means := self.means.state_dict()) else {}),
             **({"nested": nested} if (nested := self.tracked.nested()) else {}),
-            "epoch_rng": self.replay_rng,
+            **({"means": means} if (means := self.means.state_dict()) else {}),
+            "epoch_rng": self.epoch_rng if position.in_epoch else None,
             "rng": rng.capture(),
         }
 

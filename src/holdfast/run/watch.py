@@ -196,8 +196,8 @@ def _of_state(name: str, value: Any) -> Lost:
         return Lost("generator_replaced", name, line)
     line = (
         f"state[{name!r}]: only the run still holds this {type(value).__name__}; the loop has bound the name to another "
-        f"one, which is not saved. Write run.vars.{name} = {name} in the loop, or change it in place: "
-        f"{_in_place(name, value)}"
+        f"one, which is not saved. Write run.vars.{name} in the place of {name} in the loop (first value: "
+        f"vars=dict({name}={name})), or change it in place: {_in_place(name, value)}"
     )
     return Lost("rebound", name, line)
 
@@ -213,7 +213,7 @@ def _unreachable(name: str, value: Any) -> Lost:
 def _of_vars(name: str, value: Any) -> Lost:
     line = (
         f"run.vars.{name}: only the run still holds this {type(value).__name__}; the loop has bound the name to another "
-        f"one, which is not saved. Write run.vars.{name} = {name} in the loop, or change it in place: "
+        f"one, which is not saved. Write run.vars.{name} in the place of {name} in the loop, or change it in place: "
         f"{_in_place(name, value)}"
     )
     return Lost("rebound", name, line)
@@ -222,4 +222,4 @@ def _of_vars(name: str, value: Any) -> Lost:
 def _in_place(name: str, value: Any) -> str:
     if isinstance(value, dict | set | deque):
         return f"{name}.clear() and {name}.{'extend' if isinstance(value, deque) else 'update'}(...)"
-    return f"{name}.copy_(...)" if hasattr(value, "copy_") else f"{name}[:] = ..."
+    return f"{name}.copy_(....detach())" if hasattr(value, "copy_") else f"{name}[:] = ..."

@@ -10,33 +10,47 @@ neither making nor iterating it draws from the global generators. Its batch samp
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..data.feed import Feed, ReplayFeed, StatefulFeed, facts, reached, skip
+from ..data.facts import reached
+from ..data.feed import Feed
 from ..data.order import key
-from ..data.seeded import Seeded
-from .plans import Step, plan_for, position_of
-from .workers import WorkerInit, iterate
+from . import draws
+from .iterables import DatasetFeed, IterableFeed
+from .plans import Step, plan_for, position_of, torchdatas
+from .twin import facts_of, twin_of
+from .workers import iterate
 
 
 def feed_for(loader: Any, seed: int) -> Feed | None:
     """The feed of a DataLoader; None for what is none, keeps its own state, or iterates in its own way."""
-    if not isinstance(loader, DataLoader) or hasattr(loader, "state_dict"):
+    if not isinstance(loader, DataLoader):
         return None
-    if type(loader).__iter__ is not DataLoader.__iter__ or type(loader)._get_iterator is not DataLoader._get_iterator:  # noqa: SLF001
+    indexed, keeps_state = not isinstance(loader.dataset, IterableDataset), hasattr(loader.dataset, "state_dict")
+    if _is_torchdatas(loader):  # what its own state says beyond an order is the state of a dataset
+        here = not keeps_state if indexed else keeps_state and loader.num_workers == 0
+    else:
+        here = _iterates_as(loader, DataLoader) and not hasattr(loader, "state_dict")
+    if not here:
         return None
-    if not isinstance(loader.dataset, IterableDataset):
+    if indexed:
         return DataLoaderFeed(loader, seed)
-    if loader.num_workers == 0 and hasattr(loader.dataset, "state_dict"):
-        return StatefulFeed(loader, seed, loader.dataset)
-    return IterableFeed(loader, seed)
+    return DatasetFeed(loader) if keeps_state and loader.num_workers == 0 else IterableFeed(loader, seed)
+
+
+def _is_torchdatas(loader: DataLoader[Any]) -> bool:
+    """Whether it is a StatefulDataLoader that iterates as torchdata made it to."""
+    kind = torchdatas("StatefulDataLoader")
+    return kind is not None and _iterates_as(loader, kind)
+
+
+def _iterates_as(loader: DataLoader[Any], kind: Any) -> bool:
+    own: Any = type(loader)
+    return own.__iter__ is kind.__iter__ and own._get_iterator is kind._get_iterator  # noqa: SLF001
 
 
 class DataLoaderFeed:
@@ -49,25 +63,40 @@ class DataLoaderFeed:
         self._seed = seed
         self._plan = plan_for(loader, seed)
         self._steps = _Steps()
-        self._twin = _twin(loader, self._steps)
+        self._twin = twin_of(loader, self._steps)
         self._recent: deque[Mapping[str, Any]] = deque(maxlen=8)
         self._last: Mapping[str, Any] | None = None
 
     def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
-        at = position if position is not None and reached(position, epoch) else self._start(epoch, position)
+        resumed = position is not None and reached(position, epoch)
+        at = position if position is not None and resumed else self._start(epoch, position)
         self._steps.begin(self._plan.walk(epoch, at))
         self._recent.clear()
         self._recent.append(at)
-        return self._consumed(iterate(self._twin, key("workers", self._seed, epoch, at["batches"])))
+        self._seed_workers(epoch, at["batches"], first=position is None and self._last is None)
+        self._last = at if at["batches"] else self._last
+        return self._consumed(iterate(self._twin))
 
     def position(self, consumed: int) -> Mapping[str, Any]:
         found = [recent for recent in self._recent if recent["batches"] == consumed]
         if not found:
             raise ValueError(f"{consumed} batches consumed, but the loader is at {self._recent[-1]['batches']}")
+        self._last = found[0]  # zip() takes one more of a longer loader
         return found[0]
 
     def describe(self) -> Mapping[str, Any]:
-        return {**_facts(self._loader), **self._plan.describe()}
+        return {**facts_of(self._loader), **self._plan.describe()}
+
+    def _seed_workers(self, epoch: int, batches: int, *, first: bool) -> None:
+        """Seed the workers of this pass. `first`: it is the loader's first in the run."""
+        plain = batches == 0  # else the loop's random numbers are put back: they lie behind what is drawn here
+        seed = key("workers", self._seed, epoch, batches)
+        if plain and (first or not self._loader.persistent_workers):
+            draws.seed_of_workers(self._loader, self._twin, seed)
+        else:
+            self._twin.generator.manual_seed(seed)
+        if plain:
+            draws.of_the_sampler(self._loader)
 
     def _start(self, epoch: int, position: Mapping[str, Any] | None) -> Mapping[str, Any]:
         before = self._last if position is None else position
@@ -82,25 +111,6 @@ class DataLoaderFeed:
             self._recent.append(position)
             self._plan.consumed(position)
             yield batch
-
-
-class IterableFeed(ReplayFeed):
-    """A DataLoader over an IterableDataset: only the dataset knows its order, so it is read again."""
-
-    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
-        self._twin = _twin(loader, None)
-        self._loader = loader
-        self._seed = seed
-        super().__init__(self._twin)
-
-    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
-        self._epoch = epoch
-        batches = iterate(self._twin, key("workers", self._seed, epoch))
-        skip(batches, reached(position, epoch))
-        return batches
-
-    def describe(self) -> Mapping[str, Any]:
-        return _facts(self._loader)
 
 
 class _Steps:
@@ -121,46 +131,3 @@ class _Steps:
         step = next(self._walk)
         self.pending.append(step.position)
         return step.indices
-
-
-def _twin(loader: DataLoader[Any], steps: _Steps | None) -> DataLoader[Any]:
-    if loader.num_workers and not loader.in_order:
-        warnings.warn("in_order=False: batches stay in order, or no run could be repeated", UserWarning, stacklevel=2)
-    settings: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    if steps is not None:
-        settings = (
-            {"batch_sampler": steps} if loader.batch_sampler is not None else {"sampler": steps, "batch_size": None}
-        )
-    if loader.num_workers:
-        settings |= {
-            "prefetch_factor": loader.prefetch_factor,
-            "multiprocessing_context": loader.multiprocessing_context,
-        }
-    if loader.pin_memory_device:  # deprecated: even naming its default may warn one day
-        settings["pin_memory_device"] = loader.pin_memory_device
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the user's own loader has said it all
-        return DataLoader(
-            loader.dataset,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=WorkerInit(loader.worker_init_fn),
-            persistent_workers=loader.persistent_workers,
-            generator=torch.Generator(),
-            **settings,
-        )
-
-
-def _facts(loader: DataLoader[Any]) -> dict[str, Any]:
-    found = facts(loader) | {"dataset": _dataset_name(loader.dataset)}
-    found.pop("length", None)  # of batches, where ours is of samples
-    with suppress(TypeError, NotImplementedError):
-        found["length"] = len(loader.dataset)  # type: ignore[arg-type]
-    return found
-
-
-def _dataset_name(dataset: Any) -> str:
-    inner = dataset.dataset if isinstance(dataset, Seeded) else None
-    return type(dataset).__name__ if inner is None else f"Seeded({type(inner).__name__})"

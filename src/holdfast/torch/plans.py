@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from numbers import Integral
@@ -165,7 +166,9 @@ class ReplayPlan:
 class StatefulPlan:
     """Batches of a sampler that keeps its own state: `keeper` is `source`, or what torch's BatchSampler wraps.
 
-    Each epoch begins from the state after the last *consumed* batch, in a run of one piece as after a resume.
+    Each epoch begins from the state after the last *consumed* batch, in a run of one piece as after a resume. A sampler
+    may go back to its beginning before its last batch is handed out, so that its state alone does not say that the epoch
+    is over: where a batch may be the last, the next one is drawn ahead.
     """
 
     carries = True
@@ -176,9 +179,10 @@ class StatefulPlan:
         self._seed = seed
 
     def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
-        if "before" in at:
-            next(self._drawn(at["before"]), None)  # ends that epoch
-        return self._steps(epoch, at)
+        before = at if at.get("ended") else at.get("before")
+        if before is not None and self._leave(before):
+            at = {**at, "sampler": before["sampler"]}
+        return iter(()) if at.get("ended") else self._steps(epoch, at)
 
     def consumed(self, position: Mapping[str, Any]) -> None:
         pass
@@ -186,13 +190,35 @@ class StatefulPlan:
     def describe(self) -> Mapping[str, Any]:
         return {"sampler": type(self._keeper).__name__, "order": "its own state"}
 
+    def _leave(self, before: Mapping[str, Any]) -> bool:
+        """End the epoch of `before`; whether its state is already the next epoch's beginning."""
+        further = next(self._drawn(before), None) is not None
+        return further and bool(before.get("ended"))
+
     def _steps(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
         batches, samples = at["batches"], at["samples"]
-        for indices in self._drawn(at):
+        drawn = self._drawn(at)
+        following = next(drawn, None)
+        while following is not None:
+            indices, following = following, None
             batches += 1
             samples += _samples(indices)
             position = position_of(epoch, batches, samples) | {"sampler": deepcopy(self._keeper.state_dict())}
+            ahead = self._may_be_last(indices, batches)
+            if ahead:
+                following = next(drawn, None)
+                position |= {} if following is not None else {"ended": True}
             yield Step(_with_epoch(indices, epoch), position)
+            if not ahead:
+                following = next(drawn, None)
+
+    def _may_be_last(self, indices: Any, batches: int) -> bool:
+        if self._source is not self._keeper and _samples(indices) < self._source.batch_size:
+            return True
+        try:
+            return batches >= len(self._source)
+        except (TypeError, NotImplementedError):
+            return False
 
     def _drawn(self, at: Mapping[str, Any]) -> Iterator[Any]:
         def load() -> None:
@@ -204,7 +230,7 @@ class StatefulPlan:
 
 def plan_for(loader: DataLoader[Any], seed: int) -> Plan:
     source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    plain = type(source) is BatchSampler  # a subclass may batch in its own way
+    plain = type(source) in {BatchSampler, torchdatas("BatchSampler")}  # another subclass may batch in its own way
     sampler = source.sampler if plain else source
     if isinstance(sampler, InterruptibleDistributedGroupedBatchSampler) and _iterates_as(sampler):
         return GroupPlan(sampler)
@@ -219,6 +245,12 @@ def plan_for(loader: DataLoader[Any], seed: int) -> Plan:
     return ReplayPlan(source, seed)
 
 
+def torchdatas(name: str) -> Any:
+    """What `torchdata.stateful_dataloader` has under that name, if the program has imported it."""
+    homes = ("torchdata.stateful_dataloader", "torchdata.stateful_dataloader.sampler")
+    return next((found for home in homes if (found := getattr(sys.modules.get(home), name, None)) is not None), None)
+
+
 def _order(sampler: Any, seed: int) -> Order | None:
     """The order that stands for `sampler`: itself if it is ours, one like torch's DistributedSampler for that one, and
     one of (seed, epoch) for torch's two plain ones.
@@ -230,7 +262,7 @@ def _order(sampler: Any, seed: int) -> Order | None:
         return InterruptibleDistributedSampler(sampler.dataset, *split)  # type: ignore[arg-type]
     if type(sampler) is SequentialSampler:
         return Sampler(sampler.data_source, seed, shuffle=False)
-    whole = type(sampler) is RandomSampler and not sampler.replacement
+    whole = type(sampler) in {RandomSampler, torchdatas("RandomSampler")} and not sampler.replacement
     if whole and sampler.num_samples == len(sampler.data_source):
         return Sampler(sampler.data_source, seed)
     return None

@@ -34,9 +34,8 @@ class WorkerInit:
             self._users(worker)
 
 
-def iterate(twin: DataLoader[Any], seed: int) -> Iterator[Any]:
+def iterate(twin: DataLoader[Any]) -> Iterator[Any]:
     """An iterator of the twin; its workers, while they start, are deaf to the signals that they are to ignore."""
-    twin.generator.manual_seed(seed)
     if not twin.num_workers:
         return iter(twin)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # children inherit it, fork and spawn alike

@@ -1,0 +1,62 @@
+"""The digest of a batch: what tells whether a loader that is read again hands out what it handed out before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import xxhash
+
+from ..errors import UsageError
+from ..pages import Data, pieces
+from ..state.tree import flatten
+
+WHOLE_BYTES = 1 << 20  # a larger array is compared by its beginning, its middle and its end
+SAMPLE_BYTES = 1 << 16
+MAX_DEPTH = 8  # of containers around values that Holdfast cannot save
+
+
+def digest(batch: Any) -> str:
+    """32 hex digits that depend on every number, text, array and tensor of `batch`.
+
+    An object that Holdfast cannot save counts by its type, and by its attributes if it has any.
+    """
+    found = xxhash.xxh3_128()
+    _add(found, batch, MAX_DEPTH)
+    return str(found.hexdigest())
+
+
+def _add(found: xxhash.xxh3_128, value: Any, depth: int) -> None:
+    try:
+        tree, leaves = flatten(value)
+    except UsageError:
+        _add_parts(found, value, depth)
+        return
+    found.update(msgspec.json.encode(tree))
+    for name, block in leaves.items():
+        found.update(f"{name} {block.dtype} {block.shape}".encode())
+        for part in _parts(block.data):
+            for piece in pieces(part):
+                found.update(piece)
+
+
+def _add_parts(found: xxhash.xxh3_128, value: Any, depth: int) -> None:
+    """`value` holds something that cannot be saved: its members one by one."""
+    found.update(type(value).__qualname__.encode())
+    members: list[Any] = []
+    if isinstance(value, list | tuple):
+        members = list(value)
+    elif isinstance(value, Mapping):
+        members = [member for pair in value.items() for member in pair]
+    elif hasattr(value, "__dict__"):
+        members = [member for pair in vars(value).items() for member in pair]
+    for member in members if depth else ():
+        _add(found, member, depth - 1)
+
+
+def _parts(data: Data) -> list[Data]:
+    size = data.nbytes
+    if size <= WHOLE_BYTES:
+        return [data]
+    return [data[at : at + SAMPLE_BYTES] for at in (0, size // 2, size - SAMPLE_BYTES)]

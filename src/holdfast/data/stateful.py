@@ -1,0 +1,114 @@
+"""Loaders that keep their own position."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import UsageError
+from ..state import rng
+from .facts import facts
+
+_NOTHING = object()
+
+
+class StatefulFeed:
+    """An object with state_dict() and load_state_dict(), torchdata's StatefulDataLoader for one.
+
+    `keeper` is what holds the state, where that is not the loader itself: a dataset, for one. A pass begins under the
+    random numbers of the loop, as it would without Holdfast. On a resume they are put back while the loader loads its
+    state and makes its iterator, for what a loader draws there.
+    """
+
+    replays = False
+
+    def __init__(self, loader: Any, keeper: Any = None) -> None:
+        self._loader = loader
+        self._keeper = loader if keeper is None else keeper
+        self._epoch = 0
+        self._ended = False
+        self._began: Any = None  # the random numbers as this pass began
+        self._asked = False  # whether its state could be had
+
+    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+        self._epoch, self._ended = epoch, False
+        if position is not None:
+            with rng.scope(0):
+                rest = self._resumed(epoch, position)
+        if position is None or position["epoch"] != epoch:
+            self._began = rng.capture()
+            rest = self._begin()
+        self._require_state()
+        return self._until_ended(rest)
+
+    def position(self, consumed: int) -> Mapping[str, Any]:
+        state = copy.deepcopy(self._keeper.state_dict())  # loaders hand out what they go on changing
+        found = {"epoch": self._epoch, "batches": consumed, "state": state, "ended": self._is_at_end()}
+        return found | {"began": self._began} | self._generator()
+
+    def describe(self) -> Mapping[str, Any]:
+        return facts(self._loader)
+
+    def _begin(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+    def _is_at_end(self) -> bool:
+        return self._ended
+
+    def _resumed(self, epoch: int, position: Mapping[str, Any]) -> Iterator[Any]:
+        if position["epoch"] == epoch and not position["ended"]:
+            self._began = position.get("began")
+            rng.restore(self._began or {})
+            self._keeper.load_state_dict(copy.deepcopy(position["state"]))
+            batches: Iterator[Any] = iter(self._loader)
+            self._restore_generator(position)
+            return batches
+        self._leave(position)
+        self._began, self._ended = position.get("began"), position["epoch"] == epoch
+        return iter(())  # iterating a loader that is at its end would begin the next epoch
+
+    def _leave(self, position: Mapping[str, Any]) -> None:
+        """Go where the next iter() begins a new epoch, from the state of an epoch that is over.
+
+        A loader that gives no further batch from that state is there. One that gives a batch has left the epoch behind
+        before its state was taken, if the epoch was not left early: that batch is the next epoch's first.
+        """
+        self._keeper.load_state_dict(copy.deepcopy(position["state"]))
+        if next(iter(self._loader), _NOTHING) is not _NOTHING and position["ended"]:
+            self._keeper.load_state_dict(copy.deepcopy(position["state"]))
+            if "generator" in position:
+                iter(self._loader)  # torchdata draws from the generator while it loads
+        self._restore_generator(position)
+
+    def _until_ended(self, batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        self._ended = True
+
+    def _require_state(self) -> None:
+        """
+        Raises:
+            UsageError: the loader has a state_dict() that does not work, so that no position could be saved.
+        """
+        if self._asked:
+            return
+        try:
+            with rng.scope(0):
+                self._keeper.state_dict()
+        except Exception as error:
+            inner = "loader.base_dataloader" if hasattr(self._loader, "base_dataloader") else "the loader that it wraps"
+            raise UsageError(
+                f"run.batches cannot come back into this {type(self._loader).__name__}: its state_dict() raises"
+                f" {type(error).__name__} ({error}). Pass {inner}, a plain DataLoader for one, and move each batch to"
+                " its device in the loop"
+            ) from error
+        self._asked = True
+
+    def _generator(self) -> dict[str, Any]:
+        """A torch.Generator that the user gave to the loader: it draws more from it than its state remembers."""
+        generator: Any = getattr(self._loader, "generator", None)
+        return {"generator": generator.get_state()} if hasattr(generator, "get_state") else {}
+
+    def _restore_generator(self, position: Mapping[str, Any]) -> None:
+        if "generator" in position:
+            self._loader.generator.set_state(position["generator"])

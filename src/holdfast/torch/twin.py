@@ -1,0 +1,58 @@
+"""The twin of a DataLoader: the user's settings, with an order and a generator of Holdfast's own."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..data.facts import facts
+from ..data.seeded import Seeded
+from .workers import WorkerInit
+
+
+def twin_of(loader: DataLoader[Any], steps: Any = None, dataset: Any = None) -> DataLoader[Any]:
+    """A DataLoader like `loader`; `steps` takes the place of its batch sampler, `dataset` of its dataset."""
+    if loader.num_workers and not loader.in_order:
+        warnings.warn("in_order=False: batches stay in order, or no run could be repeated", UserWarning, stacklevel=2)
+    settings: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if steps is not None:
+        settings = (
+            {"batch_sampler": steps} if loader.batch_sampler is not None else {"sampler": steps, "batch_size": None}
+        )
+    if loader.num_workers:
+        settings |= {
+            "prefetch_factor": loader.prefetch_factor,
+            "multiprocessing_context": loader.multiprocessing_context,
+        }
+    if loader.pin_memory_device:  # deprecated: even naming its default may warn one day
+        settings["pin_memory_device"] = loader.pin_memory_device
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the user's own loader has said it all
+        return DataLoader(
+            loader.dataset if dataset is None else dataset,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=WorkerInit(loader.worker_init_fn),
+            persistent_workers=loader.persistent_workers,
+            generator=torch.Generator(),
+            **settings,
+        )
+
+
+def facts_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    found = facts(loader) | {"dataset": _dataset_name(loader.dataset)}
+    found.pop("length", None)  # of batches, where ours is of samples
+    with suppress(TypeError, NotImplementedError):
+        found["length"] = len(loader.dataset)  # type: ignore[arg-type]
+    return found
+
+
+def _dataset_name(dataset: Any) -> str:
+    inner = dataset.dataset if isinstance(dataset, Seeded) else None
+    return type(dataset).__name__ if inner is None else f"Seeded({type(inner).__name__})"
