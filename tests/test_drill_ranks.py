@@ -117,6 +117,8 @@ def test_a_generator_is_idle_on_each_rank_by_itself():
     drawn = Trace([seen("q", "x"), seen("q", "zz")], [], {1: Place(0)}, {})
     assert ("@1/holdfast/rng/numpy/key",) == compare.parting(first, drawn, frozenset({"numpy"})).leaves
     assert "numpy of rank 12" == generator_of("@12/holdfast/epoch_rng/numpy/key")
+    assert "torch" == generator_of("holdfast/position/feeds/train/members/0/last_rng/torch/cpu")
+    assert generator_of("holdfast/position/feeds/train/state/rng_of_mine") is None
 
 
 BROKEN = """

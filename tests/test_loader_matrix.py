@@ -327,7 +327,6 @@ def walked(case: Case, workers: int, seed: int, path: Path | None = None, **opti
             epoch_of(epoch, run.batches(case.each(loader)))
             if options.get("every") is not None:
                 run.save()  # at the end of the epoch, too
-    gc.collect()  # workers end here
     return seen
 
 
@@ -350,6 +349,7 @@ def cuts(path: Path, seen: list[Any]) -> list[tuple[Path, list[Any]]]:
 @pytest.fixture(autouse=True)
 def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)  # so long workers are waited for
 
 
 def some(found: list[Any], name: str, workers: int) -> list[Any]:
@@ -370,6 +370,7 @@ def test_a_cut_anywhere_changes_nothing(name: str, workers: int, tmp_path: Path,
         assert seen == walked(case, workers, 1)
     different, refused = {}, []
     for checkpoint, rest in some(cuts(tmp_path / "whole", seen), name, workers):
+        gc.collect()  # the workers of the run before end here
         cut = checkpoint.name.removeprefix("step-").lstrip("0")
         try:
             found = walked(case, workers, 99, tmp_path / cut, every=None, branch_from=checkpoint)

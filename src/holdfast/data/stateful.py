@@ -37,24 +37,23 @@ class StatefulFeed:
             with rng.scope(0):
                 rest = self._resumed(epoch, position)
         if position is None or position["epoch"] != epoch:
+            first = position is None and self._began is None
             self._began = rng.capture()
-            rest = self._begin()
+            rest = self._begin(first=first)
         self._require_state()
         return self._until_ended(rest)
 
     def position(self, consumed: int) -> Mapping[str, Any]:
         state = copy.deepcopy(self._keeper.state_dict())  # loaders hand out what they go on changing
-        found = {"epoch": self._epoch, "batches": consumed, "state": state, "ended": self._is_at_end()}
+        found = {"epoch": self._epoch, "batches": consumed, "state": state, "ended": self._ended}
         return found | {"began": self._began} | self._generator()
 
     def describe(self) -> Mapping[str, Any]:
         return facts(self._loader)
 
-    def _begin(self) -> Iterator[Any]:
+    def _begin(self, *, first: bool) -> Iterator[Any]:  # noqa: ARG002
+        """A pass; `first`: the loader's first in the run."""
         return iter(self._loader)
-
-    def _is_at_end(self) -> bool:
-        return self._ended
 
     def _resumed(self, epoch: int, position: Mapping[str, Any]) -> Iterator[Any]:
         if position["epoch"] == epoch and not position["ended"]:
@@ -77,8 +76,8 @@ class StatefulFeed:
         self._keeper.load_state_dict(copy.deepcopy(position["state"]))
         if next(iter(self._loader), _NOTHING) is not _NOTHING and position["ended"]:
             self._keeper.load_state_dict(copy.deepcopy(position["state"]))
-            if "generator" in position:
-                iter(self._loader)  # torchdata draws from the generator while it loads
+            if hasattr(self._loader, "next_iter_state"):
+                iter(self._loader)  # torchdata makes one iterator that loads the state, and then another
         self._restore_generator(position)
 
     def _until_ended(self, batches: Iterator[Any]) -> Iterator[Any]:

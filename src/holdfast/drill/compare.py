@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from .evidence import Line, Seen, Trace, capture_of, generator_of
+from .evidence import Line, Seen, Trace, capture_of, generator_of, present
 from .safepoint import Place
 
 TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that no two runs share
@@ -65,7 +65,9 @@ def parting(reference: Trace, other: Trace, idle: frozenset[str] = frozenset()) 
     for seen in sorted(other.states, key=_when):
         if seen.place not in expected:
             return Parting(seen.place, seen.attempt, (), "the uninterrupted run has no such safe point")
-        changed = _changed({**expected[seen.place], **own.get(seen.attempt, {})}, seen.leaves)
+        mine = own.get(seen.attempt, {})
+        wanted = {key: mine.get(present(key), digest) for key, digest in expected[seen.place].items()}
+        changed = _changed(wanted, seen.leaves)
         if changed:
             what = f"{len(changed)} of {len(expected[seen.place])} leaves differ"
             return Parting(seen.place, seen.attempt, changed, what)
@@ -78,13 +80,18 @@ def parting(reference: Trace, other: Trace, idle: frozenset[str] = frozenset()) 
 
 
 def _own_generators(trace: Trace, idle: frozenset[str]) -> dict[int, dict[str, str]]:
-    """For each attempt, what its idle generators have to be: what they were in the fresh start that it goes back to."""
+    """For each attempt, what its idle generators have to be: what they were in the fresh start that it goes back to.
+
+    Under the keys of the present capture: that of an epoch's begin, where there is one, is the same.
+    """
     found: dict[int, dict[str, str]] = {}
     current: dict[str, str] = {}
     for seen in trace.states:
         fresh = seen.attempt not in found and trace.restored.get(seen.attempt, Place(0)).step == 0
         if fresh:
-            current = {key: digest for key, digest in seen.leaves.items() if generator_of(key) in idle}
+            current = {
+                key: digest for key, digest in seen.leaves.items() if key == present(key) and generator_of(key) in idle
+            }
         found.setdefault(seen.attempt, current)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,8 @@ from .safepoint import Place as Place  # noqa: PLC0414  others take it from here
 from .safepoint import place_of
 from .sights import Sight, sights
 
-GENERATORS = (f"{RESERVED}/rng/", f"{RESERVED}/epoch_rng/")
+# Where a run keeps the global generators: as they are, as the epoch began, and as a loader began and was last asked.
+_CAPTURE = re.compile(rf"{RESERVED}/(rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began))/")
 
 
 class Seen(NamedTuple):
@@ -72,13 +74,20 @@ def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]
 def generator_of(key: str) -> str | None:
     """The global random generator that the leaf belongs to, "numpy" or "numpy of rank 1", or None."""
     rank, where = _rank(key)
-    prefix = next((prefix for prefix in GENERATORS if where.startswith(prefix)), None)
-    return None if prefix is None else where.removeprefix(prefix).partition("/")[0] + rank
+    found = _CAPTURE.match(where)
+    return None if found is None else where[found.end() :].partition("/")[0] + rank
 
 
 def capture_of(key: str) -> str:
-    """Which capture of a generator the leaf belongs to: the present one, or that of the epoch's begin."""
-    return _rank(key)[1].split("/")[1]
+    """Which capture of a generator the leaf belongs to: the present one, that of the epoch's begin, or a loader's."""
+    found = _CAPTURE.match(_rank(key)[1])
+    return "" if found is None else found[1]
+
+
+def present(key: str) -> str:
+    """The key of the same part of a generator's state in the present capture."""
+    capture = capture_of(key)
+    return key.replace(f"{RESERVED}/{capture}/", f"{RESERVED}/rng/", 1) if capture else key
 
 
 def _rank(key: str) -> tuple[str, str]:

@@ -174,7 +174,7 @@ def _open(session: Session, source: Source, name: str, consumed: int) -> Generat
     if consumed and feed.replays:
         warn(
             f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
-            "DataLoader, or state_dict() and load_state_dict() would avoid that"
+            "DataLoader, holdfast.data.Zip(a, b), or state_dict() and load_state_dict() would avoid that"
         )
     session.reached = {name: (feed, consumed)}
     return _closable(feed.open(session.position.epoch, begins))
@@ -286,8 +286,8 @@ def _inside(session: Session, walk: Walk) -> Iterator[None]:
     if walk.kind not in _MAY_BEGIN.get(kinds, ()):
         raise UsageError(
             f"run.{walk.kind}() inside run.{kinds[-1]}(): a safe point of the inner loop would lie in the middle of the "
-            "outer one's body. Two loaders side by side: run.batches(zip(a, b)). A loop that was left is in progress "
-            "until its iterator is let go of"
+            "outer one's body. Two loaders side by side: run.batches(holdfast.data.Zip(a, b)). A loop that was left is "
+            "in progress until its iterator is let go of"
         )
     walks.open.append(walk)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,8 +12,10 @@ from ..data.order import key
 from ..data.replay import ReplayFeed
 from ..data.stateful import StatefulFeed
 from . import draws
-from .twin import facts_of, twin_of
+from .twin import facts_of, stateful_twin_of, twin_of
 from .workers import iterate
+
+_NOTHING = object()
 
 
 class IterableFeed(ReplayFeed):
@@ -50,59 +53,68 @@ class IterableFeed(ReplayFeed):
 
 
 class DatasetFeed(StatefulFeed):
-    """An IterableDataset with a state, and no workers: the dataset's own state is the position.
+    """An IterableDataset with a state: that of the dataset without workers, of torchdata's loader with them."""
 
-    A short last batch ends the dataset before it is handed out. The dataset may then have gone back to its beginning, so
-    that its state alone does not say that the epoch is over.
-    """
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         dataset: Any = loader.dataset
+        watched = dataset if isinstance(dataset, IterDataPipe) else _Watched(dataset)
         self._users = loader
-        self._watched = None if isinstance(dataset, IterDataPipe) else _Watched(dataset)
-        super().__init__(twin_of(loader, dataset=self._watched), self._watched or dataset)
+        self._seed = seed
+        if loader.num_workers:
+            super().__init__(stateful_twin_of(loader, watched))
+        else:
+            super().__init__(twin_of(loader, dataset=watched), watched)
 
     def describe(self) -> Mapping[str, Any]:
         return facts_of(self._users)
 
-    def _begin(self) -> Iterator[Any]:
-        draws.seed_of_workers(self._users, self._loader, 0)
-        return super()._begin()
-
-    def _is_at_end(self) -> bool:
-        return self._ended or (self._watched is not None and self._watched.ended)
+    def _begin(self, *, first: bool) -> Iterator[Any]:
+        if first or not self._users.persistent_workers:
+            draws.seed_of_workers(self._users, self._loader, key("workers", self._seed, self._epoch))
+        return super()._begin(first=first)
 
     def _generator(self) -> dict[str, Any]:
         return {}  # nothing but the seed of workers is drawn from it
 
 
 class _Watched(IterableDataset[Any]):
-    """A dataset with its iterator, which may have a state of its own, and whether the last pass is over."""
+    """A dataset whose state says whether its pass is over.
+
+    A short last batch ends the pass before it is handed out, and a dataset may then have gone back to its beginning:
+    resumed from such a state it would hand out its samples once more.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._iterator: Any = None
-        self._waiting: Any = None  # a state for the iterator to come
-        self.ended = False
+        self._iterator: Any = None  # it may have a state of its own
+        self._loaded: Mapping[str, Any] | None = None  # the state that the next pass goes on from
+        self._ended = False
 
     def __iter__(self) -> Iterator[Any]:
-        self._iterator, self.ended = iter(self._dataset), False
-        if self._waiting is not None and self._keeps_state():
-            self._iterator.load_state_dict(self._waiting)
-        self._waiting = None
+        loaded, self._loaded = self._loaded, None
+        self._iterator, self._ended = iter(self._dataset), False
+        if loaded is not None and loaded["iterator"] is not None:
+            self._iterator.load_state_dict(loaded["iterator"])
+        if loaded is not None and loaded["ended"]:
+            return self._left(loaded)
         return self._pass(self._iterator)
 
     def state_dict(self) -> dict[str, Any]:
-        iterator = self._iterator.state_dict() if self._keeps_state() else None
-        return {"dataset": self._dataset.state_dict(), "iterator": iterator}
+        own = self._iterator is not self._dataset and hasattr(self._iterator, "state_dict")
+        iterator = self._iterator.state_dict() if own else None
+        return {"dataset": self._dataset.state_dict(), "iterator": iterator, "ended": self._ended}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._dataset.load_state_dict(state["dataset"])
-        self._iterator, self._waiting = None, state["iterator"]
+        self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
+        self._iterator, self._loaded, self._ended = None, state, state["ended"]
 
-    def _keeps_state(self) -> bool:
-        return self._iterator is not self._dataset and hasattr(self._iterator, "load_state_dict")
+    def _left(self, loaded: Mapping[str, Any]) -> Iterator[Any]:
+        """No further sample of this pass; the next one is a new one, whether or not the dataset had gone back."""
+        if next(self._iterator, _NOTHING) is not _NOTHING:
+            self._dataset.load_state_dict(copy.deepcopy(loaded["dataset"]))
+        self._ended = True
+        return iter(())
 
     def _pass(self, samples: Iterator[Any]) -> Iterator[Any]:
         yield from samples
-        self.ended = True
+        self._ended = True

@@ -14,15 +14,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
 from ..data.facts import reached
 from ..data.feed import Feed
 from ..data.order import key
 from . import draws
 from .iterables import DatasetFeed, IterableFeed
-from .plans import Step, plan_for, position_of, torchdatas
-from .twin import facts_of, twin_of
+from .plans import Step, plan_for, position_of
+from .twin import facts_of, torchdatas, twin_of
 from .workers import iterate
 
 
@@ -31,15 +31,16 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     if not isinstance(loader, DataLoader):
         return None
     indexed, keeps_state = not isinstance(loader.dataset, IterableDataset), hasattr(loader.dataset, "state_dict")
-    if _is_torchdatas(loader):  # what its own state says beyond an order is the state of a dataset
-        here = not keeps_state if indexed else keeps_state and loader.num_workers == 0
+    if _is_torchdatas(loader):  # its own state is wanted where it says more than an order and a dataset's state
+        ours = not keeps_state if indexed else keeps_state and not isinstance(loader.dataset, IterDataPipe)
     else:
-        here = _iterates_as(loader, DataLoader) and not hasattr(loader, "state_dict")
-    if not here:
+        ours = _iterates_as(loader, DataLoader) and not hasattr(loader, "state_dict")
+    if not ours:
         return None
     if indexed:
         return DataLoaderFeed(loader, seed)
-    return DatasetFeed(loader) if keeps_state and loader.num_workers == 0 else IterableFeed(loader, seed)
+    stateful = keeps_state and (_is_torchdatas(loader) or loader.num_workers == 0)
+    return DatasetFeed(loader, seed) if stateful else IterableFeed(loader, seed)
 
 
 def _is_torchdatas(loader: DataLoader[Any]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from numbers import Integral
@@ -20,6 +19,7 @@ from ..data.seeded import Index
 from ..errors import Mismatch
 from ..state import rng
 from .samplers import InterruptibleDistributedGroupedBatchSampler, InterruptibleDistributedSampler
+from .twin import torchdatas
 
 
 class Order(Protocol):
@@ -243,12 +243,6 @@ def plan_for(loader: DataLoader[Any], seed: int) -> Plan:
     if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict") and not counts:
         return StatefulPlan(source, sampler, seed)
     return ReplayPlan(source, seed)
-
-
-def torchdatas(name: str) -> Any:
-    """What `torchdata.stateful_dataloader` has under that name, if the program has imported it."""
-    homes = ("torchdata.stateful_dataloader", "torchdata.stateful_dataloader.sampler")
-    return next((found for home in homes if (found := getattr(sys.modules.get(home), name, None)) is not None), None)
 
 
 def _order(sampler: Any, seed: int) -> Order | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from contextlib import suppress
 from typing import Any
@@ -18,11 +19,41 @@ def twin_of(loader: DataLoader[Any], steps: Any = None, dataset: Any = None) -> 
     """A DataLoader like `loader`; `steps` takes the place of its batch sampler, `dataset` of its dataset."""
     if loader.num_workers and not loader.in_order:
         warnings.warn("in_order=False: batches stay in order, or no run could be repeated", UserWarning, stacklevel=2)
-    settings: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    order: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if steps is not None:
-        settings = (
-            {"batch_sampler": steps} if loader.batch_sampler is not None else {"sampler": steps, "batch_size": None}
-        )
+        order = {"batch_sampler": steps} if loader.batch_sampler is not None else {"sampler": steps, "batch_size": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the user's own loader has said it all
+        return DataLoader(loader.dataset if dataset is None else dataset, **order, **_settings(loader))
+
+
+def stateful_twin_of(loader: Any, dataset: Any) -> Any:
+    """A StatefulDataLoader of torchdata like `loader`, over `dataset`."""
+    size = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    steps = loader.snapshot_every_n_steps
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kind = torchdatas("StatefulDataLoader")
+        return kind(dataset, **size, **_settings(loader), snapshot_every_n_steps=steps)
+
+
+def torchdatas(name: str) -> Any:
+    """What `torchdata.stateful_dataloader` has under that name, if the program has imported it."""
+    homes = ("torchdata.stateful_dataloader", "torchdata.stateful_dataloader.sampler")
+    return next((found for home in homes if (found := getattr(sys.modules.get(home), name, None)) is not None), None)
+
+
+def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What the twin has of the user's besides samples and their order."""
+    settings: dict[str, Any] = {
+        "num_workers": loader.num_workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "worker_init_fn": WorkerInit(loader.worker_init_fn),
+        "persistent_workers": loader.persistent_workers,
+        "generator": torch.Generator(),
+    }
     if loader.num_workers:
         settings |= {
             "prefetch_factor": loader.prefetch_factor,
@@ -30,19 +61,7 @@ def twin_of(loader: DataLoader[Any], steps: Any = None, dataset: Any = None) -> 
         }
     if loader.pin_memory_device:  # deprecated: even naming its default may warn one day
         settings["pin_memory_device"] = loader.pin_memory_device
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the user's own loader has said it all
-        return DataLoader(
-            loader.dataset if dataset is None else dataset,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=WorkerInit(loader.worker_init_fn),
-            persistent_workers=loader.persistent_workers,
-            generator=torch.Generator(),
-            **settings,
-        )
+    return settings
 
 
 def facts_of(loader: DataLoader[Any]) -> dict[str, Any]:
