@@ -49,6 +49,12 @@ class Facts(NamedTuple):
         return {name for name in names if "opt" in name.lower()} | (stateful - {RESERVED})
 
 
+    @property
+    def only_metrics(self) -> bool:
+        """Whether what was logged differed, and nothing tracked had. A run remembers the mean of what was logged."""
+        return bool(self.metrics) and (self.metrics_first or set(self.leaves) == {OWN_TREE})
+
+
 class Cause(NamedTuple):
     name: str
     text: str
@@ -183,7 +189,7 @@ def _not_brought_back(facts: Facts) -> Cause | None:
     if not found:
         return None
     name = advice.kind_of(found[0], facts.variables).name
-    if name == "variable" and facts.metrics_first:
+    if name == "variable" and facts.only_metrics:
         name = "accumulator"
     return Cause(name, advice.text(found, facts.variables))
 
@@ -260,7 +266,7 @@ _RULES = (_step_without_work, _own_order, _not_brought_back, _index, _told, _dat
 
 
 def _by_leaves(facts: Facts) -> Cause:
-    if facts.metrics_first and facts.metrics:
+    if facts.only_metrics:
         return _untracked_number(facts)
     if not facts.leaves:
         return _no_leaf(facts)
