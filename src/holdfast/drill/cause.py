@@ -48,7 +48,6 @@ class Facts(NamedTuple):
         stateful = {key.partition("/")[0] for key in self.all_leaves if "/state/" in key}
         return {name for name in names if "opt" in name.lower()} | (stateful - {RESERVED})
 
-
     @property
     def only_metrics(self) -> bool:
         """Whether what was logged differed, and nothing tracked had. A run remembers the mean of what was logged."""
