@@ -348,6 +348,19 @@ def alone(rng="a", **values):
 def test_why_two_undisturbed_runs_differ():
     """A generator that began otherwise; the same words in another order; nothing that was noted."""
     facts = Facts()
-    assert cause_of(alone("a"), alone("b"), Place(1), facts).name == "unseeded"
-    assert cause_of(alone(words="1"), alone(words="2"), Place(1), facts).name == "hash order"
-    assert cause_of(alone(), alone(), Place(1), facts).name == "unknown"
+    assert cause_of(alone("a"), alone("b"), facts).name == "unseeded"
+    assert cause_of(alone(words="1"), alone(words="2"), facts).name == "hash order"
+    assert cause_of(alone(), alone(), facts).name == "unknown"
+
+
+def resting(state, rng="a", **values):
+    about = {name: About("number", "float", clock=True) for name in values}
+    sights = [Sight(Place(step), 1, not step, "", values, about, {"numpy": rng}, state=state) for step in (0, 1)]
+    return Trace([], [], {1: Place(0)}, {}, sights)
+
+
+def test_a_generator_that_rests_is_blamed_only_for_what_began_otherwise():
+    """Each process has its own of those that nobody seeds; a clock decides later."""
+    first, second = resting("s", "a", began="1"), resting("s", "b", began="2")
+    assert cause_of(first, second, Facts()).name == "clock"
+    assert cause_of(first, resting("t", "b", began="2"), Facts()).name == "unseeded"

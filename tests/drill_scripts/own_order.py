@@ -1,4 +1,4 @@
-"""A loader of the script's own shuffles with a generator that nobody tracks."""
+"""A loader of the script's own shuffles with the generator that the loop draws from, and nobody tracks it."""
 
 import random
 
@@ -20,9 +20,8 @@ class Shuffled:
 
 generator = random.Random(5)
 model, loader = Line(), Shuffled(generator)
-with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+state = {"model": model, "generator": generator} if FIX else {"model": model}
+with Run("runs/x", state, every=Every(steps=3)) as run:
     for _ in run.epochs(3):
-        if FIX:
-            order = Shuffle(8, 5, run.epoch)
-        for x in run.batches([DATA[index] for index in order] if FIX else loader):
-            run.log(loss=model.step(x))
+        for x in run.batches([DATA[index] for index in Shuffle(8, 5, run.epoch)] if FIX else loader):
+            run.log(loss=model.step(x, noise=generator.random()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .cause import Cause, Facts
 from .evidence import Trace
-from .safepoint import Place
 from .sights import Album
 from .suspects import clocks, reordered, spelled, unseeded
 
@@ -21,8 +20,8 @@ def is_known(found: Cause) -> bool:
     return found.name not in (UNKNOWN, "unseeded")
 
 
-def cause_of(first: Trace, second: Trace, place: Place, facts: Facts) -> Cause:
-    """Why `second` left `first` at `place`: what differed before the state did, the surest first."""
+def cause_of(first: Trace, second: Trace, facts: Facts) -> Cause:
+    """Why `second` is not as `first`: what differed before the state did, the surest first."""
     albums = Album(first.sights), Album(second.sights)
     drawn, resting = _unseeded(*albums)
     orders, times = reordered(*albums), clocks(*albums)
@@ -31,9 +30,7 @@ def cause_of(first: Trace, second: Trace, place: Place, facts: Facts) -> Cause:
         *([_hash_order(orders)] if orders else []),
         *([_workers(facts)] if facts.other_batch is True and not drawn and _has_workers(facts) else []),
     ]
-    if not found and times and place.step > 1:  # a clock decides sooner or later, and not always at once
-        found.append(_clock(times))
-    if not found and resting:
+    if not found and resting and _began_unlike(*albums):
         found.append(_seed(resting[:1]))
     if not found and times:
         found.append(_clock(times))
@@ -52,6 +49,11 @@ def _unseeded(a: Album, b: Album) -> tuple[list[str], list[str]]:
     used = {name for name, seen in states.items() if len(seen) > 1}
     unlike = unseeded(a, b, idle=set(states) - used)
     return [name for name in unlike if name in used], [name for name in unlike if name not in used]
+
+
+def _began_unlike(a: Album, b: Album) -> bool:
+    """Whether what is tracked differed before the first step: a generator that rests since then may have made it."""
+    return a.first is not None and b.first is not None and a.first.state != b.first.state
 
 
 def _seed(names: list[str]) -> Cause:

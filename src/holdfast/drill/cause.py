@@ -168,16 +168,21 @@ def _step_without_work(facts: Facts) -> Cause | None:
 
 
 def _own_order(facts: Facts) -> Cause | None:
-    """The batch differed, and its loader draws from a generator that the resume did not bring back."""
+    """A loader draws its order from a generator that the resume did not bring back.
+
+    Of a DataLoader's generator the run's twin of it makes no use, so there the batch has to differ.
+    """
     drawing = [each.name for each in facts.suspects if each.about.in_loader]
-    if facts.other_batch is not True or not drawing:
+    lines = advice.lines(advice.ranked(facts.suspects, facts.variables, data=True, options=False), facts.variables)
+    own = any("dataset" not in loader for loader in facts.loaders.values())
+    if not drawing or not (own or facts.other_batch is True):
         return None
     return Cause(
         "order",
-        f"the state was equal and the batch was not: a loader draws its order from {', '.join(drawing)}, a generator of its "
+        f"a loader draws its order from {', '.join(drawing)}, a generator of its "
         "own. Make the order a function of the epoch: sampler=holdfast.data.Sampler(dataset, seed=0) for a DataLoader, "
         "holdfast.data.Shuffle(length, seed, run.epoch) for a loader of your own; or give the loader state_dict() and "
-        "load_state_dict()",
+        f"load_state_dict(). Where the loop draws from it as well: {'; '.join(lines)}",
     )
 
 

@@ -30,7 +30,7 @@ def divergence(
     else:
         place, attempt, what = reference.states[-1].place, max(other.restored, default=0), "the last state differs"
     facts = cause.gather(reference, parted, metrics, other, (place, attempt))
-    usual = cause.usual(facts) if reference.beside else by_itself.cause_of(reference, other, place, facts)
+    usual = cause.usual(facts) if reference.beside else by_itself.cause_of(reference, other, facts)
     found = _at(place, attempt, other, what, _reason(usual, leftovers))
     found.leaf = facts.leaves[0] if facts.leaves and not facts.metrics_first else None
     found.leaves = list(facts.leaves)

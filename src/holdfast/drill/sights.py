@@ -23,6 +23,7 @@ class Sight(NamedTuple):
     about: Mapping[str, About]
     rng: Mapping[str, str]  # the global generators
     datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader, what its code "draws" with and "changes"
+    state: str = ""  # of a begin: a digest of all that is tracked
 
     def known(self, path: str) -> str | None:
         """What stands for the variable; None when it has no value, or cannot be read."""
@@ -50,7 +51,17 @@ def _of(log: Log) -> Iterable[Sight]:
             datasets = msgspec.convert(event.get("datasets", {}), dict[str, dict[str, list[str]]])
         except (KeyError, TypeError, msgspec.ValidationError):  # of another version
             continue
-        yield Sight(place_of(event), log.attempt, event.get("at") == "begin", batch, values, about, rng, datasets)
+        yield Sight(
+            place_of(event),
+            log.attempt,
+            event.get("at") == "begin",
+            batch,
+            values,
+            about,
+            rng,
+            datasets,
+            str(event.get("state", "")),
+        )
 
 
 def _texts(found: Mapping[str, Any]) -> dict[str, str]:

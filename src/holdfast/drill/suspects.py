@@ -62,7 +62,9 @@ def suspects(reference: Album, second: Album, other: Album, attempt: int, parted
         for path in there.values
         if (suspect := _suspect(path, there, beside, begin)) is not None and _persists(path, before, reference)
     ]
-    return found + (_to_come(reference, second, other, begin.place) if found else [])
+    found += _to_come(reference, second, other, begin.place) if found else []
+    order = {path: number for number, path in enumerate(there.values)}
+    return sorted(found, key=lambda suspect: order[suspect.path])  # as the script has them
 
 
 def _to_come(reference: Album, second: Album, other: Album, place: Place) -> list[Suspect]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..store import format
 from . import datasets
 from .session import Session, Source
 
@@ -20,6 +21,8 @@ def note(session: Session, at: str) -> None:
     position = session.position
     witness.read_by(source.loader for source in session.sources.values())
     facts = witness.note(roots, own) | {"datasets": {name: _read(source) for name, source in session.sources.items()}}
+    if at == "begin":
+        facts["state"] = format.digest(format.json_bytes(session.tracked.digests().of))[:16]
     session.attempt.record("visible", at=at, step=position.step, phase=position.phase, **facts)
 
 
