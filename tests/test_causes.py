@@ -1,11 +1,9 @@
 """The drill names the true cause: planted scripts, each with one omission, and the same scripts with it mended.
 
 The scripts stand in drill_scripts/. With FIX set each does what the first line of advice says, and the drill must find it
-identical. `right.py` has scripts that omit nothing. HOLDFAST_CAUSES=all drills all of them; else a sample is drilled.
+identical. `right.py` has scripts that omit nothing. The table of what was found is printed after the tests.
 """
 
-import os
-import random
 import sys
 
 import pytest
@@ -61,14 +59,7 @@ RIGHT = [
     "drawn_for_each_epoch",
     "ahead",
 ]
-ALL = os.environ.get("HOLDFAST_CAUSES") == "all"
-SAMPLE = random.Random(10)
-TABLE = []
-
-
-def sampled(cases, count):
-    """All of them when all are asked for, and else `count`, the same each time."""
-    return cases if ALL else sorted(SAMPLE.sample(cases, count), key=cases.index)
+ROW = "row of the table of causes"
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +74,8 @@ def torch(tmp_path_factory):
         yield python
 
 
-@pytest.mark.parametrize("planted", sampled(PLANTED, 12), ids=lambda planted: planted.script)
-def test_an_omission_is_found_by_its_name_and_mended_by_the_first_line(planted, tmp_path, request):
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.script)
+def test_an_omission_is_found_by_its_name_and_mended_by_the_first_line(planted, tmp_path, request, record_property):
     """The verdict, the cause, the line to write; and with that line written the drill says `identical`."""
     python = (
         [sys.executable]
@@ -93,27 +84,16 @@ def test_an_omission_is_found_by_its_name_and_mended_by_the_first_line(planted, 
     )
     found = drilled(python, planted.script, tmp_path, fix=False)
     mended = drilled(python, planted.script, tmp_path, fix=True)
-    TABLE.append((planted.script, found.verdict, found.cause, planted.line, mended.verdict))
+    record_property(ROW, " | ".join((planted.script, found.verdict, found.cause, planted.line, mended.verdict)))
     assert (found.verdict, planted.verdict) == (planted.verdict, found.verdict), found
     assert planted.cause in (found.cause, *found.text.split("; ")) or f"{planted.cause}: " in found.text, found
     assert planted.line in found.text
     assert mended.verdict == "identical", mended
 
 
-@pytest.mark.parametrize("name", sampled(RIGHT, 5))
-def test_a_right_script_is_not_accused(name, plain, tmp_path):
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_script_is_not_accused(name, plain, tmp_path, record_property):
     """Whatever shape its loop has."""
     found = drilled(plain, "right", tmp_path, fix=False, words=[name])
-    TABLE.append((f"right: {name}", found.verdict, found.cause, "", ""))
+    record_property(ROW, f"right: {name} | {found.verdict} | {found.cause}")
     assert found.verdict == "identical", found
-
-
-def test_the_table_of_causes(capsys):
-    """What the drills above have found; nothing here is right unless something was drilled."""
-    with capsys.disabled():
-        print()
-        for row in TABLE:
-            print(" | ".join(row))
-    assert TABLE
-    wrong = [row for row in TABLE if not row[0].startswith("right") and row[4] != "identical"]
-    assert len(wrong) * 10 <= len(TABLE)
