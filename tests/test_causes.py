@@ -84,7 +84,8 @@ def test_an_omission_is_found_by_its_name_and_mended_by_the_first_line(planted, 
     )
     found = drilled(python, planted.script, tmp_path, fix=False)
     mended = drilled(python, planted.script, tmp_path, fix=True)
-    record_property(ROW, " | ".join((planted.script, found.verdict, found.cause, planted.line, mended.verdict)))
+    row = (planted.script, found.verdict, found.cause, planted.line, mended.verdict)
+    record_property(ROW, " | ".join(row))
     assert (found.verdict, planted.verdict) == (planted.verdict, found.verdict), found
     assert planted.cause in (found.cause, *found.text.split("; ")) or f"{planted.cause}: " in found.text, found
     assert planted.line in found.text

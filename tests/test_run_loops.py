@@ -427,8 +427,6 @@ def test_a_mean_says_what_it_lacks(tmp_path):
             run.mean("loss", weight="zero")
     assert (3.0, float("inf")) == (run.mean("n"), run.mean("top"))
     assert run.mean("loss") != run.mean("loss")
-    with new_run(tmp_path, Toy()) as run:
-        assert (3.0, float("inf")) == (run.mean("n"), run.mean("top"))
 
 
 def test_a_mean_costs_a_call_of_log_microseconds():

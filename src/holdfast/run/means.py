@@ -25,6 +25,10 @@ class Means:
     def state_dict(self) -> dict[str, dict[str, list[float]]]:
         return {name: {weight: [*pair] for weight, pair in by.items()} for name, by in self._sums.items()}
 
+    def part(self, needed: bool) -> dict[str, Any]:
+        """What a save remembers: not at the run's end, nor in digests, for a metric may be a time, another in each run."""
+        return {"means": self.state_dict()} if needed and self._sums else {}
+
     def clear(self) -> None:
         self._sums.clear()
 
