@@ -349,7 +349,6 @@ def cuts(path: Path, seen: list[Any]) -> list[tuple[Path, list[Any]]]:
 @pytest.fixture(autouse=True)
 def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)  # so long workers are waited for
 
 
 def some(found: list[Any], name: str, workers: int) -> list[Any]:

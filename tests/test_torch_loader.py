@@ -25,10 +25,12 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from holdfast import Run
 from holdfast.data import Sampler, Seeded
 from holdfast.data.feed import ReplayFeed, StatefulFeed, feed_for
 from holdfast.errors import Mismatch
 from holdfast.torch.loader import DataLoaderFeed
+from toy import Toy
 
 LENGTH = 23
 
@@ -485,6 +487,18 @@ def test_workers_end_with_their_iterator(persistent):
     assert set(workers_of(os.getpid())) - before == (first if persistent else set())
     list(feed.open(1, None))
     assert set(workers_of(os.getpid())) - before == (first if persistent else set())
+
+
+@pytest.mark.slow
+def test_persistent_workers_end_with_the_run(tmp_path):
+    """Left to the garbage collector, each of them is waited for in vain for 5 s: its queue is collected before it."""
+    before = set(workers_of(os.getpid()))
+    with Run(tmp_path, {"toy": Toy()}, every=None, background=False) as run:
+        users = loader("sequential", num_workers=2, persistent_workers=True)
+        for _ in run.epochs(2):
+            for _ in run.batches(users):
+                assert len(set(workers_of(os.getpid())) - before) == 2
+    assert set(workers_of(os.getpid())) - before == set()
 
 
 SCRIPT = """

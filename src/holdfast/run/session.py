@@ -216,6 +216,7 @@ class Session:
             self.around.enter_context(self.stop)
         else:
             self.around.callback(self.stop.__exit__)  # entered when a loop begins
+        self.around.callback(self.sources.clear)  # persistent workers end here, not when a collector comes by
         self.around.callback(self.ahead.close)
         self.around.callback(self.within.close)
         for module in framework_modules():
