@@ -294,7 +294,7 @@ class Session:
             "probe": self.ask_probe() if probe else None,
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
             **({"nested": nested} if (nested := self.tracked.nested()) else {}),
-            **({"means": means} if (means := self.means.state_dict()) else {}),
+            **self.means.part(probe and not position.finished() and position.step < (self.drilled.steps or 1e300)),
             "epoch_rng": self.epoch_rng if position.in_epoch else None,
             "rng": rng.capture(),
         }
