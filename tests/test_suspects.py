@@ -128,6 +128,21 @@ def test_objects_are_entered_and_each_attribute_has_a_name():
     assert found["about"]["weights"]["kind"] == "stateful"
 
 
+def test_what_a_closure_keeps_is_seen():
+    """A counter that a function of the script's changes by nonlocal."""
+
+    def make():
+        count = 3
+
+        def rate():
+            nonlocal count
+            count += 1
+
+        return rate
+
+    assert noted(rate=make())["values"]["rate:count"] == "=3"
+
+
 def test_of_a_tracked_object_its_other_attributes_are_seen():
     """What its state_dict() leaves out is not restored either."""
     weights = Weights()
@@ -315,6 +330,7 @@ WORKERS = {"train": {"workers": 2, "dataset": "Digits"}}
         ),
         (Facts(loaders=LOADERS, other_batch=True), "order", "Track the generator"),
         (Facts(told=(("rebound", "hidden", "write it so"),)), "rebound", "write it so"),
+        (Facts(loaders=LOADERS, iterators=("extra",)), "iterator", "takes values from extra"),
         (Facts(iterators=("batches",)), "position", "batches, whose place is not restored"),
     ],
 )

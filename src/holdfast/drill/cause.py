@@ -257,9 +257,15 @@ def _data(facts: Facts) -> Cause | None:
 
 
 def _own_iterator(facts: Facts) -> Cause | None:
-    if not facts.iterators or facts.loaders:
+    if not facts.iterators:
         return None
     names = ", ".join(facts.iterators)
+    if facts.loaders:
+        return Cause(
+            "iterator",
+            f"the loop takes values from {names}, an iterator whose place is not restored: let run.batches walk it "
+            "(holdfast.data.Zip for two loaders side by side), or compute its value from run.step",
+        )
     return Cause("position", f"the loop takes its data from {names}, whose place is not restored. {POSITION.text}")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, NamedTuple
@@ -121,6 +122,9 @@ class _Walk:
 
     def __call__(self, variable: Variable, depth: int) -> Iterator[Variable]:
         value = variable.value
+        if isinstance(value, FunctionType) and depth <= DEEPEST:
+            for each in _closed_over(value, variable):
+                yield from self(each, depth + 1)
         if self._left <= 0 or isinstance(value, _PASSED_OVER) or _is_ours(value):
             return
         held = id(value) in self._held
@@ -142,6 +146,19 @@ class _Walk:
             yield variable
         for member in members:
             yield from self(member, depth + 1)
+
+
+def _closed_over(function: FunctionType, variable: Variable) -> list[Variable]:
+    """The variables of an outer function that one of the script's functions keeps, but for functions."""
+    code = function.__code__
+    if not function.__closure__ or not is_users(code.co_filename, function.__module__ or ""):
+        return []
+    found = []
+    for name, cell in zip(code.co_freevars, function.__closure__, strict=True):
+        with suppress(ValueError):  # it has no value yet
+            if not isinstance(cell.cell_contents, FunctionType):
+                found.append(Variable(f"{code.co_name}:{name}", cell.cell_contents, variable.live, stored=True))
+    return found
 
 
 def _is_ours(value: Any) -> bool:
