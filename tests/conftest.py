@@ -28,3 +28,13 @@ settings.load_profile(chosen)
 def pytest_collection_finish():
     """Torch, Hypothesis and thousands of tests are there to stay: no search for garbage looks at them again."""
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print what the drills of planted scripts have found: script, verdict, cause, line to write, verdict with it."""
+    reports = [each for kind in ("passed", "failed") for each in terminalreporter.stats.get(kind, [])]
+    rows = [value for each in reports for name, value in each.user_properties if name == "row of the table of causes"]
+    if rows:
+        terminalreporter.section("causes that the drill has named")
+        for row in sorted(rows):
+            terminalreporter.write_line(row)

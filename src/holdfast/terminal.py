@@ -43,12 +43,6 @@ def tell(line: str) -> None:
     _write(sys.stdout, f"{line}\n")
 
 
-def flush() -> None:
-    """Write out what stdout and stderr still hold: nobody else will."""
-    _write(sys.stdout, "")
-    _write(sys.stderr, "")
-
-
 def mark(line: str) -> None:
     """Writes to the process's own stdout, whatever has taken its place meanwhile, after all that was printed so far."""
     for stream in (sys.stdout, sys.__stdout__):
@@ -56,6 +50,12 @@ def mark(line: str) -> None:
             with suppress(OSError, ValueError):
                 stream.flush()
     _write(sys.__stdout__, line)
+
+
+def flush() -> None:
+    """Write out what stdout and stderr still hold: nobody else will."""
+    _write(sys.stdout, "")
+    _write(sys.stderr, "")
 
 
 def relay(number: int, data: bytes) -> bool:

@@ -8,7 +8,9 @@
     attempts   what each attempt did, and which resume points that proves (pure)
     evidence   what a run has left (reads)
     compare    where two runs part ways (pure); output: where their printed lines do; leftovers: files of another run
-    cause      the usual reason (pure); judge: where and why, in one value
+    sights     what the script's variables held; suspects: those that a resume did not bring back (pure)
+    cause      why a resumed run differs, and advice: what to write (pure); by_itself: why two undisturbed runs differ
+    judge      where and why, in one value (pure)
     report     the findings; table: as text (pure)
 
 Nothing here knows a framework: all evidence is in the run's journal and checkpoints.

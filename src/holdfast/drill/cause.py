@@ -1,4 +1,9 @@
-"""Cause: the usual reason why a resumed run differs, told from what differed first. Pure."""
+"""Cause: why a resumed run differs, told from what differed first. Pure.
+
+Each cause is a rule with the evidence that it needs. The strongest evidence is a variable of the script that the resume did
+not bring back (suspects.py); what the run itself has told comes next, then the batch that was consumed, then which leaves
+of the state changed.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..run.tracked import RESERVED
+from . import advice
 from .compare import MetricDifference, Parting
 from .evidence import Trace
+from .safepoint import Place
+from .sights import Album
+from .suspects import VARS, Suspect, other_batch, shifted, spelled, suspects
 
 RNG = f"{RESERVED}/rng/"
 OWN_TREE = f"tree:{RESERVED}"
-_AVERAGES = ("ema", "avg", "averag", "swa", "shadow", "teacher", "polyak")
 
 
 class Facts(NamedTuple):
@@ -24,6 +32,14 @@ class Facts(NamedTuple):
     same_steps: bool = True  # both runs have the same safe points
     same_metrics_there: bool | None = None  # whether what that step logged was equal; None: it logged nothing
     loaders: Mapping[str, Mapping[str, Any]] = {}  # what run.batches was given, by name
+    suspects: Sequence[Suspect] = ()  # variables that the resume did not bring back
+    variables: frozenset[str] = frozenset()  # names in run.vars
+    counting: tuple[str, ...] = ()  # numbers that counted from their first value again
+    other_batch: bool | None = None  # whether the step consumed another batch; None: nobody knows
+    idle_step: bool = False  # the first step after the resume changed nothing, where the reference run's did
+    told: tuple[tuple[str, str, str], ...] = ()  # what the run said of the script: kind, name, line
+    iterators: tuple[str, ...] = ()  # iterators that the loop advances by itself
+    datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader, what its code draws with and changes
 
     @property
     def optimizers(self) -> set[str]:
@@ -31,6 +47,11 @@ class Facts(NamedTuple):
         names = {name for key in self.all_leaves for name in [key.removeprefix("tree:").partition("/")[0]]}
         stateful = {key.partition("/")[0] for key in self.all_leaves if "/state/" in key}
         return {name for name in names if "opt" in name.lower()} | (stateful - {RESERVED})
+
+    @property
+    def only_metrics(self) -> bool:
+        """Whether what was logged differed, and nothing tracked had. A run remembers the mean of what was logged."""
+        return bool(self.metrics) and (self.metrics_first or set(self.leaves) == {OWN_TREE})
 
 
 class Cause(NamedTuple):
@@ -46,12 +67,21 @@ POSITION = Cause(
 )
 
 
-def gather(reference: Trace, parted: Parting | None, metrics: Sequence[MetricDifference]) -> Facts:
-    """The facts that tell the cause, from a comparison with the reference run."""
+def gather(
+    reference: Trace,
+    parted: Parting | None,
+    metrics: Sequence[MetricDifference],
+    other: Trace | None = None,
+    where: tuple[Place, int] | None = None,
+) -> Facts:
+    """The facts that tell the cause, from a comparison with the reference run.
+
+    `where`: the place and the attempt of the first difference of any kind.
+    """
     first = metrics[0].place if metrics else None
     there = parted.place if parted is not None else None
     logged = {name for line in reference.metrics if line.place == there for name in line.values}
-    return Facts(
+    facts = Facts(
         leaves=parted.leaves if parted is not None else (),
         all_leaves=tuple(reference.states[0].leaves) if reference.states else (),
         metrics=tuple(dict.fromkeys(each.name for each in metrics if each.place == first and each.name)),
@@ -60,11 +90,193 @@ def gather(reference: Trace, parted: Parting | None, metrics: Sequence[MetricDif
         same_metrics_there=None if not logged else all(each.place != there for each in metrics),
         loaders=reference.loaders,
     )
+    if other is None or where is None:
+        return facts
+    return with_variables(facts, reference, other, where)
+
+
+def with_variables(facts: Facts, reference: Trace, other: Trace, where: tuple[Place, int]) -> Facts:
+    """The same facts, and what is known of the script's variables at that place of that attempt."""
+    place, attempt = where
+    albums = Album(reference.sights), Album(reference.beside), Album(other.sights)
+    told = [(str(each["kind"]), str(each.get("name", "")), str(each.get("what", ""))) for each in other.told]
+    shown = albums[0].at(place)
+    return facts._replace(
+        suspects=suspects(*albums, attempt, place),
+        variables=_variables(reference),
+        counting=tuple(shifted(albums[0], albums[2], attempt, place)),
+        other_batch=other_batch(albums[0], albums[2], attempt, place),
+        idle_step=_is_idle(reference, other, place, attempt),
+        told=tuple(dict.fromkeys(told)),
+        iterators=_iterators(reference),
+        datasets=shown.datasets if shown is not None else {},
+    )
+
+
+def _variables(reference: Trace) -> frozenset[str]:
+    return frozenset(
+        path.removeprefix(VARS) for sight in reference.sights for path in sight.values if path.startswith(VARS)
+    )
+
+
+def _iterators(reference: Trace) -> tuple[str, ...]:
+    """Live iterators: what the loop takes from them is not noted, and not restored."""
+    sight = reference.sights[-1] if reference.sights else None
+    about = {} if sight is None else sight.about
+    found = (path for path, each in about.items() if each.kind == "iterator" and each.live and not each.owner)
+    return tuple(spelled(path) for path in found)
+
+
+def _is_idle(reference: Trace, other: Trace, place: Place, attempt: int) -> bool:
+    """Whether nothing tracked changed between the resume and the place of the difference."""
+    came_to = other.restored.get(attempt)
+    expected = {seen.place: _tracked(seen.leaves) for seen in reference.states}
+    here = [_tracked(seen.leaves) for seen in other.states if (seen.place, seen.attempt) == (place, attempt)]
+    if came_to is None or came_to not in expected or place not in expected or not here:
+        return False
+    return here[0] == expected[came_to] != expected[place]
+
+
+def _tracked(leaves: Mapping[str, str]) -> dict[str, str]:
+    return {key: digest for key, digest in leaves.items() if not key.startswith(RESERVED) and key != OWN_TREE}
 
 
 def usual(facts: Facts) -> Cause:
-    """The usual cause of what `facts` describe, and what to do about it."""
-    if facts.metrics_first and facts.metrics:
+    """The cause of what `facts` describe, and what to do about it."""
+    for rule in _RULES:
+        found = rule(facts)
+        if found is not None:
+            return found
+    return _by_leaves(facts)
+
+
+# Rules by evidence, the strongest first ------------------------------------------------------------------------------
+
+
+def _step_without_work(facts: Facts) -> Cause | None:
+    """The first pass after the resume took a batch, and trained on nothing."""
+    unset = [each for each in facts.suspects if each.now is None]
+    if not facts.idle_step or not facts.loaders or (facts.suspects and not unset):
+        return None
+    name = f" ({unset[0].name})" if unset else ""
+    return Cause(
+        "prefetched batch",
+        f"the first step after the resume took a batch and trained on nothing: the loop asks for a batch one pass ahead of "
+        f"its use{name}, so that a checkpoint counts it as consumed. Let each pass train on the batch that it is given: `for "
+        "batch in run.batches(loader)`; a prefetcher goes inside: run.batches(prefetch(loader))",
+    )
+
+
+def _own_order(facts: Facts) -> Cause | None:
+    """A loader draws its order from a generator that the resume did not bring back.
+
+    Of a DataLoader's generator the run's twin of it makes no use, so there the batch has to differ.
+    """
+    drawing = [each.name for each in facts.suspects if each.about.in_loader]
+    lines = advice.lines(advice.ranked(facts.suspects, facts.variables, data=True, options=False), facts.variables)
+    own = any("dataset" not in loader for loader in facts.loaders.values())
+    if not drawing or not (own or facts.other_batch is True):
+        return None
+    return Cause(
+        "order",
+        f"a loader draws its order from {', '.join(drawing)}, a generator of its "
+        "own. Make the order a function of the epoch: sampler=holdfast.data.Sampler(dataset, seed=0) for a DataLoader, "
+        "holdfast.data.Shuffle(length, seed, run.epoch) for a loader of your own; or give the loader state_dict() and "
+        f"load_state_dict(). Where the loop draws from it as well: {'; '.join(lines)}",
+    )
+
+
+def _not_brought_back(facts: Facts) -> Cause | None:
+    options = bool({f"tree:{name}" for name in facts.optimizers} & set(facts.leaves))
+    had = [each for each in facts.suspects if each.now is not None or each.about.owner]
+    found = advice.ranked(had, facts.variables, data=facts.other_batch is True, options=options)
+    if not found:
+        return None
+    name = advice.kind_of(found[0], facts.variables).name
+    if name == "variable" and facts.only_metrics:
+        name = "accumulator"
+    return Cause(name, advice.text(found, facts.variables))
+
+
+_TOLD = {
+    "rebound": "a tracked value was given to the run, and the loop has bound its name to another object",
+    "untracked_parameters": "an optimizer steps parameters that no tracked object holds",
+    "generator_replaced": "a tracked generator was replaced by another after the run had begun",
+}
+
+
+def _told(facts: Facts) -> Cause | None:
+    """The run itself has noticed a mistake, and said what to write."""
+    known = [(kind, name, line) for kind, name, line in facts.told if kind in _TOLD]
+    if not known:
+        return None
+    kind, name, line = known[0]
+    return Cause(kind.replace("_", " "), line or f"{name}: {_TOLD[kind]}")
+
+
+def _index(facts: Facts) -> Cause | None:
+    """A number that counts an epoch's passes began again, while the batches were the same."""
+    if not facts.counting or facts.other_batch is not False:
+        return None
+    names = ", ".join(spelled(path) for path in facts.counting)
+    return Cause(
+        "enumerate",
+        f"{names} counted from its first value again after the resume. Use the index that survives: `for {spelled(facts.counting[0])}, "
+        "batch in run.enumerate(loader)` in the place of enumerate(run.batches(loader))",
+    )
+
+
+def _data(facts: Facts) -> Cause | None:
+    """The step began with an equal state and consumed another batch."""
+    if facts.other_batch is not True:
+        return None
+    plain = [name for name, loader in facts.loaders.items() if _augments_unseeded(loader)]
+    changes = sorted({name for each in facts.datasets.values() for name in each.get("changes", ())})
+    draws = sorted({name for each in facts.datasets.values() for name in each.get("draws", ())})
+    itself = (
+        f"the dataset changes itself as it is read ({', '.join(changes)}): make what it returns a function of the index alone, "
+        'or track what it changes: dict(..., dataset=Fields(dataset, "'
+        + '", "'.join(changes[:3])
+        + '")), without workers'
+    )
+    if plain and (draws or not changes):
+        also = f". If that does not mend it: {itself}" if changes else ""
+        drawn = f" ({', '.join(draws)})" if draws else ""
+        return Cause(
+            "augmentation",
+            f"the state was equal and the batch was not: what the workers of loader {', '.join(map(repr, plain))} draw at "
+            f"random{drawn} is not restored. Wrap the dataset: holdfast.data.Seeded(dataset, seed=0){also}",
+        )
+    if changes:
+        return Cause("dataset", f"the state was equal and the batch was not: {itself}")
+    return Cause(
+        "order",
+        "the state was equal and the batch was not: the loader or its sampler draws its order from a generator of its own, "
+        "or reads something that changed. Track the generator: dict(..., rng=rng), or take holdfast.data.Sampler",
+    )
+
+
+def _own_iterator(facts: Facts) -> Cause | None:
+    if not facts.iterators:
+        return None
+    names = ", ".join(facts.iterators)
+    if facts.loaders:
+        return Cause(
+            "iterator",
+            f"the loop takes values from {names}, an iterator whose place is not restored: let run.batches walk it "
+            "(holdfast.data.Zip for two loaders side by side), or compute its value from run.step",
+        )
+    return Cause("position", f"the loop takes its data from {names}, whose place is not restored. {POSITION.text}")
+
+
+_RULES = (_step_without_work, _own_order, _not_brought_back, _index, _told, _data, _own_iterator)
+
+
+# Rules by the leaves that differ, where no variable was seen -----------------------------------------------------------
+
+
+def _by_leaves(facts: Facts) -> Cause:
+    if facts.only_metrics:
         return _untracked_number(facts)
     if not facts.leaves:
         return _no_leaf(facts)
@@ -99,7 +311,7 @@ def _no_leaf(facts: Facts) -> Cause:
 def _untracked_number(facts: Facts) -> Cause:
     """Metrics differ while the whole tracked state is equal: they come from something outside of it."""
     names = ", ".join(facts.metrics)
-    if any(part in name.lower() for name in facts.metrics for part in _AVERAGES):
+    if any(part in name.lower() for name in facts.metrics for part in advice.AVERAGES):
         return Cause(
             "EMA",
             f"{names} came from an object that is not tracked, an averaged copy of the weights (EMA, SWA): "
@@ -152,7 +364,7 @@ def _augments_unseeded(loader: Mapping[str, Any]) -> bool:
     return bool(loader.get("workers")) and not str(loader.get("dataset", "")).startswith("Seeded(")
 
 
-SWITCHES = (
+SWITCHES = (  # for a command that differs from itself
     "seed every generator first (random.seed, numpy.random.seed, torch.manual_seed)",
     "torch.use_deterministic_algorithms(True)",
     "the same number of threads each time (torch.set_num_threads)",

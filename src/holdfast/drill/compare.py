@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from .evidence import Line, Place, Seen, Trace, capture_of, generator_of, present
+from .evidence import Line, Seen, Trace, capture_of, generator_of, present
+from .safepoint import Place
 
 TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that no two runs share
 

@@ -66,6 +66,7 @@ class Drill:
         if found.verdict != report.IDENTICAL:
             found.verdict = report.NOT_DETERMINISTIC
             return found
+        reference = reference._replace(beside=second.sights)
         if self._idle:
             names = ", ".join(sorted(self._idle))
             self._notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
@@ -75,7 +76,11 @@ class Drill:
         found.places = len(course.places)
         if schedule.wanted:
             self.say(f"killed run: {schedule.wanted} of {found.places} places to resume from, over {first.last} steps")
-            self._interrupt(found, place / "killed", first, schedule, course)
+            try:
+                self._interrupt(found, place / "killed", first, schedule, course)
+            except ChildError as error:
+                reason = judge.why_failed(reference, evidence.trace(place / "killed"), self._idle)
+                raise ChildError(f"{error}{reason}") from error
             interrupted = evidence.trace(place / "killed")
             found.states_compared, found.metric_lines = len(interrupted.states), len(interrupted.metrics)
             self._judge(found, reference, interrupted, place, "killed")

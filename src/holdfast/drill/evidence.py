@@ -14,25 +14,13 @@ from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
 from ..store.diff import same_state
 from ..store.store import Store
+from .safepoint import Place as Place  # noqa: PLC0414  others take it from here
+from .safepoint import place_of
+from .sights import Sight, sights
 
 # Where a run keeps the global generators: as they are, as the epoch began, and as a loader began and was last asked.
 _CAPTURE = re.compile(rf"{RESERVED}/(rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began))/")
 MEANS = f"{RESERVED}/means"  # of run.mean()
-PHASES = ("step", "end", "exit")
-
-
-class Place(NamedTuple):
-    """A safe point. Places sort as the run went."""
-
-    step: int
-    phase: str = "step"
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return self.step, PHASES.index(self.phase) if self.phase in PHASES else 0
-
-    def __str__(self) -> str:
-        return f"step {self.step}" + {"end": ", after the epoch", "exit": ", after the loop"}.get(self.phase, "")
 
 
 class Seen(NamedTuple):
@@ -59,20 +47,24 @@ class Trace(NamedTuple):
     metrics: Sequence[Line]  # of the lineage only
     restored: Mapping[int, Place]  # attempt -> where it came back to
     loaders: Mapping[str, Mapping[str, Any]]  # what run.batches was given, by name
+    sights: Sequence[Sight] = ()  # the script's variables
+    told: Sequence[Event] = ()  # what the run said of a mistake in the script
+    beside: Sequence[Sight] = ()  # of a reference run, what the second undisturbed run's variables held
 
 
 def trace(root: Path) -> Trace:
     """The trace of the run at `root`."""
     logs = journal.logs(root)
     states = [
-        Seen(_place(event), log.attempt, event["leaves"], int(event.get("epoch") or 0))
+        Seen(place_of(event), log.attempt, event["leaves"], int(event.get("epoch") or 0))
         for log in logs
         for event in log.events
         if event["event"] == "digests"
     ]
-    metrics = [Line(_place(event), event.get("epoch"), event["values"]) for event in journal.lineage(logs, "metrics")]
-    restored = {log.attempt: _place(e) for log in logs for e in log.events if e["event"] == "restored"}
-    return Trace(states, metrics, restored, _loaders(root))
+    metrics = [Line(place_of(event), event.get("epoch"), event["values"]) for event in journal.lineage(logs, "metrics")]
+    restored = {log.attempt: place_of(e) for log in logs for e in log.events if e["event"] == "restored"}
+    told = [event for log in logs for event in log.events if event["event"] == "told" and "kind" in event]
+    return Trace(states, metrics, restored, _loaders(root), sights(logs), told)
 
 
 def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]:
@@ -111,10 +103,6 @@ def _rank(key: str) -> tuple[str, str]:
 
 def _last(root: Path) -> Checkpoint:
     return Store(root).latest()
-
-
-def _place(event: Event) -> Place:
-    return Place(int(event.get("step", 0)), str(event.get("phase", "step")))
 
 
 def _loaders(root: Path) -> Mapping[str, Mapping[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import cause
+from . import by_itself, cause, compare
 from .cause import Cause, Facts
 from .compare import MetricDifference, Parting
 from .evidence import Place, Trace
@@ -23,14 +23,15 @@ def divergence(
     leftovers: Sequence[Leftover] = (),
 ) -> Divergence:
     """Where the states or the metrics of `other` first left those of the reference run, and the usual reason."""
-    facts = cause.gather(reference, parted, metrics)
-    if metrics and (parted is None or facts.metrics_first):
+    if metrics and (parted is None or metrics[0].place.order < parted.place.order):
         place, attempt, what = metrics[0].place, _logged_by(other, metrics[0].place), metrics[0].what
     elif parted is not None:
         place, attempt, what = parted.place, parted.attempt, parted.what
     else:
         place, attempt, what = reference.states[-1].place, max(other.restored, default=0), "the last state differs"
-    found = _at(place, attempt, other, what, _reason(cause.usual(facts), leftovers))
+    facts = cause.gather(reference, parted, metrics, other, (place, attempt))
+    usual = cause.usual(facts) if reference.beside else by_itself.cause_of(reference, other, facts)
+    found = _at(place, attempt, other, what, _reason(usual, leftovers))
     found.leaf = facts.leaves[0] if facts.leaves and not facts.metrics_first else None
     found.leaves = list(facts.leaves)
     found.metric = facts.metrics[0] if facts.metrics else None
@@ -48,8 +49,19 @@ def printed(
         metrics_first=True,
         loaders=reference.loaders,
     )
+    facts = cause.with_variables(facts, reference, other, (difference.after, difference.attempt))
     reason = _reason(cause.usual(facts), leftovers)
     return _at(difference.after, difference.attempt, other, str(difference), reason)
+
+
+def why_failed(reference: Trace, other: Trace, idle: frozenset[str]) -> str:
+    """The cause, as one more line, when a resumed attempt failed that had left the reference run's path; or nothing."""
+    parted = compare.parting(reference, other, idle)
+    if parted is None or not other.restored.get(parted.attempt, Place(0)).step:
+        return ""
+    metrics = compare.metric_differences(reference.metrics, other.metrics)
+    found = divergence(reference, other, parted, [each for each in metrics if each.what != "missing"])
+    return f"\nthe resumed run had left the undisturbed one's path at {parted.place}; {found.cause}: {found.advice}"
 
 
 def not_proven(found: Report, schedule_wanted: int) -> str | None:
@@ -72,10 +84,11 @@ def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
     """A file that another run left comes first: it makes any run begin otherwise."""
     if not leftovers:
         return usual
+    also = f". Or ({usual.name}): {usual.text}" if by_itself.is_known(usual) else ""
     return Cause(
         LEFTOVER,
         f"{leftovers[0]}. A run must not depend on files that an earlier one left: let the script write it elsewhere for "
-        f"each run, or track its content. Without that file, the usual cause would be: {usual.name}, {usual.text}",
+        f"each run, or track its content{also}",
     )
 
 

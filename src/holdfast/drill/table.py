@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from . import report as reports
+from .by_itself import UNKNOWN
 from .cause import SWITCHES
-from .judge import LEFTOVER
 from .report import Attempt, Divergence, Report, Resumed
 
 _MOST = 4  # lines of one kind
@@ -38,7 +38,7 @@ def divergence(found: Divergence, verdict: str) -> Iterator[str]:
     resumed = f", in attempt {found.attempt}, resumed at step {found.resumed_from}" if found.resumed_from else ""
     first = found.leaf or (f"metric {found.metric}" if found.metric else "")
     yield f"first difference: {place}{resumed}: {first + ': ' if first else ''}{found.what}"
-    if verdict == reports.NOT_DETERMINISTIC and found.cause != LEFTOVER:
+    if verdict == reports.NOT_DETERMINISTIC and found.cause == UNKNOWN:
         yield "two uninterrupted runs of the command differ; what to switch on:"
         yield from (f"  {switch}" for switch in SWITCHES)
     else:

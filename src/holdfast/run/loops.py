@@ -129,6 +129,8 @@ def _consume(session: Session, source: Source, served: Served, consumed: int) ->
             session.early = set(session.logged)
             for batch in rest:
                 taken += 1
+                if session.witness is not None:
+                    session.witness.consumed(batch)
                 yield batch if served.start is None else (served.start + taken - 1, batch)
                 consumed += 1
                 if (consumed - begun) % served.accumulate == 0:

@@ -22,6 +22,7 @@ from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
 from . import fingerprint, relaunch, resume, summary, weights
 from .means import Means
+from .noted import note
 from .position import Position
 from .saving import drill_limit, stop_now
 from .session import Session
@@ -89,6 +90,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
     `ready`: the position is reached, so that random numbers go back too.
     """
     if session.baseline is None:
+        note(session, "begin")
         return
     session.tracked.warm_late()  # on all ranks: each begins this loop
     changed = [key.removeprefix("tree:") for key in session.baseline.changed(session.digests())]
@@ -102,6 +104,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
         session.baseline = None
         session.logged = {}  # by code that runs again: its line is written
         session.means = Means(session.resumed.memory.get("means"))
+        note(session, "begin")
         mark_output(session)
 
 

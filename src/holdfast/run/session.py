@@ -40,6 +40,7 @@ from .walks import Walks
 from .watch import Watch
 from .weights import StartFrom
 from .windows import MOST_POINTS, Windows
+from .witness import Witness
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ class Session:
         ranks, options = self.ranks, self.options
         with ranks.together("options"):
             self.drilled = settings.drilled()
+            self.witness = Witness(self.tracked.objects | self.tracked.inside()) if self.drilled.digests else None
             self.stop, self.progress = Stop(options.deadline), Progress()
             from .within import Within  # what asks schedulers is not in every `import holdfast`
 
@@ -303,8 +305,6 @@ class Session:
 
     def stage(self, *, background: bool, due: bool) -> Staged | Later:
         """The state ready to be written: for a save in the background, a copy of it, if memory allows.
-
-        Of a save that is `due`, what makes it ready beside the loop, where that is safe.
 
         What of a save that is `due` is copied beside the loop is left to `overlap.finish`. While the memory for the copy
         is being touched there is none: to write the state takes no longer than to copy it into fresh memory. A copy that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..terminal import mark
+from .noted import note
 from .ranks import merged
 from .session import Session
 from .tracked import RESERVED, digests
@@ -17,6 +18,7 @@ def show(session: Session, epoch: int | None) -> None:
     at = position.epoch if epoch is None else epoch
     leaves = merged(session.ranks, found)
     session.attempt.record("digests", step=position.step, phase=position.phase, epoch=at, leaves=leaves)
+    note(session, "point")
     session.attempt.flush()
     mark_output(session)
 

@@ -1,0 +1,152 @@
+"""Advice: the line to write so that a resume brings a variable back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from .suspects import Suspect
+
+AVERAGES = ("ema", "avg", "averag", "swa", "shadow", "teacher", "polyak")
+_SHOWN = 8  # variables that are described one by one
+
+
+class Named(NamedTuple):
+    """What kind of thing was not brought back, and what to write for it."""
+
+    name: str  # "scheduler", "generator", "variable", ...
+    line: str  # how it is kept: "track", "fields", "vars", "rebound", "own vars"
+
+
+RANKS = (
+    "scheduler",
+    "scaler",
+    "optimizer",
+    "EMA",
+    "generator",
+    "rebound",
+    "object",
+    "attributes",
+    "container",
+    "run.vars unused",
+    "variable",
+)
+_OF_DATA = ("generator", "attributes")  # what decides which batch comes next
+
+
+def kind_of(suspect: Suspect, variables: Collection[str]) -> Named:
+    """`variables`: names in run.vars."""
+    about = suspect.about
+    if suspect.held:
+        return Named("rebound", "rebound")
+    if about.kind == "generator":
+        return Named("generator", "track")
+    if about.kind == "stateful":
+        return Named(_stateful(suspect), "track")
+    if about.owner:
+        return Named("attributes", "fields")
+    if suspect.name in variables:
+        return Named("run.vars unused", "own vars")
+    if about.kind in ("container", "array") and not about.stored:
+        return Named("container", "track")
+    return Named("variable", "vars")
+
+
+def _stateful(suspect: Suspect) -> str:
+    if suspect.about.role in ("scheduler", "scaler", "optimizer"):
+        return suspect.about.role
+    words = f"{suspect.name} {suspect.about.type}".lower()
+    averages = suspect.about.role == "module" or any(part in words for part in AVERAGES)
+    return "EMA" if averages else "object"
+
+
+def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, options: bool) -> list[Suspect]:
+    """The most likely first: of data that differs what decides on it, of an optimizer's options what sets them."""
+
+    def rank(suspect: Suspect) -> tuple[bool, bool, int]:
+        name = kind_of(suspect, variables).name
+        sets_options = name == "scheduler" or "lr" in suspect.name.lower()
+        return data and name not in _OF_DATA, options and not sets_options, RANKS.index(name)
+
+    kept = list(found)
+    owners = {each.owner for each in kept}
+    whole = tuple(f"{each.name}." for each in kept if each.about.kind == "stateful")
+    named = (each for each in kept if each.about.kind != "object" or each.name not in owners)
+    return sorted((each for each in named if not each.name.startswith(whole)), key=rank)
+
+
+def text(found: Sequence[Suspect], variables: Collection[str]) -> str:
+    """What was not brought back, and the lines that mend it."""
+    shown = ", ".join(_changed(each) for each in found[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"the resume did not bring back {shown}{more}. {'; '.join(lines(found, variables))}"
+
+
+def lines(found: Sequence[Suspect], variables: Collection[str]) -> list[str]:
+    """What to write, one line for each way of keeping a variable, in the order of `found`."""
+    groups: dict[str, list[Suspect]] = {}
+    for suspect in found:
+        line = kind_of(suspect, variables).line
+        groups.setdefault("track" if line == "fields" else line, []).append(suspect)
+    makers = {"track": _track, "rebound": _rebound, "own vars": _own_vars, "vars": _vars}
+    return [makers[line](each) for line, each in groups.items()]
+
+
+def _changed(suspect: Suspect) -> str:
+    if suspect.now == suspect.was or not suspect.was.startswith("=") or (suspect.now or "=")[0] != "=":
+        return suspect.name
+    now = "nothing" if suspect.now is None else suspect.now.removeprefix("=")
+    return f"{suspect.name} (it was {suspect.was.removeprefix('=')}, and began as {now})"
+
+
+def _track(found: Sequence[Suspect]) -> str:
+    words: dict[str, str] = {}
+    fields: dict[str, list[str]] = {}
+    for suspect in found:
+        owner = _expression(suspect.owner)
+        if suspect.about.kind not in ("generator", "stateful") and owner:
+            fields.setdefault(owner, []).append(suspect.name.rpartition(".")[2])
+        else:
+            name = _expression(suspect.root if "[" in suspect.name else suspect.name)
+            words[_word(name)] = name
+    taken = {*words, *(each.about.owner_tracked for each in found)}
+    for owner, names in fields.items():
+        word = f"{_word(owner)}_more" if _word(owner) in taken else _word(owner)
+        words[word] = f"Fields({owner}, {', '.join(f'{name!r}' for name in names)})".replace("'", '"')
+    kept = ", ".join(f"{word}={value}" for word, value in words.items())
+    lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
+    why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
+    return f"Track it: Run(path, dict(..., {kept})){why}"
+
+
+def _expression(name: str) -> str:
+    """As code: of a loader that has no name in the script, the part after it."""
+    if not name.startswith("loader '"):
+        return name
+    return name.rpartition("'")[2].lstrip(".").partition(".")[0] or "dataset"
+
+
+def _word(expression: str) -> str:
+    """A name to track it under."""
+    return "".join(letter if letter.isalnum() else "_" for letter in expression).strip("_")
+
+
+def _rebound(found: Sequence[Suspect]) -> str:
+    names = ", ".join(each.name for each in found)
+    first = found[0].name
+    return (
+        f"{names} is tracked, and the loop gives the name to a new object, which the run does not hold. Keep it in "
+        f"run.vars instead: Run(..., vars=dict({first}={first})), and run.vars.{first} wherever the loop says {first}; or write "
+        f"the new values into the tracked object"
+    )
+
+
+def _own_vars(found: Sequence[Suspect]) -> str:
+    names = ", ".join(f"run.vars.{each.name}" for each in found)
+    return f"{names} is kept, but the loop uses a variable of its own: write {names} wherever it says {found[0].name}"
+
+
+def _vars(found: Sequence[Suspect]) -> str:
+    first = ", ".join(f"{each.name}=..." for each in found)
+    names = ", ".join(f"run.vars.{each.name}" for each in found)
+    return f"Keep what the loop changes in run.vars: Run(..., vars=dict({first})), and {names} wherever the loop says {found[0].name}"

@@ -1,0 +1,28 @@
+"""Safe point: the place in a run at which something happened, as its journal names it. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..journal import Event
+
+PHASES = ("step", "end", "exit")
+
+
+class Place(NamedTuple):
+    """A safe point. Places sort as the run went."""
+
+    step: int
+    phase: str = "step"
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.step, PHASES.index(self.phase) if self.phase in PHASES else 0
+
+    def __str__(self) -> str:
+        return f"step {self.step}" + {"end": ", after the epoch", "exit": ", after the loop"}.get(self.phase, "")
+
+
+def place_of(event: Event) -> Place:
+    """Where an event happened."""
+    return Place(int(event.get("step", 0)), str(event.get("phase", "step")))

@@ -1,0 +1,97 @@
+"""Sights: what the script's variables held at each safe point, as the drilled run has noted it. Pure, but for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..journal import Log
+from ..run.witness import UNREAD, About
+from .safepoint import Place, place_of
+
+
+class Sight(NamedTuple):
+    """The variables at one place of one attempt."""
+
+    place: Place
+    attempt: int
+    begin: bool  # as the attempt's first loop began, before its first step
+    batch: str  # a digest of what the step consumed; empty when it consumed nothing
+    values: Mapping[str, str]  # by path: a digest, or "=" and the value itself
+    about: Mapping[str, About]
+    rng: Mapping[str, str]  # the global generators
+    datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader, what its code "draws" with and "changes"
+    state: str = ""  # of a begin: a digest of all that is tracked
+
+    def known(self, path: str) -> str | None:
+        """What stands for the variable; None when it has no value, or cannot be read."""
+        value = self.values.get(path)
+        return None if value == UNREAD else value
+
+
+def sights(logs: Iterable[Log]) -> list[Sight]:
+    """All of them, in the order in which they were noted."""
+    return [sight for log in logs for sight in _of(log)]
+
+
+def _of(log: Log) -> Iterable[Sight]:
+    values: dict[str, str] = {}
+    about: dict[str, About] = {}
+    for event in log.events:
+        if event["event"] != "visible":
+            continue
+        try:
+            values = {**values, **_texts(event["values"])}
+            about = {**about, **msgspec.convert(event["about"], dict[str, About])}
+            for path in event["gone"]:
+                values.pop(path, None)
+            batch, rng = str(event["batch"]), _texts(event["rng"])
+            datasets = msgspec.convert(event.get("datasets", {}), dict[str, dict[str, list[str]]])
+        except (KeyError, TypeError, msgspec.ValidationError):  # of another version
+            continue
+        yield Sight(
+            place_of(event),
+            log.attempt,
+            event.get("at") == "begin",
+            batch,
+            values,
+            about,
+            rng,
+            datasets,
+            str(event.get("state", "")),
+        )
+
+
+def _texts(found: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in found.items()}
+
+
+class Album:
+    """The sights of one run, by place."""
+
+    def __init__(self, sights: Sequence[Sight]) -> None:
+        self.all = sights
+        self._points = {sight.place: sight for sight in sights if not sight.begin}
+        self._begins = {sight.attempt: sight for sight in sights if sight.begin}
+
+    def at(self, place: Place) -> Sight | None:
+        """The variables at a safe point, or, for step 0, as the run began."""
+        return self._points.get(place) or (self._begins.get(1) if place.step == 0 else None)
+
+    def begin(self, attempt: int) -> Sight | None:
+        """The variables as the attempt's first loop began."""
+        return self._begins.get(attempt)
+
+    def of(self, attempt: int) -> list[Sight]:
+        """The sights of one attempt, in the order of the run."""
+        return sorted((sight for sight in self.all if sight.attempt == attempt), key=_order)
+
+    @property
+    def first(self) -> Sight | None:
+        return self.all[0] if self.all else None
+
+
+def _order(sight: Sight) -> tuple[tuple[int, int], bool]:
+    return sight.place.order, not sight.begin

@@ -1,0 +1,113 @@
+"""Carried: which variables a loop reads again before it assigns them anew, told from its byte code. Pure.
+
+A variable that the next pass may read with the value of this pass is *carried*. Only such a variable can make a resumed
+run differ: `loss`, which each pass assigns before it reads it, cannot.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+from types import CodeType
+from typing import NamedTuple
+
+_END = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")  # the next line does not follow
+_VARIABLES = ("FAST", "NAME", "DEREF", "GLOBAL", "CLASSDEREF")
+
+
+class Carried(NamedTuple):
+    """What the code does with its variables from one instruction on."""
+
+    live: frozenset[str]  # may be read before they are assigned
+    stored: frozenset[str]  # may be assigned
+
+
+class _Step(NamedTuple):
+    reads: frozenset[str]
+    writes: frozenset[str]
+    follows: tuple[int, ...]  # numbers of the instructions that may come next
+
+
+@lru_cache(maxsize=256)
+def carried(code: CodeType, at: int) -> Carried:
+    """What is carried beyond the instruction at byte `at`, the one that is being executed."""
+    steps, number_of = _steps(code)
+    here = number_of.get(at, 0)
+    reached = _reached(steps, here)
+    live = _live(steps, reached)
+    after = frozenset().union(*(live[number] for number in steps[here].follows)) if steps else frozenset()
+    stored = frozenset().union(*(steps[number].writes for number in reached)) if reached else frozenset()
+    shared = frozenset(code.co_cellvars) | frozenset(code.co_freevars)
+    return Carried(after | shared, stored)
+
+
+@lru_cache(maxsize=1024)
+def globals_of(code: CodeType) -> frozenset[str]:
+    """Names of the module's that `code`, or a function inside it, speaks of."""
+    own = {each.argval for each in dis.get_instructions(code) if each.opname.endswith(("_GLOBAL", "_NAME"))}
+    inner = [globals_of(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return frozenset(own).union(*inner)
+
+
+def _steps(code: CodeType) -> tuple[list[_Step], dict[int, int]]:
+    found = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+    number_of = {each.offset: number for number, each in enumerate(found)}
+    steps = []
+    for number, each in enumerate(found):
+        follows = [] if each.opname in _END or each.opname.startswith("JUMP_BACKWARD") else [number + 1]
+        if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:
+            follows.append(number_of.get(each.argval, number + 1))
+        reads, writes = _touched(each)
+        steps.append(_Step(reads, writes, tuple(follow for follow in follows if follow < len(found))))
+    return steps, number_of
+
+
+def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
+    """The variables that an instruction reads, and those that it assigns.
+
+    Newer Pythons fuse two of them into one instruction: LOAD_FAST_LOAD_FAST, STORE_FAST_LOAD_FAST.
+    """
+    names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+    verbs = list(_verbs(each.opname))
+    reads: set[str] = set()
+    writes: set[str] = set()
+    for verb, name in zip(verbs, names, strict=False):
+        if isinstance(name, str):
+            (reads if verb == "LOAD" else writes).add(name)
+    return frozenset(reads - writes if len(verbs) == 1 else reads), frozenset(writes)
+
+
+def _verbs(name: str) -> Iterator[str]:
+    words = name.split("_")
+    for verb, kind in pairwise(words):
+        if verb in ("LOAD", "STORE", "DELETE") and kind in _VARIABLES:
+            yield verb
+
+
+def _reached(steps: list[_Step], begin: int) -> list[int]:
+    """Numbers of the instructions that may still be executed after `begin`, the first ones first."""
+    seen: set[int] = set()
+    waiting = list(steps[begin].follows) if steps else []
+    while waiting:
+        number = waiting.pop()
+        if number not in seen:
+            seen.add(number)
+            waiting += steps[number].follows
+    return sorted(seen)
+
+
+def _live(steps: list[_Step], reached: list[int]) -> dict[int, frozenset[str]]:
+    """For each instruction, the variables that are read from there on before they are assigned."""
+    live: dict[int, frozenset[str]] = dict.fromkeys(reached, frozenset())
+    changed = True
+    while changed:
+        changed = False
+        for number in reversed(reached):
+            step = steps[number]
+            after = frozenset().union(*(live[follow] for follow in step.follows)) if step.follows else frozenset()
+            now = step.reads | (after - step.writes)
+            if now != live[number]:
+                live[number], changed = now, True
+    return live

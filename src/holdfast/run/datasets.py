@@ -1,0 +1,54 @@
+"""Datasets: what the code of a loader's dataset draws and changes as it is read. Reads byte code, and calls nothing."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+DRAWS = frozenset(
+    [
+        *("random", "randint", "randrange", "rand", "randn", "randperm", "rand_like", "randn_like", "getrandbits"),
+        *("choice", "choices", "shuffle", "sample", "permutation", "multinomial", "bernoulli", "default_rng"),
+        *("normal", "uniform", "integers", "standard_normal", "gauss"),
+    ]
+)
+_CHANGES = frozenset(("append", "extend", "add", "pop", "update", "insert", "clear", "sort", "reverse", "remove"))
+_DEEPEST = 4
+
+
+def describe(loader: Any) -> dict[str, list[str]]:
+    """Names of what `loader` and its dataset draw with, and of the attributes that they change as they are read."""
+    draws: set[str] = set()
+    changes: set[str] = set()
+    for part in _parts(loader, _DEEPEST):
+        for code in _codes(type(part)):
+            draws |= DRAWS & set(code.co_names)
+            changes |= _changed(code)
+    return {"draws": sorted(draws), "changes": sorted(changes)}
+
+
+def _parts(loader: Any, depth: int) -> Iterator[Any]:
+    """The loader, and the script's objects that it is made of."""
+    if type(loader).__module__.partition(".")[0] not in ("torch", "torchdata", "holdfast", "builtins"):
+        yield loader
+    attributes = getattr(loader, "__dict__", {})
+    for name in ("dataset", "sampler", "batch_sampler", "transform", "transforms", "target_transform", "collate_fn"):
+        part = attributes.get(name)
+        if part is not None and depth and hasattr(part, "__dict__"):
+            yield from _parts(part, depth - 1)
+
+
+def _codes(kind: type) -> Iterator[CodeType]:
+    """The code that reads: of every method but the constructor."""
+    for each in (value for parent in kind.__mro__ for value in vars(parent).items()):
+        name, function = each
+        if name != "__init__" and isinstance(function, FunctionType) and kind.__module__ == function.__module__:
+            yield function.__code__
+            yield from (inner for inner in function.__code__.co_consts if isinstance(inner, CodeType))
+
+
+def _changed(code: CodeType) -> set[str]:
+    found = {each.argval for each in dis.get_instructions(code) if each.opname in ("STORE_ATTR", "DELETE_ATTR")}
+    return found | (_CHANGES & set(code.co_names))

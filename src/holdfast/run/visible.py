@@ -1,0 +1,229 @@
+"""Visible: the variables of the script whose loop walks a run, with what they hold. Reads, and calls nothing of the script's.
+
+Outermost first: the module's names, then those of the functions that lead to the loop, then what a loader is made of, then
+the attributes of tracked objects. Objects are entered by their attributes, so that `env.state` and `loader.dataset.calls`
+have names too.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType
+from typing import Any, NamedTuple
+
+from .carried import Carried, carried, globals_of
+from .tracked import adapter_for
+
+MOST = 1000  # variables
+DEEPEST = 4  # attributes in a row
+MOST_ITEMS = 50  # of a list or a dict whose members are objects
+_PASSED_OVER = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, CodeType, FrameType, type, property)
+_SHARED = (int, float, complex, str, bytes, tuple, frozenset, range, NoneType)  # equal ones may be one object
+_OURS, _OURS_SHOWN = "holdfast", "holdfast.data"
+_PLAIN = {"argparse", "types", "__main__"}  # of Python's own modules, those whose objects hold a script's values
+
+
+class Variable(NamedTuple):
+    """One variable, or one attribute of an object that a variable holds."""
+
+    path: str  # "best", "train:best" for a local of train(), "env.state", "loader 'train'.dataset"
+    value: Any
+    live: bool = True  # the next pass may read it before it is assigned
+    stored: bool = False  # the code that is still to come assigns it
+    owner: Any = None  # the object that has it as an attribute
+
+    def member(self, name: str, value: Any) -> Variable:
+        """An attribute or an item of this one."""
+        return Variable(f"{self.path}{name}", value, self.live, owner=self.value)
+
+
+def frames() -> list[FrameType]:
+    """The frames of the script that led here, outermost first."""
+    found: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames' own way is private
+    while frame is not None:
+        if is_users(frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))):
+            found.append(frame)
+        frame = frame.f_back
+    return found[::-1]
+
+
+@lru_cache(maxsize=1024)
+def is_users(file: str, module: str) -> bool:
+    """Whether code from `file` belongs to the script: it is neither Python's, nor installed, nor Holdfast's."""
+    if module.partition(".")[0] == _OURS or module in sys.stdlib_module_names or file.startswith("<frozen"):
+        return False
+    places = sysconfig.get_paths()
+    installed = [places[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")]
+    return not any(file.startswith(f"{place}/") for place in installed) and "/site-packages/" not in file
+
+
+def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Iterator[Variable]:
+    """The script's variables, then those of `roots`, each object once.
+
+    `held`: ids of the objects that the run tracks; what they save of themselves is passed over, their attributes are not.
+    """
+    walk = _Walk(held)
+    for variable in _named(frames()):
+        yield from walk(variable, 0)
+    for path, value in roots.items():
+        yield from walk(Variable(path, value), 0)
+
+
+def within(variable: Variable) -> Iterator[Variable]:
+    """What a variable's object is made of, and the variable itself."""
+    return _Walk({})(variable, 0)
+
+
+def _named(found: list[FrameType]) -> Iterator[Variable]:
+    seen: set[int] = set()
+    for frame in found:
+        uses = carried(frame.f_code, frame.f_lasti)
+        if id(frame.f_globals) not in seen:
+            seen.add(id(frame.f_globals))
+            at_top = frame.f_locals is frame.f_globals
+            yield from _globals(frame.f_globals, uses if at_top else None)
+        if frame.f_locals is not frame.f_globals:
+            where = frame.f_code.co_name
+            for name, value in dict(frame.f_locals).items():
+                yield Variable(f"{where}:{name}", value, name in uses.live, name in uses.stored)
+
+
+def _globals(names: dict[str, Any], uses: Carried | None) -> Iterator[Variable]:
+    for name, value in dict(names).items():
+        if name.startswith("__"):
+            continue
+        spoken_of = uses is None or name in uses.live or _is_spoken_of(name, names)
+        yield Variable(name, value, spoken_of, uses is None or name in uses.stored)
+
+
+def _is_spoken_of(name: str, names: dict[str, Any]) -> bool:
+    """Whether a function or a class of the same module reads the global `name`."""
+    return any(name in _names_of(each) for each in list(names.values()) if isinstance(each, FunctionType | type))
+
+
+def _names_of(what: Any) -> frozenset[str]:
+    functions = [what] if isinstance(what, FunctionType) else vars(what).values()
+    codes = [each.__code__ for each in functions if isinstance(each, FunctionType)]
+    return frozenset[str]().union(*map(globals_of, codes))
+
+
+class _Walk:
+    """Goes from a variable to the attributes of what it holds."""
+
+    def __init__(self, held: Mapping[int, str]) -> None:
+        self._held = held
+        self._entered: set[int] = set()
+        self._left = MOST
+
+    def __call__(self, variable: Variable, depth: int) -> Iterator[Variable]:
+        value = variable.value
+        if isinstance(value, FunctionType) and depth <= DEEPEST:
+            for each in _closed_over(value, variable):
+                yield from self(each, depth + 1)
+        if self._left <= 0 or isinstance(value, _PASSED_OVER) or _is_ours(value):
+            return
+        held = id(value) in self._held
+        if held and adapter_for(value) is not None and not is_module(value):
+            return
+        members = _members(variable, held=held)
+        if members is None:
+            if id(value) not in self._entered:
+                self._left -= 1
+                yield variable
+            if variable.live and not isinstance(value, _SHARED):  # else a live way to it may come
+                self._entered.add(id(value))
+            return
+        if id(value) in self._entered or depth > DEEPEST:
+            return
+        self._entered.add(id(value))
+        if not held and not isinstance(value, dict | list | tuple):
+            self._left -= 1
+            yield variable
+        for member in members:
+            yield from self(member, depth + 1)
+
+
+def _closed_over(function: FunctionType, variable: Variable) -> list[Variable]:
+    """The variables of an outer function that one of the script's functions keeps, but for functions."""
+    code = function.__code__
+    if not function.__closure__ or not is_users(code.co_filename, function.__module__ or ""):
+        return []
+    found = []
+    for name, cell in zip(code.co_freevars, function.__closure__, strict=True):
+        with suppress(ValueError):  # it has no value yet
+            if not isinstance(cell.cell_contents, FunctionType):
+                found.append(Variable(f"{code.co_name}:{name}", cell.cell_contents, variable.live, stored=True))
+    return found
+
+
+def _is_ours(value: Any) -> bool:
+    module = type(value).__module__
+    return module.partition(".")[0] == _OURS and not module.startswith(_OURS_SHOWN)
+
+
+def _members(variable: Variable, *, held: bool) -> list[Variable] | None:
+    """What is to be entered of a value; None for one that is a value by itself."""
+    value = variable.value
+    if isinstance(value, dict | list | tuple):
+        return _items(variable) if len(value) <= MOST_ITEMS and _holds_objects(value) else None
+    attributes = _attributes(value)
+    if attributes is None or (not held and has_own_state(value) and not is_module(value)):
+        return None
+    if is_module(value):
+        return _of_module(variable, attributes)
+    return [variable.member(f".{name}", each) for name, each in attributes.items() if not name.startswith("__")]
+
+
+def has_own_state(value: Any) -> bool:
+    """Whether it saves itself by state_dict(), and is no loader, which might begin to read then."""
+    kind = type(value)
+    stateful = callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
+    return stateful and (is_module(value) or not (hasattr(kind, "__iter__") or hasattr(kind, "__next__")))
+
+
+def is_module(value: Any) -> bool:
+    """Whether it is a framework's module: its parts are modules, and its state is in their parameters and buffers."""
+    attributes = _attributes(value)
+    return attributes is not None and "_modules" in attributes and "_parameters" in attributes
+
+
+def _items(variable: Variable) -> list[Variable]:
+    value = variable.value
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    return [variable.member(f"[{name!r}]", each) for name, each in pairs]
+
+
+def _holds_objects(value: Any) -> bool:
+    members = value.values() if isinstance(value, dict) else value
+    return any(_attributes(each) is not None for each in members)
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """The attributes of an object that is made of them; None for a number, an array, a container, a generator."""
+    kind = type(value)
+    top = kind.__module__.partition(".")[0]
+    if top in ("numpy", "builtins") or (top in sys.stdlib_module_names and top not in _PLAIN):
+        return None
+    if hasattr(kind, "__next__") or _is_tensor(kind):
+        return None
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return dict(found) if isinstance(found, dict) else None
+
+
+def _is_tensor(kind: type) -> bool:
+    return any(each.__name__ in ("Tensor", "ndarray", "Generator", "Array") for each in kind.__mro__)
+
+
+def _of_module(variable: Variable, attributes: Mapping[str, Any]) -> list[Variable]:
+    """What a framework's module holds besides its state: its own attributes, and those of the modules in it."""
+    parts = [(name, each) for name, each in attributes["_modules"].items() if each is not None]
+    own = [(name, each) for name, each in attributes.items() if not name.startswith("_")]
+    return [variable.member(f".{name}", each) for name, each in own + parts]

@@ -1,0 +1,223 @@
+"""Witness: in a drilled run, notes at each safe point which batch was consumed and what the script's variables hold.
+
+The drill compares these notes: what differs after a resume, and did not before, is what was not restored. Nothing is
+drawn, iterated or changed here, and a variable that cannot be read is noted as such.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from ..errors import HoldfastError
+from ..state import rng, tree
+from ..state.captured import Attributes
+from ..store import format
+from .tracked import adapter_for
+from .visible import Variable, has_own_state, is_module, variables, within
+
+LARGEST_BYTES = 32 << 20  # of one variable, and four times as much of all of them
+MOST_MEMBERS = 20_000
+_SHORT = 48  # characters of a value that is shown as it is
+_NEAR_S = 30 * 86400.0  # a number so near the present is a time
+
+UNREAD = "?"  # in the place of a digest: it cannot be compared
+
+
+class About(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What kind of variable it is."""
+
+    kind: str  # number | text | nothing | container | array | generator | stateful | object | iterator | other
+    type: str
+    owner: str = ""  # the type of the object that has it as an attribute
+    owner_saves: bool = False  # that object has a state_dict()
+    owner_tracked: str = ""  # and is tracked under this name
+    live: bool = True
+    stored: bool = False
+    tracked: str = ""  # it is tracked itself, under this name
+    in_loader: bool = False  # a loader draws from it
+    clock: bool = False  # it holds a time near the present
+    role: str = ""  # scheduler | scaler | optimizer | module, by what it can do
+    bag: str = ""  # of a container: a digest of its members in no order
+
+
+class Witness:
+    """One attempt's notes. `held`: the tracked objects by name."""
+
+    def __init__(self, held: Mapping[str, Any]) -> None:
+        self._held = {id(value): name for name, value in held.items()}
+        fields = [(name, each) for name, each in held.items() if isinstance(each, Attributes)]
+        self._fields = {(id(each.target), field): name for name, each in fields for field in each.names}
+        self._in_loaders: set[int] = set()
+        self._batches: list[str] = []
+        self._last: dict[str, str] = {}
+        self._about: dict[str, About] = {}
+        self.begun = False
+
+    def consumed(self, batch: Any) -> None:
+        """The loop takes `batch`, and may change it."""
+        self._batches.append(_guarded(batch, LARGEST_BYTES)[0])
+
+    def note(self, roots: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+        """What changed since the last note, as an event's fields. `more`: values to note under names of our own."""
+        values, about = self._look(roots, more)
+        gone = [path for path in self._last if path not in values]
+        changed = {path: value for path, value in values.items() if self._last.get(path) != value}
+        new = {path: each for path, each in about.items() if self._about.get(path) != each}
+        self._last, self._about = values, about
+        batch, self._batches = "+".join(self._batches), []
+        return {
+            "batch": batch,
+            "values": changed,
+            "gone": gone,
+            "about": msgspec.to_builtins(new),
+            "rng": _generators(),
+        }
+
+    def read_by(self, loaders: Iterable[Any]) -> None:
+        """Remember the generators that these loaders draw from."""
+        for loader in loaders:
+            found = within(Variable("loader", loader))
+            self._in_loaders |= {id(each.value) for each in found if _kind(each.value) == "generator"}
+
+    def _look(self, roots: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, About]]:
+        values: dict[str, str] = {}
+        about: dict[str, About] = {}
+        left = 4 * LARGEST_BYTES
+        found = [*variables(roots, self._held), *(Variable(path, value) for path, value in more.items())]
+        for variable in found:
+            if variable.path in values:
+                continue
+            digest, size = _guarded(variable.value, min(left, LARGEST_BYTES))
+            left -= size
+            values[variable.path] = digest
+            about[variable.path] = self._describe(variable)
+        return values, about
+
+    def _describe(self, variable: Variable) -> About:
+        value, owner = variable.value, variable.owner
+        is_object = owner is not None and not isinstance(owner, dict | list | tuple)
+        return About(
+            kind=_kind(value),
+            type=type(value).__name__,
+            owner=type(owner).__name__ if is_object else "",
+            owner_saves=is_object and has_own_state(owner),
+            owner_tracked=self._held.get(id(owner), "") if is_object else "",
+            live=variable.live,
+            stored=variable.stored,
+            tracked=self._held.get(id(value), "") or self._fields.get((id(owner), _last(variable.path)), ""),
+            in_loader=id(value) in self._in_loaders,
+            clock=_is_time(value),
+            role=_role(value),
+            bag=_bag(value),
+        )
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _generators() -> dict[str, str]:
+    return {name: _digest_of(state)[0] for name, state in rng.capture().items()}
+
+
+def _guarded(value: Any, largest: int) -> tuple[str, int]:
+    """What stands for `value` in a comparison, and how many bytes were read for it."""
+    try:
+        return _stands_for(value, largest)
+    except (HoldfastError, Exception):  # a script's objects may raise what they like
+        return UNREAD, 0
+
+
+def _stands_for(value: Any, largest: int) -> tuple[str, int]:
+    if value is None or isinstance(value, bool | int | float | str):
+        shown = repr(value)
+        if len(shown) <= _SHORT and type(value) in (bool, int, float, str, type(None)):
+            return f"={shown}", 0
+    if hasattr(type(value), "__next__"):
+        return UNREAD, 0
+    if isinstance(value, list | tuple | dict | set | frozenset | deque) and len(value) > MOST_MEMBERS:
+        return UNREAD, 0
+    return _digest_of(_content(value), largest)
+
+
+def _content(value: Any) -> Any:
+    """The state of an object that has one; anything else as it is."""
+    adapter = adapter_for(value)
+    if adapter is not None:
+        return adapter.capture(value)
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if hasattr(type(value), "bit_generator"):
+        return value.bit_generator.state
+    if type(value).__name__ == "RandomState":
+        return value.get_state(legacy=False)
+    return value.state_dict() if has_own_state(value) else value
+
+
+def _digest_of(content: Any, largest: int = LARGEST_BYTES) -> tuple[str, int]:
+    flat = tree.flatten({"value": content})
+    size = sum(block.data.nbytes for block in flat.leaves.values())
+    if size > largest:
+        return UNREAD, 0
+    parts = [format.json_bytes(flat.tree), *(format.digest(block.data).encode() for block in flat.leaves.values())]
+    return format.digest(memoryview(b"".join(parts)))[:16], size
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    if value is None:
+        return "nothing"
+    if isinstance(value, str | bytes):
+        return "text"
+    if isinstance(value, bool | int | float | complex):
+        return "number"
+    if hasattr(kind, "__next__"):
+        return "iterator"
+    if isinstance(value, random.Random) or kind.__name__ in ("Generator", "RandomState"):
+        return "generator"
+    if isinstance(value, list | tuple | dict | set | frozenset | deque):
+        return "container"
+    if any(each.__name__ in ("Tensor", "ndarray", "Array") for each in kind.__mro__):
+        return "array"
+    if has_own_state(value):
+        return "stateful"
+    return "object" if hasattr(value, "__dict__") else "other"
+
+
+def _role(value: Any) -> str:
+    kind = type(value)
+    if is_module(value):
+        return "module"
+    if not has_own_state(value) or not hasattr(kind, "step"):
+        return ""
+    if hasattr(kind, "get_scale") or hasattr(kind, "unscale_"):
+        return "scaler"
+    attributes = getattr(value, "__dict__", {})
+    return "scheduler" if "optimizer" in attributes else "optimizer" if "param_groups" in attributes else ""
+
+
+def _is_time(value: Any) -> bool:
+    if isinstance(value, dt.datetime):
+        return True
+    if type(value) is not float or not math.isfinite(value) or value == 0:
+        return False
+    return abs(value - time.time()) < _NEAR_S or 0 <= time.monotonic() - value < min(_NEAR_S, time.monotonic() / 2)
+
+
+def _bag(value: Any) -> str:
+    """A digest of the members of a container that holds text, in no order; empty for any other."""
+    if not isinstance(value, list | tuple | dict) or not 1 < len(value) <= MOST_MEMBERS:
+        return ""
+    if not all(type(each) is str for each in value):
+        return ""
+    members = sorted(value)
+    under = sorted(map(repr, value.values())) if isinstance(value, dict) else []
+    return format.digest(memoryview(repr((members, under)).encode("utf-8", "backslashreplace")))[:16]

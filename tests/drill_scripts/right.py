@@ -1,0 +1,169 @@
+"""Right scripts of many shapes, one of which is asked for by its name: `python right.py NAME`."""
+
+import copy
+import random
+import sys
+import time
+from collections import deque
+
+import numpy as np
+from line import DATA, Line
+
+import holdfast
+from holdfast import Every, Run
+
+
+def epochs():
+    """The plain loop, with what it measures and a clock that decides nothing."""
+    model, began = Line(), time.time()
+    with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+        for _ in run.epochs(3):
+            for x in run.batches(DATA):
+                loss = model.step(x)
+                run.log(loss=loss)
+            print("seconds", time.time() - began)
+            run.log(score=model.loss())
+
+
+def draws():
+    """All three generators are drawn from inside of the loop, and tracked where they are the script's own."""
+    random.seed(2)
+    model, rng = Line(), np.random.default_rng(5)
+    with Run("runs/x", {"model": model, "rng": rng}, every=Every(steps=3)) as run:
+        for _ in run.epochs(3):
+            for x in run.batches(DATA):
+                run.log(loss=model.step(x, noise=rng.normal() + random.random()))
+
+
+def early_stopping():
+    model = Line()
+    with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"best": 9.0, "bad": 0}) as run:
+        for _ in run.epochs(30):
+            for x in run.batches(DATA):
+                run.log(loss=model.step(x))
+            score = abs(run.epoch - 2)
+            run.vars.bad = 0 if score < run.vars.best else run.vars.bad + 1
+            run.vars.best = min(score, run.vars.best)
+            if run.vars.bad >= 2:
+                break
+
+
+def index():
+    model = Line()
+    with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+        for _ in run.epochs(3):
+            for i, x in run.enumerate(DATA):
+                run.log(loss=model.step(x, noise=i))
+
+
+def buffer():
+    """A deque that is tracked, and filled in place."""
+    model, seen, rng = Line(), deque(maxlen=5), np.random.default_rng(1)
+    with Run("runs/x", {"model": model, "seen": seen, "rng": rng}, every=Every(steps=3)) as run:
+        for step in run.steps(20):
+            seen.append(DATA[step % 8] + step)
+            run.log(loss=model.step(float(rng.choice(list(seen))), 0.001))
+
+
+class Environment:
+    def __init__(self, seed):
+        self.np_random, self.state, self.elapsed = np.random.default_rng(seed), 0.5, 0
+
+    def step(self, action):
+        self.state, self.elapsed = 0.9 * self.state + action + self.np_random.normal() * 0.1, self.elapsed + 1
+        return self.state
+
+
+def environment():
+    model, env = Line(), Environment(3)
+    state = {"model": model, "env": holdfast.Fields(env, "np_random", "state", "elapsed")}
+    with Run("runs/x", state, every=Every(steps=3)) as run:
+        for _ in run.steps(20):
+            run.log(loss=model.step(env.step(0.1 * model.a), 0.01))
+
+
+class Trainer:
+    """It owns the loop."""
+
+    def __init__(self):
+        self.model, self.best, self.history = Line(), 9.0, []
+
+    def train(self):
+        state = {"model": self.model, "trainer": holdfast.Fields(self, "best", "history")}
+        with Run("runs/x", state, every=Every(steps=3)) as run:
+            for _ in run.epochs(3):
+                self.epoch(run)
+
+    def epoch(self, run):
+        for x in run.batches(DATA):
+            loss = self.model.step(x, noise=self.best)
+            self.best = min(self.best, loss)
+            self.history.append(loss)
+            run.log(loss=loss, mean=sum(self.history) / len(self.history))
+
+
+def trainer():
+    Trainer().train()
+
+
+def accumulated():
+    model = Line()
+    with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+        for _ in run.epochs(3):
+            for x in run.batches(DATA):
+                run.log(loss=model.step(x))
+            run.log(mean=run.mean("loss"))
+
+
+def best_weights():
+    model = Line()
+    with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"best": None, "score": 9.0}) as run:
+        for _ in run.epochs(4):
+            for x in run.batches(DATA):
+                run.log(loss=model.step(x))
+            if model.loss() < run.vars.score:
+                run.vars.best, run.vars.score = copy.deepcopy(model.state_dict()), model.loss()
+        model.load_state_dict(run.vars.best)
+
+
+def monte_carlo():
+    """NumPy, in place."""
+    rng, total = np.random.default_rng(0), np.zeros(2)
+    with Run("runs/x", {"rng": rng, "total": total}, every=Every(steps=3)) as run:
+        for step in run.steps(20):
+            total += rng.normal(size=2)
+            run.log(estimate=float(total[0] / (step + 1)))
+
+
+def counted_from_one():
+    model = Line()
+    with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+        for epoch in run.epochs(range(1, 4)):
+            lr = 0.1 * 0.5**epoch
+            for x in run.batches(DATA):
+                run.log(loss=model.step(x, lr))
+            print(f"epoch {epoch}: {model.loss()}")
+
+
+def drawn_for_each_epoch():
+    random.seed(1)
+    model = Line()
+    with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"shift": 0.0}) as run:
+        for _ in run.epochs(3):
+            run.vars.shift = random.random()
+            for x in run.batches(DATA):
+                run.log(loss=model.step(x + run.vars.shift, noise=random.random()))
+
+
+def ahead():
+    """The next batch is drawn at the end of a step, and kept."""
+    random.seed(1)
+    model = Line()
+    with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+        run.vars.x = random.choice(DATA)
+        for _ in run.steps(20):
+            run.log(loss=model.step(run.vars.x))
+            run.vars.x = random.choice(DATA)
+
+
+globals()[sys.argv[1]]()

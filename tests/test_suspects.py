@@ -1,0 +1,382 @@
+"""What the drill takes for a cause: variables that a loop carries on, and that a resume did not bring back."""
+
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from holdfast.drill import cause
+from holdfast.drill.by_itself import cause_of
+from holdfast.drill.cause import Facts
+from holdfast.drill.evidence import Trace
+from holdfast.drill.safepoint import Place
+from holdfast.drill.sights import Album, Sight
+from holdfast.drill.suspects import Suspect, other_batch, shifted, spelled, suspects
+from holdfast.run import datasets
+from holdfast.run.carried import carried
+from holdfast.run.visible import is_users
+from holdfast.run.witness import UNREAD, About, Witness
+
+# Which variables a loop carries ----------------------------------------------------------------------------------------
+
+
+def walk(count, found):
+    """A generator that notes, as a run does, what its loop carries."""
+    for number in range(count):
+        frame = sys._getframe(1)
+        found.append(carried(frame.f_code, frame.f_lasti))
+        yield number
+
+
+def test_a_variable_is_carried_when_a_pass_reads_it_before_it_assigns_it():
+    """`total` and `best` are; `loss`, which each pass assigns first, is not, and `last` is only read after the loop."""
+    found = []
+
+    def loop():
+        total, best, rate, loss, unused = 0.0, None, 0.1, 0.0, 1
+        for number in walk(2, found):
+            loss = number * rate
+            total += loss
+            if best is None or loss < best:
+                best = loss
+            unused = loss
+        return total, best, unused
+
+    loop()
+    assert {"total", "best", "rate", "unused"} <= found[0].live
+    assert not {"loss", "number"} & found[0].live
+    assert {"total", "best", "loss"} <= found[0].stored
+    assert "rate" not in found[0].stored
+
+
+def test_variables_that_an_inner_function_shares_count_as_carried():
+    """Whoever calls it may read them."""
+    found = []
+
+    def loop():
+        count = 0
+
+        def add():
+            nonlocal count
+            count += 1
+
+        for _ in walk(1, found):
+            add()
+
+    loop()
+    assert "count" in found[0].live
+
+
+# What is seen of a script -----------------------------------------------------------------------------------------------
+
+
+class Environment:
+    def __init__(self):
+        self.state, self.rng = 0.5, random.Random(1)
+
+
+class Weights:
+    def __init__(self, value=1):
+        self.value, self.cache = value, [1]
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class Hostile:
+    """Whatever is asked of it, it raises; it has attributes, too."""
+
+    def __init__(self):
+        self.inner = 1
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __eq__(self, other):
+        raise RuntimeError
+
+    def __hash__(self):
+        raise RuntimeError
+
+    def state_dict(self):
+        raise RuntimeError
+
+    def load_state_dict(self, state):
+        raise RuntimeError
+
+
+@pytest.fixture(autouse=True)
+def without_frames(monkeypatch):
+    """The variables of the test itself are none of a script's."""
+    monkeypatch.setattr("holdfast.run.visible.frames", list)
+
+
+def noted(witness=None, **roots):
+    return (witness or Witness({})).note(roots, {})
+
+
+def test_objects_are_entered_and_each_attribute_has_a_name():
+    """With what kind of thing it is."""
+    found = noted(env=Environment(), weights=Weights())
+    assert found["values"]["env.state"] == "=0.5"
+    assert found["about"]["env.rng"]["kind"] == "generator"
+    assert found["about"]["env.state"]["owner"] == "Environment"
+    assert found["about"]["weights"]["kind"] == "stateful"
+
+
+def test_what_a_closure_keeps_is_seen():
+    """A counter that a function of the script's changes by nonlocal."""
+
+    def make():
+        count = 3
+
+        def rate():
+            nonlocal count
+            count += 1
+
+        return rate
+
+    assert noted(rate=make())["values"]["rate:count"] == "=3"
+
+
+def test_of_a_tracked_object_its_other_attributes_are_seen():
+    """What its state_dict() leaves out is not restored either."""
+    weights = Weights()
+    found = noted(Witness({"weights": weights}), weights=weights)
+    assert "weights" not in found["values"]
+    assert found["about"]["weights.cache"]["owner_tracked"] == "weights"
+
+
+def test_only_what_changed_is_noted_again():
+    """And what has gone."""
+    witness, env = Witness({}), Environment()
+    noted(witness, env=env, number=1)
+    env.state = 0.75
+    found = noted(witness, env=env)
+    assert found["values"] == {"env.state": "=0.75"}
+    assert found["gone"] == ["number"]
+
+
+def test_noting_draws_nothing_iterates_nothing_and_survives_what_raises():
+    """A witness changes nothing, and what it cannot read is noted as such."""
+    generator, numpy_generator, iterator, hostile = random.Random(3), np.random.default_rng(3), iter([1, 2]), Hostile()
+    before = generator.getstate(), numpy_generator.bit_generator.state, random.getstate()
+    found = noted(generator=generator, numpy=numpy_generator, iterator=iterator, hostile=hostile, own=object())
+    assert (generator.getstate(), numpy_generator.bit_generator.state, random.getstate()) == before
+    assert list(iterator) == [1, 2]
+    assert found["values"]["iterator"] == found["values"]["hostile"] == found["values"]["own"] == UNREAD
+    assert found["values"]["generator"] != UNREAD
+
+
+def test_what_is_too_large_is_not_read(monkeypatch):
+    """A drill must not take hours to look."""
+    monkeypatch.setattr("holdfast.run.witness.LARGEST_BYTES", 1000)
+    found = noted(large=np.zeros(1000), small=np.zeros(10), many=list(range(30_000)))
+    assert found["values"]["large"] == found["values"]["many"] == UNREAD
+    assert found["values"]["small"] != UNREAD
+
+
+def test_the_same_members_in_another_order_are_known_as_the_same():
+    """For what a set of strings does to a list."""
+    first, second = (noted(words=words)["about"]["words"]["bag"] for words in (["a", "b", "c"], ["c", "a", "b"]))
+    assert first == second != noted(words=["a", "b", "d"])["about"]["words"]["bag"]
+
+
+def test_code_of_packages_is_not_the_scripts():
+    """Nor Python's own, nor ours."""
+    assert is_users("/home/u/train.py", "__main__")
+    assert not is_users(random.__file__, "random")
+    assert not is_users("/usr/lib/python3/site-packages/tqdm/std.py", "tqdm.std")
+    assert not is_users("/anywhere/holdfast/run/run.py", "holdfast.run.run")
+
+
+class Crops:
+    def __init__(self):
+        self.reads = 0
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return random.randint(0, index)
+
+
+def test_a_datasets_code_says_what_it_draws_and_changes():
+    """Its constructor's does not count."""
+    assert datasets.describe(Crops()) == {"draws": ["randint", "random"], "changes": ["reads"]}
+
+
+# Suspects ----------------------------------------------------------------------------------------------------------------
+
+NUMBER = About("number", "float", stored=True)
+
+
+def sight(step, begin=False, attempt=1, batch="", about=None, **values):
+    kinds = dict.fromkeys(values, NUMBER) | (about or {})
+    return Sight(Place(step), attempt, begin, batch, {name: f"={value}" for name, value in values.items()}, kinds, {})
+
+
+def run(*totals, **more):
+    return [sight(0, begin=True, total=0), *(sight(step, total=total, **more) for step, total in enumerate(totals, 1))]
+
+
+def resumed(step, *after, **values):
+    return [sight(step, begin=True, attempt=2, **values), *after]
+
+
+def found_in(reference, second, other, parted):
+    return [each.path for each in suspects(Album(reference), Album(second), Album(other), 2, Place(parted))]
+
+
+def test_what_began_otherwise_is_suspect():
+    """The reference run held 3 there, and the resumed one began with 0."""
+    assert found_in(run(1, 3, 6), run(1, 3, 6), resumed(2, total=0), 3) == ["total"]
+
+
+@pytest.mark.parametrize(
+    ("second", "other", "parted", "why"),
+    [
+        (run(1, 3, 6), resumed(2, total=3), 3, "it was brought back"),
+        (run(1, 4, 6), resumed(2, total=0), 3, "it differs by itself"),
+        (run(1, 3, 6), resumed(1, sight(2, attempt=2, total=3), total=0), 3, "a later pass has set it right"),
+        (run(1, 3, 6), resumed(9, total=0), 10, "the reference run was never there"),
+        (run(1, 3, 6), [], 3, "the attempt noted nothing"),
+    ],
+)
+def test_what_cannot_be_the_cause_is_not(second, other, parted, why):
+    """Nobody is accused without evidence."""
+    assert not found_in(run(1, 3, 6), second, other, parted), why
+
+
+def test_what_no_pass_reads_is_not_suspect():
+    """`loss` differs after each resume."""
+    dead = {"total": About("number", "float", live=False, stored=True)}
+    assert not found_in(run(1, 3, 6, about=dead), run(1, 3, 6), resumed(2, total=0), 3)
+
+
+def test_what_changes_later_is_named_with_the_others_of_its_kind():
+    """`best` had not changed yet at the resume, and would begin anew as well."""
+    reference = [
+        sight(0, begin=True, total=0, best=9),
+        sight(1, total=1, best=9),
+        sight(2, total=3, best=9),
+        sight(3, total=6, best=5),
+    ]
+    assert found_in(reference, reference, resumed(2, total=0, best=9), 3) == ["total", "best"]
+
+
+def test_an_index_that_began_again_is_told_from_one_that_went_on():
+    """After a resume at step 2 the third pass had index 0, where the reference run had 2."""
+    dead = {"i": About("number", "int", live=False, stored=True)}
+    reference = [sight(0, begin=True), *(sight(step, i=step - 1, about=dead) for step in (1, 2, 3))]
+    for index, expected in ((0, ["i"]), (2, [])):
+        other = resumed(2, sight(3, attempt=2, i=index, about=dead))
+        assert shifted(Album(reference), Album(other), 2, Place(3)) == expected
+
+
+def test_another_batch_is_known_by_its_digest():
+    """And nothing is known when one of them was not read."""
+    reference = [sight(1, batch="a"), sight(2, batch="b")]
+    for batch, expected in (("b", False), ("c", True), ("", None), (UNREAD, None)):
+        other = [sight(2, attempt=2, batch=batch)]
+        assert other_batch(Album(reference), Album(other), 2, Place(2)) is expected
+
+
+def test_a_path_is_spelled_as_in_the_script():
+    """Without the function whose local it is."""
+    assert [spelled(path) for path in ("best", "train:best", "main:self.best", "loader 'a:b'.x")] == [
+        "best",
+        "best",
+        "self.best",
+        "loader 'a:b'.x",
+    ]
+
+
+# Causes, and the lines that mend them --------------------------------------------------------------------------------------
+
+
+def suspect(path, kind="number", now="=0", **about):
+    return Suspect(path, About(kind, about.pop("type", "X"), **about), "=1", now, about.pop("held", ""))
+
+
+LOADERS = {"train": {"workers": 0, "dataset": "Digits"}}
+WORKERS = {"train": {"workers": 2, "dataset": "Digits"}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "line"),
+    [
+        (Facts(suspects=[suspect("lr", stored=True)]), "variable", "run.vars.lr wherever the loop says lr"),
+        (Facts(suspects=[suspect("main:lr", stored=True)]), "variable", "run.vars.lr"),
+        (Facts(suspects=[suspect("total")], metrics=("m",), metrics_first=True), "accumulator", "run.vars.total"),
+        (Facts(suspects=[suspect("best")], variables=frozenset({"best"})), "run.vars unused", "write run.vars.best"),
+        (Facts(suspects=[suspect("queue", "container")]), "container", "dict(..., queue=queue)"),
+        (Facts(suspects=[suspect("queue", "container", stored=True)]), "variable", "run.vars.queue"),
+        (Facts(suspects=[suspect("rng", "generator")]), "generator", "dict(..., rng=rng)"),
+        (Facts(suspects=[suspect("env.rng", "generator", owner="E")]), "generator", "env_rng=env.rng"),
+        (Facts(suspects=[suspect("main:self.best", owner="T")]), "attributes", 'self=Fields(self, "best")'),
+        (Facts(suspects=[suspect("opts[1]", "stateful", role="optimizer")]), "optimizer", "dict(..., opts=opts)"),
+        (Facts(suspects=[suspect("s", "stateful", role="scheduler")]), "scheduler", "s=s"),
+        (Facts(suspects=[suspect("teacher", "stateful")]), "EMA", "teacher=teacher"),
+        (Facts(loaders=LOADERS, counting=("main:i",), other_batch=False), "enumerate", "for i, batch in run.enumerate"),
+        (Facts(loaders=LOADERS, idle_step=True), "prefetched batch", "run.batches(loader)"),
+        (Facts(loaders=WORKERS, other_batch=True), "augmentation", "Seeded(dataset, seed=0)"),
+        (
+            Facts(loaders=LOADERS, other_batch=True, datasets={"train": {"changes": ["reads"]}}),
+            "dataset",
+            'Fields(dataset, "reads")',
+        ),
+        (Facts(loaders=LOADERS, other_batch=True), "order", "Track the generator"),
+        (Facts(told=(("rebound", "hidden", "write it so"),)), "rebound", "write it so"),
+        (Facts(loaders=LOADERS, iterators=("extra",)), "iterator", "takes values from extra"),
+        (Facts(iterators=("batches",)), "position", "batches, whose place is not restored"),
+    ],
+)
+def test_each_cause_has_its_evidence_and_its_line(facts, name, line):
+    """Facts in, a name and a line to write out."""
+    found = cause.usual(facts)
+    assert found.name == name
+    assert line in found.text
+
+
+def test_of_several_all_are_named_and_the_most_likely_first():
+    """A scheduler where an optimizer's options differ, a generator where the batch does."""
+    both = [suspect("rng", "generator"), suspect("scheduler", "stateful", role="scheduler")]
+    options = cause.usual(Facts(("tree:opt",), ("opt/state/0/x", "tree:opt"), suspects=both))
+    data = cause.usual(Facts(suspects=both, other_batch=True))
+    assert (options.name, data.name) == ("scheduler", "generator")
+    assert all("rng=rng" in each.text and "scheduler=scheduler" in each.text for each in (options, data))
+
+
+# Two undisturbed runs --------------------------------------------------------------------------------------------------------
+
+
+def alone(rng="a", **values):
+    about = {name: About("container" if name == "words" else "number", "x", bag="b") for name in values}
+    first = Sight(Place(0), 1, True, "", values, about, {"torch": rng})
+    return Trace(
+        [], [], {1: Place(0)}, {}, [first, first._replace(place=Place(1), begin=False, rng={"torch": f"{rng}1"})]
+    )
+
+
+def test_why_two_undisturbed_runs_differ():
+    """A generator that began otherwise; the same words in another order; nothing that was noted."""
+    facts = Facts()
+    assert cause_of(alone("a"), alone("b"), facts).name == "unseeded"
+    assert cause_of(alone(words="1"), alone(words="2"), facts).name == "hash order"
+    assert cause_of(alone(), alone(), facts).name == "unknown"
+
+
+def resting(state, rng="a", **values):
+    about = {name: About("number", "float", clock=True) for name in values}
+    sights = [Sight(Place(step), 1, not step, "", values, about, {"numpy": rng}, state=state) for step in (0, 1)]
+    return Trace([], [], {1: Place(0)}, {}, sights)
+
+
+def test_a_generator_that_rests_is_blamed_only_for_what_began_otherwise():
+    """Each process has its own of those that nobody seeds; a clock decides later."""
+    first, second = resting("s", "a", began="1"), resting("s", "b", began="2")
+    assert cause_of(first, second, Facts()).name == "clock"
+    assert cause_of(first, resting("t", "b", began="2"), Facts()).name == "unseeded"
