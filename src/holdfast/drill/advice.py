@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from ..run.visible import TRAINED
 from .suspects import Suspect
 
 AVERAGES = ("ema", "avg", "averag", "swa", "shadow", "teacher", "polyak")
@@ -26,6 +27,7 @@ RANKS = (
     "generator",
     "rebound",
     "object",
+    "frozen parameters",
     "attributes",
     "container",
     "run.vars unused",
@@ -43,6 +45,8 @@ def kind_of(suspect: Suspect, variables: Collection[str]) -> Named:
         return Named("generator", "track")
     if about.kind == "stateful":
         return Named(_stateful(suspect), "track")
+    if about.owner and suspect.name.endswith(f".{TRAINED}"):
+        return Named("frozen parameters", "trained")
     if about.owner:
         return Named("attributes", "fields")
     if suspect.name in variables:
@@ -88,7 +92,7 @@ def lines(found: Sequence[Suspect], variables: Collection[str]) -> list[str]:
     for suspect in found:
         line = kind_of(suspect, variables).line
         groups.setdefault("track" if line == "fields" else line, []).append(suspect)
-    makers = {"track": _track, "rebound": _rebound, "own vars": _own_vars, "vars": _vars}
+    makers = {"track": _track, "rebound": _rebound, "own vars": _own_vars, "vars": _vars, "trained": _trained}
     return [makers[line](each) for line, each in groups.items()]
 
 
@@ -138,6 +142,14 @@ def _rebound(found: Sequence[Suspect]) -> str:
         f"{names} is tracked, and the loop gives the name to a new object, which the run does not hold. Keep it in "
         f"run.vars instead: Run(..., vars=dict({first}={first})), and run.vars.{first} wherever the loop says {first}; or write "
         f"the new values into the tracked object"
+    )
+
+
+def _trained(found: Sequence[Suspect]) -> str:
+    owner = found[0].owner
+    return (
+        f"Which parameters are trained is not saved. Set it from where the run is, in every epoch: for p in "
+        f"{owner}.parameters(): p.requires_grad_(epoch >= N)"
     )
 
 

@@ -67,6 +67,14 @@ POSITION = Cause(
 )
 
 
+UNSEEN = Cause(
+    "unseen",
+    "the state, the batch and every variable that the drill can read were equal, and the step's result was not: something "
+    "else was left behind by code that an earlier attempt had run. Look for what is done only once (`if epoch == 1:`), for "
+    "attributes of classes and modules, and for files; do it again in every epoch, or keep it in run.vars",
+)
+
+
 def gather(
     reference: Trace,
     parted: Parting | None,
@@ -344,6 +352,8 @@ def _weights(facts: Facts) -> Cause:
             "the step began equal, logged the same and its update differed: gradients or a gradient scaler that were "
             "carried over and not tracked (GradScaler, accumulate=)",
         )
+    if facts.other_batch is False:
+        return UNSEEN
     if not facts.loaders:
         return POSITION
     plain = [name for name, loader in facts.loaders.items() if _augments_unseeded(loader)]

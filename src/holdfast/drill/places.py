@@ -105,7 +105,8 @@ class Course:
             spot for spot in self._spots[:-1] if spot.place.phase == "step" and not self._is_last_batch(spot.place)
         ]
         if self._last_epoch:
-            yield LATER, [place for epoch in range(1, self._last_epoch + 1) for place in _middle(steps, epoch)]
+            late = range(self._last_epoch // 2 + 1, self._last_epoch + 1)  # beyond what is done once in an early epoch
+            yield LATER, [place for epoch in late for place in _middle(steps, epoch)]
             yield FIRST, _middle(steps, 0)
         else:
             half = len(steps) // 2

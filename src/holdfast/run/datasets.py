@@ -51,4 +51,15 @@ def _codes(kind: type) -> Iterator[CodeType]:
 
 def _changed(code: CodeType) -> set[str]:
     found = {each.argval for each in dis.get_instructions(code) if each.opname in ("STORE_ATTR", "DELETE_ATTR")}
-    return found | (_CHANGES & set(code.co_names))
+    return found | set(_filled(code)) | (_CHANGES & set(code.co_names))
+
+
+def _filled(code: CodeType) -> Iterator[str]:
+    """Attributes of `self` into which an item is stored: `self.cache[index] = ...`."""
+    before, attribute = "", ""
+    for each in dis.get_instructions(code):
+        if each.opname in ("LOAD_ATTR", "LOAD_METHOD") and before == code.co_varnames[0]:
+            attribute = str(each.argval)
+        if each.opname == "STORE_SUBSCR" and attribute:
+            yield attribute
+        before = str(each.argval) if each.opname.startswith("LOAD_FAST") else ""

@@ -20,6 +20,7 @@ from .tracked import adapter_for
 
 MOST = 1000  # variables
 DEEPEST = 4  # attributes in a row
+TRAINED = "requires_grad"  # an attribute of parameters that no state_dict() has
 MOST_ITEMS = 50  # of a list or a dict whose members are objects
 _PASSED_OVER = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, CodeType, FrameType, type, property)
 _SHARED = (int, float, complex, str, bytes, tuple, frozenset, range, NoneType)  # equal ones may be one object
@@ -123,7 +124,7 @@ class _Walk:
     def __call__(self, variable: Variable, depth: int) -> Iterator[Variable]:
         value = variable.value
         if isinstance(value, FunctionType) and depth <= DEEPEST:
-            for each in _closed_over(value, variable):
+            for each in _kept_by(value, variable):
                 yield from self(each, depth + 1)
         if self._left <= 0 or isinstance(value, _PASSED_OVER) or _is_ours(value):
             return
@@ -148,13 +149,13 @@ class _Walk:
             yield from self(member, depth + 1)
 
 
-def _closed_over(function: FunctionType, variable: Variable) -> list[Variable]:
-    """The variables of an outer function that one of the script's functions keeps, but for functions."""
+def _kept_by(function: FunctionType, variable: Variable) -> list[Variable]:
+    """What one of the script's functions keeps: its attributes, and the variables of an outer function."""
     code = function.__code__
-    if not function.__closure__ or not is_users(code.co_filename, function.__module__ or ""):
+    if not is_users(code.co_filename, function.__module__ or ""):
         return []
-    found = []
-    for name, cell in zip(code.co_freevars, function.__closure__, strict=True):
+    found = [variable.member(f".{name}", each) for name, each in vars(function).items() if not name.startswith("_")]
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it has no value yet
             if not isinstance(cell.cell_contents, FunctionType):
                 found.append(Variable(f"{code.co_name}:{name}", cell.cell_contents, variable.live, stored=True))
@@ -223,7 +224,13 @@ def _is_tensor(kind: type) -> bool:
 
 
 def _of_module(variable: Variable, attributes: Mapping[str, Any]) -> list[Variable]:
-    """What a framework's module holds besides its state: its own attributes, and those of the modules in it."""
+    """What a framework's module holds besides its state: its own attributes, which of its parameters are trained, and
+    the attributes of the modules in it.
+    """
     parts = [(name, each) for name, each in attributes["_modules"].items() if each is not None]
     own = [(name, each) for name, each in attributes.items() if not name.startswith("_")]
-    return [variable.member(f".{name}", each) for name, each in own + parts]
+    trained = tuple(name for name, each in attributes["_parameters"].items() if getattr(each, TRAINED, False))
+    flags = [(TRAINED, trained)] if any(each is not None for each in attributes["_parameters"].values()) else []
+    return [
+        variable.member(f"[{name}]" if name.isdecimal() else f".{name}", each) for name, each in own + flags + parts
+    ]
