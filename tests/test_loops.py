@@ -1,11 +1,11 @@
 """The loops of docs/loops.md: each is a whole script, and each is drilled as it stands there."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
+from causes import TORCH, zygote
 from holdfast import drill
 from holdfast.drill.aim import Options
 
@@ -23,12 +23,19 @@ def test_every_section_of_the_page_has_one_example():
     assert len(headings) == len(LOOPS) == len(set(NAMES)) == 16
 
 
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    late = "gymnasium.envs.classic_control", "sklearn.datasets", "sklearn.linear_model"
+    with zygote(tmp_path_factory.mktemp("zygote"), *TORCH, *late) as command:
+        yield command
+
+
 @pytest.mark.parametrize(("name", "loop"), [*zip(NAMES, LOOPS, strict=True)], ids=NAMES)
-def test_a_loop_of_the_page_resumes_exactly(tmp_path, name, loop):
+def test_a_loop_of_the_page_resumes_exactly(tmp_path, python, name, loop):
     """The preamble and the block are the script; the drill kills it three times and finds every bit the same."""
     script = tmp_path / f"{name}.py"
     script.write_text(PREAMBLE + loop)
     told = []
-    found = drill.drill([sys.executable, str(script)], Options(kills=3, seed=1), told.append)
+    found = drill.drill([*python, str(script)], Options(kills=3, seed=1), told.append)
     assert found.exit_code == 0, (found.verdict, found.divergence, found.notes, told)
     assert found.kills_proven == 3

@@ -180,7 +180,7 @@ def _own_order(facts: Facts) -> Cause | None:
 
     Of a DataLoader's generator the run's twin of it makes no use, so there the batch has to differ.
     """
-    drawing = [each.name for each in facts.suspects if each.about.in_loader]
+    drawing = [each.name for each in facts.suspects if each.about.in_loader and not _is_of_samples(each.name)]
     lines = advice.lines(advice.ranked(facts.suspects, facts.variables, data=True, options=False), facts.variables)
     own = any("dataset" not in loader for loader in facts.loaders.values())
     if not drawing or not (own or facts.other_batch is True):
@@ -192,6 +192,11 @@ def _own_order(facts: Facts) -> Cause | None:
         "holdfast.data.Shuffle(length, seed, run.epoch) for a loader of your own; or give the loader state_dict() and "
         f"load_state_dict(). Where the loop draws from it as well: {'; '.join(lines)}",
     )
+
+
+def _is_of_samples(name: str) -> bool:
+    """Whether what a loader draws there makes samples, and decides on no order."""
+    return any(part in name for part in (".collate_fn", ".dataset", "transform"))
 
 
 def _not_brought_back(facts: Facts) -> Cause | None:
