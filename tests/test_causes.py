@@ -22,7 +22,7 @@ PLANTED = [
     Planted("environment", "generator", 'env_np_random=env.np_random, env=Fields(env, "state", "elapsed")'),
     Planted("own_generator", "generator", "rng=rng"),
     Planted("t_own_sampler", "error", "the sampler's order cannot be replayed", verdict="refused"),
-    Planted("own_order", "order", "holdfast.data.Shuffle"),
+    Planted("own_order", "order", "holdfast.data.Shuffle", verdict="refused"),
     Planted("t_crops_fresh", "augmentation", "holdfast.data.Seeded(dataset, seed=0)"),
     Planted("t_crops_persistent", "augmentation", "holdfast.data.Seeded(dataset, seed=0)"),
     Planted("hidden_state", "variable", "run.vars.hidden"),
