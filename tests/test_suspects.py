@@ -277,6 +277,17 @@ def test_what_changes_later_is_named_after_what_had_changed():
     ]
 
 
+def test_attributes_of_one_object_stay_together():
+    """A position that is 0 again by chance is named in its place among those of its buffer."""
+    names = ["buffer.items", "buffer.pos", "buffer.full"]
+    found = [suspect(name, owner="Buffer") for name in names]
+    found[1] = found[1]._replace(was="=0", now="=0")
+    assert [each.path for each in ranked([*found, suspect("hidden")], (), data=False, options=False)] == [
+        *names,
+        "hidden",
+    ]
+
+
 def test_the_mode_of_a_module_does_not_change_later():
     """`model.eval()` at the epoch's end changes it, and `model.train()` sets it before each epoch's loop."""
     mode = {"model.training": About("number", "bool", owner="LSTM", owner_saves=True)}

@@ -63,15 +63,17 @@ def _stateful(suspect: Suspect) -> str:
 def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, options: bool) -> list[Suspect]:
     """The most likely first: of data that differs what decides on it, of an optimizer's options what sets them.
 
-    What had not changed yet at the resume comes last.
+    What had not changed yet at the resume comes last, unless other attributes of its object had.
     """
+    kept = list(found)
+    changed = {each.owner for each in kept if not each.to_come} - {""}
 
     def rank(suspect: Suspect) -> tuple[bool, bool, bool, int]:
         name = kind_of(suspect, variables).name
         sets_options = name == "scheduler" or "lr" in suspect.name.lower()
-        return suspect.to_come, data and name not in _OF_DATA, options and not sets_options, RANKS.index(name)
+        later = suspect.to_come and suspect.owner not in changed
+        return later, data and name not in _OF_DATA, options and not sets_options, RANKS.index(name)
 
-    kept = list(found)
     owners = {each.owner for each in kept}
     whole = tuple(f"{each.name}." for each in kept if each.about.kind == "stateful")
     named = (each for each in kept if each.about.kind != "object" or each.name not in owners)
