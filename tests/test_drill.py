@@ -43,13 +43,13 @@ def quiet(line):
 # The plan --------------------------------------------------------------------------------------------------------
 
 
-def a_course(epochs=4, batches=25):
+def a_course(epochs=4, batches=25, count_from=0):
     """The safe points of a run of so many epochs."""
     spots = []
     for epoch in range(epochs):
-        first = epoch * batches
-        spots += [Spot(Place(first + batch), epoch) for batch in range(1, batches + 1)]
-        spots.append(Spot(Place(first + batches, "end"), epoch))
+        first, number = epoch * batches, epoch + count_from
+        spots += [Spot(Place(first + batch), number) for batch in range(1, batches + 1)]
+        spots.append(Spot(Place(first + batches, "end"), number))
     return Course(spots)
 
 

@@ -43,6 +43,16 @@ def test_five_kills_cover_every_kind_of_place(shape, seed):
     assert Place(epochs * batches, "end") not in at.values()
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("first", [1, 7])
+def test_epochs_that_are_not_counted_from_zero_have_the_same_places(shape, first):
+    """`run.epochs(range(1, 11))`: epoch 1 is the first one, and the middle of epoch 2 that of a later one."""
+    for kills in (1, 2, 4, 5, 9):
+        assert a_course(*shape, count_from=first).choose(kills, 0) == a_course(*shape).choose(kills, 0)
+    course = a_course(*shape, count_from=first)
+    assert [course.kind(place) for place in course.places] == [a_course(*shape).kind(place) for place in course.places]
+
+
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[1] > 3])
 @pytest.mark.parametrize("seed", range(8))
 def test_steps_and_counts_within_an_epoch_have_no_divisor_in_common(shape, seed):

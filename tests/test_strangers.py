@@ -46,6 +46,15 @@ def test_a_patch_is_small_and_honest(patches, name):
     assert re.fullmatch(r"[0-9a-f]{64}", stranger.sha256)
 
 
+def test_the_table_has_the_counts_of_the_patches(patches):
+    """docs/exactness.md has a row for every script, with the lines that its patch adds, changes and re-indents."""
+    section = (ROOT / "docs/exactness.md").read_text().partition("\n## Scripts of others\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    counted = [patches.row(each) for each in patches.strangers().values()]
+    assert len(counted) >= 9
+    assert [row[: len(begin)] for row, begin in zip(rows, counted, strict=True)] == counted
+
+
 THEIRS = "import os\nfor i in range(3):\n    print(i)\nprint('end')\n"
 OURS = "import os\nfrom x import y\nfor i in y.steps(3):\n    print(i)\n    y()\nprint('end')\n"
 PATCH = ["+1|from x import y", "~2|range( => y.steps(", "+3|    y()"]

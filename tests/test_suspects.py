@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from holdfast.drill import cause
+from holdfast.drill.advice import ranked
 from holdfast.drill.by_itself import cause_of
 from holdfast.drill.cause import Facts
 from holdfast.drill.evidence import Trace
@@ -265,6 +266,38 @@ def test_what_changes_later_is_named_with_the_others_of_its_kind():
         sight(3, total=6, best=5),
     ]
     assert found_in(reference, reference, resumed(2, total=0, best=9), 3) == ["total", "best"]
+
+
+def test_what_changes_later_is_named_after_what_had_changed():
+    """An attribute would come first, but this one was as in the reference run when the state left its path."""
+    later = suspect("self.best", owner="Trainer")._replace(was="=0", now="=0")
+    assert [each.path for each in ranked([later, suspect("hidden")], (), data=False, options=False)] == [
+        "hidden",
+        "self.best",
+    ]
+
+
+def test_attributes_of_one_object_stay_together():
+    """A position that is 0 again by chance is named in its place among those of its buffer."""
+    names = ["buffer.items", "buffer.pos", "buffer.full"]
+    found = [suspect(name, owner="Buffer") for name in names]
+    found[1] = found[1]._replace(was="=0", now="=0")
+    assert [each.path for each in ranked([*found, suspect("hidden")], (), data=False, options=False)] == [
+        *names,
+        "hidden",
+    ]
+
+
+def test_the_mode_of_a_module_does_not_change_later():
+    """`model.eval()` at the epoch's end changes it, and `model.train()` sets it before each epoch's loop."""
+    mode = {"model.training": About("number", "bool", owner="LSTM", owner_saves=True)}
+    reference = [
+        sight(0, begin=True, total=0, about=mode, **{"model.training": True}),
+        sight(1, total=1, about=mode, **{"model.training": True}),
+        sight(2, total=3, about=mode, **{"model.training": False}),
+    ]
+    other = resumed(1, total=0, about=mode, **{"model.training": True})
+    assert found_in(reference, reference, other, 2) == ["total"]
 
 
 def test_an_index_that_began_again_is_told_from_one_that_went_on():

@@ -2,7 +2,7 @@
 
 COPY is a directory with the script's repository, at the commit that NAME.toml names, or one with several repositories.
 It is left as it is: what the command needs of it is copied to a temporary directory, patched there, given data, and
-drilled. `all` does this with every script.
+drilled. `all` does this with every script; `--table` prints how many lines each patch adds and changes.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import prepare
-from patches import Stranger, patched, strangers, unified
+from patches import Stranger, patched, row, strangers, unified
 
 _GIT = shutil.ignore_patterns(".git")
 
@@ -59,26 +59,34 @@ def drill(stranger: Stranger, copy: Path, kills: int) -> subprocess.CompletedPro
 def main() -> int:
     known = strangers()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=[*known, "all"])
-    parser.add_argument("copy", type=Path, help="a directory with the repository, or with several")
+    parser.add_argument("name", choices=[*known, "all"], help="the script")
+    parser.add_argument("copy", type=Path, nargs="?", help="a directory with the repository, or with several")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--patch", action="store_true", help="print the patch as `git apply --unidiff-zero` takes it")
+    parser.add_argument("--table", action="store_true", help="print the counts as docs/exactness.md has them")
     parser.add_argument("--verbose", action="store_true", help="print all that the drill says")
     arguments = parser.parse_args()
-    failed = 0
-    for name in known if arguments.name == "all" else [arguments.name]:
-        stranger = known[name]
-        copy = found(stranger, arguments.copy)
-        if arguments.patch:
-            print(unified(stranger, (copy / stranger.script).read_text()), end="")
-            continue
-        done = drill(stranger, copy, arguments.kills)
-        if arguments.verbose:
-            print(done.stdout)
-        counts = f"{stranger.added} added, {stranger.changed} changed, {stranger.indented} re-indented"
-        print(f"{name}: {counts}: {verdict(done)}", flush=True)
-        failed += done.returncode != 0
-    return 1 if failed else 0
+    chosen = list(known.values()) if arguments.name == "all" else [known[arguments.name]]
+    if arguments.table:
+        print(*map(row, chosen), sep="\n")
+        return 0
+    if arguments.copy is None:
+        parser.error("COPY is missing: the directory with the script's repository")
+    return 1 if sum(drilled(stranger, arguments) for stranger in chosen) else 0
+
+
+def drilled(stranger: Stranger, arguments: argparse.Namespace) -> bool:
+    """Print the patch, or drill the script and print what came of it; whether the drill failed."""
+    copy = found(stranger, arguments.copy)
+    if arguments.patch:
+        print(unified(stranger, (copy / stranger.script).read_text()), end="")
+        return False
+    done = drill(stranger, copy, arguments.kills)
+    if arguments.verbose:
+        print(done.stdout)
+    counts = f"{stranger.added} added, {stranger.changed} changed, {stranger.indented} re-indented"
+    print(f"{stranger.name}: {counts}: {verdict(done)}", flush=True)
+    return done.returncode != 0
 
 
 def verdict(done: subprocess.CompletedProcess[str]) -> str:

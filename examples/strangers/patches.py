@@ -106,6 +106,13 @@ def patched(stranger: Stranger, source: str) -> str:
     return apply(stranger.patch, source)
 
 
+def row(stranger: Stranger) -> str:
+    """What docs/exactness.md says of the patch: the script, its version, and lines added, changed, re-indented."""
+    version = f"{stranger.upstream.removeprefix('https://github.com/')} at `{stranger.commit[:7]}`"
+    counts = f"{stranger.added} | {stranger.changed} | {stranger.indented}"
+    return f"| `{stranger.name}`: {version} | {counts} |"
+
+
 def apply(patch: list[Added | Changed], source: str) -> str:
     """`source` with its lines changed first, by their old numbers, and new ones added then."""
     lines = source.splitlines(keepends=True)

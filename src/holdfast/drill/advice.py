@@ -65,14 +65,19 @@ def _stateful(suspect: Suspect) -> str:
 
 
 def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, options: bool) -> list[Suspect]:
-    """The most likely first: of data that differs what decides on it, of an optimizer's options what sets them."""
+    """The most likely first: of data that differs what decides on it, of an optimizer's options what sets them.
 
-    def rank(suspect: Suspect) -> tuple[bool, bool, int]:
+    What had not changed yet at the resume comes last, unless other attributes of its object had.
+    """
+    kept = list(found)
+    changed = {each.owner for each in kept if not each.to_come} - {""}
+
+    def rank(suspect: Suspect) -> tuple[bool, bool, bool, int]:
         name = kind_of(suspect, variables).name
         sets_options = name == "scheduler" or "lr" in suspect.name.lower()
-        return data and name not in _OF_DATA, options and not sets_options, RANKS.index(name)
+        later = suspect.to_come and suspect.owner not in changed
+        return later, data and name not in _OF_DATA, options and not sets_options, RANKS.index(name)
 
-    kept = list(found)
     owners = {each.owner for each in kept}
     whole = tuple(f"{each.name}." for each in kept if each.about.kind == "stateful")
     named = (each for each in kept if each.about.kind != "object" or each.name not in owners)
@@ -97,7 +102,7 @@ def lines(found: Sequence[Suspect], variables: Collection[str]) -> list[str]:
 
 
 def _changed(suspect: Suspect) -> str:
-    if suspect.now == suspect.was or not suspect.was.startswith("=") or (suspect.now or "=")[0] != "=":
+    if suspect.to_come or not suspect.was.startswith("=") or (suspect.now or "=")[0] != "=":
         return suspect.name
     now = "nothing" if suspect.now is None else suspect.now.removeprefix("=")
     return f"{suspect.name} (it was {suspect.was.removeprefix('=')}, and began as {now})"

@@ -44,7 +44,9 @@ class Course:
     """The safe points of the reference run, in order. All but the last can be resumed from, with something left to do."""
 
     def __init__(self, spots: Iterable[Spot]) -> None:
-        self._spots = sorted(dict.fromkeys(spots), key=lambda spot: spot.place.order)
+        ordered = sorted(dict.fromkeys(spots), key=lambda spot: spot.place.order)
+        first = ordered[0].epoch if ordered else 0  # 1 with `run.epochs(range(1, 11))`
+        self._spots = [spot._replace(epoch=spot.epoch - first) for spot in ordered]
         self.places = [spot.place for spot in self._spots[:-1]]
         self._number = {place: number for number, place in enumerate(self.places)}
         self._counts = list(self._count())

@@ -37,6 +37,11 @@ class Suspect(NamedTuple):
         return self.name.rpartition(".")[0] if self.about.owner else ""
 
     @property
+    def to_come(self) -> bool:
+        """Whether it had not changed yet where the attempt began: it is no cause of what differs first."""
+        return self.now == self.was
+
+    @property
     def root(self) -> str:
         """The variable that leads to it."""
         return self.name.partition(".")[0].partition("[")[0]
@@ -70,7 +75,8 @@ def suspects(reference: Album, second: Album, other: Album, attempt: int, parted
 def _to_come(reference: Album, second: Album, other: Album, place: Place) -> list[Suspect]:
     """Variables that the resume did not bring back either, but that had not changed yet at `place`: they do later.
 
-    Each of them began every attempt with what it held at the very beginning.
+    Each of them began every attempt with what it held at the very beginning. The mode of a module is left out: `train()`
+    and `eval()` set it each time.
     """
     first, there, beside = reference.begin(1), reference.at(place), second.at(place)
     if first is None or there is None or beside is None:
@@ -81,7 +87,9 @@ def _to_come(reference: Album, second: Album, other: Album, place: Place) -> lis
     for path in varied:
         was, about = there.known(path), there.about.get(path)
         fresh = was is not None and all(sight.values.get(path) == was for sight in (first, beside, *begins))
-        if was is not None and about is not None and fresh and about.live and not about.tracked and _is_own(path):
+        if was is None or about is None or (about.owner_saves and path.endswith(".training")):
+            continue
+        if fresh and about.live and not about.tracked and _is_own(path):
             found.append(Suspect(path, about, was, was))
     return found
 
