@@ -83,6 +83,24 @@ def test_a_loop_in_another_thread_than_start_finishes_by_break(tmp_path):
     assert ["end"] == [event["event"] for event in last(tmp_path)]
 
 
+def test_the_attempt_that_finds_nothing_to_do_says_once_that_the_run_has_finished(tmp_path, capsys):
+    """The one before it was cut after its last step: nobody has said it."""
+    toy = Toy()
+    with pytest.raises(ValueError, match="after"), new_run(tmp_path, toy) as run:
+        for step in run.steps(3):
+            toy.learn(step)
+        raise ValueError("after")
+    said = []
+    for _ in range(2):
+        capsys.readouterr()
+        with new_run(tmp_path, Toy()) as run:
+            assert [] == list(run.steps(3))
+        said.append([line.partition(f"{tmp_path}: ")[2] for line in capsys.readouterr().err.splitlines()])
+    assert "finished: 3 steps in 2 attempts" == said[0][-1]
+    assert 1 == len(said[1])
+    assert said[1][0].startswith("already finished at step 3")
+
+
 def leave_by_break(run, toy):
     for step in run.steps():
         toy.learn(step)
