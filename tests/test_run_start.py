@@ -1,6 +1,7 @@
 """A run without a block: `run = Run(...).start()`. How it ends, asked of real processes where their end matters."""
 
 import signal
+import threading
 from itertools import islice
 
 import pytest
@@ -69,6 +70,35 @@ def test_it_finishes_when_its_outermost_loop_ends(tmp_path):
         assert (4, 2, 7) == (run.step, run.epoch, toy.value)
     ends = [(2, "end", {"epoch": 0}), (4, "end", {"epoch": 1}), (4, "exit", {"test": 7})]
     assert ends == lines(tmp_path) == [(e["step"], e["phase"], e["values"]) for e in run.metrics()]
+
+
+def test_a_loop_in_another_thread_than_start_finishes_by_break(tmp_path):
+    """As in a server or a window system: the run is begun by the main thread, and trained by a worker."""
+    toy = Toy()
+    run = started(tmp_path, toy, every=None)
+    worker = threading.Thread(target=leave_by_break, args=(run, toy))
+    worker.start()
+    worker.join()
+    assert ["step-000000004-end"] == names(tmp_path)
+    assert ["end"] == [event["event"] for event in last(tmp_path)]
+
+
+def test_the_attempt_that_finds_nothing_to_do_says_once_that_the_run_has_finished(tmp_path, capsys):
+    """The one before it was cut after its last step: nobody has said it."""
+    toy = Toy()
+    with pytest.raises(ValueError, match="after"), new_run(tmp_path, toy) as run:
+        for step in run.steps(3):
+            toy.learn(step)
+        raise ValueError("after")
+    said = []
+    for _ in range(2):
+        capsys.readouterr()
+        with new_run(tmp_path, Toy()) as run:
+            assert [] == list(run.steps(3))
+        said.append([line.partition(f"{tmp_path}: ")[2] for line in capsys.readouterr().err.splitlines()])
+    assert "finished: 3 steps in 2 attempts" == said[0][-1]
+    assert 1 == len(said[1])
+    assert said[1][0].startswith("already finished at step 3")
 
 
 def leave_by_break(run, toy):

@@ -287,6 +287,55 @@ def test_an_optimizer_of_another_model_is_told(tmp_path):
     assert [("untracked_parameters", "optimizer")] == walk(tmp_path, state, lambda run, step: learn(model, optimizer))
 
 
+def test_parameters_in_the_runs_variables_are_tracked(tmp_path):
+    """They are saved and restored with the run, in whichever container they stand."""
+    for number, hold in enumerate((lambda weight: weight, lambda weight: deque([weight]))):
+        weight = torch.zeros(2, 2, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], 0.1)
+        other = nn.Linear(2, 2, bias=False)
+
+        def body(run, step, weight=weight, optimizer=optimizer):
+            weight.sum().backward()
+            optimizer.step()
+
+        state = {"other": other, "optimizer": optimizer}
+        assert [] == walk(tmp_path / str(number), state, body, vars={"weights": hold(weight)})
+
+
+class Answering:
+    """A wrapper that has an answer to every name, as some around environments."""
+
+    value = 0
+
+    def __getattr__(self, name):
+        return lambda *words: None
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class Raising(Answering):
+    """A wrapper whose inner object fails in its own way when it lacks an attribute."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+@pytest.mark.parametrize("kind", [Answering, Raising])
+def test_no_wrapper_is_taken_for_a_random_generator(tmp_path, kind):
+    for cut in (1, None):
+        wrapper = kind()
+
+        def body(run, step, wrapper=wrapper):
+            wrapper.value += 1 + step
+
+        run_to(tmp_path, {"wrapper": wrapper, "all": [wrapper]}, 3, body, cut=cut)
+    assert 6 == wrapper.value
+
+
 def ema():
     model = nn.Linear(2, 2)
     return {"model": model, "ema": copy.deepcopy(model), "optimizer": sgd(model)}, model

@@ -65,7 +65,7 @@ def finish(session: Session) -> None:
     session.ranks.report("the end of the block")  # another rank may fail in it still, or take long
     with parting(session.ranks):
         session.attempt.close("end", step=position.step, phase=position.phase)
-    if session.ranks.rank == 0 and (session.steps_here or not position.finished()):
+    if session.ranks.rank == 0 and (session.steps_here or summary.finished_s(session) is None):
         session.progress.close()
         say(f"{session.path}: {summary.at_the_end(session)}")
 

@@ -32,8 +32,9 @@ def at_safe_point(session: Session) -> None:
         session.store.ranks.report("a save", error)  # the others have come to it, or will
         raise
     if number == 1:
+        held = {**captured, RESERVED: session.vars.state_dict()}
         for module in framework_modules():
-            for name, line in module.untracked(session.tracked.inside(), captured):
+            for name, line in module.untracked(session.tracked.inside(), held):
                 _tell(session, Lost("untracked_parameters", name, line))
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():

@@ -72,7 +72,12 @@ def _frameworks(target: Any) -> list[str]:
 
 def is_generator(target: Any) -> bool:
     """Whether it is one of Python's or NumPy's random generators, which keep their state in an attribute of their own."""
-    return isinstance(target, random.Random) or hasattr(target, "bit_generator") or _is_legacy(target)
+    return isinstance(target, random.Random) or _has_bits(target) or _is_legacy(target)
+
+
+def _has_bits(target: Any) -> bool:
+    """Whether it is a NumPy generator. Its class is asked: a wrapper may answer to every name, or raise at one."""
+    return hasattr(type(target), "bit_generator")
 
 
 def _is_legacy(target: Any) -> bool:
@@ -96,7 +101,7 @@ class Objects:
             return {"random": value.getstate()}
         if _is_legacy(value):
             return {"random_state": value}
-        if hasattr(value, "bit_generator"):
+        if _has_bits(value):
             return {"bit_generator": value.bit_generator.state}
         return value.state_dict()
 
@@ -115,7 +120,7 @@ class Objects:
             value.setstate(stored["random"])
         elif _is_legacy(value):
             value.set_state(stored["random_state"].get_state(legacy=False))
-        elif hasattr(value, "bit_generator"):
+        elif _has_bits(value):
             value.bit_generator.state = stored["bit_generator"]
         else:
             value.load_state_dict(stored)

@@ -33,6 +33,7 @@ class Standing:
         self.session = session
         self._let_go = let_go  # tells the Run that it is over
         self.thread = threading.get_ident()
+        self._walker = self.thread  # the thread that walks the outermost loop
         self._finished = False  # the end is durable, and journalled
         self._late: BaseException | None = None  # an error that could not be raised where it arose
         self._left_in: CodeType | None = None  # where an exception left the loop: the process's end says which one
@@ -41,6 +42,7 @@ class Standing:
 
     def loop_begins(self) -> None:
         """The outermost loop is walked from here on."""
+        self._walker = threading.get_ident()
         self.session.stop.__enter__()
         if self.session.ranks.rank == 0:
             self.session.progress.__enter__()
@@ -61,7 +63,7 @@ class Standing:
 
     def loop_left(self, ours: frozenset[CodeType]) -> None:
         """It was let go of. `break` and `return` finish the run; what nobody could raise here is raised later."""
-        if threading.get_ident() != self.thread:  # garbage, collected by a thread of ours: it stays open
+        if threading.get_ident() != self._walker:  # garbage, collected by a thread of ours: it stays open
             return
         found, session = left.how(ours), self.session
         if not found.on_purpose:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +17,8 @@ def untracked(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> Iterat
     """Name and line of each optimizer that steps another model than the tracked one.
 
     That is certain when no tracked object holds any of its parameters, and there is a tracked model with parameters of
-    the same shapes, none of which a tracked optimizer steps. `captured`: the state of all objects.
+    the same shapes, none of which a tracked optimizer steps. `captured`: the state of all objects, and
+    what run.vars holds.
     """
     optimizers = {name: each for name, each in objects.items() if isinstance(each, Optimizer)}
     models = {name: each for name, each in objects.items() if isinstance(each, nn.Module)}
@@ -78,6 +79,6 @@ def _places(value: Any) -> Iterator[int]:
     elif isinstance(value, Mapping):
         for each in value.values():
             yield from _places(each)
-    elif isinstance(value, list | tuple | set):
+    elif isinstance(value, list | tuple | deque | set):
         for each in value:
             yield from _places(each)
