@@ -169,7 +169,7 @@ class Sharing:
     def take_over(
         self,
         attempt: Attempt,
-        links: Collection[Link],
+        links: Sequence[Link],
         partial: Path,
         before_each: Callable[[], None] = lambda: None,
     ) -> None:
@@ -180,35 +180,36 @@ class Sharing:
         """
         self._taken = _Taken(partial.name, set(), set())
         for link in links:
-            self._take_over(attempt, link, partial / link.name, before_each)
-
-    def _take_over(self, attempt: Attempt, link: Link, target: Path, before_each: Callable[[], None]) -> None:
-        lineage = self.lineage
-        if lineage is None or link.source.parent != lineage.path:
-            raise Stale(f"{link.source}: no longer the last checkpoint's")
+            if self.lineage is None or link.source.parent != self.lineage.path:
+                raise Stale(f"{link.source}: no longer the last checkpoint's")
         try:
-            if self._linked_as_found(link, target):
-                self._taken.ahead.add(link.name)
-                return
-            wrong = self._unfit(link, before_each)
-            if not wrong and self._linked(link, target):
-                self._taken.now.add(link.name)
-            elif not wrong:
-                shards.copy(link.source, target, link)
-        except (NotFound, FileNotFoundError):
-            wrong = "is gone"
+            rest = [link for link in links if not self._linked_as_found(link, partial / link.name)]
+            wrong = self._unfit(rest, before_each) if rest else ""
+            for link in () if wrong else rest:
+                if self._linked(link, partial / link.name):
+                    self._taken.now.add(link.name)
+                else:
+                    shards.copy(link.source, partial / link.name, link)
+        except (NotFound, FileNotFoundError) as error:
+            wrong = f"{getattr(error, 'filename', None) or links[0].source.parent} is gone"
         if wrong:
             attempt.require()
-            raise Stale(f"{link.source} {wrong}: its leaves, unchanged since, are written anew")
+            raise Stale(f"{wrong}: its leaves, unchanged since, are written anew")
 
-    def _unfit(self, link: Link, before_each: Callable[[], None]) -> str:
-        """Why nobody is to share that file; empty: it is whole on the medium. A broken disk is no reason to lose what memory holds."""
+    def _unfit(self, links: Sequence[Link], before_each: Callable[[], None]) -> str:
+        """Which file nobody is to share, and why; empty: all are whole on the medium.
+
+        They are read together: a manifest of many pieces takes long to decode. A broken disk is no reason to lose what
+        memory holds.
+        """
+        source = links[0].source.parent
         try:
-            return "is damaged" if self.problems(self._mine(link.source.parent), {link.name}, before_each) else ""
+            problems = self.problems(self._mine(source), {link.name for link in links}, before_each)
         except (NotFound, FileNotFoundError):
             raise
         except (OSError, StoreError) as error:
-            return f"cannot be read ({error})"
+            return f"{source} cannot be read ({error})"
+        return f"{problems[0].path} is damaged" if problems else ""
 
     def _linked_as_found(self, link: Link, target: Path) -> bool:
         """Link it if it is the very file that was read back."""
@@ -217,6 +218,7 @@ class Sharing:
         if known is None or not self._linked(link, target):
             return False
         if _identity(target) == known:
+            self._taken.ahead.add(link.name)
             return True
         disk.remove_file(target)
         return False
