@@ -330,7 +330,7 @@ def test_what_code_before_the_loop_does_to_a_restored_state_is_undone_and_told(t
     capsys.readouterr()
     assert (1 + 5 + 2 * 103, ["before"]) == go()
     told = capsys.readouterr().err
-    assert "code before the loop changed the restored state; put back as saved: run.vars.seen, toy" in told
+    assert "changed restored values; they are put back as saved: run.vars.seen, toy" in told
     assert [["head", "before", "value"], ["value"], ["head", "value"], ["value"]] == [
         sorted(line["values"], key=["head", "before", "value"].index) for line in Run(tmp_path, {}).metrics()
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from ..run.visible import TRAINED
@@ -84,20 +85,29 @@ def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, 
     return sorted((each for each in named if not each.name.startswith(whole)), key=rank)
 
 
-def text(found: Sequence[Suspect], variables: Collection[str]) -> str:
+def text(found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = ()) -> str:
     """What was not brought back, and the lines that mend it."""
     shown = ", ".join(_changed(each) for each in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"the resume did not bring back {shown}{more}. {'; '.join(lines(found, variables))}"
+    return f"the resume did not bring back {shown}{more}. {'; '.join(lines(found, variables, state))}"
 
 
-def lines(found: Sequence[Suspect], variables: Collection[str]) -> list[str]:
-    """What to write, one line for each way of keeping a variable, in the order of `found`."""
+def lines(found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = ()) -> list[str]:
+    """What to write, one line for each way of keeping a variable, in the order of `found`.
+
+    `variables`: names in run.vars; `state`: names of tracked objects, which are not given twice.
+    """
     groups: dict[str, list[Suspect]] = {}
     for suspect in found:
         line = kind_of(suspect, variables).line
         groups.setdefault("track" if line == "fields" else line, []).append(suspect)
-    makers = {"track": _track, "rebound": _rebound, "own vars": _own_vars, "vars": _vars, "trained": _trained}
+    makers: dict[str, Callable[[Sequence[Suspect]], str]] = {
+        "track": partial(_track, state=state),
+        "rebound": _rebound,
+        "own vars": _own_vars,
+        "vars": _vars,
+        "trained": _trained,
+    }
     return [makers[line](each) for line, each in groups.items()]
 
 
@@ -108,7 +118,7 @@ def _changed(suspect: Suspect) -> str:
     return f"{suspect.name} (it was {suspect.was.removeprefix('=')}, and began as {now})"
 
 
-def _track(found: Sequence[Suspect]) -> str:
+def _track(found: Sequence[Suspect], state: Collection[str]) -> str:
     words: dict[str, str] = {}
     fields: dict[str, list[str]] = {}
     for suspect in found:
@@ -117,15 +127,20 @@ def _track(found: Sequence[Suspect]) -> str:
             fields.setdefault(owner, []).append(suspect.name.rpartition(".")[2])
         else:
             name = _expression(suspect.root if "[" in suspect.name else suspect.name)
-            words[_word(name)] = name
-    taken = {*words, *(each.about.owner_tracked for each in found)}
+            words[_free(_word(name), state)] = name
+    taken = {*words, *state, *(each.about.owner_tracked for each in found)}
     for owner, names in fields.items():
-        word = f"{_word(owner)}_more" if _word(owner) in taken else _word(owner)
-        words[word] = f"Fields({owner}, {', '.join(f'{name!r}' for name in names)})".replace("'", '"')
+        words[_free(_word(owner), taken)] = f"Fields({owner}, {', '.join(f'{name!r}' for name in names)})".replace(
+            "'", '"'
+        )
     kept = ", ".join(f"{word}={value}" for word, value in words.items())
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
     return f"Track it: Run(path, dict(..., {kept})){why}"
+
+
+def _free(word: str, taken: Collection[str]) -> str:
+    return f"{word}_more" if word in taken else word
 
 
 def _expression(name: str) -> str:

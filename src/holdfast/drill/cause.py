@@ -49,6 +49,11 @@ class Facts(NamedTuple):
         return {name for name in names if "opt" in name.lower()} | (stateful - {RESERVED})
 
     @property
+    def state(self) -> frozenset[str]:
+        """Names of all tracked objects."""
+        return frozenset(key.removeprefix("tree:") for key in self.all_leaves if key.startswith("tree:"))
+
+    @property
     def only_metrics(self) -> bool:
         """Whether what was logged differed, and nothing tracked had. A run remembers the mean of what was logged."""
         return bool(self.metrics) and (self.metrics_first or set(self.leaves) == {OWN_TREE})
@@ -181,7 +186,8 @@ def _own_order(facts: Facts) -> Cause | None:
     Of a DataLoader's generator the run's twin of it makes no use, so there the batch has to differ.
     """
     drawing = [each.name for each in facts.suspects if each.about.in_loader and not _is_of_samples(each.name)]
-    lines = advice.lines(advice.ranked(facts.suspects, facts.variables, data=True, options=False), facts.variables)
+    found = advice.ranked(facts.suspects, facts.variables, data=True, options=False)
+    lines = advice.lines(found, facts.variables, facts.state)
     own = any("dataset" not in loader for loader in facts.loaders.values())
     if not drawing or not (own or facts.other_batch is True):
         return None
@@ -194,6 +200,13 @@ def _own_order(facts: Facts) -> Cause | None:
     )
 
 
+def _drawn_in_workers(facts: Facts) -> Cause | None:
+    """The batch differed, and the code that makes samples draws random numbers in workers that nobody seeds."""
+    drawn = any(each.get("draws") for each in facts.datasets.values())
+    unseeded = any(_augments_unseeded(loader) for loader in facts.loaders.values())
+    return _data(facts) if drawn and unseeded else None
+
+
 def _is_of_samples(name: str) -> bool:
     """Whether what a loader draws there makes samples, and decides on no order."""
     return any(part in name for part in (".collate_fn", ".dataset", "transform"))
@@ -203,12 +216,12 @@ def _not_brought_back(facts: Facts) -> Cause | None:
     options = bool({f"tree:{name}" for name in facts.optimizers} & set(facts.leaves))
     had = [each for each in facts.suspects if each.now is not None or each.about.owner]
     found = advice.ranked(had, facts.variables, data=facts.other_batch is True, options=options)
-    if not found:
+    if all(each.to_come for each in found):
         return None
     name = advice.kind_of(found[0], facts.variables).name
     if name == "variable" and facts.only_metrics:
         name = "accumulator"
-    return Cause(name, advice.text(found, facts.variables))
+    return Cause(name, advice.text(found, facts.variables, facts.state))
 
 
 _TOLD = {
@@ -282,7 +295,7 @@ def _own_iterator(facts: Facts) -> Cause | None:
     return Cause("position", f"the loop takes its data from {names}, whose place is not restored. {POSITION.text}")
 
 
-_RULES = (_step_without_work, _own_order, _not_brought_back, _index, _told, _data, _own_iterator)
+_RULES = (_step_without_work, _own_order, _drawn_in_workers, _not_brought_back, _index, _told, _data, _own_iterator)
 
 
 # Rules by the leaves that differ, where no variable was seen -----------------------------------------------------------

@@ -137,17 +137,20 @@ class Course:
         free = [place for place in chosen if place in self._number and not self._is_last_batch(place)]
         inside = [self._steps(place) for place in free if place.phase == "step"]
 
-        def cost(place: Place) -> int:
+        def cost(place: Place) -> float:
             both = [gcd(*numbers) for numbers in zip(*inside, self._steps(place), strict=True)] if inside else []
-            divisors = sum(number % period == 0 for number in set(self._steps(place)) for period in _PERIODS)
-            return divisors + 100 * sum(each > 1 for each in both)
+            return self.regularity(place) + 100 * sum(each > 1 for each in both)
 
         costs = {place: cost(place) for place in candidates}
         order = sorted(set(costs.values()))
         good = [place for place in candidates if costs[place] == order[0]]
         if len(good) == 1:  # so that seeds differ
-            good = [place for place in candidates if costs[place] <= order[0] + 1]
+            good = [place for place in candidates if costs[place] <= order[0] + 0.5]
         return good[int(fraction(seed, kind) * len(good))]
+
+    def regularity(self, place: Place) -> float:
+        """How likely a script is to count by a number that divides the steps done there; small numbers weigh most."""
+        return sum(1 / period for number in set(self._steps(place)) for period in _PERIODS if number % period == 0)
 
     def _steps(self, place: Place) -> tuple[int, int]:
         """How many steps are done there, of the run and of the epoch."""

@@ -130,7 +130,11 @@ def _later(course: Course, target: Target, targets: Sequence[Target], seed: int)
     """A safe point soon after the target and before the next one, should the next attempt go on there; None: there is none."""
     taken = {each.place for each in targets}
     free = list(takewhile(lambda place: place not in taken, course.following(target.place, _LATER)))
-    return free[int(fraction(seed, *target.place, "later") * len(free))] if free else None
+    least = min(
+        map(course.regularity, free), default=0.0
+    )  # the run may be resumed there, should its save be done in time
+    good = [place for place in free if course.regularity(place) <= least + 0.1]
+    return good[int(fraction(seed, *target.place, "later") * len(good))] if good else None
 
 
 def _delay_s(kill: Kill, pace: Pace, part: float) -> float:

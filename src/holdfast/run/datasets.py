@@ -12,6 +12,7 @@ DRAWS = frozenset(
         *("random", "randint", "randrange", "rand", "randn", "randperm", "rand_like", "randn_like", "getrandbits"),
         *("choice", "choices", "shuffle", "sample", "permutation", "multinomial", "bernoulli", "default_rng"),
         *("normal", "uniform", "integers", "standard_normal", "gauss"),
+        *("normal_", "uniform_", "random_", "bernoulli_", "exponential_"),
     ]
 )
 _CHANGES = frozenset(("append", "extend", "add", "pop", "update", "insert", "clear", "sort", "reverse", "remove"))
@@ -36,14 +37,15 @@ def _parts(loader: Any, depth: int) -> Iterator[Any]:
     attributes = getattr(loader, "__dict__", {})
     for name in ("dataset", "sampler", "batch_sampler", "transform", "transforms", "target_transform", "collate_fn"):
         part = attributes.get(name)
-        if part is not None and depth and hasattr(part, "__dict__"):
-            yield from _parts(part, depth - 1)
+        for each in part if isinstance(part, list | tuple) else [part]:
+            if each is not None and depth and hasattr(each, "__dict__"):
+                yield from _parts(each, depth - 1)
 
 
 def _codes(kind: type) -> Iterator[CodeType]:
     """The code that reads: of every method but the constructor."""
     for each in (value for parent in kind.__mro__ for value in vars(parent).items()):
-        name, function = each
+        name, function = each[0], getattr(each[1], "__func__", each[1])  # a static method has its function in it
         if name != "__init__" and isinstance(function, FunctionType) and kind.__module__ == function.__module__:
             yield function.__code__
             yield from (inner for inner in function.__code__.co_consts if isinstance(inner, CodeType))

@@ -244,7 +244,10 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     position = session.position
     targets = position.targets
     if targets and ("batches" in targets) != (kind == "batches"):
-        raise UsageError("run.batches() without run.epochs() around it is a whole run: put it inside run.epochs(1)")
+        raise UsageError(
+            "this run has walked run.batches() outside of run.epochs(), and then that loop is all of the run. Put every "
+            "run.batches() inside `for epoch in run.epochs(...):`"
+        )
     _require_more(session, kind, total)
     if kind == "epochs":
         position.begin_epochs(first)
@@ -286,8 +289,8 @@ def _inside(session: Session, walk: Walk) -> Iterator[None]:
     if walk.kind not in _MAY_BEGIN.get(kinds, ()):
         raise UsageError(
             f"run.{walk.kind}() inside run.{kinds[-1]}(): a safe point of the inner loop would lie in the middle of the "
-            "outer one's body. Two loaders side by side: run.batches(holdfast.data.Zip(a, b)). A loop that was left is "
-            "in progress until its iterator is let go of"
+            "outer one's body. Put run.epochs() around run.batches(), or walk two loaders side by side: "
+            "run.batches(holdfast.data.Zip(a, b)). A loop that `break` has left must not be held by a variable"
         )
     walks.open.append(walk)
     try:

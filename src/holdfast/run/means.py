@@ -67,6 +67,6 @@ class Means:
             return f"run.mean({name!r}): run.log() was not given {name!r} in this epoch, but {known}"
         known = ", ".join(other for other in self._sums[name] if other != _PLAIN) or "nothing else"
         return (
-            f"run.mean({name!r}, weight={weight!r}): logged in one call with {name!r}, as one of the first "
-            f"{MOST_WEIGHTS}, was {known}"
+            f"run.mean({name!r}, weight={weight!r}): log the weight in the same call, as one of its first {MOST_WEIGHTS} "
+            f"metrics: run.log({name}=..., {weight}=...). Logged with {name!r} so far: {known}"
         )

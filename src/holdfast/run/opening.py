@@ -96,7 +96,9 @@ def settle(session: Session, *, ready: bool = True) -> None:
     changed = [key.removeprefix("tree:") for key in session.baseline.changed(session.digests())]
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        warn(f"code before the loop changed the restored state; put back as saved: {', '.join(changed[:3])}{more}")
+        warn(
+            f"code that runs again before the loop's next step changed restored values; they are put back as saved: {', '.join(changed[:3])}{more}"
+        )
         session.attempt.record("put_back", leaves=changed[:100])
         _put_back(session)
     if ready:

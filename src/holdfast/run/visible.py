@@ -99,7 +99,7 @@ def _globals(names: dict[str, Any], uses: Carried | None) -> Iterator[Variable]:
         if name.startswith("__"):
             continue
         spoken_of = uses is None or name in uses.live or _is_spoken_of(name, names)
-        yield Variable(name, value, spoken_of, uses is None or name in uses.stored)
+        yield Variable(name, value, spoken_of, uses is None or name in uses.stored, owner=names)
 
 
 def _is_spoken_of(name: str, names: dict[str, Any]) -> bool:
