@@ -44,7 +44,6 @@ _ALONE = "both come before anything else looks at either, or after an error that
 
 # Mutants that change nothing which anybody could ever notice, and why.
 EQUIVALENT = {
-    "_taken_over: without disk.remove_tree(partial / link.name)": "not equivalent: it matters when a rank finds one file read back ahead and another one damaged; no law here makes that yet",
     "fence: _discard_fenced(attempt) before disk.sync_dir(attempt.root / 'attempts')": _OWN_ROOM,
     "publish: without disk.sync_dir(attempt.room)": _OWN_ROOM,
     "sealed: without disk.sync_dir(partial)": _ANOTHER_MACHINE,
@@ -226,7 +225,7 @@ def check(file: str = "") -> None:
         test_store.test_a_pin_at_the_moment_of_the_link_wins(base / "pin")
         test_store.test_a_file_that_is_not_the_one_that_was_read_back_is_read_again(base / "another")
         assert test_every_byte.flips(base, 110)[1] == []
-    if file in ("", "store/portion.py"):
+    if file in ("", "store/portion.py", "store/sharing.py"):
         with links(), scratched("linked") as base:
             test_together_links.test_a_file_that_was_linked_before_another_turns_out_damaged_is_written_too(base)
         test_together.test_a_power_loss_anywhere_in_a_save_leaves_the_old_or_the_new()

@@ -37,13 +37,20 @@ def small(monkeypatch):
     monkeypatch.setattr(division, "SHARE_BYTES", 1)
 
 
-def course(root, world, give, steps, *, before=lambda step: None, parents=(), snapshots=False, **options):
-    """Saves of all ranks, one after the other. `parents`: of the first, for each rank; `before`: done alone, before each."""
+def course(root, world, give, steps, *, before=lambda step: None, parents=(), snapshots=False, ahead="", **options):
+    """Saves of all ranks, one after the other. `parents`: of the first, for each rank; `before`: done alone, before each.
+
+    `ahead`: files whose names end so are read back before the first save.
+    """
 
     def work(ranks):
         store = Store(root, ranks=ranks, take_over=True, **options)
         store.parent = parents[ranks.rank] if parents else None
         arena = Arena() if snapshots else None
+        if ahead:
+            found = [link for link in store.unread() if link.name.endswith(ahead)]
+            assert found
+            assert store.read_ahead(found) is None
         for step in steps:
             with ranks.together(f"before {step}"):
                 if ranks.rank == 0:
@@ -227,10 +234,10 @@ def two_files(rank, step):
 
 
 def test_a_file_that_was_linked_before_another_turns_out_damaged_is_written_too(tmp_path):
-    """In its own place: nobody writes into a file that older checkpoints have."""
+    """In its own place: nobody writes into a file that older checkpoints have. A file read back ahead is linked first."""
     course(tmp_path, 2, two_files, range(1, 4))
     spoil(Store(tmp_path)[3].path / "rank-00001-b-steady.safetensors")
-    course(tmp_path, 2, two_files, [4], parents=["step-000000003"] * 2)
+    course(tmp_path, 2, two_files, [4], parents=["step-000000003"] * 2, ahead="a-steady.safetensors")
     assert ["rank-00000-a-steady.safetensors", "rank-00000-b-steady.safetensors"] == taken(tmp_path, 4)
     agree(tmp_path, 2, two_files, [1, 4])
     assert ["rank-00001-b-steady.safetensors"] == [

@@ -102,8 +102,6 @@ class Portion:
             self._sharing.take_over(attempt, links, partial, before_each)
         except Stale:
             self._sharing.distrust(links[0].source.parent.name)
-            for link in links:
-                disk.remove_tree(partial / link.name)
             self._sharing.take_over(attempt, links := [], partial)  # nothing was: all of it is read back later
         return links
 

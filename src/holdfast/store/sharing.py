@@ -176,7 +176,7 @@ class Sharing:
         """Let `partial` hold files of the last checkpoint, each read back from the medium since its commit, or now.
 
         Raises:
-            Stale: one is not there, or not what was committed.
+            Stale: one is not there, or not what was committed; `partial` holds none of them.
         """
         self._taken = _Taken(partial.name, set(), set())
         for link in links:
@@ -194,6 +194,8 @@ class Sharing:
             wrong = f"{getattr(error, 'filename', None) or links[0].source.parent} is gone"
         if wrong:
             attempt.require()
+            for link in links:
+                disk.remove_tree(partial / link.name)
             raise Stale(f"{wrong}: its leaves, unchanged since, are written anew")
 
     def _unfit(self, links: Sequence[Link], before_each: Callable[[], None]) -> str:
