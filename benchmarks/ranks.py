@@ -28,7 +28,7 @@ from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.division import Decision, Mine, Plan, decided
 from holdfast.store.format import MANIFEST, File, Leaf, Manifest, PartEntry
 from holdfast.store.parts import Part
-from holdfast.store.portion import Seal
+from holdfast.store.rank_share import Seal
 from holdfast.store.shards import Staged
 
 T = TypeVar("T")

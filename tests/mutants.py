@@ -25,7 +25,7 @@ FILES = (
     "store/committing.py",
     "store/files.py",
     "store/pins.py",
-    "store/portion.py",
+    "store/rank_share.py",
     "store/sharing.py",
     "store/store.py",
     "journal.py",
@@ -204,12 +204,12 @@ def survivors(place: Path) -> tuple[list[Mutant], list[Mutant]]:
 def check(file: str = "") -> None:
     """Ask the laws, those of the engine only if it may be that file which was changed."""
     import test_bulk
+    import test_collective
+    import test_collective_links
     import test_crash
     import test_every_byte
     import test_fence
     import test_store
-    import test_together
-    import test_together_links
     from faults import BROKEN, FULL, links, scratched
 
     test_fence.WAIT_S = 1
@@ -225,10 +225,10 @@ def check(file: str = "") -> None:
         test_store.test_a_pin_at_the_moment_of_the_link_wins(base / "pin")
         test_store.test_a_file_that_is_not_the_one_that_was_read_back_is_read_again(base / "another")
         assert test_every_byte.flips(base, 110)[1] == []
-    if file in ("", "store/portion.py", "store/sharing.py"):
+    if file in ("", "store/rank_share.py", "store/sharing.py"):
         with links(), scratched("linked") as base:
-            test_together_links.test_a_file_that_was_linked_before_another_turns_out_damaged_is_written_too(base)
-        test_together.test_a_power_loss_anywhere_in_a_save_leaves_the_old_or_the_new()
+            test_collective_links.test_a_file_that_was_linked_before_another_turns_out_damaged_is_written_too(base)
+        test_collective.test_a_power_loss_anywhere_in_a_save_leaves_the_old_or_the_new()
     test_every_byte.test_what_is_left_of_a_checkpoint_does_not_block_its_step()
     test_fence.test_drafts_of_dead_claimers_are_swept_away()
     test_fence.test_two_who_begin_a_run_agree_on_its_id()

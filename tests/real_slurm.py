@@ -1,7 +1,7 @@
 """A real Slurm on this machine for the tests that are marked `slurm`: one cluster of twenty nodes for all of them.
 
 `tests/cluster/slurm-cluster` starts it as root within seconds. Workers of pytest share it; the process that began the
-session ends it. Stories that mostly wait begin together: see `beside`. Who needs a node alone takes
+session ends it. Stories that mostly wait begin together: see `concurrently`. Who needs a node alone takes
 one of n5 to n16, or n20, that no other test names; all other jobs run on the rest, which is the default partition `shared`.
 """
 
@@ -126,7 +126,7 @@ def pytest_sessionfinish(session):
         Slurm(directory).tend("down")
 
 
-def beside(story):
+def concurrently(story):
     """Make a test of a story, which takes the cluster and a place of its own, and may return lines to print.
 
     All stories that pytest was asked for begin together, in one worker, each in a thread: mostly they wait for Slurm.

@@ -19,7 +19,7 @@ from contextlib import closing
 from functools import cache
 from pathlib import Path
 
-from holdfast import beside
+from holdfast import threads
 
 HANGS_S = 20
 
@@ -70,10 +70,10 @@ class AtWork:
 
 def side_by_side():
     """Nobody is at work when it is out, or when its crew was asked once more."""
-    at_work, crew = AtWork(), beside.Crew()
+    at_work, crew = AtWork(), threads.WorkerGroup()
 
     def act():
-        assert [-1, -2, -3] == beside.side_by_side(at_work, [1, 2, 3], 2, crew)
+        assert [-1, -2, -3] == threads.map_in_threads(at_work, [1, 2, 3], 2, crew)
 
     def after():
         crew.dismiss()
@@ -86,7 +86,7 @@ def a_pool():
     at_work, pools = AtWork(), []
 
     def act():
-        pools.append(beside.Pool(2))
+        pools.append(threads.WorkerPool(2))
         with closing(pools[0]) as pool:
             if pool.begin():
                 for item in range(5):
@@ -131,7 +131,7 @@ def a_snapshot():
     arena, size, found = snapshot.Arena(), 1 << 15, []
     blocks = {key: Block("array", "uint8", (size,), memoryview(bytearray(b"x" * size)), {}) for key in "ab"}
     taken = snapshot.Snapshot(arena, [snapshot.Image(b"lead", list(blocks))], blocks)
-    writing = beside.Beside(lambda: found.append(taken.wait_for_all()), "writing")
+    writing = threads.Worker(lambda: found.append(taken.wait_for_all()), "writing")
     writing.start()
 
     def act():
@@ -224,7 +224,7 @@ class Shelf:
     def unread(self):
         return ["file"]
 
-    def read_ahead(self, links, before_each):
+    def read_back_early(self, links, before_each):
         while True:
             before_each()
             self.at_work(len(links))
@@ -232,10 +232,10 @@ class Shelf:
 
 def a_reader_ahead():
     """It gives way to the next save, and reads no more when the run has ended."""
-    from holdfast.run.ahead import Ahead
+    from holdfast.run.readback import ReadBack
 
     at_work = AtWork()
-    ahead = Ahead(Shelf(at_work), print)
+    ahead = ReadBack(Shelf(at_work), print)
 
     def act():
         ahead.begin(ahead.over)
@@ -257,7 +257,7 @@ SUBJECTS = {
 
 
 def main(name, every=1):
-    beside.LOOK_S = beside.SEEN_S = beside.GONE_S = 0.01
+    threads.LOOK_S = threads.SEEN_S = threads.GONE_S = 0.01
     for nth in itertools.count(0, int(every)):
         faulthandler.dump_traceback_later(HANGS_S, exit=True)
         act, after = SUBJECTS[name]()

@@ -18,7 +18,7 @@ import holdfast
 SOURCE = Path(holdfast.__file__).parent
 
 LAYERS = [  # imports point to earlier lines only; rooms of one line do not know each other
-    {"errors", "beside", "legible"},
+    {"errors", "threads", "legible"},
     {"rules", "disk", "pages"},
     {"bulk"},
     {"journal", "retention", "interval", "terminal", "provenance", "job", "state", "children"},

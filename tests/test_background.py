@@ -20,11 +20,11 @@ import pytest
 
 from faults import BROKEN, FULL, door, requests
 from holdfast import Best, Every, Last, Run, Stopped, Store
-from holdfast.beside import Latch
 from holdfast.errors import NoSpace, StoreError, Superseded, UsageError
 from holdfast.run import saving
 from holdfast.run.writer import Writer
 from holdfast.state import snapshot
+from holdfast.threads import Latch
 from toy import Cut, Toy, events, new_run, script, start
 
 WAIT_S = 10

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from faults import BROKEN, FULL, counting, door, failing, half_of, requests
 from holdfast import bulk, disk
-from holdfast.beside import Pool
 from holdfast.bulk import Run
 from holdfast.errors import NoSpace
 from holdfast.pages import PAGE, pages
 from holdfast.store.store import Store
+from holdfast.threads import WorkerPool
 from test_store import mounted
 
 CHUNK = 2 * PAGE
@@ -205,8 +205,8 @@ def test_the_descriptor_is_closed_when_no_thread_uses_it_any_more(tmp_path, monk
             assert under_way.wait(10)
             raise KeyError("enough")
 
-    end, close = Pool.close, os.close
-    monkeypatch.setattr(Pool, "close", lambda pool: (go.set(), end(pool)))
+    end, close = WorkerPool.close, os.close
+    monkeypatch.setattr(WorkerPool, "close", lambda pool: (go.set(), end(pool)))
     monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(under_way.is_set()), close(descriptor)))
     with requests(CHUNK, 3), door(act), pytest.raises(KeyError):
         bulk.write(tmp_path / "file", one_image(), 10 * CHUNK + 100, xxhash.xxh3_128, before_each)

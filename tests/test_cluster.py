@@ -10,10 +10,10 @@ import time
 import pytest
 
 from fakes import Fakes, record, until
-from holdfast.cluster import outermost, slurm, watch
+from holdfast.cluster import job_leader, slurm, watch
 from holdfast.cluster.ask import Absent, Asked, Silent, ask
-from holdfast.cluster.carry import HOLD, Journal, carry_on
 from holdfast.cluster.cause import Heard, cause
+from holdfast.cluster.requeue import HOLD, Journal, continue_job
 from holdfast.cluster.slurm import Seen
 from holdfast.errors import ClusterError, NoSpace, Superseded
 from holdfast.job import Job, job
@@ -327,7 +327,7 @@ class Lines:
 
 
 def carried(lines, heard="SIGTERM", here=HERE, **options):
-    return carry_on(here, Heard(heard, NOW), lines.journal, **{"patience_s": 0, **options})
+    return continue_job(here, Heard(heard, NOW), lines.journal, **{"patience_s": 0, **options})
 
 
 def test_a_time_limit_is_requeued_once_and_journalled_before(fakes):
@@ -449,7 +449,7 @@ def test_what_is_cancelled_while_the_journal_is_written_stays_cancelled(fakes):
         lines.record(event, **facts)
         fakes.job(JobState="COMPLETING")
 
-    done = carry_on(HERE, Heard("SIGUSR1", NOW), Journal(slowly), patience_s=0)
+    done = continue_job(HERE, Heard("SIGUSR1", NOW), Journal(slowly), patience_s=0)
     assert ("cancelled", "cancelled") == done[:2]
     assert [("requeued", "time limit"), ("not_requeued", "cancelled")] == lines.events
     assert [] == [call for call in fakes.calls if "requeue" in call]
@@ -579,19 +579,19 @@ def test_no_scheduler_command_raises_out_of_it(fakes):
 def test_a_supervisor_is_known_from_the_environment_and_from_its_file(tmp_path):
     """The file serves children with an environment of their own: only of this very start of the job."""
     around = {"SLURM_JOB_ID": "120", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_RESTART_COUNT": "2"}
-    assert outermost.supervisor(around) is None
+    assert job_leader.supervisor(around) is None
     with pytest.MonkeyPatch.context() as patch:
         for name, value in around.items():
             patch.setenv(name, value)
-        with outermost.announced(tmp_path / "x") as environment:
+        with job_leader.announced(tmp_path / "x") as environment:
             assert {"HOLDFAST_SUPERVISOR": str(tmp_path / "x"), "HOLDFAST_SUPERVISOR_JOB": "120:2"} == environment
-            assert tmp_path / "x" == outermost.supervisor(environment)  # a container's own environment
-            assert tmp_path / "x" == outermost.supervisor(around | environment)
-            assert tmp_path / "x" == outermost.supervisor(around)
-            assert outermost.supervisor({**around, "SLURM_RESTART_COUNT": "3"}) is None
-            assert outermost.supervisor({**around, "SLURM_JOB_ID": "121"}) is None
-            assert outermost.supervisor({}) is None
-        assert outermost.supervisor(around) is None
+            assert tmp_path / "x" == job_leader.supervisor(environment)  # a container's own environment
+            assert tmp_path / "x" == job_leader.supervisor(around | environment)
+            assert tmp_path / "x" == job_leader.supervisor(around)
+            assert job_leader.supervisor({**around, "SLURM_RESTART_COUNT": "3"}) is None
+            assert job_leader.supervisor({**around, "SLURM_JOB_ID": "121"}) is None
+            assert job_leader.supervisor({}) is None
+        assert job_leader.supervisor(around) is None
     assert [] == list(tmp_path.iterdir())
 
 
@@ -605,30 +605,30 @@ def inside(tmp_path, monkeypatch):
 def test_of_supervisors_side_by_side_only_process_0_is_announced(tmp_path, inside, monkeypatch):
     """`srun --ntasks=2 holdfast run`: had rank 1 come first, rank 0 would take it for the one that speaks."""
     monkeypatch.setenv("SLURM_PROCID", "1")
-    with outermost.announced(tmp_path / "one"):
-        assert outermost.supervisor({**os.environ, "SLURM_PROCID": "0"}) is None
+    with job_leader.announced(tmp_path / "one"):
+        assert job_leader.supervisor({**os.environ, "SLURM_PROCID": "0"}) is None
 
 
 def test_a_supervisor_inside_of_another_leaves_the_announcement_alone(tmp_path, inside):
     """Also when it ends first."""
-    with outermost.announced(tmp_path / "outer"):
-        with outermost.announced(tmp_path / "inner") as environment:
+    with job_leader.announced(tmp_path / "outer"):
+        with job_leader.announced(tmp_path / "inner") as environment:
             assert str(tmp_path / "inner") == environment["HOLDFAST_SUPERVISOR"]
-            assert tmp_path / "outer" == outermost.supervisor()
-        assert tmp_path / "outer" == outermost.supervisor()
+            assert tmp_path / "outer" == job_leader.supervisor()
+        assert tmp_path / "outer" == job_leader.supervisor()
 
 
 def test_a_supervisor_that_was_killed_does_not_speak_for_the_job(tmp_path, inside):
     """Its file stays behind, and a cluster that lost its state counts jobs from 1 again."""
     child = os.fork()
     if not child:
-        with outermost.announced(tmp_path / "killed"):
+        with job_leader.announced(tmp_path / "killed"):
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     assert (tmp_path / ".holdfast" / "job-120.json").exists()
-    assert outermost.supervisor() is None
-    with outermost.announced(tmp_path / "next"):
-        assert tmp_path / "next" == outermost.supervisor()
+    assert job_leader.supervisor() is None
+    with job_leader.announced(tmp_path / "next"):
+        assert tmp_path / "next" == job_leader.supervisor()
     assert [] == list(tmp_path.iterdir())
 
 
@@ -637,14 +637,14 @@ def test_a_submit_directory_that_cannot_be_written_leaves_the_environment(tmp_pa
     monkeypatch.setenv("SLURM_JOB_ID", "120")
     monkeypatch.setenv("SLURM_SUBMIT_DIR", str(tmp_path / "file"))
     (tmp_path / "file").touch()
-    with outermost.announced(tmp_path) as environment:
-        assert tmp_path == outermost.supervisor(environment)
+    with job_leader.announced(tmp_path) as environment:
+        assert tmp_path == job_leader.supervisor(environment)
 
 
 def test_a_run_tells_its_supervisor_where_it_lives(tmp_path):
     """The last one counts; a directory that is gone is no reason to fail."""
-    assert outermost.run_of(tmp_path) is None
-    outermost.tell_run(tmp_path, tmp_path / "runs" / "a")
-    outermost.tell_run(tmp_path, tmp_path / "runs" / "b")
-    assert tmp_path / "runs" / "b" == outermost.run_of(tmp_path)
-    outermost.tell_run(tmp_path / "gone", tmp_path)
+    assert job_leader.run_of(tmp_path) is None
+    job_leader.tell_run(tmp_path, tmp_path / "runs" / "a")
+    job_leader.tell_run(tmp_path, tmp_path / "runs" / "b")
+    assert tmp_path / "runs" / "b" == job_leader.run_of(tmp_path)
+    job_leader.tell_run(tmp_path / "gone", tmp_path)

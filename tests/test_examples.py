@@ -20,7 +20,7 @@ import torch
 from holdfast import Store
 from holdfast.cluster.batch import Around
 from holdfast.cluster.lint import lint
-from real_slurm import beside
+from real_slurm import concurrently
 from test_apps_gromacs import MDP, TOP, gmx
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -144,7 +144,7 @@ def identical(one, other):
     return done.returncode == 0 or done.stdout + done.stderr
 
 
-@beside
+@concurrently
 def test_milas_job_goes_on_after_its_time_and_a_requeue_bit_for_bit(slurm, place):
     """Run alone, in a hand-written script: it asks for its requeue by itself, and counts its restarts."""
     cifar10(place / "datasets", images=130)
@@ -178,7 +178,7 @@ def learned(run):
     return {name: tensor.numpy().tobytes() for name, tensor in {**state["net"], **momenta}.items()}
 
 
-@beside
+@concurrently
 def test_northeasterns_training_goes_on_from_task_to_task(slurm, place):
     """The first task's time is up, the second finishes, the rest is cancelled; the losses are the uninterrupted ones."""
     environment = site(slurm, place, "northeastern")
@@ -211,7 +211,7 @@ def water(place):
     gmx("grompp", "-f", "md.mdp", "-c", "water.gro", "-p", "topol.top", "-o", "myrun.tpr", place=place)
 
 
-@beside
+@concurrently
 def test_northeasterns_simulation_goes_on_from_task_to_task_byte_for_byte(slurm, place):
     """mdrun under srun: told to stop it leaves a checkpoint, and the next task goes on from that."""
     if shutil.which("gmx") is None:

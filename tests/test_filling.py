@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from faults import FULL, door, requests
-from holdfast import Every, Last, Run, Store, beside
+from holdfast import Every, Last, Run, Store, threads
 from holdfast.state import snapshot
 from holdfast.state.codec import Block
 from holdfast.state.filling import Filling
@@ -317,7 +317,7 @@ def test_a_thread_whose_start_ctrl_c_has_cut_short_is_waited_for(tmp_path, monke
 
     def start(thread):
         real(thread)
-        if thread.name == "holdfast-beside":
+        if thread.name == "holdfast-worker":
             assert begun.wait(WAIT_S)
             raise KeyboardInterrupt
 
@@ -329,7 +329,7 @@ def test_a_thread_whose_start_ctrl_c_has_cut_short_is_waited_for(tmp_path, monke
     Cut(monkeypatch, 1, hold)
     with running(tmp_path, wide) as run:
         with monkeypatch.context() as patch:
-            patch.setattr(beside, "SEEN_S", 0)
+            patch.setattr(threads, "SEEN_S", 0)
             patch.setattr(threading.Thread, "start", start)
             with pytest.raises(KeyboardInterrupt):
                 run.safe_point()
@@ -344,7 +344,7 @@ def test_ctrl_c_that_python_calls_a_runtime_error_is_no_lack_of_threads(tmp_path
 
     def start(thread):
         real(thread)
-        if armed and thread.name == "holdfast-beside" and threading.current_thread() is threading.main_thread():
+        if armed and thread.name == "holdfast-worker" and threading.current_thread() is threading.main_thread():
             armed.clear()
             try:
                 raise KeyboardInterrupt

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from collective import Divided, put, whole
 from faults import scratched
 from holdfast.errors import Damaged, HoldfastError, StoreError
 from holdfast.ranks import Ranks
@@ -25,7 +26,6 @@ from holdfast.store import division, format, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from rank_threads import everywhere
-from together import Divided, put, whole
 
 GOLDENS = Path(__file__).parent / "golden"
 GOLDEN = GOLDENS / "v1" / "step-000000007-end"

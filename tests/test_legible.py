@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from holdfast import Best, Last, Run, journal, legible
 from holdfast.cli import commands
-from holdfast.cluster import outermost
+from holdfast.cluster import job_leader
 from holdfast.errors import UsageError
 from holdfast.provenance import document
 from holdfast.store.store import Facts, Store
@@ -145,7 +145,7 @@ def test_the_supervisor_runs_a_command_that_is_not_utf_8(tmp_path):
     done = start("-m", place, *words)
     assert 0 == done.returncode, done
     assert 4 == events(place, "metrics")[-1]["step"]
-    assert place == outermost.run_of(home)
+    assert place == job_leader.run_of(home)
 
 
 # Each place by itself ------------------------------------------------------------------------------------------------------

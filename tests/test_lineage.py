@@ -19,7 +19,7 @@ from holdfast import disk
 from holdfast.cli import commands
 from holdfast.errors import Damaged, StoreError, UsageError
 from holdfast.rules import Last, Whole
-from holdfast.run import ahead
+from holdfast.run import readback
 from holdfast.store import lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
@@ -234,7 +234,7 @@ def test_a_file_that_the_disk_does_not_give_is_not_passed_on(tmp_path, monkeypat
 def rest():
     """Return when nobody reads beside a loop."""
     for thread in threading.enumerate():
-        if thread.name == ahead.NAME:
+        if thread.name == readback.NAME:
             thread.join(10)
             assert not thread.is_alive()
 

@@ -5,8 +5,8 @@ import pytest
 from fakes import Fakes
 from holdfast import job as jobs
 from holdfast.cluster import other
-from holdfast.cluster.carry import Journal, carry_on
 from holdfast.cluster.cause import Heard
+from holdfast.cluster.requeue import Journal, continue_job
 from holdfast.job import Job, job
 from supervised import Supervised, python, until
 
@@ -132,7 +132,7 @@ def test_hold_and_the_limit_of_requeues_hold_here_too(fakes, tmp_path):
 
     def carried(requeues=0):
         journal = Journal(lambda event, **facts: events.append((event, facts["heard"], [*fakes.calls])), requeues)
-        return carry_on(here("pbs"), Heard("deadline", 0.0), journal, places=[tmp_path], limit=5).how
+        return continue_job(here("pbs"), Heard("deadline", 0.0), journal, places=[tmp_path], limit=5).how
 
     assert "requeued" == carried()
     assert [("requeued", "deadline", [])] == events

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from holdfast import Every, Last, Run, Store
-from holdfast.beside import Latch
 from holdfast.errors import StoreError
 from holdfast.pages import Data, Wait
 from holdfast.run import overlap, saving
@@ -30,6 +29,7 @@ from holdfast.run.writer import Writer
 from holdfast.state import snapshot
 from holdfast.state.tree import flatten
 from holdfast.store.shards import Abandoned
+from holdfast.threads import Latch
 from toy import Cut, events
 
 torch = pytest.importorskip("torch")
@@ -40,7 +40,7 @@ from torch.nn.utils import parametrizations  # noqa: E402
 from holdfast.torch import live  # noqa: E402
 from holdfast.torch.leaves import memory  # noqa: E402
 
-WIDTH = 64  # of weights that are large enough to be lent
+WIDTH = 64  # of weights that are large enough to be borrowed
 LONG_S = 30
 
 State = dict[str, Any]
@@ -763,9 +763,9 @@ def test_a_few_bytes_that_change_after_the_copy_are_found(going_on: bool):
     blocks = flatten({"w": tensor}).leaves
     taken = snapshot.Snapshot(snapshot.Arena(), [snapshot.Image(b"", ["w"])], blocks, lambda _: True)
     place = {"address": tensor.data_ptr(), "size_bytes": tensor.nbytes}
-    lent = SimpleNamespace(written=lambda: False, gone=lambda: False, **place)
-    copying = overlap._Copying([lent], threading.get_ident())
-    live = overlap._Live(dict(taken.left), {"w": lent}, taken)
+    borrowed = SimpleNamespace(written=lambda: False, gone=lambda: False, **place)
+    copying = overlap._Copying([borrowed], threading.get_ident())
+    live = overlap._Live(dict(taken.left), {"w": borrowed}, taken)
     taken.finish()
     tensor.data[2_345_678] = 1
     if going_on:
@@ -977,9 +977,9 @@ def test_a_write_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch):
 
     checking = Overlap(lambda leaf, line: None, lambda: True)
     taken = snapshot.Snapshot(snapshot.Arena(), [], {})
-    lent = SimpleNamespace(written=counted.is_set)
+    borrowed = SimpleNamespace(written=counted.is_set)
     checking._copying = overlap._Copying([], thread.ident)
-    checking._copying.lie(overlap._Live({}, {"w": lent}, taken))
+    checking._copying.lie(overlap._Live({}, {"w": borrowed}, taken))
     outcome: list[BaseException] = []
 
     def writer() -> None:

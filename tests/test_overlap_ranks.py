@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-WIDTH = 64  # of weights that are large enough to be lent
+WIDTH = 64  # of weights that are large enough to be borrowed
 pytestmark = pytest.mark.slow
 
 

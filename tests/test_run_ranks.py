@@ -14,10 +14,10 @@ from holdfast.job import Job
 from holdfast.ranks import Ranks
 from holdfast.run import saving
 from holdfast.run import windows as room
+from holdfast.run.job_clock import JobClock
 from holdfast.run.ranks import agreed, require_alike
 from holdfast.run.stop import Stop
 from holdfast.run.weights import StartFrom
-from holdfast.run.within import Within
 from rank_threads import everywhere
 from run_ranks import among_threads
 from toy import events
@@ -436,7 +436,7 @@ def test_a_rank_that_fails_before_the_run_is_claimed_is_not_waited_for(tmp_path,
         if self.rank == 0:
             raise SystemExit("not today")
 
-    monkeypatch.setattr(Within, "await_turn", fail)
+    monkeypatch.setattr(JobClock, "await_turn", fail)
     first, second = among(2, lambda rank: train(tmp_path, rank), timeout_s=3.0)
     assert isinstance(first, SystemExit)
     assert isinstance(second, RanksError)
@@ -519,7 +519,7 @@ def test_only_rank_0_acts_for_the_job(tmp_path, monkeypatch):
     here = Job("slurm", "7", 0)
     monkeypatch.setattr("holdfast.run.within.job", lambda: here)
     monkeypatch.setattr("holdfast.run.within.outermost.speaks", lambda _: True)
-    found = [Within(tmp_path, Stop(), own_deadline=True, rank=rank).job for rank in range(2)]
+    found = [JobClock(tmp_path, Stop(), own_deadline=True, rank=rank).job for rank in range(2)]
     assert [here, None] == found
 
 

@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 from holdfast import journal
-from real_slurm import Slurm, beside
+from real_slurm import Slurm, concurrently
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits" / "train.py"
 
@@ -101,7 +101,7 @@ def table(run: Path) -> list[str]:
     return lines
 
 
-@beside
+@concurrently
 def test_through_everything_that_a_cluster_does_the_bits_are_the_uninterrupted_ones(slurm, place):
     """A script by hand. Each interruption is in Slurm's own record, the journal tells the same, nothing is lost."""
     job = slurm.sbatch(prepared(place), "-p", "preempt0", "-w", "n12", "-c", "4", script=JOB)
@@ -115,21 +115,26 @@ def test_through_everything_that_a_cluster_does_the_bits_are_the_uninterrupted_o
     return table(place / "runs" / "digits")
 
 
-@beside
+@concurrently
 def test_the_same_under_holdfast_submit(slurm, place):
     """With a notice, time limits and a grace are never waited out: they are requeues in Slurm's record, and in the journal."""
     holdfast = [str(Path(sys.executable).parent / "holdfast"), "submit", "--json", "--run", "job", "--lead", "1"]
     options = ["--partition=preempt0", "--nodelist=n13", "--cpus-per-task=4", "--", sys.executable, "-u", "paced.py"]
     job = json.loads(slurm.ask(*holdfast, *options, cwd=prepared(place)))["job"]
     suffer(Told(slurm, place, "n13", job))
-    endings = [
-        ending for ending in slurm.endings(job) if ending != "TIMEOUT"
-    ]  # the notice may come as late as the limit
-    assert ["PREEMPTED", *["PENDING"] * 5, "NODE_FAIL", "COMPLETED"] == endings
+    endings = [each for each in slurm.endings(job) if each != "TIMEOUT"]  # the notice may come as late as the limit
+    # On a busy machine Slurm may record the second preemption before the job has put itself back into the queue.
+    assert ["PREEMPTED", "PENDING", *["PENDING"] * 4, "NODE_FAIL", "COMPLETED"] == [
+        *endings[:1],
+        "PENDING",
+        *endings[2:],
+    ]
+    assert endings[1] in ("PREEMPTED", "PENDING")
     assert f"job_signal: 10 of running JobId={job} successful" in slurm.log()  # preempt_send_user_signal, at the grace
     told = carried(journal.read(place / "job" / "supervisor.jsonl"))
     slurms, ours = ("not_requeued", "requeued"), ("requeued", "time limit")
-    assert [slurms, ("requeued", "preempted"), ours, ours, ours, slurms] == told
+    assert told[1] in ((endings[1] == "PREEMPTED" and slurms) or (), ("requeued", "preempted"))
+    assert [slurms, ours, ours, ours, slurms] == [told[0], *told[2:]]
     same_in_the_end(place, output=place / "job" / f"slurm-{job}.out")
 
 

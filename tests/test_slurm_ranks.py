@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from holdfast import journal
-from real_slurm import beside
+from real_slurm import concurrently
 from test_slurm_submit import end_in, submit, text
 
 # What docs/torchrun.md tells those to write who start their ranks by srun alone. All nodes of this cluster are this machine,
@@ -102,7 +102,7 @@ def ends(place, output):
     return [log.last["event"] for log in journal.logs(run)]
 
 
-@beside
+@concurrently
 def test_two_tasks_on_two_nodes_are_stopped_by_their_time_limit_and_go_on(slurm, place):
     """By srun alone: both save together and leave, the job is requeued, and ends with the bits of an undisturbed run."""
     words = ("--nodes", "2", "--ntasks-per-node", "1", "--setup", "export OMP_NUM_THREADS=1")
@@ -115,7 +115,7 @@ def test_two_tasks_on_two_nodes_are_stopped_by_their_time_limit_and_go_on(slurm,
     assert ["stop", "end"] == ends(place, output)
 
 
-@beside
+@concurrently
 def test_torchrun_on_two_nodes_is_stopped_by_its_time_limit_and_goes_on(slurm, place):
     """Its own 1 for a stop is seen through: told to stop, saved, requeued, the same bits."""
     words = ("--nodes", "2", "--ntasks-per-node", "1", "--setup", "export OMP_NUM_THREADS=1")

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from holdfast import journal
-from real_slurm import JOB, beside
-from test_slurm import final, output, preempt, running, script
+from real_slurm import JOB, concurrently
+from test_slurm import TRAIN, final, output, preempt, running, script
 
 HEAD = JOB.partition("exec ")[0]
 RUN = f"exec {sys.executable} -m holdfast run --run place"
@@ -46,7 +46,7 @@ def left(place):
     return found
 
 
-@beside
+@concurrently
 def test_a_plain_script_that_saves_itself_goes_on_after_each_time_limit(slurm, place):
     """It exits with 75 when it is told to; the job is requeued twice, and done in the third start."""
     number = slurm.sbatch(place, script=job(place))
@@ -63,7 +63,7 @@ def test_a_plain_script_that_saves_itself_goes_on_after_each_time_limit(slurm, p
     assert ["time limit"] * 2 == [event["cause"] for event in told(place, "requeued")]
 
 
-@beside
+@concurrently
 def test_a_command_that_hangs_at_its_time_limit_is_killed_and_requeued(slurm, place):
     """KillWait is 10 s: ours is over before Slurm's, and nothing of it is left."""
     hangs = "echo begun $SLURM_RESTART_COUNT; [ -n \"$SLURM_RESTART_COUNT\" ] && exit 0; trap '' TERM; sleep 600 & wait; sleep 600"
@@ -78,7 +78,7 @@ def test_a_command_that_hangs_at_its_time_limit_is_killed_and_requeued(slurm, pl
     slurm.until(lambda: not left(place), 10)
 
 
-@beside
+@concurrently
 def test_scancel_of_a_supervised_script_stays_ended(slurm, place):
     """It saved, and is not started again; what would, is said."""
     number = slurm.sbatch(place, script=job(place))
@@ -96,7 +96,7 @@ def test_scancel_of_a_supervised_script_stays_ended(slurm, place):
     slurm.until(lambda: not left(place), 10)
 
 
-@beside
+@concurrently
 def test_a_crash_in_a_job_is_a_failure(slurm, place):
     """No requeue repeats it; the job's exit code is 8."""
     number = slurm.sbatch(place, script=job(place, text="echo begun; exit 3"))
@@ -105,7 +105,7 @@ def test_a_crash_in_a_job_is_a_failure(slurm, place):
     assert ["FAILED"] == slurm.endings(number)
 
 
-@beside
+@concurrently
 def test_a_crash_is_retried_within_the_job(slurm, place):
     number = slurm.sbatch(place, script=job(place, options="--retries 3", text=COUNTS.replace("sleep 0.1", "exit 9")))
     slurm.wait(number, "COMPLETED")
@@ -113,7 +113,7 @@ def test_a_crash_is_retried_within_the_job(slurm, place):
     assert ["COMPLETED"] == slurm.endings(number)
 
 
-@beside
+@concurrently
 def test_a_step_that_hears_of_the_preemption_before_us_is_not_started_again(slurm, place):
     """srun's task gets SIGTERM at the beginning of the grace: it stops with 75, and Slurm says why."""
     script(place)
@@ -130,10 +130,10 @@ def test_a_step_that_hears_of_the_preemption_before_us_is_not_started_again(slur
     assert final() in output(place)
 
 
-@beside
+@concurrently
 def test_a_lost_node_and_its_ghost(slurm, place):
     """slurmd alone is gone: the old supervisor runs on beside the new one, until its run is superseded; it requeues nothing."""
-    script(place)
+    script(place, TRAIN.replace("0.05", "0.2"))  # the old attempt is still at work when the new one begins
     number = slurm.sbatch(place, "-w", "n15", script=job(place, command=f"{sys.executable} -u train.py"))
     running(slurm, number, place)
     os.kill(slurm.pid("n15"), signal.SIGKILL)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from real_slurm import beside
+from real_slurm import concurrently
 from toy import Toy
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
@@ -90,7 +90,7 @@ def gone(slurm, job):
     slurm.until(lambda: not slurm.ask("squeue", "-h", "-j", job, "-t", live))
 
 
-@beside
+@concurrently
 def test_a_submitted_command_runs_to_its_end(slurm, place):
     """Once, and its output is where submit said."""
     job, output = submit(slurm, place, "--time", "5", "--", "python", "train.py", 20)
@@ -103,7 +103,7 @@ def test_a_submitted_command_runs_to_its_end(slurm, place):
     assert ["COMPLETED"] == slurm.endings(job)
 
 
-@beside
+@concurrently
 def test_the_script_can_be_submitted_by_hand_from_another_folder(slurm, place):
     """As the line says that a stopped job leaves: its output and its run are where they were."""
     job, _ = submit(slurm, place, "--time", "5", "--hold", "--", "python", "train.py", 20)
@@ -115,7 +115,7 @@ def test_the_script_can_be_submitted_by_hand_from_another_folder(slurm, place):
     assert text(place / f".holdfast/train/slurm-{again}.out").endswith(final(20))
 
 
-@beside
+@concurrently
 def test_a_time_limit_is_survived_twice(slurm, place):
     """Requeued under its own id; the output of all three starts is in one file."""
     job, output = submit(slurm, place, "--time", "5", "--lead", "8", "--", "python", "train.py", 3000)
@@ -130,7 +130,7 @@ def test_a_time_limit_is_survived_twice(slurm, place):
     assert ["TIMEOUT", "PENDING", "TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(job)
 
 
-@beside
+@concurrently
 def test_a_chain_of_ten_goes_on_from_task_to_task_and_ends_with_the_work(slurm, place):
     """The first task runs out of time, the second finishes, and the eight that are left never begin."""
     job, output = submit(slurm, place, "--time", "5", "--lead", "8", "--chain", 10, "--", "python", "train.py", 3000)
@@ -160,7 +160,7 @@ while not os.path.exists("fast"):
 """
 
 
-@beside
+@concurrently
 def test_a_task_that_saves_for_long_costs_the_chain_no_other(slurm, place):
     """Slurm starts the next one in the second in which it tells it to end: that one waits, also for one that is killed."""
     (place / "slow.py").write_text(SLOW)
@@ -178,7 +178,7 @@ def test_a_task_that_saves_for_long_costs_the_chain_no_other(slurm, place):
     assert "another `holdfast run`" not in text(output)
 
 
-@beside
+@concurrently
 def test_the_run_of_a_killed_task_is_taken_over_by_the_next(slurm, place):
     """An array of a script without supervisor, whose first task does not end by itself: the second waits for it."""
     (place / "train.py").write_text(TRAIN.replace("toy.learn(step)", "stuck(); toy.learn(step)"))
@@ -197,7 +197,7 @@ def test_the_run_of_a_killed_task_is_taken_over_by_the_next(slurm, place):
     assert text(place / "out.txt").endswith(final(20))
 
 
-@beside
+@concurrently
 def test_a_task_that_starts_after_the_work_is_done_ends_at_once(slurm, place):
     """Where the rest could not be cancelled: an array of the same directory sees that it is over, another one does not."""
     job, output = submit(slurm, place, "--time", "5", "--chain", 3, "--hold", "--", "python", "train.py", 20)
@@ -211,7 +211,7 @@ def test_a_task_that_starts_after_the_work_is_done_ends_at_once(slurm, place):
     assert text(output).endswith(final(20))
 
 
-@beside
+@concurrently
 def test_a_notice_while_the_data_set_is_staged_does_not_end_the_job(slurm, place):
     """The shell ignores it, and holdfast, once it is there, sees that the time is short: the job is carried on."""
     source = place / "data"
@@ -231,7 +231,7 @@ def test_a_notice_while_the_data_set_is_staged_does_not_end_the_job(slurm, place
     assert "1" == (place / "node/data/a").read_text()
 
 
-@beside
+@concurrently
 def test_a_cancel_while_the_data_set_is_staged_ends_the_job(slurm, place):
     """For good: what the user cancels stays cancelled."""
     words = ["--setup", "echo staging; until [ -e staged ]; do sleep 0.2; done", "--time", "5"]
@@ -243,7 +243,7 @@ def test_a_cancel_while_the_data_set_is_staged_ends_the_job(slurm, place):
     assert "step" not in text(output).replace("slurmstepd", "")
 
 
-@beside
+@concurrently
 def test_a_step_of_srun_hears_of_a_notice_and_of_the_end(slurm, place):
     """Srun hands SIGUSR1 on; at SIGTERM it would kill its tasks, so they are told past it."""
     job, output = submit(slurm, place, "--time", "5", "--", "srun", "python", "train.py", 3000)
@@ -268,7 +268,7 @@ print("task", os.environ["SLURM_PROCID"], "on", os.environ["SLURMD_NODENAME"], "
 """
 
 
-@beside
+@concurrently
 def test_several_tasks_are_started_by_srun_with_their_cpus(slurm, place):
     """Which srun does not take over by itself; each task is told its own."""
     (place / "asked.py").write_text(ASKED)
@@ -290,14 +290,14 @@ exit 0
 """
 
 
-@beside
+@concurrently
 def test_the_id_of_an_arrays_last_task_means_the_whole_array(slurm, place):
     """whole-array-requeued: tasks that were done long ago start again."""
     slurm.sbatch(place, script=ARRAY)
     slurm.until(lambda: {"1", "2", "3"} == set(re.findall(r"task (\d) start 1", text(place / "out.txt"))))
 
 
-@beside
+@concurrently
 def test_output_in_a_folder_that_is_not_there_fails_without_a_word(slurm, place):
     """log-folder-missing: the script's own mkdir comes too late, for not a line of it is run."""
     made = "#!/bin/bash\n#SBATCH --output=logs/out.txt\nmkdir -p logs\ntouch begun\n"
@@ -306,7 +306,7 @@ def test_output_in_a_folder_that_is_not_there_fails_without_a_word(slurm, place)
     assert ["job.sh"] == [path.name for path in place.iterdir()]
 
 
-@beside
+@concurrently
 def test_a_directive_with_a_stray_word_is_refused(slurm, place):
     """script-refused; and one after a command is not seen at all: directive-too-late."""
     (place / "job.sh").write_text("#!/bin/bash\n#SBATCH --time=5 stray\ntrue\n")
@@ -325,7 +325,7 @@ def test_a_directive_with_a_stray_word_is_refused(slurm, place):
     slurm.ask("scancel", late)
 
 
-@beside
+@concurrently
 def test_a_partition_that_does_not_exist_is_one_line_and_exit_6(slurm, place):
     """Slurm's own words; and nothing is in the queue."""
     done = call(slurm, place, "submit", "-p", "nope", "--job-name", "nowhere", "--", "python", "train.py", 20)
@@ -334,7 +334,7 @@ def test_a_partition_that_does_not_exist_is_one_line_and_exit_6(slurm, place):
     assert "" == slurm.ask("squeue", "-h", "-n", "nowhere")
 
 
-@beside
+@concurrently
 def test_a_doctor_asks_the_real_slurm(slurm, place):
     """What it is set to, and of the partition that is named."""
     done = call(slurm, place, "doctor", "--partition", "preempt", "--json")

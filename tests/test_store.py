@@ -875,7 +875,7 @@ def test_a_file_that_is_not_the_one_that_was_read_back_is_read_again(tmp_path):
     with links():
         steady(store, (1, 2))
         for step, harm in ((3, os.utime), (4, rewritten), (5, spoilt)):
-            assert store.read_ahead(store.unread()) is None
+            assert store.read_back_early(store.unread()) is None
             assert [] == store.unread()
             harm(store[step - 1].path / "model-steady.safetensors")
             steady(store, (step,))

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Damaged, HoldfastError, UsageError
-from holdfast.state import codec, references, tree, untree, values
+from holdfast.state import codec, references, tree, unflatten, values
 from holdfast.state.tree import Placeholder
 from test_codec import Kept, assert_same_array, round_trip
 
@@ -527,7 +527,7 @@ def test_a_hostile_node_is_refused(node):
     assert len(str(caught.value)) < 400
 
 
-TAGS = [*untree._READERS, *values.MAKERS, *codec.TAGS]
+TAGS = [*unflatten._READERS, *values.MAKERS, *codec.TAGS]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.sampled_from(["", "a", "0x1f", "cpu", "PCG64", "float32", "<f4"])
     | st.sampled_from([codec.type_name(kind) for kind in TYPES]),
@@ -652,5 +652,5 @@ def test_types_are_found_in_sets_and_in_the_keys_of_mappings():
 
 def test_every_tag_that_a_reader_knows_says_where_its_nodes_are():
     """So that none can be forgotten. A tag of plain values has one node, its content."""
-    assert untree._READERS.keys() == references.INSIDE.keys()
+    assert unflatten._READERS.keys() == references.INSIDE.keys()
     assert not references.INSIDE.keys() & (values.MAKERS.keys() | codec.TAGS.keys())

@@ -18,8 +18,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeGuard
 
-from .beside import Pool
 from .pages import PAGE, Data, address, copy, pages
+from .threads import WorkerPool
 
 CHUNK_BYTES = 4 << 20  # of one request
 THREADS = min(4, 2 * (os.cpu_count() or 1))  # requests on their way
@@ -111,7 +111,9 @@ class _Writing:
 
     def __init__(self, descriptor: int, hasher: Callable[..., Hash], before_each: Callable[[], None]) -> None:
         self.digests: list[str] = []
-        self._pool: Pool[memoryview] | None = None  # what comes of a request is a chunk of ours that is free again
+        self._pool: WorkerPool[memoryview] | None = (
+            None  # what comes of a request is a chunk of ours that is free again
+        )
         self._direct = False
         self._descriptor, self._hasher, self._before_each = descriptor, hasher, before_each
         self._end = 0  # of what was handed out
@@ -122,7 +124,7 @@ class _Writing:
         """Whole pages past the page cache from here on; without threads, one request after the other."""
         self._direct = True
         _set_direct(self._descriptor, wanted=True)
-        pool = Pool[memoryview](threads)
+        pool = WorkerPool[memoryview](threads)
         self._pool = pool if pool.begin() else None  # the system gives no more threads
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import journal
-from ..cluster import outermost
+from ..cluster import job_leader
 
 
 def save_s(directory: str | Path) -> float | None:
@@ -14,7 +14,7 @@ def save_s(directory: str | Path) -> float | None:
     `directory` is a run's, or that of a supervisor which knows where its run is.
     """
     place = Path(directory)
-    for log in reversed(journal.logs(outermost.run_of(place) or place)):
+    for log in reversed(journal.logs(job_leader.run_of(place) or place)):
         took = [float(event["save_s"]) for event in log.events if event.get("event") == "saved" and "save_s" in event]
         if took:
             return max(took)

@@ -10,8 +10,8 @@ from .. import disk
 from ..apps import known
 from ..apps.program import Program
 from ..cluster import chain as links
-from ..cluster.carry import MOST_REQUEUES
 from ..cluster.notices import CLOUDS
+from ..cluster.requeue import MOST_REQUEUES
 from ..errors import ChildError, UsageError
 from ..job import job
 from ..supervise.limits import LEAD_S

@@ -17,9 +17,9 @@ import click
 
 from .. import disk
 from ..cluster import lint, sbatch, script, slurm
-from ..cluster.carry import HOLD, on_hold
+from ..cluster.job_leader import run_of
 from ..cluster.lead import enough_s
-from ..cluster.outermost import run_of
+from ..cluster.requeue import HOLD, on_hold
 from ..cluster.sbatch import Option
 from ..cluster.script import Order
 from ..errors import NoSpace, UsageError

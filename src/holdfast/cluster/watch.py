@@ -11,7 +11,7 @@ from ..errors import ClusterError
 from ..job import Job
 from . import slurm
 from .ask import Absent, Answer, Asked
-from .outermost import speaks
+from .job_leader import speaks
 
 PAUSE_S = (60.0, 90.0)  # between two questions: 500 jobs that began together do not ask together
 FIRST_S = 2.0

@@ -10,6 +10,6 @@
 from .order import Shuffle
 from .sampler import Sampler
 from .seeded import Seeded
-from .together import Zip
+from .zipped import Zip
 
 __all__ = ["Sampler", "Seeded", "Shuffle", "Zip"]

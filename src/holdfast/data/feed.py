@@ -20,7 +20,7 @@ from ..errors import UsageError
 from .facts import facts, reached
 from .replay import ReplayFeed
 from .stateful import StatefulFeed
-from .together import Zip
+from .zipped import Zip
 
 # Facts of describe() that decide which samples a position means. The others (workers, ...) may change freely.
 MOVES = frozenset(

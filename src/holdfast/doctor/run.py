@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..cluster import batch, outermost
+from ..cluster import batch, job_leader
 from ..cluster.batch import Around
-from ..cluster.carry import HOLD
 from ..cluster.lead import enough_s, needed_s
+from ..cluster.requeue import HOLD
 from ..errors import StoreError
 from ..store.locate import locate
 from .check import Check, ok, problem, warning
@@ -46,7 +46,7 @@ def know(directory: Path, save_s: float | None) -> Known:
         script = batch.read((directory / SCRIPT).read_text(encoding="utf-8", errors="replace"), Around())
     except OSError:
         script = None
-    return Known(directory, outermost.run_of(directory) or directory, script, save_s)
+    return Known(directory, job_leader.run_of(directory) or directory, script, save_s)
 
 
 def examine(known: Known, settings: Settings | None) -> Iterator[Check]:

@@ -73,7 +73,7 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
         _go_on(session, checkpoint, session.resumed.memory)
         if checkpoint.path.parent.parent != session.store.root:
             session.saved = None  # a branch: this run has no checkpoint of its own yet
-    session.within.begin(fresh=checkpoint is None)
+    session.job_clock.begin(fresh=checkpoint is None)
     if session.ranks.rank == 0:
         _track(session)
         document()  # asks git, which is cached: at the first save it would cost the loop a process

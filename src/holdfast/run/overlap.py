@@ -1,7 +1,7 @@
 """Overlap: periodic saves whose copy is made beside the loop, of memory that only an optimizer's step changes.
 
 Which memory that is, a framework says, and it may be wrong: `module.weight.data.clamp_()` in a forward pass changes
-weights between two steps. So it is tried first: a save is copied at once, and before the next step what was lent still
+weights between two steps. So it is tried first: a save is copied at once, and before the next step what was borrowed still
 has to be, byte for byte, what was copied. From then on copies are made beside the loop, the step waits for them, and
 each is compared: samples taken at the safe point with the copy, and then, until the step comes, the copy with what is
 live. That and a write that the framework has counted end the save: a checkpoint appears only after both were asked.
@@ -24,20 +24,20 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ..beside import Latch, side_by_side
 from ..errors import RanksError
 from ..pages import address, same, sample, sample_at
 from ..state.codec import Block
 from ..state.snapshot import COPY_THREADS, Arena, Snapshot
 from ..store.shards import Abandoned, Staged
 from ..store.store import Store
+from ..threads import Latch, map_in_threads
 
 LOOK_BYTES = 1 << 20  # compared between two looks at whether the loop goes on
 LOOK_S = 0.02  # between two looks at where the loop is
 ASK_S = 1.0  # between two questions whether another rank has failed
 
 
-class Lent(Protocol):
+class Borrowed(Protocol):
     """Memory that changes in a step only, as a framework says; and what it knows of that."""
 
     @property
@@ -56,19 +56,19 @@ class Lent(Protocol):
 class Steps(Protocol):
     """The steps of a framework's optimizers."""
 
-    def lent(self) -> Mapping[int, Lent]:
+    def borrowed(self) -> Mapping[int, Borrowed]:
         """What they alone change, by address."""
 
-    def keeping(self, lent: Mapping[int, Lent]) -> Keeping:
-        """How leaves are kept for later, when `lent` lies still."""
+    def keeping(self, borrowed: Mapping[int, Borrowed]) -> Keeping:
+        """How leaves are kept for later, when `borrowed` lies still."""
 
 
 class Keeping(Protocol):
-    """Leaves that are kept for later: twins of what is lent, over its memory, and copies of the others."""
+    """Leaves that are kept for later: twins of what is borrowed, over its memory, and copies of the others."""
 
     @property
     def referred(self) -> Collection[int]:
-        """The addresses of what was lent."""
+        """The addresses of what was borrowed."""
 
     def keep(self, leaf: Any) -> Any:
         """A leaf of our own. Moving: it cannot be told what else changes this one, or it is too large."""
@@ -88,16 +88,16 @@ class _Live(NamedTuple):
     """Leaves in the loop's own memory, and where they are copied to."""
 
     blocks: Mapping[str, Block]
-    lent: Mapping[str, Lent]
+    borrowed: Mapping[str, Borrowed]
     snapshot: Snapshot
 
     def written(self) -> str:
         """The first leaf that was written to since, as far as that was counted."""
-        return next((key for key, lent in self.lent.items() if lent.written()), "")
+        return next((key for key, borrowed in self.borrowed.items() if borrowed.written()), "")
 
     def places(self) -> dict[str, int]:
         """Where each leaf lies."""
-        return {key: lent.address for key, lent in self.lent.items()}
+        return {key: borrowed.address for key, borrowed in self.borrowed.items()}
 
     def changed(self) -> str:
         """The first leaf that is not what was copied; asked of every byte."""
@@ -105,22 +105,22 @@ class _Live(NamedTuple):
             return key
 
         def differs(key: str) -> bool:
-            return self.lent[key].gone() or not same(self.blocks[key].data, self.snapshot.blocks[key].data)
+            return self.borrowed[key].gone() or not same(self.blocks[key].data, self.snapshot.blocks[key].data)
 
-        found = side_by_side(differs, list(self.blocks), COPY_THREADS)
+        found = map_in_threads(differs, list(self.blocks), COPY_THREADS)
         return next((key for key, differing in zip(self.blocks, found, strict=True) if differing), "")
 
 
 class _Copying:
     """One copy beside the loop. `verdict`: the leaf that was changed under it; empty: none was; None: not known yet."""
 
-    def __init__(self, lent: Iterable[Lent], loop: int) -> None:
+    def __init__(self, borrowed: Iterable[Borrowed], loop: int) -> None:
         self.loop = loop  # its thread
         self.live: _Live | None = None  # when it is laid out
         self.place: object = None  # where the loop was when the copy had ended
         self.verdict: str | None = None
         self.laid_out, self.going_on, self.compared = Latch(), Latch(), Latch()
-        self._samples = {each.address: sample_at(each.address, each.size_bytes) for each in lent}
+        self._samples = {each.address: sample_at(each.address, each.size_bytes) for each in borrowed}
 
     def lie(self, live: _Live | None) -> None:
         """It is laid out; None: it will never be."""
@@ -141,7 +141,7 @@ class _Copying:
             copy = live.snapshot.blocks[key].data
             for start in range(0, copy.nbytes, LOOK_BYTES):
                 part = slice(start, start + LOOK_BYTES)
-                differs = live.lent[key].gone() or not same(block.data[part], copy[part])
+                differs = live.borrowed[key].gone() or not same(block.data[part], copy[part])
                 if self.going_on.is_set():  # what it does from here on is none of this copy's business
                     return
                 if differs:
@@ -178,13 +178,13 @@ class Overlap:
         When its copy takes long, and nothing is left, it is laid out only: the caller copies it.
         """
         self._trial = self._copying = None  # their copy is overwritten
-        lent = self._lent() if due and not self._off else {}
-        staged = store.lay_out(state, arena, lambda block: _is_lent(block, lent))
+        borrowed = self._borrowed() if due and not self._off else {}
+        staged = store.lay_out(state, arena, lambda block: _is_borrowed(block, borrowed))
         snapshot = staged.snapshot
         if snapshot is not None and (snapshot.left or not snapshot.is_long or not store.ranks.alone):
             snapshot.copy()
             if snapshot.left:
-                self._begin(snapshot, lent)
+                self._begin(snapshot, borrowed)
         return staged
 
     def later(
@@ -197,8 +197,8 @@ class Overlap:
         self._trial = self._copying = None
         if not due or self._off or not self._keeps or not self._known or store.may_link(self._known):
             return None
-        lent = self._lent()
-        keeping = [steps.keeping(lent) for steps in self.steps]
+        borrowed = self._borrowed()
+        keeping = [steps.keeping(borrowed) for steps in self.steps]
         try:
             kept = _kept(state, keeping, own)
         except (Moving, RuntimeError):  # of a framework's, or a state so deep that only a message helps
@@ -207,11 +207,11 @@ class Overlap:
         places = set(self._known.values())
         if places != {place for each in keeping for place in each.referred}:
             return None
-        copying = self._copying = _Copying((lent[place] for place in places), threading.get_ident())
-        return lambda: self._laid_out(store, kept, arena, lent, copying)
+        copying = self._copying = _Copying((borrowed[place] for place in places), threading.get_ident())
+        return lambda: self._laid_out(store, kept, arena, borrowed, copying)
 
     def before_step(self) -> None:
-        """Return when what was lent may change."""
+        """Return when what was borrowed may change."""
         if (self._copying is None and self._trial is None) or os.getpid() != self._process:
             return
         self.settle()
@@ -249,13 +249,13 @@ class Overlap:
         """Nothing is copied beside the loop: the save was not begun, or the loop makes it itself."""
         self._trial = self._copying = None
 
-    def _lent(self) -> dict[int, Lent]:
-        return {place: lent for steps in self.steps for place, lent in steps.lent().items()}
+    def _borrowed(self) -> dict[int, Borrowed]:
+        return {place: borrowed for steps in self.steps for place, borrowed in steps.borrowed().items()}
 
-    def _begin(self, snapshot: Snapshot, lent: Mapping[int, Lent]) -> None:
-        live = _live(snapshot, lent)
+    def _begin(self, snapshot: Snapshot, borrowed: Mapping[int, Borrowed]) -> None:
+        live = _live(snapshot, borrowed)
         if self._trusted.issuperset(live.blocks):
-            self._copying = _Copying(live.lent.values(), threading.get_ident())
+            self._copying = _Copying(live.borrowed.values(), threading.get_ident())
             self._copying.lie(live)
             self._known = live.places()
         else:
@@ -269,16 +269,18 @@ class Overlap:
 
     # -- in the writer's thread ------------------------------------------------------------------------------------
 
-    def _laid_out(self, store: Store, kept: Any, arena: Arena, lent: Mapping[int, Lent], copying: _Copying) -> Staged:
-        """What was kept, staged: every leaf that is lent is left for `finish`, and lies under its key where it was tried.
+    def _laid_out(
+        self, store: Store, kept: Any, arena: Arena, borrowed: Mapping[int, Borrowed], copying: _Copying
+    ) -> Staged:
+        """What was kept, staged: every leaf that is borrowed is left for `finish`, and lies under its key where it was tried.
 
         Raises:
             Abandoned: it does not, or there is no memory: the loop stages the next save.
         """
         live = None
         try:
-            staged = store.stage(kept, arena, lambda block: _is_lent(block, lent))
-            found = _live(staged.snapshot, lent) if staged.snapshot is not None else None
+            staged = store.stage(kept, arena, lambda block: _is_borrowed(block, borrowed))
+            found = _live(staged.snapshot, borrowed) if staged.snapshot is not None else None
             if found is None or found.places() != self._known:
                 self._strayed, self._keeps = True, not self._strayed  # twice: its tensors take turns
                 raise Abandoned("its tensors have other names, or lie otherwise, than in the save before")
@@ -373,16 +375,16 @@ def _kept(state: Any, keeping: Collection[Keeping], own: Collection[int]) -> Any
 _FIXED = frozenset({str, int, float, bool, bytes, complex, type(None)})
 
 
-def _live(snapshot: Snapshot, lent: Mapping[int, Lent]) -> _Live:
+def _live(snapshot: Snapshot, borrowed: Mapping[int, Borrowed]) -> _Live:
     blocks = dict(snapshot.left)
-    return _Live(blocks, {key: lent[address(block.data)] for key, block in blocks.items()}, snapshot)
+    return _Live(blocks, {key: borrowed[address(block.data)] for key, block in blocks.items()}, snapshot)
 
 
-def _is_lent(block: Block, lent: Mapping[int, Lent]) -> bool:
+def _is_borrowed(block: Block, borrowed: Mapping[int, Borrowed]) -> bool:
     """Whether the block is one of these pieces of memory: not a copy, nor a part, nor more than it."""
-    if not lent or not isinstance(block.data, memoryview) or block.data.readonly or not block.data.nbytes:
+    if not borrowed or not isinstance(block.data, memoryview) or block.data.readonly or not block.data.nbytes:
         return False
-    found = lent.get(address(block.data))
+    found = borrowed.get(address(block.data))
     return found is not None and (found.size_bytes, found.shape) == (block.data.nbytes, block.shape)
 
 

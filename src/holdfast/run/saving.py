@@ -10,7 +10,6 @@ from functools import partial
 import msgspec
 
 from .. import interval
-from ..beside import Latch
 from ..errors import NoSpace, Stopped
 from ..interval import Mark
 from ..rules import Every
@@ -19,6 +18,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import say, warn
+from ..threads import Latch
 from . import aimed, best, looks, watched
 from .overlap import Later
 from .ranks import GOOD_BYE_S, parting, require_one_place
@@ -60,7 +60,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     if session.drilled.digests:
         watched.show(session, epoch)
         aimed.await_stop(session, land)
-    session.within.look(save_s=session.save_s, step_s=session.step_s)
+    session.job_clock.look(save_s=session.save_s, step_s=session.step_s)
     wanted = drill_limit(session) or (order.stop if order is not None else stop_wanted(session))
     reason = wanted or _reason_to_save(session, now, metrics, order, final=final)
     session.progress.update(step=session.position.step, metrics=metrics)
@@ -137,7 +137,7 @@ def save(
         StoreError: what the save before this one ended with, if it was in the background.
     """
     began = time.monotonic()
-    over = session.ahead.give_way()
+    over = session.readback.give_way()
     hurried = session.stop.reason is not None and session.ranks.alone
     if hurried and session.flight is not None and session.flight.reason == "due":
         session.writer.abandon()  # what is newer will be durable sooner
@@ -214,7 +214,7 @@ def _commit_and_read_on(
     """Commit, and let what the next save will link be read until that begins."""
     checkpoint = _commit(session, made, flight, before_each)
     if session.options.background and flight.reason in BACKGROUND and not _is_stopping(session):
-        session.ahead.begin(over)
+        session.readback.begin(over)
     return checkpoint
 
 
@@ -329,7 +329,7 @@ def stop_now(session: Session, reason: str) -> None:
     with parting(session.ranks, GOOD_BYE_S + 3 * session.step_s):  # some may be steps behind
         session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
         session.over = Stopped(f"{reason} at step {position.step}; saved")
-        session.within.stopped(session.attempt)
+        session.job_clock.stopped(session.attempt)
         session.stop.deaf |= not session.ranks.alone  # a launcher tells all to end when the first has left
     session.progress.close()
     say(f"{session.path}: stopped by {reason} at step {position.step}; saved, run me again")
@@ -365,7 +365,7 @@ def _reason_to_save(
     every = _every(session)
     if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
         return "due" if order.save else None
-    mends = session.ahead.found_damage and session.ranks.alone and every is not None
+    mends = session.readback.found_damage and session.ranks.alone and every is not None
     return "due" if mends or interval.due(every, last=session.last_save, now=now) else None
 
 

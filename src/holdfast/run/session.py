@@ -26,12 +26,12 @@ from ..store.shards import Staged
 from ..store.store import Facts, Store
 from ..terminal import Progress, say, speak_for, warn
 from . import fingerprint, settings
-from .ahead import Ahead
 from .means import Means
 from .objects import model_facts
 from .overlap import Later, Overlap
 from .position import Position
 from .ranks import facts, here, present, require_alike
+from .readback import ReadBack
 from .resume import Resumed
 from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
@@ -175,7 +175,7 @@ class Session:
         self.wished = False  # rank 0 was told of the signal that reached this rank
         self.cramped = False  # there was no memory for a snapshot, and it was told
         self.writer, self.arena = Writer(), Arena()
-        self.ahead = Ahead(self.store, self._tell_damage)
+        self.readback = ReadBack(self.store, self._tell_damage)
         self.overlap = Overlap(self._tell_no_overlap, lambda: self.writer.in_flight)
 
     def _agree(self) -> None:
@@ -185,9 +185,11 @@ class Session:
             self.drilled = settings.drilled()
             self.witness = Witness(self.tracked.objects | self.tracked.inside()) if self.drilled.digests else None
             self.stop, self.progress = Stop(options.deadline), Progress()
-            from .within import Within  # what asks schedulers is not in every `import holdfast`
+            from .job_clock import JobClock  # what asks schedulers is not in every `import holdfast`
 
-            self.within = Within(options.path, self.stop, own_deadline=options.deadline is not None, rank=ranks.rank)
+            self.job_clock = JobClock(
+                options.path, self.stop, own_deadline=options.deadline is not None, rank=ranks.rank
+            )
             said = {} if ranks.alone else facts(options, self.tracked, self.vars, self.drilled)
         require_alike(ranks, said)
         if not ranks.alone:
@@ -207,7 +209,7 @@ class Session:
                 ranks=self.ranks,
             )
             if not options.take_over:
-                self.within.await_turn(self.store.root)
+                self.job_clock.await_turn(self.store.root)
             self.attempt = self.store.claim()
 
     def begin_listening(self) -> None:
@@ -217,8 +219,8 @@ class Session:
         else:
             self.around.callback(self.stop.__exit__)  # entered when a loop begins
         self.around.callback(self.sources.clear)  # persistent workers end here, not when a collector comes by
-        self.around.callback(self.ahead.close)
-        self.around.callback(self.within.close)
+        self.around.callback(self.readback.close)
+        self.around.callback(self.job_clock.close)
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
             if self.options.background and self.options.overlap:
@@ -331,7 +333,7 @@ class Session:
         if self.options.every is not None:
             self.warm_arena(blocks)
         if self.options.background:
-            self.ahead.begin(self.ahead.over)
+            self.readback.begin(self.readback.over)
 
     def warm_arena(self, blocks: Collection[Block] | None = None) -> None:
         """Touch the memory of later snapshots beside the next steps: a first copy into it would stall the loop for long.

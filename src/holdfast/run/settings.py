@@ -68,7 +68,7 @@ def is_drilled() -> bool:
 
 def max_requeues() -> int:
     """How often a run may put its own job back into the queue, over all its attempts."""
-    from ..cluster.carry import MOST_REQUEUES
+    from ..cluster.requeue import MOST_REQUEUES
 
     text = os.environ.get(MAX_REQUEUES, "")
     return int(text) if text.isdecimal() else MOST_REQUEUES

@@ -14,7 +14,7 @@ from ..legible import is_text
 from ..state import codec, tree
 from ..state.captured import ATOMS, MUTABLE, Attributes, captured
 from ..state.fill import Act, Fill
-from ..state.untree import enough_stack
+from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from .objects import OBJECTS, adapter_for, handles_at, weights_for

@@ -7,8 +7,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from ..beside import Beside, Latch
 from ..store.shards import Abandoned
+from ..threads import Latch, Worker
 
 BeforeEach = Callable[[], None]
 
@@ -17,7 +17,7 @@ class Writer:
     """Runs one piece of work at a time beside the loop; its outcome is fetched by whoever gave it."""
 
     def __init__(self) -> None:
-        self._beside: Beside | None = None
+        self._beside: Worker | None = None
         self._ended, self._rested = Latch(), Latch()  # the work has; the loop may go on
         self._unwanted = False
         self._outcome: Any = None
@@ -46,8 +46,8 @@ class Writer:
         self._ended, self._rested = Latch(), Latch()
         self._unwanted = False
         self._outcome = self._error = None
-        beside = self._beside = Beside(partial(copy_context().run, self._run, work), name="holdfast")
-        beside.start()
+        worker = self._beside = Worker(partial(copy_context().run, self._run, work), name="holdfast")
+        worker.start()
 
     def wait(self) -> Any:
         """The outcome, when it is there: what the work returned, None when there was none.
@@ -55,11 +55,11 @@ class Writer:
         Raises:
             BaseException: what the work raised; Abandoned when it has given way.
         """
-        beside = self._beside if self.in_flight else None
-        if beside is None:
+        worker = self._beside if self.in_flight else None
+        if worker is None:
             return None
         self._ended.wait()
-        beside.wait()
+        worker.wait()
         self._beside = None
         error, self._error = self._error, None
         if error is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..beside import Bell
+from ..threads import Condition
 
 
 class Filling:
@@ -16,7 +16,7 @@ class Filling:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._moved = Bell()
+        self._moved = Condition()
         self._reached = [0]  # by each thread: all that it was given before this place is there
         self._words: list[bool] = []  # that nothing more comes, and whether it is whole: the first one counts
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ..beside import Crew, Latch, side_by_side
 from ..pages import Data, Distant, Wait, address, begin_copy, pages, rounded
+from ..threads import Latch, WorkerGroup, map_in_threads
 from .codec import Block
 from .filling import Filling
 
@@ -58,7 +58,7 @@ class Arena:
         self._memory = memoryview(b"")
         self._pinned: Pin | None = None  # how this memory was pinned, or was not to be
         self._unpin: Wait | None = None
-        self._warming = Crew()
+        self._warming = WorkerGroup()
         self._strays = False  # threads that nobody waits for may be writing into it
 
     @property
@@ -85,9 +85,9 @@ class Arena:
         return self._memory
 
     @contextmanager
-    def crew(self) -> Iterator[Crew]:
+    def crew(self) -> Iterator[WorkerGroup]:
         """Those who copy into its memory, until the block ends. If Ctrl-C cuts the wait for them short, it is theirs."""
-        crew, self._strays = Crew(), True
+        crew, self._strays = WorkerGroup(), True
         try:
             yield crew
         finally:
@@ -102,7 +102,7 @@ class Arena:
         """
         if size > self._memory.nbytes:
             self._make(size)
-            crew, memory = Crew(), self._memory
+            crew, memory = WorkerGroup(), self._memory
             self._warming = crew
             crew.begin(lambda: self._touch(memory, pin, crew), "holdfast-warm")
 
@@ -130,7 +130,7 @@ class Arena:
         if pin is not None and self._pinned is None and memory:
             self._pinned, self._unpin = pin, pin(memory)
 
-    def _touch(self, memory: memoryview, pin: Pin | None, crew: Crew) -> None:
+    def _touch(self, memory: memoryview, pin: Pin | None, crew: WorkerGroup) -> None:
         for start in range(0, memory.nbytes, _TOUCH_BYTES):
             if crew.dismissed:
                 return
@@ -141,7 +141,7 @@ class Arena:
     def _end_warming(self) -> None:
         """Cut short, it leaves the memory to those who touch it until it is asked for again."""
         self._warming.dismiss()
-        self._warming = Crew()
+        self._warming = WorkerGroup()
 
 
 class _Copy(NamedTuple):
@@ -253,7 +253,7 @@ def _is_lent(block: Block) -> bool:
     return block.fixed and block.data.nbytes >= LENT_BYTES
 
 
-def _copy_all(copies: Sequence[_Copy], count: int, crew: Crew, filling: Filling | None = None) -> None:
+def _copy_all(copies: Sequence[_Copy], count: int, crew: WorkerGroup, filling: Filling | None = None) -> None:
     total = sum(each.source.nbytes for each in copies)
     if count == 1 or total < _THREADS_PAY_BYTES:
         _copy_each(copies, crew)
@@ -265,7 +265,7 @@ def _copy_all(copies: Sequence[_Copy], count: int, crew: Crew, filling: Filling 
     if filling is not None:
         said = filling.share([share[0].start if share else sys.maxsize for share in shares])
     both = list(zip(shares, said, strict=True))
-    side_by_side(lambda mine: _copy_each(mine[0], crew, mine[1]), both, count, crew)
+    map_in_threads(lambda mine: _copy_each(mine[0], crew, mine[1]), both, count, crew)
 
 
 def _keep_quiet(_: int) -> None:
@@ -285,7 +285,7 @@ def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
         shares[number % len(shares)].append(_Copy(target, source, each.start + start))
 
 
-def _copy_each(copies: Sequence[_Copy], crew: Crew, reached: Callable[[int], None] = _keep_quiet) -> None:
+def _copy_each(copies: Sequence[_Copy], crew: WorkerGroup, reached: Callable[[int], None] = _keep_quiet) -> None:
     """Begin all of them, and return when all are there. Now and then say what is `reached`: all before it is there."""
     waits: dict[Wait, None] = {}  # many have one: that of their device
     said = copies[0].start if copies else 0

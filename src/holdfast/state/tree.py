@@ -24,7 +24,7 @@ from ..errors import UsageError
 from ..legible import is_text
 from . import codec
 from .codec import Block, Node
-from .untree import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
+from .unflatten import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
 from .values import NODES
 
 __all__ = ["FACTORIES", "INLINE_BYTES", "MAX_DEPTH", "Flat", "Placeholder", "flatten", "types_in", "unflatten"]

@@ -24,12 +24,12 @@ from . import attempt as attempts
 from . import claiming, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
+from .collective_save import claim
 from .format import MANIFEST, Leaf, Manifest, Name
-from .portion import Seal
+from .rank_share import Seal
 from .shards import Abandoned
 from .sharing import Sharing
 from .shelf import Shelf
-from .together import claim
 
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 

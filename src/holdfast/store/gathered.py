@@ -18,7 +18,7 @@ from .attempt import JOIN_S
 from .checkpoint import Checkpoint
 from .format import File, Leaf
 from .parts import Part, own_key
-from .portion import Seal, sealed
+from .rank_share import Seal, sealed
 from .shards import Staged
 from .store import Facts, Store
 

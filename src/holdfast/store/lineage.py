@@ -14,10 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..beside import side_by_side
 from ..pages import Data, sample
 from ..rules import Whole
 from ..state.codec import Block
+from ..threads import map_in_threads
 from .format import File, Leaf, digest, seconds
 
 LINK_BYTES = 1 << 20  # of leaves that did not change; fewer are not worth a file
@@ -139,4 +139,4 @@ def digests_of(views: Sequence[Data]) -> list[str]:
         if sent >= total * len(ends) / THREADS or index == len(views):
             ends.append(index)
     shares = [views[start:end] for start, end in pairwise(ends)]
-    return list(chain.from_iterable(side_by_side(lambda share: [digest(view) for view in share], shares, THREADS)))
+    return list(chain.from_iterable(map_in_threads(lambda share: [digest(view) for view in share], shares, THREADS)))

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from .. import disk
-from ..beside import Bell, Crew
 from ..errors import Damaged, NotFound
 from ..pages import PAGE, Data, address, pages, put, rounded
+from ..threads import Condition, WorkerGroup
 from . import format
 from .format import MANIFEST
 
@@ -182,13 +182,13 @@ class _Reading:
         self._room = max((rounded(piece.offset % PAGE + piece.size) for piece in pieces), default=0)
         self._first: dict[Path, _Piece] = {}  # whose thread opens the file
         self._files: dict[Path, _File] = {}
-        self._moved = Bell()  # a file is open, a leaf digested further, or all is over
+        self._moved = Condition()  # a file is open, a leaf digested further, or all is over
         self._stopped = False
         self._error: BaseException | None = None
 
     def run(self, threads: int) -> None:
         """Read all pieces, in so many threads, of which this is one."""
-        crew = Crew()
+        crew = WorkerGroup()
         try:
             for _ in range(threads - 1):
                 if not crew.begin(self._work, "holdfast-read"):  # those that there are will do

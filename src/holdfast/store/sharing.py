@@ -141,7 +141,7 @@ class Sharing:
         links = lineage.links(steady, self.whole, time.time()) if steady else []
         return [link for link in links if link.name not in self._found.files]
 
-    def read_ahead(self, links: Collection[Link], before_each: Callable[[], None]) -> Problem | None:
+    def read_back_early(self, links: Collection[Link], before_each: Callable[[], None]) -> Problem | None:
         """Read these back; the first problem, after which nothing is taken over from that checkpoint.
 
         What `before_each` piece raises ends it.

@@ -18,16 +18,16 @@ from ..state.snapshot import Arena, Image, Snapshot
 from . import divided, format, pins, pruning, shards
 from .attempt import Attempt
 from .checkpoint import Checkpoint, Problem
+from .collective_save import load
+from .collective_saves import CollectiveSaves, Hooks
 from .committing import Committing, Facts, writing
 from .files import make_durable
 from .format import Manifest, Name
-from .joint import Hooks, Joint
 from .lineage import Link
 from .locate import require_run
 from .shards import Abandoned, Staged, Stale
 from .sharing import Sharing, Unchanged
 from .shelf import Shelf
-from .together import load
 
 __all__ = ["Facts", "Store"]
 
@@ -63,7 +63,7 @@ class Store:
         self._shelf = Shelf(self.root)
         self._sharing = Sharing(self._shelf, whole, self.ranks)
         self.owner = Committing(self._shelf, self._sharing, self.ranks, keep, take_over=take_over)
-        self._joint = Joint(self.owner)
+        self._joint = CollectiveSaves(self.owner)
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
@@ -252,12 +252,14 @@ class Store:
         """Files of the last checkpoint that the next one is likely to share, and that were not read back since its commit."""
         return self._sharing.unread(self.parent)
 
-    def read_ahead(self, links: Collection[Link], before_each: Callable[[], None] = lambda: None) -> Problem | None:
+    def read_back_early(
+        self, links: Collection[Link], before_each: Callable[[], None] = lambda: None
+    ) -> Problem | None:
         """Read back what was `unread`: the save that shares it need not, then. It may go on beside that.
 
         Returns what is damaged: the next save writes it anew. What `before_each` piece raises ends it.
         """
-        return self._sharing.read_ahead(links, before_each)
+        return self._sharing.read_back_early(links, before_each)
 
     def read_anew(self) -> None:
         """Let the next save read what it shares as it shares it, whatever was read ahead."""

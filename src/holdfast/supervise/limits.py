@@ -8,7 +8,7 @@ import time
 from ..cluster.watch import Ends, Grace
 from ..interval import LEAVE_S, SAVE_MARGIN
 from ..job import Job
-from .ear import Ear
+from .signals import SignalInbox
 
 PATIENCE_S = 600.0  # for a save, where nobody else will kill
 KILL_WAIT_S = 30.0  # Slurm's own default
@@ -53,10 +53,10 @@ class Time:
         wait_s = self._grace.kill_wait_s if self._grace.kill_wait_s is not None else KILL_WAIT_S
         return max(wait_s - LAST_ACT_S, wait_s / 2)
 
-    def patience_ends_s(self, ear: Ear) -> float:
+    def patience_ends_s(self, signals: SignalInbox) -> float:
         """When the command is killed: told to stop, it has the least of the graces of what it was told by."""
-        told = [self._until_s(number, heard_s) for number, heard_s in ear.told_s.items()]
-        by_deadline_s = self._until_s(signal.SIGUSR1, time.monotonic() + ear.told_unix_s - time.time())
+        told = [self._until_s(number, heard_s) for number, heard_s in signals.told_s.items()]
+        by_deadline_s = self._until_s(signal.SIGUSR1, time.monotonic() + signals.told_unix_s - time.time())
         return min(told, default=by_deadline_s)
 
     def _until_s(self, number: int, heard_s: float) -> float:

@@ -19,9 +19,9 @@ from ..cluster.cause import SPOT
 from ..cluster.notices import Notices
 from ..job import job
 from ..terminal import say, warn
-from .ear import STOPS, Ear
 from .limits import Time
 from .output import Output
+from .signals import STOPS, SignalInbox
 
 LEFTOVERS_S = 5.0  # for what the command left behind to end by itself, when nothing else asks for haste or patience
 LISTENS_S = 10.0  # within this time after its start a program that uses `Run` begins to listen
@@ -39,7 +39,7 @@ class Start:
     program: Program
     command: Sequence[str]
     environment: Mapping[str, str]
-    ear: Ear
+    signals: SignalInbox
     time: Time
     note: Callable[..., None]  # what happens, for the journal
     look: Callable[[Callable[[], Sequence[int]]], float]  # who asks for the processes at work -> seconds until the next
@@ -65,7 +65,7 @@ class Start:
         with Output() as output, Child(self.command, self.environment, output.streams) as child:
             output.started()
             self.note("start", pid=child.pid)
-            self._waiting = [*self.ear.told_s]
+            self._waiting = [*self.signals.told_s]
             self._looked_s = time.monotonic()
             while not (child.gone and not self._flowing(output)):
                 self._wait(child, output)
@@ -82,12 +82,14 @@ class Start:
 
     def _flowing(self, output: Output) -> bool:
         """Whether our reader has not taken everything yet; one who does not read holds up no stop."""
-        return bool(output.pipes) and not (self.ear.told and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S)
+        return bool(output.pipes) and not (
+            self.signals.told and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S
+        )
 
     def _wait(self, child: Child, output: Output) -> None:
         """Until something happens, or it is time for something."""
         poller = select.poll()
-        poller.register(self.ear, select.POLLIN)
+        poller.register(self.signals, select.POLLIN)
         if not child.gone:
             poller.register(child, select.POLLIN)
         moving = {}
@@ -104,24 +106,24 @@ class Start:
             return CLOSE_S
         now = time.monotonic()
         dues = [now + ROUND_S, self._looked_s + self.look_s]
-        if self.ear.told:
-            dues.append(self.time.patience_ends_s(self.ear))
-        if (due := self.time.stop_due_s()) is not None and not self.ear.told:
+        if self.signals.told:
+            dues.append(self.time.patience_ends_s(self.signals))
+        if (due := self.time.stop_due_s()) is not None and not self.signals.told:
             dues.append(due)
-        if self.notices is not None and not self.ear.told:
+        if self.notices is not None and not self.signals.told:
             dues.append(self.notices.due_s)
         return max(min(dues) - now, 0.0) + 0.001
 
     def _hear(self, child: Child) -> None:
-        for number in self.ear.hear():
+        for number in self.signals.received():
             if number == signal.SIGTSTP:
                 self._doze(child)
             elif number in STOPS:
                 self.note("signal", signal=signal.Signals(number).name)
                 self._waiting.append(number)
         why = self._untold_reason()
-        if self.ear.told is None and why is not None:
-            self.ear.tell(why)
+        if self.signals.told is None and why is not None:
+            self.signals.tell(why)
             self.note("signal", signal=why)
             say(f"{_TOLD_BY[why]}: the command is told to stop")
             self._waiting.append(signal.SIGTERM)
@@ -203,13 +205,13 @@ class Start:
     def _press(self, child: Child) -> None:
         """Kill what has not ended in time; end what the command has left behind."""
         now = time.monotonic()
-        if self.ear.insists and not self.killed:
+        if self.signals.insists and not self.killed:
             self._kill(child, "a second Ctrl-C: killed")
-        told = self.ear.told is not None
-        if told and not self.killed and now >= self.time.patience_ends_s(self.ear):
+        told = self.signals.told is not None
+        if told and not self.killed and now >= self.time.patience_ends_s(self.signals):
             self._kill(
                 child,
-                f"not ended {now - min(self.ear.told_s.values(), default=now):.0f} s after it was told to: killed",
+                f"not ended {now - min(self.signals.told_s.values(), default=now):.0f} s after it was told to: killed",
             )
         if self._ended_s is not None and not child.gone and not self.killed:
             self._tidy(child, now)

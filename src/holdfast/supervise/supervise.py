@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.program import Demanding, Ended, Leaver, Program
 from ..apps.take import looks
-from ..cluster import carry, outermost
+from ..cluster import job_leader, requeue
 from ..cluster.notices import Notices, cloud
 from ..errors import ChildError, UsageError
 from ..job import Job, job
@@ -24,14 +24,14 @@ from ..provenance import redact
 from ..store.checkpoint import Checkpoint
 from ..terminal import say
 from . import judge
-from .ear import Ear
+from .job_end import JobEnd
 from .judge import Attempt, Next
 from .keep import LEFT, LEFT_WORD, LOOK_S, Kept, cut_short
 from .limits import LEAD_S, PATIENCE_S, Time
 from .output import fill_gaps
 from .place import Place, called, enter, name_of
+from .signals import SignalInbox
 from .start import LISTENS_S, PERHAPS_S, ROUND_S, Start
-from .within import Within
 from .witness import Said, Witness
 
 SHOWN_LINES = 20
@@ -56,7 +56,7 @@ class Options:
     name: str | None = None
     retries: int = 0
     max_no_progress: int = 10
-    max_requeues: int = carry.MOST_REQUEUES
+    max_requeues: int = requeue.MOST_REQUEUES
     grace_s: float | None = None
     lead_s: float = LEAD_S
     requeue: bool = True
@@ -86,11 +86,11 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
     here = job()
     begin = {"command": redact(command), "cwd": str(_here()), "job": here._asdict() if here else None}
     fill_gaps()
-    with Ear() as ear:
+    with SignalInbox() as signals:
         name = options.name or name_of(command)
         chosen = Path("runs", name) if options.keeps and options.directory is None else options.directory
         place = enter(chosen, name, Path(".holdfast"), begin)
-        return _Supervisor(command, program(place.path), options, ear, place, here).run()
+        return _Supervisor(command, program(place.path), options, signals, place, here).run()
 
 
 @dataclass
@@ -98,7 +98,7 @@ class _Supervisor:
     command: Sequence[str]
     program: Program
     options: Options
-    ear: Ear
+    signals: SignalInbox
     place: Place
     job: Job | None
     attempts: list[Attempt] = field(default_factory=list)
@@ -108,7 +108,7 @@ class _Supervisor:
     measured_s: float = 0.0
     notices: Notices | None = None
     witness: Witness = field(init=False)
-    within: Within = field(init=False)
+    within: JobEnd = field(init=False)
     time: Time = field(init=False)
     environment: dict[str, str] = field(init=False)
 
@@ -118,9 +118,9 @@ class _Supervisor:
             try:
                 self.witness = Witness(self.place.path)
                 if _is_held(self.place.path):  # a run says so itself
-                    say(carry.on_hold(self.place.path))
-                requeue, limit = self.options.requeue, self.options.max_requeues
-                self.within = Within(self.job, self.place, requeue=requeue, limit=limit, chain=self.options.chain)
+                    say(requeue.on_hold(self.place.path))
+                wanted, limit = self.options.requeue, self.options.max_requeues
+                self.job_end = JobEnd(self.job, self.place, requeue=wanted, limit=limit, chain=self.options.chain)
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
                 around.callback(self.time.close)
                 self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
@@ -129,7 +129,7 @@ class _Supervisor:
                 self.environment = {
                     **TORCHRUN,
                     **os.environ,
-                    **around.enter_context(outermost.announced(self.place.path)),
+                    **around.enter_context(job_leader.announced(self.place.path)),
                 }
                 last = self._until_over()
                 return self._leave(last)
@@ -143,14 +143,14 @@ class _Supervisor:
         limits = judge.Limits(self.options.retries, self.options.max_no_progress)
         self._take_over()
         while True:
-            if self.ear.told is not None:
-                return Next("leave", f"told to stop by {self.ear.told}")
+            if self.signals.told is not None:
+                return Next("leave", f"told to stop by {self.signals.told}")
             self.attempts.append(self._attempt())
             following = judge.judge(self.attempts, limits)
             self.place.record("next", do=following.do, why=following.why, wait_s=round(following.wait_s, 3))
             if following.do in {"done", "leave", "fail"}:
                 return following
-            if self.attempts[-1].reason.startswith("SIG") and self.within.is_ending():
+            if self.attempts[-1].reason.startswith("SIG") and self.job_end.is_ending():
                 return Next("leave", ENDING)
             self._tell(following)
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
@@ -182,7 +182,7 @@ class _Supervisor:
             self.program,
             command,
             self.environment,
-            self.ear,
+            self.signals,
             self.time,
             self.place.record,
             self._look,
@@ -191,7 +191,7 @@ class _Supervisor:
             self.notices,
         )
         code = start.run()
-        if self.ear.told is None and code != 0:
+        if self.signals.told is None and code != 0:
             self._wait(TOGETHER_S if self.job is not None else 0.0)
         said = self.witness.after(began_unix_s)
         return self._judged(start, code, said, checkpoint, began_s, time_left_s)
@@ -206,13 +206,13 @@ class _Supervisor:
         time_left_s: float | None,
     ) -> Attempt:
         self.tail, self.elsewhere = start.tail, start.elsewhere
-        told = self.ear.told
+        told = self.signals.told
         verdict = self.program.verdict(Ended(code, start.tail, told is not None))
         orderly = verdict in {"done", "stopped"} and code >= 0  # what a killed one was writing may be half a file
         step = self.kept.last(orderly=orderly) if self.kept is not None else None
         if said.event == "stop":  # whatever a launcher made of the exit code
             verdict = "stopped"
-        elif judge.was_leaving(code, told, self.ear.told_unix_s, said.event, said.unix_s):
+        elif judge.was_leaving(code, told, self.signals.told_unix_s, said.event, said.unix_s):
             verdict = "done"
             say(f"{self._name}: its run had ended when {told} came: done")
         progressed = said.progressed
@@ -260,16 +260,16 @@ class _Supervisor:
         if last.do == "done":
             self.place.close("end")
             return Outcome(0, len(self.attempts), "end", "", None, self.place.path)
-        reason = self.ear.told or last.why
+        reason = self.signals.told or last.why
         code = judge.exit_code(self.attempts[-1], resumable=self._resumable) if self.attempts else RUN_ME_AGAIN
         self._close_store()
         self.place.close("stop", reason=reason, exit_code=code)
         say(f"{self._name}: {self._parting(reason, code)}")
-        what = self.ear.told or CARRIED.get(last.why)
-        carried = self.within.carry_on(self.ear, what, self._places) if what else None
+        what = self.signals.told or CARRIED.get(last.why)
+        carried = self.job_end.continue_job(self.signals, what, self._places) if what else None
         if carried is not None:
             say(carried)
-        code = (self.within.exit_code or code) if code == RUN_ME_AGAIN else code
+        code = (self.job_end.exit_code or code) if code == RUN_ME_AGAIN else code
         return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
 
     def _parting(self, reason: str, code: int) -> str:
@@ -316,7 +316,7 @@ class _Supervisor:
 
     def _has_failed_with_what_was_left(self, verdict: str, code: int, checkpoint: Checkpoint | None) -> bool:
         """Whether it is to be taken for half a file: nobody saw it settle, and it has brought the program nowhere."""
-        if self.kept is None or checkpoint is None or checkpoint.head.note != LEFT or self.ear.told is not None:
+        if self.kept is None or checkpoint is None or checkpoint.head.note != LEFT or self.signals.told is not None:
             return False
         return verdict == "failed" and code != -signal.SIGKILL and not self.kept.committed
 
@@ -343,12 +343,12 @@ class _Supervisor:
     def _wait(self, span_s: float) -> None:
         """Between two starts; a signal ends it."""
         until = time.monotonic() + span_s
-        self.ear.hear()
-        while self.ear.told is None and (left_s := until - time.monotonic()) > 0:
+        self.signals.received()
+        while self.signals.told is None and (left_s := until - time.monotonic()) > 0:
             poller = select.poll()
-            poller.register(self.ear, select.POLLIN)
+            poller.register(self.signals, select.POLLIN)
             poller.poll(left_s * 1000 + 1)
-            self.ear.hear()
+            self.signals.received()
 
     def _failure(self, last: Next) -> ChildError:
         """What happened, and the last that it printed."""
@@ -373,4 +373,4 @@ def _last_lines(text: str) -> list[str]:
 
 
 def _is_held(path: Path) -> bool:
-    return (path / carry.HOLD).exists()
+    return (path / requeue.HOLD).exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import journal
-from ..cluster import outermost
+from ..cluster import job_leader
 from ..errors import StoreError
 from ..journal import CLOSING, Event
 from ..store.format import Name, parse_name
@@ -34,12 +34,12 @@ class Witness:
         self._place = place
         self._furthest: dict[Path, tuple[int, int]] = {}
         self._attempts: dict[Path, int] = {}
-        self.run: Path | None = outermost.run_of(place)
+        self.run: Path | None = job_leader.run_of(place)
         self.save_s = 0.0  # the longest of the run's last saves
 
     def before(self) -> None:
         """Look at the run as it is before a start."""
-        self.run = run = outermost.run_of(self._place)
+        self.run = run = job_leader.run_of(self._place)
         if run is not None:
             self._attempts[run], events = _last(run)
             self._furthest[run] = max(self._furthest.get(run, (-1, 0)), _newest(run))
@@ -47,13 +47,13 @@ class Witness:
 
     def look(self) -> None:
         """While it runs: learn how long its saves take."""
-        self.run = outermost.run_of(self._place)
+        self.run = job_leader.run_of(self._place)
         if self.run is not None:
             self._take_saves(_last(self.run)[1])
 
     def after(self, began_unix_s: float) -> Said:
         """What that start, which began then, has left."""
-        self.run = run = outermost.run_of(self._place)
+        self.run = run = job_leader.run_of(self._place)
         if run is None:
             return Said()
         number, events = _last(run)

@@ -26,7 +26,7 @@ from ..state import tree
 from ..state.codec import Block, encode_leaf
 from ..store.checkpoint import Checkpoint
 from ..store.gathered import Gathered, Writing, await_directory
-from ..store.portion import Seal
+from ..store.rank_share import Seal
 from ..store.store import Facts, Store
 
 CACHING = "Writer: a planner with enable_plan_caching=True sends old places; leave it out"

@@ -16,8 +16,8 @@ LEAST_BYTES = 16 << 10  # a smaller tensor is copied in the time that it takes t
 MOST_BYTES = 1 << 20  # of copies that the loop makes of what nobody lends
 
 
-class Lent(NamedTuple):
-    """A tensor's memory, and what torch's counter of writes said when it was lent."""
+class BorrowedTensor(NamedTuple):
+    """A tensor's memory, and what torch's counter of writes said when it was borrowed."""
 
     address: int
     size_bytes: int
@@ -64,26 +64,26 @@ class Steps:
         self._seen.add(id(optimizer))
         self._before()
 
-    def lent(self) -> dict[int, Lent]:
+    def borrowed(self) -> dict[int, BorrowedTensor]:
         """By address: the parameters and the moments on the CPU, as they are now."""
         found = {}
         for optimizer in self._optimizers:
             if id(optimizer) in self._seen:
                 for tensor in _tensors(optimizer):
                     if _may_lend(tensor):
-                        lent = _lent(tensor)
-                        found[lent.address] = lent
+                        borrowed = _borrowed(tensor)
+                        found[borrowed.address] = borrowed
         return found
 
-    def keeping(self, lent: Mapping[int, Lent]) -> Keeping:
-        return Keeping(lent)
+    def keeping(self, borrowed: Mapping[int, BorrowedTensor]) -> Keeping:
+        return Keeping(borrowed)
 
 
 class Keeping:
-    """Captured tensors that are kept for later: of those over `lent` memory twins that share it, of the others copies."""
+    """Captured tensors that are kept for later: of those over `borrowed` memory twins that share it, of the others copies."""
 
-    def __init__(self, lent: Mapping[int, Lent]) -> None:
-        self._lent = lent
+    def __init__(self, borrowed: Mapping[int, BorrowedTensor]) -> None:
+        self._lent = borrowed
         self.referred: set[int] = set()
         self._copied: list[tuple[int, int]] = []  # from where to where
         self._copies: dict[int, torch.Tensor] = {}  # by the ids of what was copied: one that stands twice stays one
@@ -154,9 +154,9 @@ def _may_lend(value: Any) -> bool:
     )
 
 
-def _lent(tensor: torch.Tensor) -> Lent:
+def _borrowed(tensor: torch.Tensor) -> BorrowedTensor:
     storage = tensor.untyped_storage()
-    return Lent(
+    return BorrowedTensor(
         tensor.data_ptr(),
         tensor.nbytes,
         tensor.shape,

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..beside import Pool
 from ..data.split import Split, dealt
 from ..errors import UsageError
+from ..threads import WorkerPool
 from .world import world
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -196,7 +196,7 @@ def _loaded(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:
     if loader is not pil_loader:
         yield from map(loader, paths)
         return
-    with closing(Pool[tuple[int, Any]](THREADS)) as pool:
+    with closing(WorkerPool[tuple[int, Any]](THREADS)) as pool:
         if not pool.begin():  # the system gives no thread
             yield from map(loader, paths)
             return

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import cuda
 
-from ..beside import Beside
 from ..pages import Wait, address
+from ..threads import Worker
 
 _PORTABLE = 1  # cudaHostRegisterPortable: for every device
 _streams: dict[torch.device, Any] = {}
@@ -82,11 +82,11 @@ def _apart(function: Callable[[], Any]) -> Any:
         with suppress(RuntimeError):
             outcome.append(function())
 
-    beside = Beside(work, "holdfast-pin")
+    worker = Worker(work, "holdfast-pin")
     try:
-        beside.start()
+        worker.start()
     except RuntimeError:
         work()
     else:
-        beside.wait()
+        worker.wait()
     return outcome[0] if outcome else None

@@ -9,12 +9,12 @@ from multiprocessing import get_context
 
 import pytest
 
+from collective import frozen, put, read, same, state
 from faults import door, scratched
 from holdfast.errors import RanksError
 from holdfast.ranks import Ranks
 from holdfast.store import division, lineage, shards
 from holdfast.store.store import Store
-from together import frozen, put, read, same, state
 
 WORLD = 3
 TIMEOUT_S = 2.0

@@ -1,4 +1,4 @@
-"""The ear: signals to the supervisor, remembered until its loop comes to them."""
+"""Signals that the supervisor has received, kept until its loop asks for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOPS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.S
 IGNORED = {signal.SIGHUP, signal.SIGINT}
 
 
-class Ear(AbstractContextManager["Ear"]):
+class SignalInbox(AbstractContextManager["SignalInbox"]):
     """While entered, hears the signals of `SIGNALS`, except those that the caller's shell told us to ignore for good."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Ear(AbstractContextManager["Ear"]):
         """Readable when there is something to `hear`."""
         return self._ours.fileno()
 
-    def hear(self) -> list[int]:
+    def received(self) -> list[int]:
         """What has come since the last call, in order."""
         heard = b""
         with suppress(BlockingIOError):

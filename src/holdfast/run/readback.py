@@ -6,22 +6,22 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 
-from ..beside import Beside, Latch
 from ..store.lineage import Link
 from ..store.shards import Abandoned
 from ..store.store import Store
+from ..threads import Latch, Worker
 
 NAME = "holdfast ahead"
 LEAVE_S = 1.0  # that the end waits for a piece of 4 MiB; a disk that needs longer is left alone with it
 
 
-class Ahead:
+class ReadBack:
     """A thread that reads between two saves. It keeps nobody waiting, and what it does not come to is read later."""
 
     def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
         self.found_damage = False  # since the last save began
         self._store, self._tell = store, tell
-        self._reader: Beside | None = None
+        self._reader: Worker | None = None
         self.over = Latch()  # the time between two saves
 
     def give_way(self) -> Latch:
@@ -35,7 +35,7 @@ class Ahead:
         with suppress(Exception):  # a ghost's, or of a system that gives no more threads
             links = [] if over.is_set() else self._store.unread()
             if links:
-                reader = self._reader = Beside(partial(self._read, links, over), NAME)
+                reader = self._reader = Worker(partial(self._read, links, over), NAME)
                 reader.start()
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Ahead:
                 raise Abandoned
 
         with suppress(Exception):  # whatever it is, the save that links will meet it, and say so
-            problem = self._store.read_ahead(links, still_idle)
+            problem = self._store.read_back_early(links, still_idle)
             if problem is not None:
                 self._tell(f"{problem}; the next save writes it anew")
                 self.found_damage = not over.is_set()

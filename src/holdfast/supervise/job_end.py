@@ -7,23 +7,23 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cluster import carry, other, outermost, slurm
+from ..cluster import job_leader, other, requeue, slurm
 from ..cluster.cause import Heard, cause
 from ..errors import ClusterError
 from ..job import Job
 from ..terminal import warn
-from .ear import Ear
 from .place import Place
+from .signals import SignalInbox
 
 ASKED_S = 60.0  # between two questions to the scheduler
 SCRIPT = "job.sh"  # what `holdfast submit` has submitted
 
 
-class Within:
+class JobEnd:
     """The job, from its beginning to the last act."""
 
     def __init__(self, job: Job | None, place: Place, *, requeue: bool, limit: int, chain: bool) -> None:
-        alone = job is not None and outermost.supervisor() is None and outermost.speaks(job)
+        alone = job is not None and job_leader.supervisor() is None and job_leader.speaks(job)
         self._job = job if alone else None
         self._place, self._requeue, self._limit, self._chain = place, requeue, limit, chain
         self._asked_s = -ASKED_S
@@ -40,7 +40,7 @@ class Within:
             return False
         return why != "unclear"
 
-    def carry_on(self, ear: Ear, what: str, places: Sequence[Path]) -> str | None:
+    def continue_job(self, signals: SignalInbox, what: str, places: Sequence[Path]) -> str | None:
         """Requeue the job, if the scheduler's own evidence says why it was told to stop by `what`; the line to say."""
         if self._job is None:
             return None
@@ -48,12 +48,12 @@ class Within:
             return f"job {self._job.id}: {_next(self._job.task)}"
         if not self._requeue:
             return f"job {self._job.id} is not requeued: --no-requeue"
-        ear.close()
+        signals.close()
         script = self._place.path / SCRIPT
-        carried = carry.carry_on(
+        carried = requeue.continue_job(
             self._job,
-            Heard(what, ear.told_unix_s or time.time()),
-            carry.Journal(self._place.record, self._place.count("requeued")),
+            Heard(what, signals.told_unix_s or time.time()),
+            requeue.Journal(self._place.record, self._place.count("requeued")),
             places=places,
             limit=self._limit,
             successor=script if script.is_file() else None,

@@ -26,7 +26,7 @@ SEEN_S = 1.0  # that a thread waits until its starter has seen it
 GONE_S = 1.0  # that a thread whose work is over may take to be gone
 
 
-class Bell:
+class Condition:
     """Wakes those who wait for something to become true."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Latch:
 
     def __init__(self) -> None:
         self._happened = False
-        self._bell = Bell()
+        self._bell = Condition()
 
     def set(self) -> None:
         """It has happened."""
@@ -76,7 +76,7 @@ class Latch:
         return self._bell.wait_for(self.is_set, timeout_s)
 
 
-class Beside:
+class Worker:
     """Work that a thread of its own does once, or nobody ever: the first word about that counts.
 
     A thread whose start was cut short by Ctrl-C may run, now or later, or stand still for good, and `Thread` does not say.
@@ -145,21 +145,21 @@ class Beside:
                 self.ended.set()
 
 
-class Crew:
+class WorkerGroup:
     """Threads at work. `dismiss` waits for them, and lets nobody begin afterwards."""
 
     def __init__(self) -> None:
         self.dismissed = False  # who looks at it ends early
-        self._members: list[Beside] = []
+        self._members: list[Worker] = []
 
     @property
     def at_work(self) -> bool:
         """Whether somebody is, or is about to be."""
         return not all(each.over for each in self._members)
 
-    def begin(self, work: Callable[[], object], name: str = "holdfast-beside") -> bool:
+    def begin(self, work: Callable[[], object], name: str = "holdfast-worker") -> bool:
         """Let one more thread do `work`; False: the system gives none."""
-        member = Beside(work, name)
+        member = Worker(work, name)
         self._members.append(member)
         try:
             member.start()
@@ -180,16 +180,16 @@ class Crew:
         self.wait()
 
 
-class Pool(Generic[R]):
+class WorkerPool(Generic[R]):
     """Up to so many threads for many pieces of work, begun in their order. One more is started when all have something to do."""
 
     def __init__(self, threads: int) -> None:
         self.under_way = 0  # pieces that were given and not taken
         self._most, self._begun = threads, 0
-        self._crew = Crew()
+        self._crew = WorkerGroup()
         self._todo: deque[Callable[[], R]] = deque()
         self._done: deque[tuple[R | None, BaseException | None]] = deque()
-        self._given, self._came = Bell(), Bell()
+        self._given, self._came = Condition(), Condition()
 
     def begin(self) -> bool:
         """Start one thread more; False: the system gives none, or they are as many as are wanted."""
@@ -238,12 +238,14 @@ class Pool(Generic[R]):
         self._came.ring()
 
 
-def side_by_side(function: Callable[[T], R], items: Sequence[T], threads: int, crew: Crew | None = None) -> list[R]:
+def map_in_threads(
+    function: Callable[[T], R], items: Sequence[T], threads: int, crew: WorkerGroup | None = None
+) -> list[R]:
     """What `function` makes of each, by several threads if the system gives them. After an error no further one is begun.
 
     Nobody is at work when this returns or raises. If Ctrl-C cuts the wait short, somebody may be: `crew` can wait again.
     """
-    crew = Crew() if crew is None else crew
+    crew = WorkerGroup() if crew is None else crew
     todo = deque(enumerate(items))
     found: dict[int, R] = {}
     wrong: dict[int, BaseException] = {}

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collective import Divided, failed, frozen, read, same, stage, whole
 from faults import Memory, door, failing, scratched
 from holdfast.cli import commands
 from holdfast.errors import NoSpace, StoreError, Superseded
@@ -24,7 +25,6 @@ from holdfast.store.division import begins, holders
 from holdfast.store.store import Store
 from rank_threads import everywhere
 from run_ranks import among_threads
-from together import Divided, failed, frozen, read, same, stage, whole
 
 WORLD = 3
 
@@ -50,7 +50,7 @@ def course(root, world, give, steps, *, before=lambda step: None, parents=(), sn
         if ahead:
             found = [link for link in store.unread() if link.name.endswith(ahead)]
             assert found
-            assert store.read_ahead(found) is None
+            assert store.read_back_early(found) is None
         for step in steps:
             with ranks.together(f"before {step}"):
                 if ranks.rank == 0:

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
+from collective import Divided, failed, read, same, saved, state, whole
 from holdfast.cli import commands
 from holdfast.errors import Damaged, HoldfastError, NotFound, StoreError
 from holdfast.store import division, format, parts
@@ -16,7 +17,6 @@ from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.diff import compare
 from holdfast.store.format import MANIFEST
 from holdfast.store.store import Store
-from together import Divided, failed, read, same, saved, state, whole
 
 WORLD = 3
 

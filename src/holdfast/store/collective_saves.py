@@ -11,11 +11,11 @@ from ..state.codec import Block
 from . import attempt as attempts
 from . import pruning
 from .checkpoint import Checkpoint
+from .collective_save import CollectiveSave, appear
 from .committing import Committing, Facts
 from .format import Manifest, Name
-from .portion import Portion, Seal
+from .rank_share import RankShare, Seal
 from .shards import Shard, Staged
-from .together import Together, appear
 
 
 class Hooks(NamedTuple):
@@ -26,12 +26,12 @@ class Hooks(NamedTuple):
     leave: Callable[[], int]
 
 
-class Joint:
+class CollectiveSaves:
     """This rank's side of them."""
 
     def __init__(self, committing: Committing) -> None:
         self._owner = committing
-        self._portion = Portion(committing.ranks.rank, committing.sharing)
+        self._portion = RankShare(committing.ranks.rank, committing.sharing)
 
     def foreseen(self, leaves: Mapping[str, Block]) -> Sequence[Shard]:
         """Files for a snapshot, as the next save is likely to write them."""
@@ -41,7 +41,7 @@ class Joint:
         """Save it as `Store.commit` does, with all other ranks. What fails on one fails on all."""
         owner = self._owner
         attempt = owner.claim()
-        save = Together(owner.ranks, attempt, name, self._portion)
+        save = CollectiveSave(owner.ranks, attempt, name, self._portion)
 
         def commit(seals: list[Seal]) -> Manifest:
             return owner.finish(name, save.partial, lambda _: owner.sealed(name, facts, seals, staged.tree))
@@ -60,7 +60,7 @@ class Joint:
                 self._apply_rule(save, checkpoint, hooks.leave)
         return checkpoint
 
-    def _apply_rule(self, save: Together, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
+    def _apply_rule(self, save: CollectiveSave, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
         """Remove what the rule does not keep, when each rank has read back from the medium what it wrote."""
         owner, plan = self._owner, pruning.Plan([], [])
         attempt, rank = owner.claim(), owner.ranks.rank

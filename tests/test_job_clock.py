@@ -9,8 +9,8 @@ import time
 import pytest
 
 from fakes import Fakes
-from holdfast.cluster import outermost, watch
-from holdfast.run import within
+from holdfast.cluster import job_leader, watch
+from holdfast.run import job_clock
 from holdfast.run.stop import ONCE_DONE, Stop, hear_again
 from toy import Toy, events, launch, new_run, script
 
@@ -100,10 +100,10 @@ def test_a_supervisor_learns_where_the_run_is(tmp_path, fakes):
     (tmp_path / "s").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_SUBMIT_DIR", str(tmp_path))
-        with outermost.announced(tmp_path / "s"):
+        with job_leader.announced(tmp_path / "s"):
             ended = launch(script(tmp_path, STOPPING))
     assert 75 == ended.code, ended
-    assert tmp_path / "run" == outermost.run_of(tmp_path / "s")
+    assert tmp_path / "run" == job_leader.run_of(tmp_path / "s")
     assert [] == requeues(fakes)
 
 
@@ -187,8 +187,8 @@ def test_a_restart_that_finds_no_checkpoint_warns(tmp_path, fakes):
 def looked(run, condition):
     """Let safe points pass until the condition holds."""
     for _ in range(300):
-        run._session.within.look(save_s=run._session.save_s, step_s=run._session.step_s)
-        if condition(run._session.within):
+        run._session.job_clock.look(save_s=run._session.save_s, step_s=run._session.step_s)
+        if condition(run._session.job_clock):
             return
         time.sleep(0.01)
     raise AssertionError("the scheduler's answer did not come")
@@ -284,7 +284,7 @@ def test_a_process_is_deaf_after_its_stop_and_hears_again_in_its_next_run(tmp_pa
             for _ in run.steps(5):
                 os.kill(os.getpid(), signal.SIGTERM)
         assert [signal.SIG_IGN, signal.SIG_IGN, mine] == [signal.getsignal(number) for number in ONCE_DONE]
-        within.forget()
+        job_clock.forget()
         assert [signal.SIG_DFL, signal.SIG_DFL, mine] == [signal.getsignal(number) for number in ONCE_DONE]
     finally:
         signal.signal(signal.SIGUSR2, previous)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collective import Divided, failed, put, read, same, saved, stage, state, whole
 from faults import Memory, door, failing, scratched
 from holdfast import disk, journal
 from holdfast.errors import Damaged, NoSpace, NotFound, RanksError, StoreError, Superseded, UsageError
@@ -26,7 +27,6 @@ from holdfast.store.checkpoint import Checkpoint, StoredPieces
 from holdfast.store.shards import Abandoned
 from holdfast.store.store import Store
 from rank_threads import everywhere
-from together import Divided, failed, put, read, same, saved, stage, state, whole
 
 WORLDS = [2, 3, 4]
 

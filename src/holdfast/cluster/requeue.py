@@ -28,7 +28,7 @@ How = Literal[
 ]
 
 
-class Carried(NamedTuple):
+class Continuation(NamedTuple):
     """What was done, and the line that says so."""
 
     how: How
@@ -48,7 +48,7 @@ def on_hold(place: Path) -> str:
     return f"{place} is on hold: it runs until it stops, and is not started again; holdfast release {shlex.quote(str(place))}"
 
 
-def carry_on(
+def continue_job(
     job: Job,
     heard: Heard,
     journal: Journal,
@@ -58,7 +58,7 @@ def carry_on(
     successor: Path | None = None,
     meanwhile: Callable[[str], Any] | None = None,
     patience_s: float = PATIENCE_S,
-) -> Carried:
+) -> Continuation:
     """Requeue the job if the scheduler's own evidence says that it was preempted or ran out of time, and not otherwise.
 
     The evidence is asked for immediately before. Refused, it submits `successor`, or the job's own script, to begin after
@@ -74,7 +74,7 @@ def carry_on(
         try:
             return turn.take()
         except Superseded as error:
-            return Carried("superseded", "requeued", str(error))
+            return Continuation("superseded", "requeued", str(error))
         except Silent as error:
             if time.monotonic() + wait_s > give_up_s:
                 return turn.failed(error)
@@ -86,20 +86,20 @@ def carry_on(
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
 
-def _by_its_rule(job: Job, heard: Heard, journal: Journal, places: Sequence[Path], limit: int) -> Carried:
+def _by_its_rule(job: Job, heard: Heard, journal: Journal, places: Sequence[Path], limit: int) -> Continuation:
     """What another scheduler than Slurm makes of the job: nobody asks it why, so that little is certain."""
     held = next((place for place in places if (place / HOLD).exists()), None)
     if held is not None:
-        return Carried("held", "unclear", f"job {job.id} is not requeued: {held} is on hold")
+        return Continuation("held", "unclear", f"job {job.id} is not requeued: {held} is on hold")
     if journal.requeues >= limit:
         often = f"it was requeued {journal.requeues} times, and {limit} are the most"
-        return Carried("limit", "unclear", f"job {job.id} is not requeued: {often}")
+        return Continuation("limit", "unclear", f"job {job.id} is not requeued: {often}")
     if heard.what == other.DEADLINE or heard.what in other.RULES[job.scheduler].notices:
         with suppress(StoreError, OSError):  # before it is done; a full disk is no reason to stop here
             journal.record("requeued", job=job.id, heard=heard.what, heard_at=heard.at_s)
     onward = other.carry_on(job, heard.what)
     why: Cause = "time limit" if onward.how in {"by its rule", "requeued"} else "unclear"
-    return Carried(onward.how, why, onward.line)
+    return Continuation(onward.how, why, onward.line)
 
 
 class _Turn:
@@ -115,7 +115,7 @@ class _Turn:
         self._recorded = False
         self._leads: dict[str, float] | None = None
 
-    def take(self) -> Carried:
+    def take(self) -> Continuation:
         """One try.
 
         Raises:
@@ -130,7 +130,7 @@ class _Turn:
             left = self._left_alone()  # writing it down may have taken long
         return left or self._carry(f"job {self.job.id}")
 
-    def _left_alone(self) -> Carried | None:
+    def _left_alone(self) -> Continuation | None:
         """What is said of a job that is not to be carried on, as the scheduler sees it now; None of one that is."""
         self.seen = slurm.seen(self.job)
         self.why = cause(self._lead(), self.job.restart_count, self.seen)
@@ -151,7 +151,7 @@ class _Turn:
             return self._left("limit", f"{name} is not requeued: {often}. {self.to_go_on()}")
         return None
 
-    def failed(self, error: ClusterError) -> Carried:
+    def failed(self, error: ClusterError) -> Continuation:
         """Nothing works: exactly what the user must type."""
         return self._left("failed", f"job {self.job.id} could not be requeued: {error}. {self.to_go_on()}")
 
@@ -168,10 +168,10 @@ class _Turn:
         either = " || ".join(ways) or "sbatch, with its script"
         return f"To go on, type: {first}{f'{{ {either}; }}' if first and len(ways) > 1 else either}"
 
-    def _carry(self, name: str) -> Carried:
+    def _carry(self, name: str) -> Continuation:
         try:
             slurm.requeue(self.job)
-            return Carried("requeued", self.why, f"{name}: {self.why}; requeued")
+            return Continuation("requeued", self.why, f"{name}: {self.why}; requeued")
         except Silent:
             raise
         except ClusterError as error:
@@ -184,7 +184,7 @@ class _Turn:
         except ClusterError as error:  # also when nobody knows whether it was done: two would be worse than none
             return self.failed(ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}"))
         self._note("submitted", successor=number)
-        return Carried("submitted", self.why, f"{name}: {self.why}; {refusal}. Job {number} goes on after it")
+        return Continuation("submitted", self.why, f"{name}: {self.why}; {refusal}. Job {number} goes on after it")
 
     def _submit(self) -> str:
         """The job that begins when this one has ended."""
@@ -223,9 +223,9 @@ class _Turn:
     def _evidence(self) -> str:
         return f"state {self.seen.state}, reason {self.seen.reason}" if self.seen else "Slurm does not know the job"
 
-    def _left(self, how: How, line: str) -> Carried:
+    def _left(self, how: How, line: str) -> Continuation:
         self._note("not_requeued", how=how)
-        return Carried(how, self.why, line)
+        return Continuation(how, self.why, line)
 
     def _record(self, event: str, **facts: Any) -> None:
         """Journal it. A full disk is no reason to stop here.

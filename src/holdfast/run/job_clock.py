@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from .. import interval, journal
-from ..cluster import outermost
-from ..cluster.carry import HOLD, Journal, carry_on, on_hold
+from ..cluster import job_leader
 from ..cluster.cause import Heard
+from ..cluster.requeue import HOLD, Journal, continue_job, on_hold
 from ..cluster.watch import DICE, Ends, Grace
 from ..errors import StoreError
 from ..job import Job, job
@@ -23,15 +23,15 @@ MOST_JITTER_S = 30.0  # by which 500 jobs that are told at once save one after t
 NEAR_S = 900.0  # a notice that comes so long before the end is about the end
 
 
-class Within:
+class JobClock:
     """One attempt's job. Nothing here happens outside of one, in a drill, or in a process that is not number 0."""
 
     def __init__(self, path: Path, stop: Stop, *, own_deadline: bool, rank: int = 0) -> None:
         here = None if settings.is_drilled() or rank else job()
         self.rank = rank
         self.path, self.stop = path, stop
-        self.job = here if here is not None and outermost.speaks(here) else None
-        supervised = outermost.supervisor() is not None  # then somebody else asks, and tells us in time
+        self.job = here if here is not None and job_leader.speaks(here) else None
+        supervised = job_leader.supervisor() is not None  # then somebody else asks, and tells us in time
         self.ends, self.grace = Ends(None if own_deadline or supervised else self.job), Grace(self.job)
         self.early_s: float | None = None  # by which this job stops before its end, so that not all stop at once
         self._told = False
@@ -43,9 +43,9 @@ class Within:
     def begin(self, *, fresh: bool) -> None:
         """Tell the supervisor where the run is; warn of a restart that finds nothing to go on from."""
         forget()
-        supervisor = outermost.supervisor() if self.rank == 0 else None
+        supervisor = job_leader.supervisor() if self.rank == 0 else None
         if supervisor is not None:
-            outermost.tell_run(supervisor, self.path)
+            job_leader.tell_run(supervisor, self.path)
         if (self.path / HOLD).exists():
             say(on_hold(self.path))
         if fresh and self.job is not None and self.job.restart_count > 0:
@@ -76,7 +76,7 @@ class Within:
 
     def stopped(self, attempt: Attempt) -> None:
         """The state is saved and the run leaves: as this process's last act, the job is carried on."""
-        if self.job is not None and self.stop.reason is not None and outermost.supervisor() is None:
+        if self.job is not None and self.stop.reason is not None and job_leader.supervisor() is None:
             self.stop.deaf = True  # what Slurm sends now, and to its own commands too, must not keep us from it
             _remember(_Pending(self.job, Heard(self.stop.reason, self.stop.at_s), self.path, attempt))
 
@@ -106,8 +106,8 @@ class _Pending:
     def __init__(self, here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
         self.job, self.heard, self.path, self.attempt, self.pid = here, heard, path, attempt, os.getpid()
 
-    def carry_on(self) -> None:
-        done = carry_on(
+    def continue_job(self) -> None:
+        done = continue_job(
             self.job,
             self.heard,
             Journal(self._record, self._requeues()),
@@ -142,7 +142,7 @@ def _last_act() -> None:
     while _pending:
         pending = _pending.pop()
         if pending.pid == os.getpid():  # else a forked child that ends
-            pending.carry_on()
+            pending.continue_job()
 
 
 def forget() -> None:

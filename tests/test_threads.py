@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import beside
-from holdfast.beside import Bell, Beside, Crew, Latch, Pool, side_by_side
+from holdfast import threads
+from holdfast.threads import Condition, Latch, Worker, WorkerGroup, WorkerPool, map_in_threads
 from strikes import SUBJECTS, strike
 
 WAIT_S = 10
@@ -20,7 +20,7 @@ WAIT_S = 10
 def _soon(monkeypatch):
     """Who lost a word looks soon."""
     for name in ("LOOK_S", "SEEN_S"):
-        monkeypatch.setattr(beside, name, 0.005)
+        monkeypatch.setattr(threads, name, 0.005)
 
 
 def ends(work, limit_s=WAIT_S):
@@ -112,7 +112,7 @@ def test_a_latch_wakes_all_who_wait():
             thread.join(WAIT_S)
         took.append(time.monotonic() - began)
         assert [True] * 5 == found
-    assert min(took) < beside.LOOK_S / 2
+    assert min(took) < threads.LOOK_S / 2
 
 
 def test_a_wait_that_is_not_over_in_time_says_so():
@@ -125,7 +125,7 @@ def test_a_wait_that_is_not_over_in_time_says_so():
 def test_a_word_that_woke_nobody_is_found(monkeypatch):
     """By the next look: the flag is the truth."""
     latch = Latch()
-    monkeypatch.setattr(Bell, "ring", lambda _: None)
+    monkeypatch.setattr(Condition, "ring", lambda _: None)
     threading.Timer(0.05, latch.set).start()
     assert latch.wait(WAIT_S)
 
@@ -134,7 +134,7 @@ def test_work_that_was_withdrawn_is_never_begun():
     """Nor is it waited for, whether its thread was started or not."""
     done = []
     for started in (False, True):
-        one = Beside(lambda: done.append(1), "one")
+        one = Worker(lambda: done.append(1), "one")
         one.withdraw()
         if started:
             one.start()
@@ -145,7 +145,7 @@ def test_work_that_was_withdrawn_is_never_begun():
 
 def test_a_thread_that_came_too_late_to_begin_is_gone_too():
     """Who counts threads afterwards, or forks, does not find it."""
-    before, one = threading.active_count(), Beside(list, "late")
+    before, one = threading.active_count(), Worker(list, "late")
     one._seen.wait = lambda _: time.sleep(0.05)
     one.start()
     one.dismiss()
@@ -155,7 +155,7 @@ def test_a_thread_that_came_too_late_to_begin_is_gone_too():
 
 def test_who_is_dismissed_has_ended():
     """And the one whose thread was never started never begins."""
-    crew, go, done = Crew(), Latch(), []
+    crew, go, done = WorkerGroup(), Latch(), []
 
     def work():
         go.wait(WAIT_S)
@@ -172,7 +172,7 @@ def test_who_is_dismissed_has_ended():
 
 def test_side_by_side_gives_what_came_of_each_in_order(monkeypatch):
     """Also without a thread; of several errors, that of the first item."""
-    assert [0, -1, -2, -3] == side_by_side(lambda item: -item, range(4), 3)
+    assert [0, -1, -2, -3] == map_in_threads(lambda item: -item, range(4), 3)
 
     def refused(_):
         raise RuntimeError("can't start new thread")
@@ -181,14 +181,14 @@ def test_side_by_side_gives_what_came_of_each_in_order(monkeypatch):
         raise KeyError(item)
 
     with pytest.raises(KeyError, match="0"):
-        side_by_side(fails, [0, 1], 2)
+        map_in_threads(fails, [0, 1], 2)
     monkeypatch.setattr(threading.Thread, "start", refused)
-    assert [0, -1, -2, -3] == side_by_side(lambda item: -item, range(4), 3)
+    assert [0, -1, -2, -3] == map_in_threads(lambda item: -item, range(4), 3)
 
 
 def test_a_pool_does_several_at_a_time_and_no_more():
     """In as many threads as it was told, which are gone when it is closed; what one raises is raised."""
-    before, together, pool = threading.active_count(), threading.Barrier(2), Pool(2)
+    before, together, pool = threading.active_count(), threading.Barrier(2), WorkerPool(2)
     assert pool.begin()
     for _ in range(4):
         pool.give(lambda: together.wait(WAIT_S))

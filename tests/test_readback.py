@@ -8,17 +8,17 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from collective import failed
 from faults import links
 from holdfast import Every, Stopped, Store, disk
 from holdfast.errors import NotFound, Superseded
 from holdfast.rules import Last, Whole
-from holdfast.run import ahead
+from holdfast.run import readback
 from holdfast.store import division, reading
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.shards import Abandoned
 from rank_threads import everywhere
 from test_lineage import Frozen, own_bytes, rest, same, saved, shared, spoil
-from together import failed
 from toy import events, new_run
 
 WAIT_S = 10
@@ -39,7 +39,7 @@ class Reads:
             thread = threading.current_thread().name
             if cold and only:
                 self.seen.append((thread, int(checkpoint.path.name.split("-")[1]), *sorted(only)))
-            if thread == ahead.NAME:
+            if thread == readback.NAME:
                 self.reached.set()
                 assert self.go.wait(WAIT_S)
                 if self.error is not None:
@@ -92,7 +92,7 @@ def expected(step):
 def test_what_the_next_save_links_is_read_back_between_the_two(tmp_path, reads):
     """Beside the loop, each file after the commit of the checkpoint that it is taken from; of the saves only the last reads."""
     train(tmp_path, 7)
-    assert [2, 3, 4, 5, 6] == reads.steps(ahead.NAME)
+    assert [2, 3, 4, 5, 6] == reads.steps(readback.NAME)
     assert [6] == reads.steps("holdfast", "MainThread")
     store = Store(tmp_path)
     assert all(STEADY in shared(store[step].path) for step in range(3, 8))
@@ -107,7 +107,7 @@ def test_what_the_next_save_links_is_read_back_between_the_two(tmp_path, reads):
 def test_where_nothing_runs_beside_the_loop_or_nothing_is_linked_there_is_no_reader(tmp_path, reads, options, most):
     """Without the background files are read as they are linked."""
     train(tmp_path, 6, **options)
-    assert [] == reads.steps(ahead.NAME)
+    assert [] == reads.steps(readback.NAME)
     assert most == reads.steps("MainThread")
 
 
@@ -149,11 +149,11 @@ def test_a_save_does_not_wait_for_the_reader(tmp_path, reads):
             assert [2] == reads.steps("holdfast")
             reads.go.set()
             rest()
-            assert (ahead.NAME, 2) not in reads.ended
+            assert (readback.NAME, 2) not in reads.ended
 
     reads.go.clear()
     train(tmp_path, 5, between)
-    assert [2, 2, 3] == sorted(reads.steps(ahead.NAME, "holdfast"))[:3]
+    assert [2, 2, 3] == sorted(reads.steps(readback.NAME, "holdfast"))[:3]
     assert [] == list(Store(tmp_path)[5].problems(cold=True))
 
 
@@ -165,15 +165,15 @@ def test_nobody_begins_to_read_when_the_next_save_has_begun(tmp_path, reads):
         run.wait()
         rest()
         if run.step == 3:
-            over, reads.error = run._session.ahead.over, None
+            over, reads.error = run._session.readback.over, None
             reads.seen.clear()
-            now = run._session.ahead.give_way()
-            run._session.ahead.begin(over)
+            now = run._session.readback.give_way()
+            run._session.readback.begin(over)
             rest()
             assert [] == reads.seen
-            run._session.ahead.begin(now)
+            run._session.readback.begin(now)
             rest()
-            assert [3] == reads.steps(ahead.NAME)
+            assert [3] == reads.steps(readback.NAME)
 
     train(tmp_path, 5, between)
 
@@ -192,7 +192,7 @@ def test_a_read_that_gives_way_does_so_at_the_next_piece_and_counts_for_nothing(
             raise Abandoned
 
     with pytest.raises(Abandoned):
-        store.read_ahead(store.unread(), fifth)
+        store.read_back_early(store.unread(), fifth)
     assert 5 == len(pieces)
     assert store.unread()
     reads.seen.clear()
@@ -220,7 +220,7 @@ def test_what_was_linked_before_a_restart_is_read_back_after_it(tmp_path, reads)
                 rest()
                 if step == 5:
                     run.save()
-        assert early == reads.steps(ahead.NAME)
+        assert early == reads.steps(readback.NAME)
         assert late == reads.steps("holdfast", "MainThread")
         assert STEADY in shared(Store(tmp_path)[steps].path)
         reads.seen.clear()
@@ -235,7 +235,7 @@ def test_of_several_ranks_each_reads_back_what_it_will_link(tmp_path, reads, mon
         store = Store(tmp_path, ranks=ranks)
         for step in range(1, 7):
             store.save({"frozen": frozen, "own": np.full(3, ranks.rank + step)}, step=step)
-            assert store.read_ahead(store.unread()) is None
+            assert store.read_back_early(store.unread()) is None
         store.close()
 
     assert not failed(everywhere(2, work))
@@ -310,7 +310,7 @@ def test_nothing_goes_that_damage_has_made_the_last_of_its_kind(tmp_path, capsys
     """
     store = Store(tmp_path, keep=Last(2))
     states = saved(store, 2)
-    assert store.read_ahead(store.unread()) is None
+    assert store.read_back_early(store.unread()) is None
     rot(store[2].path / "model-steady.safetensors")
     store.save({"model": states[2]}, step=3)
     assert ["model-steady.safetensors"] == shared(store[3].path)
@@ -330,7 +330,7 @@ def test_what_those_that_go_share_too_need_not_be_read_again_before_they_go(tmp_
     states = saved(store, 2)
     state, found = {"model": states[2]}, {}
     for step in range(3, 7):
-        store.read_ahead(store.unread())
+        store.read_back_early(store.unread())
         reads.seen.clear()
         store.save(state, step=step)
         found[step] = reads.steps("MainThread"), bool(store.unread())
@@ -344,7 +344,7 @@ def test_what_those_that_go_share_too_need_not_be_read_again_before_they_go(tmp_
 @pytest.mark.parametrize("how", ["end", "exception", "stop"])
 def test_nobody_who_leaves_waits_for_the_reader(tmp_path, reads, monkeypatch, how):
     """Not longer than a piece takes, or than it is worth; what it finds then is nobody's."""
-    monkeypatch.setattr(ahead, "LEAVE_S", 0.05)
+    monkeypatch.setattr(readback, "LEAVE_S", 0.05)
     reads.go.clear()
 
     def between(run):
@@ -361,7 +361,7 @@ def test_nobody_who_leaves_waits_for_the_reader(tmp_path, reads, monkeypatch, ho
     else:
         with expect[how]:
             train(tmp_path, 9, between)
-    assert ahead.NAME in {thread.name for thread in threading.enumerate()}
+    assert readback.NAME in {thread.name for thread in threading.enumerate()}
     reads.go.set()
     rest()
     last = 2 if how == "exception" else 3
@@ -376,7 +376,7 @@ def test_what_the_reader_fails_with_is_no_failure_of_the_run(tmp_path, reads, er
     """The save reads what it links."""
     reads.error = error
     train(tmp_path, 5)
-    assert [2, 3, 4] == reads.steps(ahead.NAME)
+    assert [2, 3, 4] == reads.steps(readback.NAME)
     assert [2, 3, 4] == reads.steps("holdfast", "MainThread")
 
 
@@ -385,7 +385,7 @@ def test_without_a_thread_for_the_reader_nothing_is_read_ahead(tmp_path, reads, 
     real = threading.Thread.start
 
     def start(thread):
-        if thread.name == ahead.NAME:
+        if thread.name == readback.NAME:
             raise RuntimeError("can't start new thread")
         real(thread)
 
@@ -435,5 +435,5 @@ def test_a_child_that_is_forked_while_it_reads_has_no_reader(tmp_path, reads):
 
     train(tmp_path, 5, between)
     assert [7] == codes
-    assert [2, 3, 4] == reads.steps(ahead.NAME)
+    assert [2, 3, 4] == reads.steps(readback.NAME)
     assert same(Store(tmp_path).load()["toy"], expected(5))

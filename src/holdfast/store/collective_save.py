@@ -23,8 +23,8 @@ from .attempt import JOIN_S, Attempt, is_checkpoint, join
 from .checkpoint import Checkpoint
 from .division import Decision, Mine, Plan, Sheet, decided, spares
 from .format import Manifest
-from .portion import Laid, Portion, Seal, sealed
 from .pruning import DamagedSince
+from .rank_share import Laid, RankShare, Seal, sealed
 from .shards import Abandoned, Staged
 from .sharing import Unchanged
 from .shelf import Shelf
@@ -41,11 +41,11 @@ class Agreed(NamedTuple):
     unchanged: Unchanged
 
 
-class Together:
+class CollectiveSave:
     """One save of all ranks. Every one of them calls the same methods in the same order; what fails on one fails on all."""
 
-    def __init__(self, ranks: Ranks, attempt: Attempt, name: format.Name, portion: Portion) -> None:
-        self.ranks, self.attempt, self.name, self.portion = ranks, attempt, name, portion
+    def __init__(self, ranks: Ranks, attempt: Attempt, name: format.Name, share: RankShare) -> None:
+        self.ranks, self.attempt, self.name, self.share = ranks, attempt, name, share
         self.partial = attempt.room / str(name)
 
     def lead(self, what: str, work: Callable[[], bytes]) -> bytes:
@@ -86,7 +86,7 @@ class Together:
             if staged.snapshot is not None and not staged.snapshot.wait_for_all():
                 raise Abandoned
             looked.append(Mine(staged))
-            found.append(self.portion.unchanged(looked[0], parent))
+            found.append(self.share.unchanged(looked[0], parent))
             return msgspec.msgpack.encode(looked[0].sheet)
 
         look = _tried(self._acting(look))  # now: each looks at its own while rank 0 does
@@ -119,7 +119,7 @@ class Together:
 
         def written() -> bytes:
             laid.append(
-                self.portion.write(self.attempt, self.partial, agreed.plan, staged, agreed.unchanged, before_each)
+                self.share.write(self.attempt, self.partial, agreed.plan, staged, agreed.unchanged, before_each)
             )
             before_last()
             return msgspec.msgpack.encode(sealed(self.partial, laid[0].part, agreed.plan.firsts))
@@ -128,7 +128,7 @@ class Together:
             return commit([msgspec.msgpack.decode(word, type=Seal) for word in words]).created.encode()
 
         created = self.collect("commit", written, committed).decode()
-        self.portion.remember(self.attempt.root / "checkpoints" / str(self.name), created, laid[0])
+        self.share.remember(self.attempt.root / "checkpoints" / str(self.name), created, laid[0])
 
 
 def _tried(work: Callable[[], bytes]) -> Callable[[], bytes]:

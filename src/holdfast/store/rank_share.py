@@ -1,4 +1,4 @@
-"""Portion: what one of several ranks writes of a checkpoint. Files of its own that did not change are taken over.
+"""RankShare: what one of several ranks writes of a checkpoint. Files of its own that did not change are taken over.
 
 A link is a matter of this rank alone: what it cannot take over after all, it writes, and nobody else has to know.
 """
@@ -32,7 +32,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Laid(NamedTuple):
-    """One portion, written."""
+    """One share, written."""
 
     part: Part
     leaves: Mapping[str, Leaf]  # all that this rank knows of the checkpoint, by their keys in its parts
@@ -41,7 +41,7 @@ class Laid(NamedTuple):
     passing: Collection[str]  # names of files that are likely to be taken over
 
 
-class Portion:
+class RankShare:
     """This rank's, from save to save."""
 
     def __init__(self, rank: int, sharing: Sharing) -> None:
