@@ -509,7 +509,7 @@ def test_an_interactive_job_has_nothing_to_requeue(fakes):
 
 def test_a_controller_that_is_away_is_asked_again_and_comes_back(fakes, monkeypatch):
     """One line at the first failure; then it is requeued all the same."""
-    monkeypatch.setattr("holdfast.cluster.carry.FIRST_WAIT_S", 0.2)
+    monkeypatch.setattr("holdfast.cluster.requeue.FIRST_WAIT_S", 0.2)
     fakes.say("scontrol show job", err="Unable to contact slurm controller (connect failure)", code=1)
     said = []
 
@@ -525,7 +525,7 @@ def test_a_controller_that_is_away_is_asked_again_and_comes_back(fakes, monkeypa
 
 def test_a_requeue_whose_answer_was_lost_is_not_done_twice(fakes, monkeypatch):
     """Looked at again: the restart count tells."""
-    monkeypatch.setattr("holdfast.cluster.carry.FIRST_WAIT_S", 0.1)
+    monkeypatch.setattr("holdfast.cluster.requeue.FIRST_WAIT_S", 0.1)
     fakes.job(JobState="COMPLETING", Reason="TimeLimit")
     fakes.say("scontrol requeue", err="Socket timed out on send/recv operation", code=1)
     done = carried(Lines(), patience_s=20, meanwhile=lambda line: fakes.job(JobState="COMPLETING", Restarts=1))
@@ -535,7 +535,7 @@ def test_a_requeue_whose_answer_was_lost_is_not_done_twice(fakes, monkeypatch):
 
 def test_a_controller_that_stays_away_ends_with_the_line_to_type(fakes, monkeypatch):
     """Not before the patience is over."""
-    monkeypatch.setattr("holdfast.cluster.carry.FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr("holdfast.cluster.requeue.FIRST_WAIT_S", 0.02)
     fakes.say("scontrol show job", err="Unable to contact slurm controller (connect failure)", code=1)
     done = carried(lines := Lines(), patience_s=0.4)
     assert ("failed", [("not_requeued", "unclear")]) == (done.how, lines.events)

@@ -517,8 +517,8 @@ def test_all_ranks_take_a_restore_to_have_ended_alike(errors, outcome):
 def test_only_rank_0_acts_for_the_job(tmp_path, monkeypatch):
     """However a launcher has numbered its processes."""
     here = Job("slurm", "7", 0)
-    monkeypatch.setattr("holdfast.run.within.job", lambda: here)
-    monkeypatch.setattr("holdfast.run.within.outermost.speaks", lambda _: True)
+    monkeypatch.setattr("holdfast.run.job_clock.job", lambda: here)
+    monkeypatch.setattr("holdfast.run.job_clock.job_leader.speaks", lambda _: True)
     found = [JobClock(tmp_path, Stop(), own_deadline=True, rank=rank).job for rank in range(2)]
     assert [here, None] == found
 

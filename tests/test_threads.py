@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import threads
+from holdfast import threads as room
 from holdfast.threads import Condition, Latch, Worker, WorkerGroup, WorkerPool, map_in_threads
 from strikes import SUBJECTS, strike
 
@@ -20,7 +20,7 @@ WAIT_S = 10
 def _soon(monkeypatch):
     """Who lost a word looks soon."""
     for name in ("LOOK_S", "SEEN_S"):
-        monkeypatch.setattr(threads, name, 0.005)
+        monkeypatch.setattr(room, name, 0.005)
 
 
 def ends(work, limit_s=WAIT_S):
@@ -112,7 +112,7 @@ def test_a_latch_wakes_all_who_wait():
             thread.join(WAIT_S)
         took.append(time.monotonic() - began)
         assert [True] * 5 == found
-    assert min(took) < threads.LOOK_S / 2
+    assert min(took) < room.LOOK_S / 2
 
 
 def test_a_wait_that_is_not_over_in_time_says_so():
