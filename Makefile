@@ -40,7 +40,7 @@ test-ranks: setup  ## what starts several processes that work together
 	$(BIN)/python -m pytest -n 2 -m ranks
 
 check: lint types  ## under a minute: format, lint, types, fast tests
-	$(BIN)/python -m pytest -n 2 -q -m "not slow and not drill and not system and not slurm" --hypothesis-profile=quick
+	$(BIN)/python -m pytest tests/fast -n 2 -q -m "not slow and not drill and not system and not slurm" --hypothesis-profile=quick
 
 lint: setup
 	$(BIN)/ruff format --check .

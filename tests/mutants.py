@@ -203,6 +203,7 @@ def survivors(place: Path) -> tuple[list[Mutant], list[Mutant]]:
 
 def check(file: str = "") -> None:
     """Ask the laws, those of the engine only if it may be that file which was changed."""
+    sys.path.append(str(Path(__file__).with_name("fast")))
     import test_bulk
     import test_collective
     import test_collective_links
@@ -210,6 +211,7 @@ def check(file: str = "") -> None:
     import test_every_byte
     import test_fence
     import test_store
+
     from faults import BROKEN, FULL, links, scratched
 
     test_fence.WAIT_S = 1

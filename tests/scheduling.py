@@ -23,8 +23,8 @@ def pytest_xdist_make_scheduler(config, log):
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    files = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")}
-    telling = {name for name, text in files.items() if "\n@beside\n" in text}
+    files = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py")}
+    telling = {name for name, text in files.items() if "\n@concurrently\n" in text}
     launching = {name for name, text in files.items() if 'scope="module"' in text and "mark.ranks" in text}
 
     class Scheduling(LoadScopeScheduling):

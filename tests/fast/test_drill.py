@@ -1,0 +1,692 @@
+"""The drill: what it plans, what it does to a command, and that it finds what is missing in a script.
+
+The negative controls stand in controls/: each script forgets one thing, and with --repaired it does not.
+"""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from holdfast import drill
+from holdfast.cli import commands
+from holdfast.drill import cause, compare, kill, report, table
+from holdfast.drill.aim import Options, Schedule, move
+from holdfast.drill.attempts import prove
+from holdfast.drill.cause import Facts
+from holdfast.drill.evidence import Line, Seen, Trace
+from holdfast.drill.kill import Child, Ended, Fired, Follow, Start
+from holdfast.drill.places import Course, Spot
+from holdfast.drill.plan import DAMAGE, Luck, Pace, pace, plan
+from holdfast.drill.report import Attempt, Report
+from holdfast.drill.safepoint import Place
+from holdfast.errors import ChildError, UsageError
+from holdfast.journal import Log
+from holdfast.store.store import Store
+
+CONTROLS = Path(__file__).parents[1] / "controls"
+PACE = Pace(last=100, saves=(10, 30, 50, 70, 90), step_s=0.1, save_s=0.02, total_s=12.0)
+
+
+def quiet(line):
+    del line
+
+
+# The plan --------------------------------------------------------------------------------------------------------
+
+
+def a_course(epochs=4, batches=25, count_from=0):
+    """The safe points of a run of so many epochs."""
+    spots = []
+    for epoch in range(epochs):
+        first, number = epoch * batches, epoch + count_from
+        spots += [Spot(Place(first + batch), number) for batch in range(1, batches + 1)]
+        spots.append(Spot(Place(first + batches, "end"), number))
+    return Course(spots)
+
+
+def planned(kills, signals, seed, *, damage=True, course=None, pace=PACE):
+    course = course or a_course()
+    return plan(pace, course, course.choose(kills, seed), Luck(signals, seed, damage))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_kill_waits_for_what_it_is_to_lead_to(seed):
+    """A KILL for its place to be durable, a TERM for the step before; each run saves, or waits, exactly there."""
+    for kill_ in planned(8, ("KILL", "TERM"), seed, damage=False):
+        place = kill_.target.place
+        if kill_.signal == "KILL":
+            assert kill_.kept == place
+            assert kill_.aim.saves[0] == place
+            assert kill_.aim.brink == (100, "step")
+        else:
+            assert kill_.aim.hold == place
+            assert kill_.reached == a_course().before(place)
+
+
+def test_a_plan_is_a_pure_function_of_seed_and_reference():
+    """The same seed plans the same kills; another seed others."""
+    plans = [planned(8, ("KILL", "TERM"), seed) for seed in (3, 3, 4)]
+    assert plans[0] == plans[1] != plans[2]
+
+
+def test_signals_are_taken_in_turn_and_both_kinds_of_moment_are_struck():
+    """Every signal strikes between steps and inside a save, at a random moment of them."""
+    kills = planned(8, ("KILL", "TERM"), 1, damage=False)
+    assert [each.signal for each in kills] == ["KILL", "TERM"] * 4
+    assert {(each.signal, each.in_save is not None) for each in kills} == {
+        (name, inside) for name in ("KILL", "TERM") for inside in (True, False)
+    }
+    assert all(each.delay_s < (0.005 if each.in_save else 0.2) for each in kills)
+    assert len({each.delay_s for each in kills}) == 8
+
+
+def test_each_damage_is_planted_once_and_never_two_in_one_place():
+    """One flipped bit and one truncated shard, after different kills, to a checkpoint that is newer than the place."""
+    for seed in range(20):
+        kills = [each for each in planned(4, ("KILL", "TERM"), seed) if each.damage]
+        assert sorted(each.damage for each in kills) == sorted(DAMAGE)
+        for each in kills:
+            newer = each.aim.saves[1] if each.signal == "KILL" else each.aim.hold
+            assert newer.order > each.target.place.order
+            assert each.target.place in each.aim.saves
+    assert not any(each.damage for each in planned(4, ("KILL",), 0, damage=False))
+
+
+def test_pace_is_learnt_from_a_journal():
+    """Last step, saves before it, and medians of what a step and a save took."""
+    events = [{"event": "digests", "step": step, "time": step * 0.5} for step in range(1, 9)]
+    events += [{"event": "saved", "step": step, "save_s": 0.1 * step} for step in (2, 4, 8)]
+    assert pace(events, 5.0) == Pace(8, (2, 4), 0.5, 0.4, 5.0)
+
+
+# What comes next ---------------------------------------------------------------------------------------------------
+
+
+def view(restored, at, kept=None):
+    follow = Follow(Path(), 0)
+    follow.restored = None if restored is None else Place(restored)
+    follow.at, follow.kept = Place(at), Place(restored or 0 if kept is None else kept)
+    return follow
+
+
+def attempt(**facts):
+    given = {
+        "attempt": 1,
+        "restored": None,
+        "restored_step": 0,
+        "reached": 0,
+        "signal": None,
+        "in_save": None,
+        "stop": None,
+        "exit": 0,
+        "took_s": 1.0,
+        "quarantined": [],
+    }
+    return Attempt(**given | facts)
+
+
+def test_a_kill_comes_when_its_checkpoint_is_durable_and_not_before():
+    """A save in the background may not be durable steps later. No kill comes to an attempt that has restored nothing yet."""
+    schedule = Schedule(a_course(), PACE, Options(kills=1, signals=("KILL",), damage=False))
+    (aim,) = schedule.begin(None, [])
+    step = aim.place[0]
+    assert schedule(view(None, 0)) is None
+    for at, kept, comes in ((step, 0, False), (step + 3, step - 1, False), (step + 1, step, True)):
+        found = schedule(view(0, at, kept))
+        assert found is not None
+        assert kill.is_ripe(found, view(0, at, kept)) is comes
+
+
+def test_a_stop_comes_in_the_step_before_its_place():
+    """There the run saves and ends."""
+    schedule = Schedule(a_course(), PACE, Options(kills=1, signals=("TERM",), damage=False))
+    (aim,) = schedule.begin(None, [])
+    found = schedule(view(0, 0))
+    assert not kill.is_ripe(found, view(0, aim.place[0] - 2))
+    assert kill.is_ripe(found, view(0, aim.place[0] - 1))
+
+
+def test_the_run_and_the_drill_choose_the_same_aim():
+    """The first one beyond what was restored; both know that from the checkpoint alone."""
+    schedule = Schedule(a_course(), PACE, Options(kills=5))
+    aims = schedule.begin(None, [])
+    assert [aim.place for aim in aims] == sorted((aim.place for aim in aims), key=lambda place: place.order)
+    for restored in range(0, 101, 7):
+        chosen = schedule(view(restored, restored))
+        expected = next((aim for aim in aims if aim.place.order > (restored, 0)), None)
+        assert (None if chosen is None else chosen.aim) == expected
+
+
+def test_following_knows_what_is_kept(tmp_path):
+    """From the journal's own lines; a fresh start has nothing to come back to."""
+    room = tmp_path / "attempts" / "1"
+    room.mkdir(parents=True)
+    log = room / "attempt-1.jsonl"
+    log.write_text("")
+    lines = (
+        ("restored", 0, "step", Place(0)),
+        ("digests", 4, "step", Place(0)),
+        ("saved", 4, "step", Place(4)),
+        ("digests", 4, "end", Place(4)),
+        ("saved", 4, "end", Place(4, "end")),
+    )
+    with Follow(tmp_path, 0) as follow, log.open("a", buffering=1) as journal:
+        for event, step, phase, kept in lines:
+            journal.write(json.dumps({"event": event, "step": step, "phase": phase, "checkpoint": None}) + "\n")
+            follow.look()
+            assert follow.kept == kept
+    assert (follow.restored, follow.at) == (Place(0), Place(4, "end"))
+
+
+def test_places_that_were_missed_are_made_up_for():
+    """A kill that led to a place that was tried before, or to a fresh start, does not count: a further place is chosen."""
+    schedule = Schedule(a_course(), PACE, Options(kills=3, damage=False))
+    places = [Place(*aim.place) for aim in schedule.begin(None, [])]
+    assert len(places) == 3
+    again = schedule.begin(places[1], [])  # the first was overshot
+    assert len(again) == 2
+    assert {places[2]} < {Place(*aim.place) for aim in again}
+    assert all(Place(*aim.place).order > places[1].order for aim in again)
+    assert schedule.begin(places[2], places[:2]) == ()  # enough, once this attempt has gone on
+
+
+PLACES = [Place(step) for step in range(1, 50)]
+
+
+def test_a_kill_counts_only_when_the_next_attempt_went_beyond_a_place_that_is_new():
+    """It restored a checkpoint, went further, and nobody had come back to that place before."""
+    for facts, proven in (
+        ({"restored": "a", "restored_step": 10, "reached": 11}, True),
+        ({"restored": "a", "restored_step": 10, "reached": 10, "reached_phase": "end"}, True),
+        ({"restored": "a", "restored_step": 10, "reached": 10}, False),
+        ({"reached": 40}, False),
+        ({"restored": "a", "restored_step": 60, "reached": 61}, False),  # no safe point of the reference run
+    ):
+        attempts = [attempt(signal="KILL"), attempt(**facts)]
+        assert prove(attempts, PLACES) == ([Place(10)] if proven else [])
+        assert attempts[0].proven == proven
+
+
+def test_three_kills_that_led_to_one_place_prove_one():
+    """One before any checkpoint, one whose checkpoint was damaged: this was called 3 of 3."""
+    attempts = [
+        attempt(signal="KILL", reached=5),
+        attempt(signal="TERM", reached=15),
+        attempt(signal="KILL", restored="step-000000010", restored_step=10, reached=16),
+        attempt(signal="KILL", restored="step-000000010", restored_step=10, reached=17),
+        attempt(restored="step-000000010", restored_step=10, reached=20),
+    ]
+    assert prove(attempts, PLACES) == [Place(10)]
+    assert [each.proven for each in attempts] == [False, True, False, False, False]
+
+
+KILLED, STOPPED = Fired("KILL", None), Fired("TERM", None)
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "fired", "last", "meaning"),
+    [
+        (0, None, {"event": "end"}, "finished"),
+        (0, None, {"event": "stop", "reason": "SIGTERM"}, "again"),  # a launcher ate the exit code
+        (1, STOPPED, {"event": "stop", "reason": "SIGTERM"}, "again"),
+        (75, None, {"event": "stop", "reason": "deadline"}, "again"),
+        (75, None, {"event": "stop", "reason": "drill limit"}, "finished"),
+        (-9, KILLED, {}, "again"),
+        (137, KILLED, {}, "again"),
+        (-15, STOPPED, {"event": "end"}, "again"),  # struck after the block: a restart finds a finished run
+        (-9, None, {}, "failed"),  # not by us: the system was out of memory, perhaps
+        (-11, KILLED, {}, "failed"),
+        (1, None, {"event": "failed"}, "failed"),
+        (1, KILLED, {"event": "failed"}, "failed"),
+    ],
+)
+def test_an_end_means_done_again_or_a_failure_of_the_command_itself(exit_status, fired, last, meaning):
+    """75 and our own signals mean: again. Anything else that is not 0 is the user's to mend."""
+    log = Log(1, Path(), [{"event": "begin"}, last] if last else [{"event": "begin"}])
+    assert meaning == move(Ended(exit_status, fired, "", 1.0), log)
+
+
+# The comparison -----------------------------------------------------------------------------------------------------
+
+
+def states(*digests, attempt=1, start=1):
+    return [Seen(Place(step), attempt, {"model/w": digest}) for step, digest in enumerate(digests, start)]
+
+
+def a_trace(seen, restored=None, metrics=()):
+    return Trace(seen, list(metrics), restored or {1: Place(0)}, {})
+
+
+REFERENCE = a_trace(states("a", "b", "c", "d"))
+
+
+def test_equal_states_have_no_parting():
+    """However often work was done again."""
+    again = a_trace(states("a", "b", "c") + states("b", "c", "d", attempt=2, start=2), {1: Place(0), 2: Place(1)})
+    assert compare.parting(REFERENCE, again) is None
+
+
+def test_the_first_step_and_leaf_that_differ_are_named():
+    """With the attempt that went astray."""
+    astray = a_trace(states("a", "b") + states("x", "y", attempt=2, start=3))
+    assert compare.parting(REFERENCE, astray) == (Place(3), 2, ("model/w",), "1 of 1 leaves differ")
+
+
+def test_work_that_a_later_kill_undid_counts_too():
+    """An attempt that was inexact for a while was inexact."""
+    undone = a_trace(states("a", "x") + states("b", "c", "d", attempt=2, start=2))
+    found = compare.parting(REFERENCE, undone)
+    assert found is not None
+    assert (found.place, found.attempt) == (Place(2), 1)
+
+
+def test_steps_too_many_and_steps_too_few_are_differences():
+    """Both runs pass the same safe points."""
+    for other in (states("a", "b", "c", "d", "e"), states("a", "b", "c")):
+        found = compare.parting(REFERENCE, a_trace(other))
+        assert found is not None
+        assert not found.leaves
+
+
+def generator(*digests, attempt=1):
+    return [
+        Seen(Place(step), attempt, {"holdfast/rng/python/1": digest, "model/w": "same"})
+        for step, digest in enumerate(digests, 1)
+    ]
+
+
+def test_a_generator_that_nobody_seeds_or_draws_from_is_compared_within_its_run():
+    """Each run has its own state of it; it has to stay what it was across the resumes of one run."""
+    first, second = a_trace(generator("p", "p", "p")), a_trace(generator("q", "q", "q"))
+    idle = compare.idle(first, second)
+    assert idle == {"python"}
+    assert compare.parting(first, second, idle) is None
+    resumed = {1: Place(0), 2: Place(1)}
+    kept = a_trace([*generator("r", "r"), *generator("r", "r", "r", attempt=2)[1:]], resumed)
+    lost = a_trace([*generator("r", "r"), *generator("r", "s", "s", attempt=2)[1:]], resumed)
+    assert compare.parting(first, kept, idle) is None
+    assert compare.parting(first, lost, idle) is not None
+
+
+def test_a_generator_that_was_drawn_from_is_never_called_idle():
+    """Two runs that draw from an unseeded generator are not alike."""
+    assert compare.idle(a_trace(generator("p", "q")), a_trace(generator("r", "s"))) == frozenset()
+    assert compare.idle(a_trace(generator("p", "p")), a_trace(generator("r", "s"))) == frozenset()
+
+
+def metrics(*losses, epoch=0, **more):
+    return [Line(Place(step), epoch, {"loss": loss, **more}) for step, loss in enumerate(losses, 1)]
+
+
+NEXT = struct.unpack("<d", struct.pack("<Q", struct.unpack("<Q", struct.pack("<d", 0.5))[0] + 1))[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (metrics(0.5, 0.25, "nan"), []),
+        (metrics(0.5, 0.25), ["missing"]),
+        ([*metrics(0.5, 0.25, "nan"), *metrics(0.5)], ["duplicate"]),
+        (metrics(0.5, 0.25, "nan", 0.1), ["extra"]),
+        (metrics(NEXT, 0.25, "nan"), [f"0.5 became {NEXT}"]),
+        (metrics(0.5, 0.25, "inf"), ["nan became inf"]),
+        (metrics(0.5, 0.25, "nan", epoch=1), ["0 became 1"] * 3),
+        (metrics(0.5, 0.25, "nan", acc=1.0), ["nothing became 1.0"] * 3),
+    ],
+)
+def test_metric_logs_are_compared_line_by_line_and_bit_by_bit(other, found):
+    """Missing and duplicate lines, and the smallest possible difference of a value."""
+    assert found == [each.what for each in compare.metric_differences(metrics(0.5, 0.25, "nan"), other)]
+
+
+def test_minus_zero_is_not_zero():
+    """A comparison by == would call them equal."""
+    assert compare.metric_differences(metrics(0.0), metrics(-0.0))
+
+
+def test_timings_are_passed_over_by_name_and_named():
+    """Nothing else is, unless asked for."""
+    names = ("step_s", "seconds_total", "wall_time", "images_per_s", "throughput", "loss", "host_load")
+    line, other = ([Line(Place(1), 0, dict.fromkeys(names, value))] for value in (1.0, 2.0))
+    assert {each.name for each in compare.metric_differences(line, other)} == {"loss", "host_load"}
+    exempt = (*compare.TIMINGS, "host_*")
+    assert [each.name for each in compare.metric_differences(line, other, exempt)] == ["loss"]
+    assert compare.exempted(line, exempt) == sorted(set(names) - {"loss"})
+
+
+# The usual cause -----------------------------------------------------------------------------------------------------
+
+LEAVES = ("model/w", "opt/state/0/exp_avg", "holdfast/rng/torch/cpu", "tree:model", "tree:opt", "tree:holdfast")
+PLAIN = {"train": {"workers": 0, "dataset": "Digits"}}
+WORKERS = {"train": {"workers": 2, "dataset": "Digits"}}
+SEEDED = {"train": {"workers": 2, "dataset": "Seeded(Digits)"}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "advice"),
+    [
+        (Facts(("tree:opt",), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
+        (Facts(("model/w", "tree:opt"), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
+        (Facts(("model/w",), LEAVES, ("loss",), loaders=WORKERS), "augmentation", "Seeded(dataset, seed)"),
+        (Facts(("model/w",), LEAVES, ("loss",), loaders=SEEDED), "generator", "Track it"),
+        (Facts(("model/w",), LEAVES, ("loss",), loaders=PLAIN), "generator", "np.random.Generator"),
+        (Facts(("model/w",), LEAVES, ("loss",)), "position", "run.batches(loader)"),
+        (Facts(("holdfast/rng/torch/cpu",), LEAVES, loaders=PLAIN), "draws", "draw inside the loop only"),
+        (Facts(("tree:holdfast",), LEAVES, loaders=PLAIN), "vars", "run.vars"),
+        (Facts(("tree:holdfast",), LEAVES), "position", "run.batches(loader)"),
+        (Facts((), LEAVES, ("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
+        (Facts((), LEAVES, ("ema_acc",), metrics_first=True), "EMA", "add it to the tracked ones"),
+        (Facts(("model/w",), ("model/w",), same_metrics_there=True, loaders=PLAIN), "optimizer", "track the optimizer"),
+        (Facts(("model/w",), LEAVES, same_metrics_there=True, loaders=PLAIN), "update", "GradScaler"),
+        (Facts((), LEAVES, same_steps=False), "steps", "run.epochs"),
+        (Facts((), LEAVES, metrics_first=True), "lines", "run.log"),
+        (Facts((), LEAVES), "late", "after its last one"),
+    ],
+)
+def test_the_usual_cause_is_told_from_what_differed_first(facts, name, advice):
+    """Facts in, a name and an advice out."""
+    found = cause.usual(facts)
+    assert found.name == name
+    assert advice in found.text
+
+
+# What it does to files and processes ----------------------------------------------------------------------------------
+
+
+def a_store(root, *steps):
+    store = Store(root)
+    for step in steps:
+        store.save({"model": {"w": np.zeros(100)}, "more": {"v": np.zeros(5)}}, step=step)
+    return store
+
+
+def test_a_flipped_bit_is_one_bit_of_the_newest_checkpoint(tmp_path):
+    """Nothing else changes, and what it says it did is what it did."""
+    store = a_store(tmp_path, 1, 2)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("checkpoints/step-*/*")}
+    wound = kill.damage(tmp_path, "flipped bit", 3)
+    changed = [path for path, data in before.items() if path.read_bytes() != data]
+    assert wound is not None
+    assert len(changed) == 1
+    assert changed[0].parent.name == wound.checkpoint == store.latest().name
+    bits = [a ^ b for a, b in zip(before[changed[0]], changed[0].read_bytes(), strict=True)]
+    assert sum(each.bit_count() for each in bits) == 1
+    assert changed[0].name in wound.what
+    assert list(store.latest().problems())
+
+
+def test_a_truncated_shard_is_shorter(tmp_path):
+    """And found by a reader."""
+    store = a_store(tmp_path, 1, 2)
+    assert kill.damage(tmp_path, "truncated shard", 3) is not None
+    assert list(store.latest().problems())
+    assert not list(store[1].problems())
+
+
+def test_nothing_is_damaged_without_an_older_whole_checkpoint(tmp_path):
+    """A drill never destroys the last thing to come back to."""
+    assert kill.damage(tmp_path / "none", "flipped bit", 0) is None
+    a_store(tmp_path / "one", 1)
+    assert kill.damage(tmp_path / "one", "flipped bit", 0) is None
+    two = a_store(tmp_path / "two", 1, 2)
+    assert kill.damage(tmp_path / "two", "flipped bit", 0) is not None
+    two.quarantine(two[1], "gone")
+    assert kill.damage(tmp_path / "two", "truncated shard", 0) is None
+
+
+FAMILY = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def is_gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):  # it may go while it is read
+        return True
+
+
+@pytest.mark.parametrize("session", ["", ", start_new_session=True"])
+def test_leaving_ends_the_command_and_all_that_it_started(session):
+    """No process of the command's outlives the drill, not even one in a session of its own: torchrun's are."""
+    with Child([sys.executable, "-c", FAMILY.replace('"])', f'"]{session})')], {}) as child:
+        while not child.tail:
+            time.sleep(0.01)
+        grandchild = int(child.tail)
+        assert not child.ended()
+    assert child.finish() == -signal.SIGKILL
+    assert is_gone(grandchild)
+
+
+def test_what_an_ended_command_left_behind_is_ended_too():
+    """A launcher that dies leaves its workers to nobody; a drill's next start must not meet them."""
+    abandons = FAMILY.replace('"])', '"], start_new_session=True)').replace("\ntime.sleep(60)", "")
+    with Child([sys.executable, "-c", abandons], {}) as child:
+        while not child.ended():
+            time.sleep(0.01)
+        orphan = int(child.tail)
+        assert not is_gone(orphan)
+    assert child.finish() == 0
+    assert is_gone(orphan)
+
+
+def test_a_drill_that_is_killed_leaves_nothing_behind():
+    """Whatever becomes of the drill, in whichever session it is."""
+    drilled = FAMILY.replace('"])', '"], start_new_session=True)')
+    drill_ = (
+        f"from holdfast.drill.kill import Child; import time; c = Child({[sys.executable, '-c', drilled]!r}, {{}})\n"
+    )
+    drill_ += "while not c.tail: time.sleep(0.01)\nprint(c.tail, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", drill_], stdout=subprocess.PIPE, text=True) as drilling:
+        grandchild = int(drilling.stdout.readline())
+        drilling.kill()
+    deadline = time.monotonic() + 5
+    while not is_gone(grandchild) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_gone(grandchild)
+
+
+def test_a_command_that_hangs_is_ended_and_reported(tmp_path):
+    """The timeout comes from the undisturbed run; a hang is the command's failure, with its last words."""
+    hanging = [sys.executable, "-c", "import time; print('last words', flush=True); time.sleep(60)"]
+    with pytest.raises(ChildError, match="last words"):
+        kill.run(Start(hanging, {}, tmp_path, timeout_s=0.5), lambda _: None)
+
+
+def test_a_command_that_cannot_be_started_is_a_usage_error():
+    """One line, naming it."""
+    with pytest.raises(UsageError, match="no-such-program"):
+        drill.drill(["no-such-program"], Options(), quiet)
+
+
+def test_a_command_without_a_run_is_a_usage_error():
+    """There is nothing to drill in it, and the message says what is missing."""
+    with pytest.raises(UsageError, match="without a Run"):
+        drill.drill([sys.executable, "-c", "pass"], Options(), quiet)
+
+
+def test_the_report_ends_with_its_verdict():
+    """Whatever else it says."""
+    others = (report.DIFFERENT, report.OUTPUT_DIFFERS, report.NOT_PROVEN, report.NOT_DETERMINISTIC)
+    for verdict in (report.IDENTICAL, *others):
+        found = Report(verdict=verdict, command=["x"], seed=0, kills_asked=1, places=1, attempts=[attempt()])
+        assert list(table.lines(found))[-1] == verdict
+        assert found.exit_code == (0 if verdict == report.IDENTICAL else 1)
+    few = Report(verdict=report.IDENTICAL, command=["x"], seed=0, kills_asked=5, places=3, attempts=[attempt()])
+    assert (list(table.lines(few))[-1], few.exit_code) == ("identical (all 3 places)", 0)
+
+
+# Whole drills: the negative controls ------------------------------------------------------------------------------------
+
+
+def control(name, *words):
+    return [sys.executable, str(CONTROLS / f"{name}.py"), *words]
+
+
+ONE_KILL = Options(kills=1, signals=("KILL",), seed=1, damage=False)
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+@pytest.mark.parametrize("name", ["scheduler", "generator", "position", "augmentation", "ema", "accumulator"])
+def test_a_planted_omission_is_found_and_named(name):
+    """A script that forgets one thing differs, and the drill says which."""
+    found = drill.drill(control(name), ONE_KILL, quiet)
+    assert found.verdict == report.DIFFERENT
+    assert found.exit_code == 1
+    assert found.kills_proven == 1
+    assert found.divergence is not None
+    assert found.divergence.cause.lower() == {"accumulator": "run.vars unused"}.get(name, name)
+    assert found.divergence.resumed_from is not None
+    assert found.divergence.step > found.divergence.resumed_from
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+@pytest.mark.parametrize("name", ["scheduler", "generator", "position", "augmentation", "ema", "accumulator"])
+def test_the_same_script_with_the_omission_repaired_is_identical(name):
+    """So that the omission, and nothing else, was what the drill found."""
+    found = drill.drill(control(name, "--repaired"), ONE_KILL, quiet)
+    assert (found.verdict, found.divergence, found.exit_code) == (report.IDENTICAL, None, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_a_script_without_seeds_is_not_deterministic_by_itself():
+    """No kill is needed to see that, and no tolerance is offered."""
+    found = drill.drill(control("seedless"), ONE_KILL, quiet)
+    assert found.verdict == report.NOT_DETERMINISTIC
+    assert found.exit_code == 1
+    assert found.divergence is not None
+    assert (found.divergence.step, found.divergence.leaf) == (1, "weights/values")
+    assert not found.attempts
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_a_script_that_would_save_too_late_is_proven_all_the_same():
+    """The drill saves where it aims, whatever the script's own interval; `--save-every` leads to no other places."""
+    found = drill.drill(control("saveless"), ONE_KILL, quiet)
+    assert (found.verdict, found.exit_code, found.kills_proven) == (report.IDENTICAL, 0, 1)
+    assert found.exempt == ["step_s"]
+    forced = drill.drill(control("saveless"), ONE_KILL._replace(save_every_steps=4), quiet)
+    assert (forced.verdict, forced.saves) == (report.IDENTICAL, 5)
+    assert [each.kind for each in forced.resumed] == [each.kind for each in found.resumed]
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_every_signal_and_every_damage_is_survived():
+    """All signals in turn, a flipped bit and a truncated shard between attempts: quarantined, fallen back, identical."""
+    signals = ("KILL", "TERM", "INT", "USR1", "USR2")
+    found = drill.drill(control("generator", "--repaired"), Options(kills=5, signals=signals, seed=2), quiet)
+    assert found.verdict == report.IDENTICAL
+    assert [each.signal for each in found.attempts if each.signal] == list(signals)
+    assert found.kills_proven == 5 == len({(each.step, each.phase) for each in found.resumed})
+    damaged = [each.damage.partition(":")[0] for each in found.attempts if each.damage]
+    assert len(damaged) == 2
+    assert damaged == [name for each in found.attempts for name in each.quarantined]
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_a_script_that_fails_by_itself_is_the_users_to_mend():
+    """Exit 8, with the end of its output."""
+    with pytest.raises(ChildError, match="no more of this") as caught:
+        drill.drill(control("failing"), ONE_KILL, quiet)
+    assert caught.value.exit_code == 8
+    shorter = drill.drill(control("failing"), ONE_KILL._replace(steps=12), quiet)
+    assert (shorter.verdict, shorter.steps) == (report.IDENTICAL, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_the_example_resumes_bit_for_bit():
+    """The first three epochs of what `make demo` drills: workers, augmentation, EMA, cosine schedule, a new best."""
+    train = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+    assert len(train.read_text().splitlines()) <= 90
+    found = drill.drill([sys.executable, str(train)], Options(kills=2, seed=7, steps=90), quiet)
+    assert found.verdict == report.IDENTICAL
+    assert {each.signal for each in found.attempts if each.proven} == {"KILL", "TERM"}
+    assert {"loss", "val_acc"} <= set(found.metrics)
+
+
+# The command line ---------------------------------------------------------------------------------------------------------
+
+
+def cli(*words):
+    return [sys.executable, "-c", "from holdfast.cli import main; main()", "drill", *words]
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_json_is_one_object_on_stdout_and_keep_leaves_the_runs(tmp_path):
+    """For CI: everything in one object; the runs stay readable where they were asked to stay."""
+    keep = tmp_path / "kept"
+    words = ("--kills", "1", "--signals", "kill,sigterm", "--json", "--keep", str(keep), "--")
+    done = subprocess.run(cli(*words, *control("generator")), capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) == (1, "different")
+    assert found["divergence"]["cause"] == "generator"
+    assert found["attempts"][0]["signal"] == "KILL"
+    assert {path.name for path in keep.iterdir()} == {"first", "second", "killed", "opened"}
+    assert Store(keep / "first").latest().step == 24
+    again = subprocess.run(cli(*words, *control("generator")), capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_drill_leaves_no_process_and_no_directory(number, tmp_path):
+    """Ctrl-C ends the command and tidies up."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    drilling = subprocess.Popen(cli("--", *control("generator")), env=environment, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("holdfast-drill-*/first/attempts/1/*.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    (journal,) = tmp_path.glob("holdfast-drill-*/first/attempts/1/*.jsonl")
+    pid = json.loads(journal.read_text().split("\n")[1])["owner"]["pid"]
+    drilling.send_signal(number)
+    drilling.communicate(timeout=20)
+    assert drilling.returncode in {130, 143}
+    assert is_gone(pid)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["drill"],
+        ["drill", "--kills", "0", "--", "true"],
+        ["drill", "--signals", "HUP", "--", "true"],
+        ["drill", "--no-such", "--", "true"],
+        ["drill", "--", "true"],
+    ],
+)
+def test_wrong_options_get_one_line_and_exit_2(words):
+    """A command that is none, an option that is none, a program without a Run."""
+    done = CliRunner().invoke(commands, words)
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+
+
+def test_options_of_the_command_are_its_own():
+    """Also without `--`: what follows the program's name belongs to it."""
+    done = CliRunner().invoke(
+        commands, ["drill", "--seed", "3", sys.executable, "-c", "raise SystemExit('--lr')", "--lr", "1"]
+    )
+    assert done.exit_code == 8

@@ -1,0 +1,181 @@
+"""What a command prints counts: lines between two safe points are compared with the reference run's."""
+
+import pytest
+from test_drill import quiet
+from test_drill_places import script
+
+from holdfast import drill
+from holdfast.drill import kill, report
+from holdfast.drill.aim import Options
+from holdfast.drill.evidence import Place
+from holdfast.drill.output import Section, differences, sections, varying, without_marks, words
+
+NOTHING = varying([], [])
+
+
+def mark(step, attempt=1, phase="step"):
+    return f"\x1eholdfast {step} {phase} {attempt}\x1e\n"
+
+
+def test_output_is_cut_at_safe_points():
+    """What was printed before the first belongs to the start; what follows the last one is whole only if the command was."""
+    text = f"hello\n{mark(1)}a\nb\n{mark(2)}{mark(2, phase='end')}done\n"
+    cut = [Section(Place(1), 1, ("a", "b")), Section(Place(2), 1, ())]
+    assert sections(text, finished=False) == cut
+    assert sections(text, finished=True) == [*cut, Section(Place(2, "end"), 1, ("done",))]
+    assert sections("no marks\n", finished=True) == []
+    assert without_marks(text) == "hello\na\nb\ndone\n"
+
+
+def test_an_unfinished_line_stays_one():
+    """A mark within it is taken out with its own newline."""
+    assert without_marks(f"1{mark(1)}2{mark(2)}\n") == "12\n"
+
+
+def test_a_section_ends_with_its_attempt():
+    """A launcher may begin another attempt in the same output: its start-up lines belong to no safe point."""
+    text = f"{mark(1)}a\n{mark(2)}b\nstarting\n{mark(1, 2)}c\n{mark(2, 2)}"
+    assert sections(text, finished=False) == [Section(Place(1), 1, ("a",)), Section(Place(1), 2, ("c",))]
+
+
+def one(*lines, attempt=1, step=1):
+    return [Section(Place(step), attempt, lines)]
+
+
+@pytest.mark.parametrize(
+    ("now", "found"),
+    [
+        (("loss 0.25", "ok"), None),
+        (("loss 0.26", "ok"), ("loss 0.25", "loss 0.26")),
+        (("loss 0.25", "bad"), ("ok", "bad")),
+        (("loss 0.25",), ("ok", None)),
+        (("loss 0.25", "ok", "more"), (None, "more")),
+    ],
+)
+def test_the_first_line_that_differs_is_named(now, found):
+    """Changed, missing, or one too many."""
+    lines, compared = differences(one("loss 0.25", "ok"), one(*now, attempt=2), NOTHING)
+    assert [(each.after, each.attempt, each.was, each.now) for each in lines] == (
+        [] if found is None else [(Place(1), 2, *found)]
+    )
+    assert compared == len(now)
+
+
+def test_a_number_that_two_undisturbed_runs_have_otherwise_is_not_compared():
+    """In no line of that wording; the other numbers of the line are."""
+    first = one("step 1 cost 7.5 loss 0.5", step=1) + one("step 2 cost 3.5 loss 0.25", step=2)
+    second = one("step 1 cost 7.5 loss 0.5", step=1) + one("step 2 cost 4.5 loss 0.25", step=2)
+    known = varying(first, second)
+    assert differences(first, one("step 1 cost 9 loss 0.5"), known)[0] == []
+    assert len(differences(first, one("step 1 cost 9 loss 0.6"), known)[0]) == 1
+
+
+def test_a_wording_a_position_and_a_place_that_vary_are_not_compared():
+    """Names of temporary files, and places where the number of lines varies; the lines beside them are."""
+    known = varying(one("in /tmp/aab", "x") + one(step=2), one("in /tmp/cde", "x") + one("z", step=2))
+    reference = one("in /tmp/aab", "x") + one(step=2)
+    assert differences(reference, one("in /tmp/fgh", "x") + one("a", step=2), known) == ([], 1)
+    assert len(differences(reference, one("in /tmp/fgh", "y"), known)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("took 0.5 s", "took 12.5 s"),
+        ("epoch 1 [00:01<00:09]", "epoch 1 [00:03<00:12]"),
+        ("3.5 it/s", "9 it/s"),
+        ("120 images/sec", "90 images/sec"),
+        ("elapsed: 5", "elapsed: 6"),
+        ("10%|#   \r20%|##", "30%|### \r"),
+    ],
+)
+def test_timings_are_not_compared_even_when_two_runs_had_them_alike(pair):
+    """A resumed run is slower at its first step."""
+    was, now = (one(line) for line in pair)
+    assert differences(was, now, varying(was, was))[0] == []
+
+
+def test_what_only_looks_like_a_timing_is_compared():
+    """A unit is a word of its own."""
+    for was, now in (("5 samples", "6 samples"), ("loss 0.5", "loss nan"), ("0.3 max 0.1 min", "0.4 max 0.1 min")):
+        assert len(differences(one(was), one(now), NOTHING)[0]) == 1
+    assert words("loss -1.5e-3, at 0x7f0a") == ("loss#, at#", ("-1.5e-3", "0x7f0a"))
+
+
+def test_the_spaces_that_pad_a_number_are_no_difference():
+    """A shorter timing in a field of fixed width has more spaces before it; the other numbers are still compared."""
+    first, second, killed = (f"| time: {seconds:5.2f}s | loss {6.5:5.2f} |" for seconds in (15.63, 15.1, 4.37))
+    known = varying(one(first), one(second))
+    assert differences(one(first), one(killed), known)[0] == []
+    assert differences(one(first), one(killed.replace("6.50", "6.51")), known)[0]
+
+
+def test_exempt_lines_are_not_compared():
+    """By the patterns that exempt metrics, too."""
+    known = varying([], [], exempt=["host *"])
+    assert differences(one("host a"), one("host b"), known) == ([], 0)
+
+
+def test_both_streams_are_in_the_tail_and_one_is_compared():
+    """Standard error has what varies: warnings, progress bars, Holdfast's own lines."""
+    program = "import sys; print('out'); print('err', file=sys.stderr); print('\\x1eholdfast 1 step 1\\x1e')"
+    with kill.Child(["python3", "-c", program], {"PYTHONUNBUFFERED": "1"}) as child:
+        while not child.ended():
+            pass
+        child.finish()
+        assert sorted(child.tail.splitlines()) == ["err", "out"]
+        assert child.printed == f"out\n{mark(1)}"
+
+
+# Whole drills -------------------------------------------------------------------------------------------------------
+
+KILLS = Options(kills=2, signals=("KILL",), damage=False)
+LOCAL = (
+    "total, vars_ = 0, run.vars",
+    "for epoch in run.epochs(2):",
+    "    for batch in run.batches([1, 2, 3, 4, 5, 6, 7]):",
+    "        toy.learn(batch)",
+    "        total += batch",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_a_line_that_differs_is_a_verdict_of_its_own(tmp_path):
+    """Nothing is logged, and a sum in a local variable is printed at each epoch's end."""
+    program = script(tmp_path, *LOCAL, "    print(f'epoch {epoch}: sum {total}, 0.1 s')")
+    found = drill.drill(program, KILLS, quiet)
+    assert (found.verdict, found.exit_code) == (report.OUTPUT_DIFFERS, 1)
+    assert found.divergence.phase == "step"
+    assert found.divergence.step in {7, 14}
+    assert "sum 28" in found.divergence.what or "sum 56" in found.divergence.what
+    assert (found.divergence.cause, found.metric_differences, found.final_differences) == ("accumulator", [], [])
+    assert found.lines_compared
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_a_line_after_the_loop_is_compared(tmp_path):
+    """Scripts that print once, at their end."""
+    program = script(tmp_path, *LOCAL, "    pass", "print('sum', total)")
+    found = drill.drill(program, KILLS, quiet)
+    assert (found.verdict, found.divergence.phase) == (report.OUTPUT_DIFFERS, "end")
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+def test_lines_that_are_the_same_after_each_resume_are_identical(tmp_path):
+    """With timings, start-up lines and words without a newline among them; and they were compared."""
+    lines = (
+        "import os, time",
+        "print('process', os.getpid(), 'began at step', run.step)",
+        "for epoch in run.epochs(2):",
+        "    for batch in run.batches([1, 2, 3, 4, 5, 6, 7]):",
+        "        toy.learn(batch)",
+        "        print('.', end='')",
+        "        print(f'value {toy.value} at {time.time()} in process {os.getpid()}', flush=True)",
+        "print('value', toy.value)",
+    )
+    found = drill.drill(script(tmp_path, *lines), KILLS, quiet)
+    assert (found.verdict, found.output_differences) == (report.IDENTICAL, [])
+    assert found.lines_compared >= 14

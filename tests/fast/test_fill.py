@@ -1,0 +1,291 @@
+"""Live values take a stored state's content, and keep their identity wherever type and position are the same."""
+
+import copy
+from collections import Counter, OrderedDict, defaultdict, deque
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_codec import Kept
+from test_tree import Pair, Settings, assert_same
+
+from holdfast.errors import Mismatch
+from holdfast.state import codec, tree
+from holdfast.state.captured import MUTABLE
+from holdfast.state.fill import Fill
+
+ARRAYS = st.builds(
+    lambda length, kind, seed: np.random.default_rng(seed).normal(size=length).astype(kind),
+    st.integers(0, 3),
+    st.sampled_from(["f4", "f8", ">f8", "i2"]),
+    st.integers(0, 3),
+)
+TENSORS = st.builds(
+    lambda rows, kind, seed: torch.randn(rows, 2, generator=torch.Generator().manual_seed(seed)).to(kind),
+    st.integers(0, 2),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+    st.integers(0, 3),
+)
+ATOMS = st.integers(-3, 3) | st.floats() | st.text(max_size=2) | st.none() | st.booleans() | st.binary(max_size=3)
+KEYS = st.sampled_from(["a", "b", "c", 1])
+
+
+def containers(inner):
+    lists, mappings = st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)
+    return st.one_of(
+        lists,
+        lists.map(tuple),
+        mappings,
+        mappings.map(OrderedDict),
+        mappings.map(Counter),
+        mappings.map(lambda found: defaultdict(list, found)),
+        st.builds(deque, lists, st.none() | st.just(3)),
+        st.builds(Pair, inner, inner),
+        st.builds(Settings, inner, lists),
+    )
+
+
+VALUES = st.recursive(
+    ATOMS | ARRAYS | TENSORS | st.sets(ATOMS, max_size=3) | st.binary(max_size=3).map(bytearray),
+    containers,
+    max_leaves=10,
+)
+MANY = settings(max_examples=max(100, settings.default.max_examples), deadline=None)
+
+
+def stored_of(value, *, handles):
+    flat = tree.flatten(value)
+    kept = {key: Kept(key, block) for key, block in flat.leaves.items()}
+    leaf = kept.__getitem__ if handles else lambda key: codec.decode_leaf(kept[key])
+    return tree.unflatten(flat.tree, leaf, types=[Pair, Settings])
+
+
+def filled(live, stored):
+    fill = Fill()
+    put = fill.plan("", live, stored)
+    fill.read()
+    return put()
+
+
+def is_leaf(value):
+    return isinstance(value, np.ndarray | torch.Tensor)
+
+
+def assert_content(expected, actual):
+    """As `assert_same`, with arrays, tensors and what holds them."""
+    if is_leaf(expected):
+        assert type(expected) is type(actual)
+        assert (expected.dtype, expected.shape) == (actual.dtype, actual.shape)
+        view = lambda leaf: leaf.tobytes() if isinstance(leaf, np.ndarray) else leaf.float().numpy().tobytes()
+        assert view(expected) == view(actual)
+    elif isinstance(expected, dict):
+        assert type(expected) is type(actual)
+        assert list(expected) == list(actual)
+        for key in expected:
+            assert_content(expected[key], actual[key])
+    elif isinstance(expected, list | tuple | deque):
+        assert type(expected) is type(actual)
+        assert len(expected) == len(actual)
+        for left, right in zip(expected, actual, strict=True):
+            assert_content(left, right)
+    elif isinstance(expected, Settings):
+        assert_content(vars(expected), vars(actual))
+    else:
+        assert_same(expected, actual)
+
+
+def members(value):
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, list | tuple | deque):
+        return dict(enumerate(value))
+    return dict(vars(value)) if isinstance(value, Settings) else {}
+
+
+def kept(path, live, wanted):
+    """Each value of `live` that has to stay the object it is: same type at the same place as in `wanted`."""
+    if type(live) is not type(wanted):
+        return
+    if is_leaf(live):
+        if (live.dtype, live.shape) == (wanted.dtype, wanted.shape):
+            yield path, live
+        return
+    if type(live) in MUTABLE or isinstance(live, Settings):
+        yield path, live
+    there = members(wanted)
+    for key, member in members(live).items():
+        if key in there:
+            yield from kept((*path, key), member, there[key])
+
+
+def at(value, path):
+    for key in path:
+        value = members(value)[key]
+    return value
+
+
+def fits(live, wanted):
+    """Whether no live deque is too short: that is a misfit, and tested for itself."""
+    if type(live) is not type(wanted):
+        return True
+    if isinstance(live, deque) and live.maxlen is not None and len(wanted) > live.maxlen:
+        return False
+    there = members(wanted)
+    return all(fits(member, there[key]) for key, member in members(live).items() if key in there)
+
+
+@MANY
+@given(VALUES, VALUES, st.booleans())
+def test_the_content_is_the_stored_one_and_what_fits_stays_the_object_it_is(live, wanted, handles):
+    """For any two values, whether leaves are read straight into memory or were decoded before."""
+    live = copy.deepcopy(live)
+    staying = list(kept((), live, wanted)) if fits(live, wanted) else None
+    result = filled(live, stored_of(wanted, handles=handles))
+    if staying is None:
+        return
+    assert_content(wanted, result)
+    for path, value in staying:
+        assert value is at(result, path), path
+
+
+@MANY
+@given(VALUES, st.booleans())
+def test_a_value_filled_from_itself_is_itself(value, handles):
+    """A restore into untouched objects changes no identity and no bit."""
+    wanted = copy.deepcopy(value)
+    for path, part in list(kept((), value, wanted)):
+        assert part is at(filled(value, stored_of(value, handles=handles)), path)
+    assert_content(wanted, value)
+
+
+def test_what_is_shared_here_and_alike_there_stays_shared():
+    """One list in two places is filled once; one stored array in two places is one object again."""
+    inner, array = [1], np.zeros(2)
+    live = {"a": inner, "b": inner, "c": array, "d": np.ones(2)}
+    result = filled(
+        live, stored_of({"a": [2, 3], "b": [2, 3], "c": (same := np.full(2, 7.0)), "d": same}, handles=True)
+    )
+    assert result["a"] is result["b"] is inner
+    assert [2, 3] == inner
+    assert result["c"] is result["d"] is array
+    assert [7.0, 7.0] == array.tolist()
+
+
+def test_what_is_shared_here_and_differs_there_comes_apart():
+    """The second place gets an object of its own: no content is lost."""
+    inner, array = [1], np.zeros(2)
+    live = [inner, inner, array, array]
+    result = filled(live, stored_of([[2], [3], np.ones(2), np.full(2, 2.0)], handles=True))
+    assert [[2], [3]] == result[:2]
+    assert ([1.0, 1.0], [2.0, 2.0]) == (result[2].tolist(), result[3].tolist())
+    assert result[0] is inner
+    assert result[2] is array
+
+
+def test_views_are_filled_in_the_memory_that_they_show():
+    """Not contiguous, reversed or of a part: whoever holds the base sees the numbers."""
+    base = np.zeros((4, 3))
+    live = [base[1:3, ::2], base.T[0][::-1]]
+    wanted = [np.arange(4.0).reshape(2, 2), np.arange(5.0, 9.0)]
+    wanted[1][[2, 1]] = wanted[0][:, 0]  # where the two show the same places
+    result = filled(live, stored_of(wanted, handles=True))
+    assert result is live
+    assert [[0, 1], [2, 3]] == base[1:3, ::2].tolist()
+    flat = torch.zeros(6)
+    filled([flat[2:4]], stored_of([torch.tensor([1.0, 2.0])], handles=True))
+    assert [0, 0, 1, 2, 0, 0] == flat.tolist()
+
+
+@pytest.mark.parametrize("handles", [True, False])
+def test_what_cannot_be_written_is_replaced(handles):
+    """Read-only and broadcast arrays, tensors with a graph, made in inference mode, or on the meta device."""
+    still = np.zeros(2)
+    still.flags.writeable = False
+    with torch.inference_mode():
+        frozen = torch.zeros(2)
+    live = [still, np.broadcast_to(np.zeros(1), 2), torch.zeros(2, requires_grad=True) * 2, frozen]
+    before = list(live)
+    wanted = [np.ones(2), np.ones(2), torch.ones(2), torch.ones(2)]
+    result = filled(live, stored_of(wanted, handles=handles))
+    assert_content(wanted, result)
+    assert not any(new is old for new, old in zip(result, before, strict=True))
+
+
+def test_a_tensor_with_a_graph_comes_back_without_one():
+    """What a graph led to is no leaf that gathers gradients of its own."""
+    weight = torch.ones(2, requires_grad=True)
+    state = stored_of({"hidden": weight * 2, "weight": weight}, handles=False)
+    assert (False, True) == (state["hidden"].requires_grad, state["weight"].requires_grad)
+
+
+def test_a_leaf_that_requires_gradients_is_filled_in_place():
+    """Optimizers go on holding it."""
+    live = {"weight": torch.zeros(2, requires_grad=True)}
+    weight = live["weight"]
+    filled(live, stored_of({"weight": torch.ones(2, requires_grad=True)}, handles=True))
+    assert live["weight"] is weight
+    assert ([1.0, 1.0], True) == (weight.tolist(), weight.requires_grad)
+
+
+def test_a_live_deque_keeps_its_bound():
+    """One that is too short for what is stored is a misfit."""
+    live = deque([1], maxlen=3)
+    filled([live], [deque([1, 2, 3], maxlen=9)])
+    assert deque([1, 2, 3], maxlen=3) == live
+    assert 3 == live.maxlen
+    fill = Fill()
+    fill.plan("queue", live, deque([1, 2, 3, 4]))
+    assert ["queue: 4 items in the checkpoint, a deque with maxlen=3 here"] == fill.misfits
+    assert 3 == len(live)
+
+
+def test_generators_go_on_in_the_same_object():
+    """Python's, both of NumPy's and torch's; one of another kind is replaced."""
+    import random
+
+    def made(seed):
+        torch_made = torch.Generator().manual_seed(seed)
+        bits = np.random.PCG64(np.random.SeedSequence(7))
+        bits.advance(seed)
+        return [random.Random(seed), np.random.Generator(bits), np.random.RandomState(seed), torch_made]
+
+    live, wanted = made(1), made(2)
+    before = list(live)
+    filled(live, stored_of(wanted, handles=True))
+    assert all(new is old for new, old in zip(live, before, strict=True))
+    draw = lambda found: [
+        found[0].random(),
+        found[1].random(),
+        found[2].rand(),
+        torch.rand(1, generator=found[3]).item(),
+    ]
+    assert draw(made(2)) == draw(live)
+    other = [np.random.default_rng(3)]
+    assert (
+        np.random.default_rng(4).random()
+        == filled(other, stored_of([np.random.default_rng(4)], handles=True))[0].random()
+    )
+
+
+def test_a_long_list_of_numbers_is_filled_at_once():
+    """A million numbers make no million plans."""
+    live, numbers = [], list(range(10**6))
+    fill = Fill()
+    put = fill.plan("", live, numbers)
+    assert put() is live
+    assert numbers == live
+
+
+def test_leaves_that_share_memory_here_and_held_other_numbers_are_a_mismatch():
+    """Whichever is filled last would overwrite the other: that is said, not done in silence."""
+    base = np.zeros(4)
+    wanted = [np.arange(3.0), np.arange(10.0, 13.0)]
+    for live, stored in (
+        ([base[:3], base[1:]], stored_of(wanted, handles=True)),
+        ([base[:3], base[1:]], stored_of(wanted, handles=False)),
+        ([base[:3], torch.from_numpy(base)[1:]], stored_of([wanted[0], torch.from_numpy(wanted[1])], handles=True)),
+    ):
+        with pytest.raises(Mismatch, match="shares memory with another one here"):
+            filled(live, stored)

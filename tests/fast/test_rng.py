@@ -1,0 +1,157 @@
+"""Random numbers go on where they were, and a scope leaves no trace."""
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from test_codec import Kept, round_trip
+
+from holdfast.errors import Damaged
+from holdfast.state import rng, tree, values
+
+
+def drawn():
+    """Numbers from every global generator; the normal ones come in pairs, of which one is kept in reserve."""
+    return [
+        random.random(),
+        random.gauss(0, 1),
+        float(np.random.rand()),
+        float(np.random.standard_normal()),
+        float(torch.rand(())),
+        float(torch.randn(())),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere():
+    """Other tests' generators are left alone."""
+    before = rng.capture()
+    yield
+    rng.restore(before)
+
+
+@pytest.mark.parametrize("draws", [0, 1, 2])
+def test_a_restored_state_repeats_what_followed_the_capture(draws):
+    """Python, NumPy and torch, between the two halves of a pair of normal numbers too."""
+    for _ in range(draws):
+        drawn()
+    state = round_trip(rng.capture())
+    expected = [drawn() for _ in range(3)]
+    assert rng.restore(state) == []
+    assert expected == [drawn() for _ in range(3)]
+
+
+def test_a_capture_is_not_changed_by_later_draws():
+    """It is a copy, and so are its bytes."""
+    state = rng.capture()
+    flat = tree.flatten(state)
+    before = {key: bytes(block.data) for key, block in flat.leaves.items()}
+    drawn()
+    assert before == {key: bytes(block.data) for key, block in flat.leaves.items()}
+
+
+def test_handles_are_read_as_they_are_restored():
+    """What a live restore has in hand."""
+    flat = tree.flatten(rng.capture())
+    expected = drawn()
+    rng.restore(tree.unflatten(flat.tree, lambda key: Kept(key, flat.leaves[key])))
+    assert expected == drawn()
+
+
+def test_a_scope_is_a_function_of_its_seed_and_leaves_no_trace():
+    """The same numbers inside for the same seed, and outside as if it had never been; an exception too."""
+    state = rng.capture()
+    expected = drawn()
+    rng.restore(state)
+    inside = []
+    for seed in (7, 8, 7, 2**70 + 7):
+        with rng.scope(seed):
+            inside.append(drawn())
+    with pytest.raises(ZeroDivisionError), rng.scope(7):
+        _ = drawn()[0] / 0
+    assert inside[0] == inside[2] != inside[1]
+    assert expected == drawn()
+
+
+def test_seed_seeds_every_generator():
+    """As many numbers as there are sources, all repeated."""
+    rng.seed(3)
+    expected = drawn()
+    rng.seed(3)
+    assert expected == drawn()
+
+
+def test_what_this_process_lacks_is_told():
+    """Unknown packages and missing devices are skipped by name; the rest is restored."""
+    state = rng.capture()
+    expected = random.random()
+    state["jax"] = {"key": 1}
+    missing = torch.cuda.device_count()
+    state["torch"]["cuda"] = [*torch.cuda.get_rng_state_all(), torch.zeros(16, dtype=torch.uint8)]
+    told = rng.restore(state)
+    assert expected == random.random()
+    assert len(told) == 2
+    assert "jax: this Holdfast does not know its generators" in told
+    assert any(line.startswith(f"cuda:{missing}:") for line in told)
+
+
+def test_a_package_that_is_not_installed_is_told(monkeypatch):
+    """A state from a machine with torch, on one without."""
+    state = rng.capture()
+    monkeypatch.delitem(rng.SOURCES, "torch")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "holdfast.torch.rng")
+    assert rng.restore(state) == ["torch: it is not installed"]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"python": 3},
+        {"python": [3, b"", None]},
+        {"numpy": {}},
+        {"numpy": {"bit_generator": "MT19937"}},
+        {"torch": {"cpu": 3, "cuda": []}},
+        {"torch": {"cpu": torch.zeros(3, dtype=torch.uint8), "cuda": []}},
+        {"torch": []},
+    ],
+    ids=str,
+)
+def test_a_state_that_is_none_is_damage(state):
+    """Never a bare TypeError from inside a framework."""
+    with pytest.raises(Damaged, match="random state"):
+        rng.restore(state)
+
+
+def test_another_global_bit_generator_is_told():
+    """`numpy.random.set_bit_generator` before the save and not after it."""
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(3))
+        state = round_trip(rng.capture())
+        expected = np.random.rand()
+        assert rng.restore(state) == []
+        assert expected == np.random.rand()
+        np.random.standard_normal()
+        assert rng.restore(rng.capture()) == ["numpy: the second half of a pair of normal numbers"]
+    finally:
+        np.random.set_bit_generator(before)
+    assert "PCG64" in rng.restore(state)[0]
+
+
+def test_only_imported_packages_are_captured():
+    """A script without NumPy and torch pays for neither; a state of them imports them when it is restored."""
+    code = "import sys; from holdfast.state import rng; print(list(rng.capture())); exec(sys.argv[1]); print(list(rng.capture()))"
+    done = subprocess.run([sys.executable, "-c", code, "import numpy"], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["['python']", "['python', 'numpy']"]
+
+
+def test_python_state_packs_and_unpacks():
+    """625 words in 2,500 bytes."""
+    state = random.getstate()
+    packed = values.random_state(state)
+    assert len(packed[1]) == 2500
+    assert state == values.python_state(packed)

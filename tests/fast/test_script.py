@@ -1,0 +1,217 @@
+"""The batch script that submit writes: its text, that bash can read it, and that lint has nothing to say."""
+
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.cluster import sbatch
+from holdfast.cluster.lint import lint
+from holdfast.cluster.script import Order, name, script
+from holdfast.errors import UsageError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "submit"
+
+
+def order(command, options="", directory=".holdfast/train", **more):
+    return Order(shlex.split(command), directory, sbatch.parse(shlex.split(options)), **more)
+
+
+ORDERS = {
+    "plain": order("python train.py --lr 1e-3", "--time 12:00:00 -p long --chdir=/home/ada/cats"),
+    "setup": order(
+        "python train.py",
+        "--gpus-per-task=1 -c 4 --mem 16G -t 0:15:00",
+        setup=["module load anaconda/3", "conda activate pytorch"],
+        stage=["/network/datasets/cifar 10/", "/network/datasets/cifar.tar.gz"],
+        lead_s=300,
+    ),
+    "chain": order("gmx mdrun -s run.tpr", "-t 12:00:00", "runs/md", chain=10, supervisor=["--app=gromacs"]),
+    "srun": order("python train.py", "-N 2 --ntasks-per-node=4 -c 4 --gpus-per-node=4 -t 60", stage=["/data/big"]),
+    "torchrun": order("torchrun --nproc-per-node=4 train.py", "-N 2 --gpus-per-node=4 -t 60"),
+    "torchrun-alone": order(
+        "torchrun --standalone --nproc-per-node=4 train.py", "--gpus-per-node=4 -t 60 --no-requeue"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ORDERS)
+def test_the_script_is_the_one_on_record(case):
+    """Word for word: what people read and what Slurm gets changes on purpose only."""
+    golden = GOLDEN / f"{case}.sh"
+    assert golden.read_text() == script(ORDERS[case])
+
+
+@pytest.mark.parametrize("case", ORDERS)
+def test_bash_can_read_it_and_lint_finds_nothing(case):
+    """Our own advice is followed."""
+    text = script(ORDERS[case])
+    assert b"" == subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=True).stderr
+    assert [] == lint(text)
+
+
+def test_the_words_of_the_command_reach_the_program_as_they_are():
+    """Nothing in them is the shell's."""
+    words = ["printf", "%s\n", "$HOME", "a b", "it's", "*", "`id`", "--run", 'say "x"', ""]
+    _, _, last = script(Order(words, "d")).partition("exec holdfast run --run d --lead=120 -- ")
+    done = subprocess.run(["bash", "-c", last], capture_output=True, text=True, check=True)
+    assert words[2:] == done.stdout.split("\n")[:-1]
+
+
+@pytest.mark.parametrize("option", ["--signal=USR1", "-a 1-3", "--open-mode=truncate", "--wrap=x", "--test-only", "-W"])
+def test_an_option_that_is_ours_to_write_is_refused_with_what_to_say_instead(option):
+    """Two hands on one option would undo each other."""
+    with pytest.raises(UsageError, match="written by holdfast submit; say"):
+        script(order("python a.py", option))
+
+
+def test_a_value_that_fits_in_no_line_is_refused():
+    """A line break would end the directive, and the rest would be a command."""
+    with pytest.raises(UsageError, match="line break"):
+        script(order("python a.py", "--comment='a\nrm x'"))
+
+
+def test_a_later_option_takes_the_place_of_an_earlier_one_under_whatever_name():
+    """holdfast.toml says --time, the command line -t."""
+    first, second = sbatch.parse(["--time=10", "-p", "long"]), sbatch.parse(["-t", "5"])
+    assert ["--time=5", "--partition=long"] == [str(option) for option in sbatch.merged(first, second)]
+
+
+def test_a_job_is_called_after_its_script_or_its_program():
+    """What squeue shows, and where things are kept."""
+    commands = ["python -u src/train.py --x y.py", "./my.prog a", "bash run all.sh", "gmx mdrun"]
+    assert ["train", "my", "all", "gmx"] == [name(shlex.split(command)) for command in commands]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "srun gmx_mpi mdrun -s run.tpr",
+        "srun -n 4 -c2 --mpi=pmix -l /opt/bin/gmx_mpi mdrun",
+        "mpirun -np 4 --bind-to core gmx_mpi mdrun",
+        "srun --ntasks 4 --exclusive gmx_mpi",
+    ],
+)
+def test_who_starts_a_program_gives_it_no_name(command):
+    """Or all of a user's jobs were called srun."""
+    assert "gmx_mpi" == name(shlex.split(command))
+    assert "srun" == name(["srun"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1", 60), ("90:30", 5430), ("1:2:3", 3723), ("2-3", 183600), ("2-3:4", 183840), ("2-3:4:5", 183845)],
+)
+def test_time_limits_are_read_as_sbatch_reads_them(text, expected):
+    """Minutes come first, unless there are hours or days."""
+    assert expected == sbatch.limit_s(sbatch.parse([f"--time={text}"]))
+
+
+# The copy to the node's own disk --------------------------------------------------------------------------------
+
+
+def staged(tmp_path, source, before=""):
+    """The script's own staging, run by bash in a folder of its own; what is there afterwards."""
+    text = script(Order(["true"], "d", stage=[str(source)]))
+    body = text[text.index("stage() {") : text.index("# exec")]
+    node = tmp_path / "node"
+    done = subprocess.run(
+        ["bash", "-c", f"{before}\n{body}"],
+        env={"SLURM_TMPDIR": str(node), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    files = sorted(path for path in node.rglob("*") if path.is_file() and path.suffix != ".whole")
+    return done.returncode, {path.relative_to(node).as_posix(): path.read_text() for path in files}
+
+
+def test_a_data_set_is_copied_once_and_again_when_any_part_of_it_is_newer(tmp_path):
+    """A mark, made before the copy, says what it is as new as."""
+    source = tmp_path / "my data"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "a").write_text("1")
+    assert (0, {"my data/deep/a": "1"}) == staged(tmp_path, source)
+    copy = tmp_path / "node" / "my data" / "deep" / "a"
+    copy.write_text("untouched")
+    assert (0, {"my data/deep/a": "untouched"}) == staged(tmp_path, source)
+    (source / "deep" / "a").write_text("2")
+    assert (0, {"my data/deep/a": "2"}) == staged(tmp_path, source)
+
+
+def test_a_copy_that_was_cut_short_is_made_again(tmp_path):
+    """Killed in the middle of cp: the next start does not take the torn file for the data set."""
+    source = tmp_path / "set.tar"
+    source.write_text("whole")
+    cut = 'cp() { echo -n wh > "${@: -1}"; kill -KILL $$; }'
+    code, files = staged(tmp_path, source, before=cut)
+    assert (-9, "wh") == (code, files["set.tar"])
+    assert "whole" == staged(tmp_path, source)[1]["set.tar"]
+
+
+def test_a_data_set_that_is_not_there_ends_the_job(tmp_path):
+    """Before the program starts without it."""
+    code, files = staged(tmp_path, tmp_path / "nowhere")
+    assert code == 1
+    assert not files.get("nowhere")
+
+
+def test_two_data_sets_of_one_name_are_refused():
+    """The second would take the place of the first."""
+    with pytest.raises(UsageError, match="two of them are called data"):
+        script(Order(["true"], "d", stage=["/a/data", "/b/data/"]))
+
+
+def test_a_cluster_without_a_folder_of_the_jobs_own_says_so(tmp_path):
+    """Nothing is copied to where nobody tidies up."""
+    text = script(Order(["true"], "d", stage=["/data"]))
+    done = subprocess.run(
+        ["bash", "-c", text], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in {1, 127}
+    assert "SLURM_TMPDIR: is not set on this cluster" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["srun --ntasks-per-node=1 torchrun --nnodes=2 train.py", "python -m torch.distributed.run train.py"]
+)
+def test_torchrun_is_known_behind_srun_and_as_a_module(command):
+    """It would die of the notice there just the same."""
+    said = script(order(command, "-N 2 -t 60"))
+    assert "export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2 PET_SHUTDOWN_TIMEOUT=120" in said
+    assert "--signal=B:USR2@120" in said
+
+
+@pytest.mark.slow
+def test_with_what_the_script_exports_torchrun_hands_the_notice_on_and_waits(tmp_path):
+    """Its own default is to die of SIGUSR2; and of what it does hand on, to kill 30 s later."""
+    (tmp_path / "train.py").write_text(
+        "import signal, sys, time\n"
+        "told = []\n"
+        "signal.signal(signal.SIGUSR2, lambda *_: told.append(1))\n"
+        "open('up', 'w').close()\n"
+        "while not told: time.sleep(0.02)\n"
+        "open('saved', 'w').close()\n"
+    )
+    exports = next(line for line in script(ORDERS["torchrun-alone"]).splitlines() if line.startswith("export PET"))
+
+    def sent_usr2(setting):
+        words = [Path(sys.executable).parent / "torchrun", "--standalone", "--nproc-per-node=1", "train.py"]
+        command = f"{setting}\nexec {shlex.join(map(str, words))}"
+        launcher = subprocess.Popen(
+            ["bash", "-c", command], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while not (tmp_path / "up").exists():
+            time.sleep(0.1)
+        launcher.send_signal(signal.SIGUSR2)
+        code = launcher.wait(timeout=60)
+        return code, (tmp_path / "saved").exists()
+
+    code, saved = sent_usr2(exports)
+    assert saved
+    assert code != -signal.SIGUSR2
+    assert "PET_SHUTDOWN_TIMEOUT=120" in exports

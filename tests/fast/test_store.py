@@ -1,0 +1,945 @@
+"""The laws of the store."""
+
+import errno
+import itertools
+import math
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from test_crash import put, state_of, whole
+
+from faults import FULL, counting, door, failing, links, scratched
+from holdfast import disk, retention
+from holdfast.errors import Damaged, HoldfastError, NoSpace, NotFound, StoreError, UsageError
+from holdfast.rules import Best, Every, Last, Within, parts
+from holdfast.store import checkpoint as checkpoints
+from holdfast.store import format, lineage, shards
+from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.store import Facts, Store
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+
+
+@pytest.fixture
+def root():
+    with scratched("store") as base:
+        yield base / "run"
+
+
+def steps(store: Store) -> list[int]:
+    return [checkpoint.step for checkpoint in store.checkpoints()]
+
+
+def listing(root: Path) -> dict[str, bytes | str]:
+    """Every name below `root`, with what it holds; journals apart."""
+    return {
+        str(path.relative_to(root)): os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.suffix != ".jsonl"
+    }
+
+
+# -- saving and loading ---------------------------------------------------------------------------------------------
+
+
+def test_what_was_saved_is_loaded(root):
+    """The newest, a step's, or one by its name; in a new process as in this one."""
+    store = Store(root)
+    for step in (1, 20, 3):
+        put(store, step)
+    for reader in (store, Store(root)):
+        assert steps(reader) == [1, 3, 20]
+        assert reader.latest().step == 20
+        assert whole(reader.load(), 20)
+        assert whole(reader.load(3), 3)
+        assert whole(reader["step-000000001"].load(), 1)
+
+
+def test_a_checkpoint_that_is_not_there_is_not_found(root):
+    """Asking for it says which there are; an empty or absent store has none."""
+    store = Store(root)
+    for ask in (store.load, store.latest, lambda: store[1], lambda: store.load("best")):
+        with pytest.raises(NotFound):
+            ask()
+    assert store.checkpoints() == []
+    assert not root.exists()  # reading makes nothing
+    put(store, 1)
+    with pytest.raises(NotFound, match="step-000000001"):
+        store[2]
+
+
+@pytest.mark.parametrize("inside", ["checkpoints/step-000000002", "checkpoints/latest", "checkpoints"])
+def test_what_is_inside_a_run_is_no_run(root, inside):
+    """A checkpoint's directory, also by a link, and that of all checkpoints: what to give is said, nothing is written."""
+    writer = Store(root)
+    for step in (1, 2):
+        put(writer, step)
+    before = listing(root)
+    with pytest.raises(UsageError, match=f"give (its|the) run's directory, {root}") as refusal:
+        Store(root / inside)
+    assert "\n" not in str(refusal.value)
+    assert before == listing(root)
+
+
+def test_a_checkpoint_that_was_taken_out_of_its_run_is_no_run(root):
+    """What reads it is said; a directory with a manifest of somebody else's may become a run."""
+    put(Store(root), 1)
+    alone = root.with_name("alone")
+    shutil.copytree(root / "checkpoints/step-000000001", alone)
+    with pytest.raises(UsageError, match=r"Checkpoint\('") as refusal:
+        Store(alone)
+    assert whole(eval(str(refusal.value).rpartition(" ")[2], {"Checkpoint": Checkpoint}).load(), 1)
+    other = root.with_name("other")
+    other.mkdir()
+    (other / "manifest.json").write_text('{"name": "an app"}')
+    put(Store(other), 1)
+    assert whole(Store(other).load(), 1)
+
+
+def test_the_end_of_an_epoch_comes_after_its_last_step(root):
+    """Both may be there under one step number; the end is the newer."""
+    store = Store(root)
+    for phase in ("end", "step"):
+        store.save({"phase": phase}, step=7, facts=Facts(phase=phase, epoch=2))
+    assert [checkpoint.name for checkpoint in store.checkpoints()] == ["step-000000007", "step-000000007-end"]
+    assert store.load() == store.load(7) == {"phase": "end"}
+    assert store.load("step-000000007") == {"phase": "step"}
+
+
+def test_a_committed_step_is_immutable(root):
+    """Saving it again is the caller's mistake, and leaves it as it was."""
+    store = Store(root)
+    put(store, 1)
+    before = listing(root)
+    with pytest.raises(UsageError, match="already committed"):
+        store.save({"other": 1}, step=1)
+    with pytest.raises(UsageError, match="already committed"), store.directory(step=1):
+        raise AssertionError
+    assert listing(root) == before
+
+
+@pytest.mark.parametrize("step", [-1, 10**18, 1.0, "1", True, None])
+def test_a_step_is_a_whole_number(root, step):
+    """Anything else is refused before anything is written."""
+    with pytest.raises(UsageError, match="step"):
+        Store(root).save({}, step=step)
+    assert not root.exists()
+
+
+def test_a_state_that_cannot_be_saved_leaves_no_trace(root):
+    """The refusal comes before the run is claimed."""
+    with pytest.raises(UsageError, match="register"):
+        Store(root).save({"f": object()}, step=1)
+    assert not root.exists()
+
+
+def test_metrics_and_note_are_kept(root):
+    """Numbers of every kind, not finite ones too."""
+    metrics = {"loss": np.float32(0.5), "n": 3, "bad": math.nan, "top": math.inf}
+    checkpoint = Store(root).save({}, step=1, metrics=metrics, note="as is")
+    found = Store(root)[1]
+    assert found.metrics["loss"] == 0.5
+    assert found.metrics["n"] == 3
+    assert math.isnan(found.metrics["bad"])
+    assert found.metrics["top"] == math.inf
+    assert found.manifest.note == "as is"
+    assert found.path == checkpoint.path
+    with pytest.raises(UsageError, match="not one number"):
+        Store(root, take_over=True).save({}, step=2, metrics={"loss": "low"})
+    assert sorted(path.name for path in root.glob("attempts/2/*")) == ["attempt-2.jsonl"]
+
+
+@pytest.mark.parametrize(("direction", "best"), [(max, 3), (min, 2)])
+def test_best_is_what_the_rule_ranks_first(root, direction, best):
+    """Also for a reader who was not told the rule; NaN ranks nowhere, and of equals the older one leads."""
+    store = Store(root, keep=Best("acc", direction) | Last(9))
+    for step, acc in enumerate((0.5, 0.1, 0.9, math.nan, 0.9, 0.1), 1):
+        store.save({"step": step}, step=step, metrics={"acc": acc})
+    assert Store(root).load("best") == {"step": best}
+    assert os.readlink(root / "checkpoints" / "best") == f"step-{best:09d}"
+
+
+def test_best_passes_over_a_damaged_manifest(root):
+    """One old manifest that cannot be read does not hide the others' ranks."""
+    store = Store(root, keep=Best("acc", max) | Last(9))
+    for step in (1, 2, 3):
+        put(store, step)
+    (store[1].path / "manifest.json").write_bytes(b"{}")
+    assert whole(Store(root).load("best"), 2)
+
+
+def test_links_for_people_are_relative_and_lead_somewhere(root):
+    """`latest` and `best` follow saves, prunes and quarantines; a copy's links stay in the copy."""
+    store = Store(root, keep=Last(2) | Best("acc", max))
+    for step in (1, 2, 3, 4):
+        put(store, step)
+    links = {link: os.readlink(root / "checkpoints" / link) for link in ("latest", "best")}
+    assert links == {"latest": "step-000000004", "best": "step-000000002"}
+    store.prune(Last(2))
+    assert os.readlink(root / "checkpoints" / "best") == "step-000000003"
+    store.quarantine(store[4], "tried")
+    assert os.readlink(root / "checkpoints" / "latest") == "step-000000003"
+    store.quarantine(store[3], "tried")
+    assert listing(root / "checkpoints") == {}
+
+
+def test_a_damaged_newest_is_passed_over(root):
+    """`load` falls back to the next older valid one; a step that was asked for by number is not replaced."""
+    store = Store(root)
+    for step in (1, 2):
+        put(store, step)
+    (store[2].path / "model.safetensors").write_bytes(b"")
+    assert whole(store.load(), 1)
+    with pytest.raises(Damaged):
+        store.load(2)
+    (store[1].path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(Damaged, match="step-000000002"):
+        store.load()
+
+
+# -- one owner ------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_writer_is_refused_by_name(root):
+    """While the first may live; reading is free. `take_over` says that it does not."""
+    first, second = Store(root), Store(root)
+    put(first, 1)
+    assert whole(second.load(), 1)
+    with pytest.raises(UsageError, match=f"pid {os.getpid()}"):
+        put(second, 2)
+    third = Store(root, take_over=True)
+    put(third, 2)
+    assert steps(first) == [1, 2]
+
+
+def test_a_closed_store_makes_way(root):
+    """After `close` the next writer asks for nothing."""
+    first = Store(root)
+    put(first, 1)
+    first.close()
+    put(Store(root), 2)
+    assert steps(first) == [1, 2]
+
+
+def test_a_dead_process_makes_way(root):
+    """A writer that was killed is provably gone."""
+    script = f"from holdfast.store.store import Store; Store({str(root)!r}).save({{}}, step=1); import os; os._exit(9)"
+    subprocess.run([os.sys.executable, "-c", script], check=False)
+    put(Store(root), 2)
+    assert steps(Store(root)) == [1, 2]
+
+
+# -- directories ----------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_is_committed_whole_or_not_at_all(root):
+    """Whatever files the block writes; when it raises, nothing is there."""
+    store = Store(root)
+    with store.directory(step=1, metrics={"acc": 1}, note="mine") as path:
+        (path / "a" / "b").mkdir(parents=True)
+        (path / "a" / "b" / "c.pt").write_bytes(b"c" * 10)
+        (path / "d").write_bytes(b"")
+    assert (store[1].path / "a" / "b" / "c.pt").read_bytes() == b"c" * 10
+    assert list(store[1].manifest.files) == ["d", "a/b/c.pt"]
+    assert store[1].metrics == {"acc": 1}
+    assert not list(store[1].problems())
+    before = listing(root)
+    with pytest.raises(ZeroDivisionError), store.directory(step=2) as path:
+        (path / "half").write_bytes(b"h")
+        raise ZeroDivisionError
+    assert listing(root) == before
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda path: (path / "link").symlink_to("/etc/passwd"),
+    lambda path: (path / "folder").symlink_to("/etc"),
+    lambda path: (path / "manifest.json").write_text("{}"),
+    lambda path: (path / "back\\slash").write_text(""),
+])  # fmt: skip
+def test_a_directory_holds_plain_files_only(root, spoil):
+    """Links lead out, and the manifest is not the caller's: the save is refused, the store as before."""
+    store = Store(root)
+    put(store, 1)
+    before = listing(root)
+    with pytest.raises(UsageError), store.directory(step=2) as path:
+        spoil(path)
+    assert listing(root) == before
+
+
+# -- retention ------------------------------------------------------------------------------------------------------
+
+
+def test_the_rule_is_applied_after_each_save(root):
+    """And the newest always stays, whatever the rule."""
+    store = Store(root, keep=Last(2) | Best("acc", max) | Every(steps=5))
+    for step in range(1, 13):
+        put(store, step)
+    assert steps(store) == [1, 2, 5, 10, 11, 12]
+    store.prune(Within(bytes=1))
+    assert steps(store) == [12]
+
+
+def test_pins_outlive_rules(root):
+    """A pin keeps a checkpoint for ever; without it the rule has its way."""
+    store = Store(root)
+    for step in (1, 2, 3):
+        put(store, step)
+    store.pin(1)
+    store.pin(1)
+    assert [checkpoint.step for checkpoint in store.prunable(Last(1))] == [2]
+    store.prune(Last(1))
+    assert steps(store) == [1, 3]
+    store.unpin(1)
+    store.unpin(1)
+    store.prune(Last(1))
+    assert steps(store) == [3]
+    with pytest.raises(NotFound):
+        store.pin(1)
+
+
+def test_nothing_goes_while_the_newest_is_not_whole(root):
+    """A prune reads its successor back from the medium first."""
+    store = Store(root)
+    for step in (1, 2):
+        put(store, step)
+    shard = store[2].path / "model.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"X")
+    before = listing(root)
+    with pytest.raises(Damaged, match="no older checkpoint was removed"):
+        store.prune(Last(1))
+    assert listing(root) == before
+
+
+def test_a_prune_forgets_what_it_thought_before_it_was_owner(root):
+    """Between the look and the claim another owner moved the newest aside: what is newest now stays."""
+    first, second = Store(root), Store(root, take_over=True)
+    for step in (1, 2, 3):
+        put(first, step)
+    claim = second.owner.claim
+
+    def late() -> Any:
+        if second.attempt is None:
+            first.quarantine(first[3], "late")
+        return claim()
+
+    second.owner.claim = late
+    second.prune(Last(1))
+    assert steps(second) == [2]
+
+
+def test_what_an_own_failure_left_blocks_nothing(root):
+    """Halves in the attempt's own room, from a save, a prune or a link that was interrupted, make way."""
+    store = Store(root, keep=Last(1))
+    for step in (1, 2):
+        put(store, step)
+    store.keep = None
+    put(store, 3)
+    room = store.attempt.room
+    for name in ("deleting-step-000000002", "step-000000004"):
+        (room / name).mkdir()
+        (room / name / "half").write_bytes(b"h")
+    (room / "link-latest").symlink_to("nowhere")
+    store.keep = Last(1)
+    put(store, 4)
+    assert steps(store) == [4]
+    assert os.readlink(root / "checkpoints" / "latest") == "step-000000004"
+    (room / "link-latest").symlink_to("nowhere")
+    store.quarantine(store[4], "tried")
+    assert [path.name for path in room.iterdir()] == [store.attempt.journal.name]
+    assert not list(store.checkpoints())
+    with pytest.raises(NotFound):
+        store.load()
+    assert list(root.glob("checkpoints/*")) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    order=st.lists(st.integers(0, 30), min_size=1, max_size=7, unique=True),
+    keep=st.sampled_from([Last(1), Last(2), Best("acc", max), Best("acc", min), Every(steps=10), Within(bytes=1)]),
+    files=st.booleans(),
+)
+def test_what_was_just_saved_is_there(order, keep, files):
+    """In whatever order the steps come and whatever the rule keeps: it goes with a later save at the earliest."""
+    with scratched("order") as base:
+        store = Store(base / "run", keep=keep)
+        for step in order:
+            if files:
+                with store.directory(step=step, metrics={"acc": abs(step - 9)}) as path:
+                    (path / "x").write_text(str(step))
+                assert (store[step].path / "x").read_text() == str(step)
+            else:
+                put(store, step)
+                assert whole(store.load(step), step)
+            assert len(store.checkpoints()) <= 2 + len(retention.keep(store.facts(), keep))
+        assert step in steps(Store(base / "run"))
+
+
+def test_nothing_goes_while_what_was_just_saved_is_not_whole(root, monkeypatch):
+    """Also when it is not the newest: both are read back from the medium."""
+    store = Store(root, keep=Last(1))
+    for step in (10, 5):
+        put(store, step)
+    point = store.owner.point
+    shard = root / "checkpoints" / "step-000000006" / "model.safetensors"
+    monkeypatch.setattr(store.owner, "point", lambda: (shard.write_bytes(b""), point()))
+    with pytest.raises(Damaged, match="no older checkpoint was removed"):
+        put(store, 6)
+    assert steps(store) == [5, 6, 10]
+
+
+def test_a_manifest_is_decoded_once(root, monkeypatch):
+    """A save decodes its own and, before something goes, what it reads back; not those of all the others again."""
+    decoded: list[str] = []
+    decode = format.decode
+
+    def counted(data: bytes, path: Path) -> Any:
+        decoded.append(path.parent.name)
+        return decode(data, path)
+
+    monkeypatch.setattr(format, "decode", counted)
+    for keep in (Last(11), Last(9) | Best("acc", max)):
+        store = Store(root, keep=keep, take_over=True)
+        begin = 1 + max([0, *steps(store)])
+        put(store, begin)
+        for step in range(begin + 1, begin + 30):
+            decoded.clear()
+            put(store, step)
+            name = f"step-{step:09d}"
+            assert [name] * len(decoded) == decoded
+            assert len(decoded) <= 2
+        decoded.clear()
+        names = [checkpoint.path.name for checkpoint in store.checkpoints()]
+        assert [facts.name for facts in store.facts()] == names
+        store.best() if Best in map(type, parts(keep)) else store.prunable(Last(1))
+        assert [] == decoded
+        assert [*store._shelf._cards] == names
+
+
+def test_what_is_remembered_of_a_manifest_is_forgotten_with_it(root):
+    """One that was damaged, moved away or copied over another is looked at again; a pin counts at once."""
+    store = Store(root)
+    for step in (1, 2, 3):
+        put(store, step)
+    assert [facts.step for facts in store.facts()] == [1, 2, 3]
+    (store[2].path / "manifest.json").write_bytes(b"{}")
+    assert [facts.step for facts in store.facts()] == [1, 3]
+    store[3].path.rename(root / "checkpoints" / "step-000000004")  # what lies in another's place is no fact of either
+    assert [facts.step for facts in store.facts()] == [1]
+    assert store.prunable(Last(1)) == []
+    Store(root).pin(1)
+    assert [facts.pinned for facts in store.facts()] == [True]
+
+
+# -- threads --------------------------------------------------------------------------------------------------------
+
+
+def all_of(works: list[Callable[[], Any]]) -> list[BaseException]:
+    """What went wrong when each was done by a thread of its own, all at once."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(works))
+
+    def work(each: Callable[[], Any]) -> None:
+        start.wait()
+        try:
+            each()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+@pytest.mark.parametrize("keep", [None, Last(2), Last(1) | Best("acc", max)], ids=str)
+def test_threads_may_share_a_store(keep):
+    """Their first saves claim the run once, the others come in turn, and all of them succeed."""
+    for _ in range(20):
+        with scratched("threads") as base:
+            store = Store(base / "run", keep=keep)
+            assert [] == all_of(
+                [lambda at=step, store=store: [put(store, at), put(store, at + 4)] for step in range(4)]
+            )
+            assert [path.name for path in (base / "run" / "attempts").iterdir()] == ["1"]
+            assert keep is not None or steps(store) == list(range(8))
+            assert all(whole(each.load(), each.step) for each in store.checkpoints())
+            assert os.readlink(base / "run" / "checkpoints" / "latest") == store.latest().path.name
+            assert [path.name for path in store.attempt.room.iterdir()] == [store.attempt.journal.name]
+
+
+def test_of_threads_that_save_one_step_one_succeeds(root):
+    """The others are told that it is committed, and what is committed is whole."""
+    store = Store(root)
+    errors = all_of([lambda: put(store, 1)] * 4)
+    assert [UsageError] * 3 == list(map(type, errors))
+    assert whole(store.load(), 1)
+
+
+def test_a_forked_child_is_refused_while_its_parent_saves(root):
+    """It does not wait for ever for a thread that it does not have."""
+    store = Store(root)
+    put(store, 1)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(call: Any, perform: Callable[[], Any]) -> Any:
+        inside.set()
+        assert go_on.wait(60)
+        return perform()
+
+    def save() -> None:
+        with door(hold):
+            put(store, 2)
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    assert inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        for write in (lambda: put(store, 3), store.close, lambda: store.prune(Last(1))):
+            with suppress(UsageError):
+                write()
+                os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    go_on.set()
+    thread.join()
+    assert steps(store) == [1, 2]
+
+
+def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
+    """Reading another checkpoint goes on; Python 3.11's cached_property would not let it."""
+    store = Store(root)
+    for step in (1, 2):
+        put(store, step)
+    go_on, stuck, whole_of = threading.Event(), threading.Event(), checkpoints.reading.whole
+
+    def slow(path: Path) -> bytes:
+        if path.parent == store[1].path:
+            stuck.set()
+            assert go_on.wait(60)
+        return whole_of(path)
+
+    monkeypatch.setattr(checkpoints.reading, "whole", slow)
+    first = threading.Thread(target=lambda: store[1].manifest)
+    second = threading.Thread(target=lambda: store[2].manifest)
+    first.start()
+    assert stuck.wait(60)
+    second.start()
+    second.join(30)
+    went_on = not second.is_alive()
+    go_on.set()
+    first.join()
+    assert went_on
+
+
+# -- space ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_save_that_cannot_fit_is_refused_beforehand(root, monkeypatch):
+    """NoSpace, nothing written."""
+    store = Store(root)
+    put(store, 1)
+    before = listing(root)
+    monkeypatch.setattr(disk, "free_bytes", lambda path: 1000)
+    with pytest.raises(NoSpace, match="1,000 are free"):
+        put(store, 2)
+    assert listing(root) == before
+
+
+def test_a_disk_that_fills_up_leaves_the_store_as_it_was(root):
+    """ENOSPC at any change before the commit: NoSpace, the same names and bytes; then the save works."""
+    store = Store(root)
+    put(store, 1)
+    for step in itertools.count(2):
+        before, calls = listing(root), []
+        fail, count = failing(step - 2, FULL), counting(calls)
+        try:
+            with door(lambda call, perform, fail=fail, count=count: count(call, lambda: fail(call, perform))):
+                put(store, 2)
+        except NoSpace:
+            if steps(store) == [1]:
+                assert listing(root) == before
+                continue
+        break
+    assert step > 10
+    assert whole(store.load(), 2)
+
+
+def test_a_run_whose_directory_is_gone_says_so(root):
+    """Also when the save had not begun to write."""
+    store = Store(root)
+    put(store, 1)
+    shutil.rmtree(root)
+    with pytest.raises(StoreError, match="directory is gone"):
+        put(store, 2)
+    with pytest.raises(StoreError, match="directory is gone"), store.directory(step=3):
+        raise AssertionError
+
+
+@contextmanager
+def mounted(place: Path, *arguments: str) -> Iterator[Path]:
+    place.mkdir(exist_ok=True)
+    subprocess.run(["mount", *arguments, str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@AS_ROOT
+@pytest.mark.system
+@pytest.mark.parametrize("lie", [False, True], ids=["told", "not told"])
+def test_a_real_full_disk_gives_no_space(tmp_path, monkeypatch, lie):
+    """On a file system of a few MiB, whether it tells that it is full or fails in the middle of a write."""
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=8m", "holdfast"):
+        store = Store(tmp_path / "small" / "run")
+        if lie:
+            monkeypatch.setattr(disk, "free_bytes", lambda path: 1 << 50)
+        saved = 0
+        with pytest.raises(NoSpace):
+            for step in range(1, 100):
+                before = listing(store.root)
+                store.save({"w": np.full(200_000, step, "float64")}, step=step)
+                saved = step
+        assert 2 <= saved <= 5
+        assert listing(store.root) == before
+        assert all(not list(checkpoint.problems()) for checkpoint in store.checkpoints())
+        store.prune(Last(1))
+        store.save({"w": np.full(200_000, 99, "float64")}, step=99)
+        assert store.load()["w"][-1] == 99
+
+
+# -- copies ---------------------------------------------------------------------------------------------------------
+
+
+def by_tar(source: Path, target: Path) -> None:
+    with tarfile.open(target.with_suffix(".tar"), "w") as archive:
+        archive.add(source, "run")
+    with tarfile.open(target.with_suffix(".tar")) as archive:
+        archive.extractall(target.parent / "out", filter="data")
+    (target.parent / "out" / "run").rename(target)
+
+
+COPIES: dict[str, Callable[[Path, Path], Any]] = {
+    "cp -r": lambda source, target: subprocess.run(["cp", "-r", source, target], check=True),
+    "cp -rL": lambda source, target: subprocess.run(["cp", "-rL", source, target], check=True),
+    "rsync": lambda source, target: subprocess.run(["rsync", "-a", f"{source}/", f"{target}/"], check=True),
+    "tar": by_tar,
+    "moved": lambda source, target: source.rename(target),
+    "renamed": shutil.move,
+}
+
+
+@pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES.keys())
+def test_a_copy_is_a_store(root, copy, request):
+    """Read as the original is; and a copy that is written to is a run of its own from there."""
+    if "rsync" in request.node.name and shutil.which("rsync") is None:
+        pytest.skip("no rsync here")
+    store = Store(root, keep=Last(3) | Best("acc", max))
+    for step in (1, 2, 3, 4):
+        put(store, step)
+    store.close()
+    target = root.with_name("copy")
+    copy(root, target)
+    found = Store(target)
+    assert steps(found) == [2, 3, 4]
+    assert all(whole(each.load(), each.step) and not list(each.problems()) for each in found.checkpoints())
+    assert (target / "checkpoints" / "latest" / "manifest.json").exists()
+    assert target in (target / "checkpoints" / "best").resolve().parents
+    put(found, 5)
+    assert steps(found) == [2, 3, 4, 5]
+
+
+@AS_ROOT
+@pytest.mark.system
+def test_a_read_only_mount_is_read_and_never_written(root, tmp_path):
+    """Everything that reads works; everything that writes is refused with one clear error."""
+    store = Store(root, keep=Best("acc", max) | Last(3))
+    for step in (1, 2, 3):
+        put(store, step)
+    store.close()
+    with mounted(tmp_path / "ro", "-o", "bind,ro", str(root)) as place:
+        frozen = Store(place, keep=Last(1))
+        assert whole(frozen.load(), 3)
+        assert whole(frozen.load("best"), 2)
+        assert not list(frozen.latest().problems(cold=True))
+        assert [checkpoint.step for checkpoint in frozen.prunable(Last(1))] == [1, 2]
+        for write in (
+            lambda: put(frozen, 4),
+            lambda: frozen.prune(Last(1)),
+            lambda: frozen.quarantine(frozen[1], "x"),
+            lambda: frozen.pin(1),
+        ):
+            with pytest.raises(StoreError, match="ead-only"):
+                write()
+
+
+# -- readers while the owner writes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_readers_never_see_less_than_a_whole_newest_checkpoint(root):
+    """While another thread saves and prunes as fast as it can: no error, never half, never back in time."""
+    store = Store(root, keep=Last(1))
+    put(store, 1)
+    stop = threading.Event()
+    errors: list[BaseException] = []
+    looks = itertools.count()
+
+    def read() -> None:
+        reader, last = Store(root), 0
+        try:
+            while not stop.is_set():
+                at_least = store.parent and int(store.parent.split("-")[1])
+                state = reader.load()
+                assert whole(state, state["step"])
+                assert state["step"] >= max(last, at_least - 1)
+                last = state["step"]
+                with suppress(NotFound):
+                    assert not list(reader.latest().problems())
+                next(looks)
+        except BaseException as error:
+            errors.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for step in range(2, 400):
+            put(store, step)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert errors == []
+    assert next(looks) > 50
+
+
+# -- against a model ------------------------------------------------------------------------------------------------
+
+
+class StoreModel(RuleBasedStateMachine):
+    """Save, prune, pin, quarantine, crash and open again, in any order: the store is what a dict would be."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.scratch = scratched("model")
+        self.root = self.scratch.__enter__() / "run"
+        self.store = Store(self.root, take_over=True)
+        self.facts: dict[str, retention.Facts] = {}
+        self.pins: set[str] = set()
+        self.aside = 0
+        self.next = 1
+
+    def teardown(self) -> None:
+        self.scratch.__exit__(None, None, None)
+
+    def _saved(self, name: str, step: int, phase: str) -> None:
+        size = self.store[name].size_bytes
+        self.facts[name] = retention.Facts(name, step, phase, None, float(step), {"acc": self.acc}, size, False)
+
+    @rule(gap=st.integers(0, 3), phase=st.sampled_from(["step", "end"]), acc=st.integers(0, 5))
+    def save(self, gap: int, phase: str, acc: int) -> None:
+        step = self.next + gap
+        name = f"step-{step:09d}" + ("-end" if phase == "end" else "")
+        self.acc = float(acc)
+        facts = Facts(phase=phase, metrics={"acc": acc}, document={"by": "a model"})
+        if name in self.facts:
+            with pytest.raises(UsageError):
+                self.store.save(state_of(step), step=step, facts=facts)
+            return
+        self.store.save(state_of(step), step=step, facts=facts)
+        self._saved(name, step, phase)
+        self.next = max(self.next, step + (phase == "end"))
+
+    def _newest(self) -> str:
+        return max(self.facts, key=lambda name: (self.facts[name].step, self.facts[name].phase == "end"))
+
+    @precondition(lambda self: self.facts)
+    @rule(n=st.integers(1, 3), best=st.booleans())
+    def prune(self, n: int, best: bool) -> None:
+        rules = Last(n) | Best("acc", max) if best else Last(n)
+        pinned = [facts._replace(pinned=name in self.pins) for name, facts in self.facts.items()]
+        kept = retention.keep(pinned, rules)
+        gone = [checkpoint.path.name for checkpoint in self.store.prune(rules)]
+        assert set(gone) == self.facts.keys() - kept
+        self.facts = {name: facts for name, facts in self.facts.items() if name in kept}
+
+    @precondition(lambda self: self.facts)
+    @rule(pick=st.integers(0, 100), on=st.booleans())
+    def pin(self, pick: int, on: bool) -> None:
+        name = sorted(self.facts)[pick % len(self.facts)]
+        (self.store.pin if on else self.store.unpin)(name)
+        (self.pins.add if on else self.pins.discard)(name)
+
+    @precondition(lambda self: self.facts)
+    @rule(pick=st.integers(0, 100))
+    def quarantine(self, pick: int) -> None:
+        name = sorted(self.facts)[pick % len(self.facts)]
+        self.store.quarantine(self.store[name], "model")
+        del self.facts[name]
+        self.aside += 1
+
+    @rule(nth=st.integers(0, 60), code=st.sampled_from([5, FULL]))
+    def save_on_a_bad_disk(self, nth: int, code: int) -> None:
+        name, self.acc = f"step-{self.next:09d}", 0.0
+        known = name in self.facts
+        with suppress(HoldfastError), door(failing(nth, code)):
+            self.store.save(state_of(self.next), step=self.next, facts=Facts(metrics={"acc": 0}, document={"by": "x"}))
+        if not known and name in {checkpoint.path.name for checkpoint in self.store.checkpoints()}:
+            self._saved(name, self.next, "step")
+
+    @rule()
+    def open_again(self) -> None:
+        if self.store.attempt is not None:
+            (self.store.attempt.room / "step-000000777").mkdir(exist_ok=True)  # it died in the middle of a save
+        self.store = Store(self.root, take_over=True)
+
+    @invariant()
+    def is_what_the_model_says(self) -> None:
+        names = [checkpoint.path.name for checkpoint in self.store.checkpoints()]
+        assert names == sorted(self.facts, key=lambda name: (self.facts[name].step, self.facts[name].phase == "end"))
+        assert len(list(self.root.glob("quarantine/*"))) == self.aside
+        if names:
+            assert whole(self.store.load(), self.facts[names[-1]].step)
+        else:
+            with pytest.raises(NotFound):
+                self.store.load()
+
+
+StoreModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+test_the_store_is_what_a_model_says = pytest.mark.slow(StoreModel.TestCase)
+
+
+def steady(store, steps):
+    """Saves a state of which most does not change; the last three checkpoints share a file."""
+    for step in steps:
+        store.save({"model": {"frozen": np.arange(2_000), "trained": np.full(3, step)}}, step=step)
+
+
+def names_of(checkpoint):
+    return {file.stat().st_nlink for file in checkpoint.path.iterdir()}
+
+
+def test_what_a_killed_pin_left_goes_with_the_next(tmp_path):
+    """Once it is so old that nobody can be at it."""
+    store = Store(tmp_path)
+    with links():
+        steady(store, range(1, 5))
+        store.pin(1)
+        old, young = tmp_path / "pins" / ".a.part", tmp_path / "pins" / ".b.part"
+        for path in (old, young):
+            path.write_bytes(b"half")
+        os.utime(old, (0, 0))
+        store.pin(4)
+    assert sorted(os.listdir(tmp_path / "pins")) == [".b.part", "step-000000001", "step-000000004"]
+    assert names_of(store[4]) == {1}
+
+
+def test_a_pin_at_the_moment_of_the_link_wins(tmp_path):
+    """Whoever pins finds a file that nobody shares yet; the link that comes after it is taken back."""
+    store = Store(tmp_path)
+    with links(), pytest.MonkeyPatch.context() as patch:
+        steady(store, (1, 2))
+        real = disk.link
+
+        def link(source, target):
+            Store(tmp_path).pin(2)
+            real(source, target)
+
+        patch.setattr(disk, "link", link)
+        steady(store, (3,))
+    assert names_of(store[2]) == {1}
+    assert not list(store[3].problems())
+
+
+def test_a_file_that_is_not_the_one_that_was_read_back_is_read_again(tmp_path):
+    """Whatever was done to it: it is linked if its bytes are right, and if they are not, written anew."""
+    store = Store(tmp_path)
+    with links():
+        steady(store, (1, 2))
+        for step, harm in ((3, os.utime), (4, rewritten), (5, spoilt)):
+            assert store.read_back_early(store.unread()) is None
+            assert [] == store.unread()
+            harm(store[step - 1].path / "model-steady.safetensors")
+            steady(store, (step,))
+            assert not list(store[step].problems(cold=True))
+    assert [2, 2, 1] == [max(names_of(store[step])) for step in (3, 4, 5)]
+
+
+def rewritten(path):
+    shutil.copy(path, path.with_suffix(".copy"))
+    os.replace(path.with_suffix(".copy"), path)
+
+
+def spoilt(path):
+    path.write_bytes(path.read_bytes()[:-1] + b"X")
+
+
+def test_what_a_stop_has_left_makes_room_when_the_disk_is_full(tmp_path, monkeypatch):
+    """A save that finds no space applies the rule first; one that the rule cannot help is refused, and nothing goes."""
+    store = Store(tmp_path, keep=Last(1))
+    for step in (1, 2, 3):
+        store.commit(store.stage({"step": step}), step=step, leave=lambda: 2)
+    assert [1, 2, 3] == [checkpoint.step for checkpoint in store.checkpoints()]
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 0 if len(store.checkpoints()) > 1 else 1 << 40)
+    store.save({"step": 4}, step=4)
+    assert [4] == [checkpoint.step for checkpoint in store.checkpoints()]
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 0)
+    with pytest.raises(NoSpace, match="nothing was written"):
+        store.save({"step": 5}, step=5)
+    assert [4] == [checkpoint.step for checkpoint in store.checkpoints()]
+
+
+def test_what_is_left_to_the_next_save_goes_with_it(tmp_path):
+    """Also when more is left over than was allowed, and when that is allowed no more while it is read back."""
+    store = Store(tmp_path, keep=Last(1))
+    for step in (1, 2, 3):
+        store.commit(store.stage({"step": step}), step=step, leave=lambda: 1)
+    assert [3] == [checkpoint.step for checkpoint in store.checkpoints()]
+    answers = iter([0, 1])
+    store.commit(store.stage({"step": 4}), step=4, leave=lambda: next(answers))
+    assert [3, 4] == [checkpoint.step for checkpoint in store.checkpoints()]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["narrow", "none", "wide", "nothing"])))
+def test_leaves_without_bytes_are_no_gap(tmp_path, order, monkeypatch):
+    """Wherever they stand in the state: the next leaf of their file begins where they do. Also where files are copied."""
+    monkeypatch.setattr(lineage, "LINK_BYTES", 1)
+    monkeypatch.setattr(shards, "LINK_BYTES", 1)
+
+    def refused(*_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    leaves = {
+        "narrow": np.arange(9, dtype="int8"),
+        "none": np.empty((1, 0), "uint16"),
+        "wide": np.arange(9, dtype="uint16"),
+        "nothing": np.empty((0, 3), "uint16"),
+    }
+    state = {name: leaves[name] for name in order}
+    store = Store(tmp_path)
+    store.save(state, step=1)
+    monkeypatch.setattr(disk, "link", refused)
+    store.save(state, step=2)
+    for saved in store.checkpoints():
+        assert [] == list(saved.problems(cold=True))
+        assert order == tuple(saved.load())
+        assert all(np.array_equal(leaves[name], value) for name, value in saved.load().items())
+    assert store[2].manifest.files["state.safetensors"].links == 1

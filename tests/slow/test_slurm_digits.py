@@ -1,0 +1,184 @@
+"""The digits example on a real Slurm: three time limits, two preemptions, a requeue by hand and a lost node, and the bits are
+those of the uninterrupted run."""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from holdfast import journal
+from real_slurm import Slurm, concurrently
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+
+# The example itself, a step a second until a file `fast` is there: sub-minute limits need a training of minutes.
+PACED = f"""
+import os, random, runpy, time
+import numpy, torch
+random.seed(1)  # the example draws from torch's generator alone; a checkpoint holds these, too
+numpy.random.seed(1)
+step = torch.optim.AdamW.step
+def paced(self, closure=None):
+    time.sleep(0 if os.path.exists("fast") else 1)
+    return step(self, closure)
+torch.optim.AdamW.step = paced
+if __name__ == "__main__":
+    runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
+"""
+JOB = f"""#!/bin/bash
+#SBATCH --requeue --open-mode=append --output=out.txt
+exec {sys.executable} -u paced.py
+"""
+
+
+class Told:
+    """One job, made to suffer; each word of it waits until Slurm has it in its own record."""
+
+    def __init__(self, slurm: Slurm, place: Path, node: str, job: str) -> None:
+        self.slurm, self.place, self.node, self.job = slurm, place, node, job
+        self.restarts = 0
+
+    def until_it_learns(self) -> None:
+        """This start has restored, and done three steps of its own."""
+        attempt = self.restarts + 1
+        self.slurm.until(lambda: len(metrics_of(self.place / "runs" / "digits", attempt)) >= 3)
+
+    def until_it_waits(self, partition: str = "long") -> None:
+        """It is in the queue again; its next start is to be in this partition, without a limit."""
+        self.restarts += 1
+        self.slurm.until(lambda: self.slurm.show(self.job)["Restarts"] == str(self.restarts))
+        self.slurm.wait(self.job, "PENDING", "RUNNING")
+        self.slurm.ask("scontrol", "update", f"JobId={self.job}", f"Partition={partition}", "TimeLimit=UNLIMITED")
+
+    def preempted(self, then: str) -> None:
+        options = ("-p", "long", "-w", self.node, "-c", "4", "-o", "/dev/null")
+        self.slurm.ask("sbatch", *options, "--wrap", "sleep 1", cwd=self.place)
+        self.until_it_waits(then)
+
+    def timed_out(self) -> None:
+        self.slurm.ask("scontrol", "update", f"JobId={self.job}", "EndTime=now+5")
+        self.until_it_waits()
+
+    def requeued_by_hand(self) -> None:
+        self.slurm.ask("scontrol", "requeue", self.job)
+        self.until_it_waits()
+
+    def node_lost(self) -> None:
+        self.slurm.tend("kill-node", self.node)
+        self.until_it_waits()
+        self.slurm.tend("start-node", self.node)
+
+
+def metrics_of(run: Path, attempt: int) -> list[dict]:
+    logs = [log for log in journal.logs(run) if log.attempt == attempt]
+    return [event for log in logs for event in log.events if event["event"] == "metrics"]
+
+
+def uninterrupted(place: Path) -> str:
+    """What the example prints when nothing happens to it."""
+    place.mkdir()
+    (place / "fast").touch()
+    done = subprocess.run(
+        [sys.executable, "-u", "../paced.py"], cwd=place, capture_output=True, text=True, check=True, timeout=200
+    )
+    return done.stdout
+
+
+def table(run: Path) -> list[str]:
+    """From the signal to the durable checkpoint, and from the requeue to the first new step, by the journal's clock."""
+    logs = journal.logs(run)
+    lines = ["cause         signal to durable checkpoint   requeue to first new step"]
+    for log, following in itertools.pairwise(logs):
+        ends = [event for event in log.events if event["event"] in {"requeued", "not_requeued"}]
+        saved = [event["time"] for event in log.events if event["event"] == "saved"]
+        steps = [event["time"] for event in following.events if event["event"] == "metrics"]
+        if ends and saved and steps:
+            signal_s, requeue_s = saved[-1] - ends[0]["heard_at"], steps[0] - ends[0]["time"]
+            lines.append(f"{ends[0]['cause']:12}  {signal_s:25.3f} s  {requeue_s:24.1f} s")
+    return lines
+
+
+@concurrently
+def test_through_everything_that_a_cluster_does_the_bits_are_the_uninterrupted_ones(slurm, place):
+    """A script by hand. Each interruption is in Slurm's own record, the journal tells the same, nothing is lost."""
+    job = slurm.sbatch(prepared(place), "-p", "preempt0", "-w", "n12", "-c", "4", script=JOB)
+    suffer(Told(slurm, place, "n12", job))
+    timeout = ["TIMEOUT", "PENDING"]  # and then put back by us
+    assert ["PREEMPTED", "PREEMPTED", *timeout * 3, "PENDING", "NODE_FAIL", "COMPLETED"] == slurm.endings(job)
+    logs = journal.logs(place / "runs" / "digits")
+    slurms, ours = ("not_requeued", "requeued"), ("requeued", "time limit")
+    assert [slurms, slurms, ours, ours, ours, slurms] == [each for log in logs for each in carried(log.events)]
+    same_in_the_end(place, output=place / "out.txt")
+    return table(place / "runs" / "digits")
+
+
+@concurrently
+def test_the_same_under_holdfast_submit(slurm, place):
+    """With a notice, time limits and a grace are never waited out: they are requeues in Slurm's record, and in the journal."""
+    holdfast = [str(Path(sys.executable).parent / "holdfast"), "submit", "--json", "--run", "job", "--lead", "1"]
+    options = ["--partition=preempt0", "--nodelist=n13", "--cpus-per-task=4", "--", sys.executable, "-u", "paced.py"]
+    job = json.loads(slurm.ask(*holdfast, *options, cwd=prepared(place)))["job"]
+    suffer(Told(slurm, place, "n13", job))
+    endings = [each for each in slurm.endings(job) if each != "TIMEOUT"]  # the notice may come as late as the limit
+    # On a busy machine Slurm may record the second preemption before the job has put itself back into the queue.
+    assert ["PREEMPTED", "PENDING", *["PENDING"] * 4, "NODE_FAIL", "COMPLETED"] == [
+        *endings[:1],
+        "PENDING",
+        *endings[2:],
+    ]
+    assert endings[1] in ("PREEMPTED", "PENDING")
+    assert f"job_signal: 10 of running JobId={job} successful" in slurm.log()  # preempt_send_user_signal, at the grace
+    told = carried(journal.read(place / "job" / "supervisor.jsonl"))
+    slurms, ours = ("not_requeued", "requeued"), ("requeued", "time limit")
+    assert told[1] in ((endings[1] == "PREEMPTED" and slurms) or (), ("requeued", "preempted"))
+    assert [slurms, ours, ours, ours, slurms] == [told[0], *told[2:]]
+    same_in_the_end(place, output=place / "job" / f"slurm-{job}.out")
+
+
+def prepared(place: Path) -> Path:
+    (place / "paced.py").write_text(textwrap.dedent(PACED))
+    return place
+
+
+def suffer(told: Told) -> None:
+    """Two preemptions, three time limits, a requeue by hand, a lost node; and then to the end."""
+    told.until_it_learns()
+    told.preempted(then="preempt")
+    told.until_it_learns()
+    told.preempted(then="long")
+    for _ in range(3):
+        told.until_it_learns()
+        told.timed_out()
+    told.until_it_learns()
+    told.requeued_by_hand()
+    told.until_it_learns()
+    told.node_lost()
+    (told.place / "fast").touch()
+    assert "7" == told.slurm.wait(told.job, "COMPLETED", limit_s=200)["Restarts"]
+    assert "" == told.slurm.ask("squeue", "--noheader", "--jobs", told.job, "--states=PD,R,CG")
+
+
+def same_in_the_end(place: Path, output: Path) -> None:
+    """State, metrics and printed lines are the uninterrupted run's; eight attempts are there, six of which stopped."""
+    expected = uninterrupted(place / "whole")
+    run, whole = place / "runs" / "digits", place / "whole" / "runs" / "digits"
+    diff = [sys.executable, "-m", "holdfast", "diff", str(run), str(whole)]
+    same = subprocess.run(diff, capture_output=True, text=True, check=False)
+    assert 0 == same.returncode, same.stdout
+    assert measured(whole) == measured(run)
+    assert ["stop"] * 6 + ["", "end"] == [log.last["event"] if log.closed else "" for log in journal.logs(run)]
+    text = output.read_text()
+    assert set(expected.splitlines()) == set(re.findall(r"^epoch .*", text, re.MULTILINE))
+    assert 1 + 7 == text.count("(attempt ")
+
+
+def carried(events: list[dict]) -> list[tuple[str, str]]:
+    """What the journal says became of the job, start by start, and why."""
+    return [(event["event"], event["cause"]) for event in events if event["event"] in journal.AFTERWARDS]
+
+
+def measured(run: Path) -> list[tuple]:
+    return [(line["step"], line["phase"], line["epoch"], line["values"]) for line in journal.metrics(run)]

@@ -1,0 +1,282 @@
+"""`holdfast run` inside a job: when the command stops, the job is carried on as the last act, or left alone, and it says so.
+
+The scheduler is a handful of fakes on PATH; tests/test_slurm_submit.py asks a real one.
+"""
+
+import os
+import sys
+import time
+
+import pytest
+from test_supervise_keep import driven, kept, uninterrupted
+from test_supervise_run import TRAINS, train
+
+from fakes import Fakes
+from supervised import Supervised, python, supervised, until
+from toy import script
+
+pytestmark = pytest.mark.slow
+
+JOB = {"SLURM_JOB_ID": "120", "SLURM_JOB_PARTITION": "long"}
+CONFIG = "KillWait                = 30 sec\n"
+SAVES = """
+import signal, sys, time
+def stop(number, frame):
+    print("saved", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGUSR1, stop)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def fakes(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("SLURM")]:
+        monkeypatch.delenv(name)
+    fakes = Fakes(tmp_path, monkeypatch)
+    for name, value in JOB.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_SUBMIT_DIR", str(tmp_path))
+    fakes.say("scontrol show config", CONFIG)
+    fakes.say("scontrol show partition", "PartitionName=long GraceTime=0\n")
+    fakes.say("squeue", "UNLIMITED\n")
+    fakes.say("scontrol requeue")
+    fakes.job()
+    return fakes
+
+
+def timed_out(fakes):
+    fakes.job(JobState="COMPLETING", Reason="TimeLimit", EndTime=str(int(time.time())))
+
+
+def told(place, name="TERM", *options, command=None, code=75, **environment):
+    """See a supervisor to its end that is told to stop once its command is ready."""
+    with Supervised(place, command or python(SAVES), *options, **environment) as it:
+        until(lambda: len(it.printed) > it.before)
+        it.send(name)
+        assert code == it.end()
+        return it
+
+
+def requeues(fakes):
+    return [call for call in fakes.calls if call.startswith("scontrol requeue")]
+
+
+def test_a_time_limit_is_requeued_after_the_last_word(tmp_path, fakes):
+    """The journal says stop, then that it is requeued; then it is done, and said."""
+    timed_out(fakes)
+    it = told(tmp_path)
+    assert ["scontrol requeue 120"] == requeues(fakes) == fakes.calls[-1:]
+    assert ["stop", "requeued"] == it.story()[-2:]
+    assert "SIGTERM" == it.events("requeued")[0]["heard"]
+    assert it.said.endswith("stopped by SIGTERM; run me again\nholdfast: job 120: time limit; requeued\n")
+    assert (
+        tmp_path / ".holdfast" / f"{os.path.basename(sys.executable).split('.')[0]}-120" == it.home
+        or "-120" in it.home.name
+    )
+
+
+def test_what_was_cancelled_stays_cancelled(tmp_path, fakes):
+    """With a checkpoint, exit 75, and the line that goes on all the same."""
+    fakes.job(JobState="COMPLETING")
+    it = told(tmp_path)
+    assert [] == requeues(fakes)
+    assert "job 120 was cancelled, and is not requeued. To go on, type: scontrol requeue 120" in it.said
+
+
+def test_a_notice_is_a_time_limit_when_the_end_is_near(tmp_path, fakes):
+    fakes.job(EndTime=str(int(time.time()) + 100))
+    told(tmp_path, "USR1")
+    assert ["scontrol requeue 120"] == requeues(fakes)
+
+
+def test_a_signal_by_hand_is_not(tmp_path, fakes):
+    it = told(tmp_path, "USR1", code=75)
+    assert [] == requeues(fakes)
+    assert "why SIGUSR1 came is unclear" in it.said
+
+
+def test_a_command_that_knows_no_signals_is_carried_on_too(tmp_path, fakes):
+    """The end of the time is not its fault, and the cap on requeues ends what never gets anywhere."""
+    timed_out(fakes)
+    told(tmp_path, command=python("import time; print('ready', flush=True); time.sleep(600)"), code=143)
+    assert ["scontrol requeue 120"] == requeues(fakes)
+
+
+def test_a_run_of_a_supervised_script_leaves_the_job_to_us(tmp_path, fakes):
+    """Only the outermost process requeues, once."""
+    timed_out(fakes)
+    it = told(tmp_path, command=train(tmp_path))
+    assert ["scontrol requeue 120"] == requeues(fakes)
+    assert 1 == it.said.count("requeued")
+
+
+def test_the_inner_of_two_supervisors_leaves_the_job_to_the_outer(tmp_path, fakes):
+    timed_out(fakes)
+    told(tmp_path, command=[sys.executable, "-m", "holdfast", "run", "--run", "inner", "--", *python(SAVES)])
+    assert ["scontrol requeue 120"] == requeues(fakes)
+
+
+@pytest.mark.parametrize("rank", [{"SLURM_PROCID": "1"}, {"OMPI_COMM_WORLD_RANK": "3"}])
+def test_only_process_0_speaks_for_the_job(tmp_path, fakes, rank):
+    timed_out(fakes)
+    told(tmp_path, **rank)
+    assert [] == fakes.calls
+
+
+def test_no_requeue_means_none(tmp_path, fakes):
+    timed_out(fakes)
+    it = told(tmp_path, "TERM", "--no-requeue")
+    assert [] == requeues(fakes)
+    assert it.said.endswith("job 120 is not requeued: --no-requeue\n")
+
+
+def test_a_held_job_is_left_alone(tmp_path, fakes):
+    """The file `hold` of the supervisor's directory forbids it."""
+    timed_out(fakes)
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place" / "hold").touch()
+    it = told(tmp_path, "TERM", "--run", "place")
+    assert [] == requeues(fakes)
+    assert "is on hold. To go on, type: holdfast release" in it.said
+
+
+def test_requeues_have_a_cap(tmp_path, fakes):
+    """Counted over all starts of the job, in the supervisor's journal."""
+    timed_out(fakes)
+    for start in range(3):
+        fakes.job(JobState="COMPLETING", Reason="TimeLimit", EndTime=str(int(time.time())), Restarts=start)
+        it = told(tmp_path, "TERM", "--run", "place", "--max-requeues", 2, SLURM_RESTART_COUNT=str(start))
+    assert 2 == len(requeues(fakes))
+    assert "job 120 is not requeued: it was requeued 2 times, and 2 are the most" in it.said
+
+
+def test_without_requeue_the_submitted_script_follows(tmp_path, fakes):
+    """The batch script of `holdfast submit` lies in the supervisor's directory."""
+    timed_out(fakes)
+    fakes.say("scontrol requeue", err="Requested operation is presently disabled\n", code=1)
+    fakes.say("sbatch", "121\n")
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place" / "job.sh").write_text("#!/bin/bash\n")
+    it = told(tmp_path, "TERM", "--run", "place")
+    assert f"sbatch --parsable --dependency=afterany:120 {tmp_path / 'place' / 'job.sh'}" == fakes.calls[-1]
+    assert "Job 121 goes on after it" in it.said
+
+
+def test_a_crash_and_an_end_ask_nothing(tmp_path, fakes):
+    """A failure is a failure: exit 8, and no requeue that would repeat it."""
+    assert 8 == supervised(tmp_path, python("raise SystemExit(3)")).code
+    assert 0 == supervised(tmp_path, python("pass")).code
+    assert [] == [call for call in fakes.calls if "show job" in call or "requeue" in call]
+
+
+def test_signals_that_come_after_the_stop_do_not_keep_the_job_from_its_requeue(tmp_path, fakes):
+    """Slurm ends a job that it requeues: us, and the very command that asked for it."""
+    timed_out(fakes)
+    fakes.say("scontrol requeue", after="kill -TERM $PPID $$; kill -INT $PPID $$; echo done > done")
+    told(tmp_path)
+    assert "done\n" == (tmp_path / "done").read_text()
+
+
+def test_the_command_is_stopped_before_the_end_of_the_job(tmp_path, fakes):
+    """Nobody sends a signal: the environment says when the time is up, and --lead how long before to stop."""
+    end = int(time.time()) + 9
+    fakes.job(EndTime=str(end))
+    it = supervised(tmp_path, python(SAVES), "--lead", 6, SLURM_JOB_END_TIME=str(end))
+    assert (75, "ready\nsaved\n") == (it.code, it.printed)
+    assert time.time() < end
+    assert "the job's time is nearly up: the command is told to stop" in it.said
+    assert ["scontrol requeue 120"] == requeues(fakes)
+
+
+def test_the_measured_save_of_a_run_is_part_of_the_lead(tmp_path, fakes):
+    """A save of two seconds needs three and a bit, whatever --lead says; the run's journal knows how long they take."""
+    slow = "def slow(self, kept=Toy.state_dict):\n        time.sleep(2)\n        return kept(self)\n    Toy.state_dict = slow\n"
+    command = train(
+        tmp_path, f"    {slow}{TRAINS.replace('steps=5', 'steps=1000').replace('range(10)', 'range(1000)')}"
+    )
+    told(tmp_path, "INT", "--run", "place", command=command)
+    end = int(time.time()) + 8
+    fakes.job(EndTime=str(end))
+    it = supervised(tmp_path, command, "--run", "place", "--lead", 0, SLURM_JOB_END_TIME=str(end))
+    assert 75 == it.code
+    assert end - 5 < it.events("signal")[-1]["time"] < end - 3.5
+    assert ["scontrol requeue 120"] == requeues(fakes)
+
+
+def test_a_program_that_stops_by_itself_near_the_end_is_not_started_again(tmp_path, fakes, monkeypatch):
+    """It was given the time that is left, and exits with 0 although it is not done: the job is carried on."""
+    end = str(int(time.time()) + 70)
+    fakes.job(EndTime=end)
+    monkeypatch.setenv("SLURM_JOB_END_TIME", end)
+    it = driven(tmp_path, 10_000, "--max-s", 1)
+    assert (75, 1) == (it.code, it.printed.count("from"))
+    assert "stopped by the job's end being near; run me again\nholdfast: job 120: time limit; requeued\n" in it.said
+    assert kept(tmp_path)
+
+
+def test_far_from_the_end_it_is_started_again(tmp_path, fakes, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 7000))
+    it = driven(tmp_path, 60, "--max-s", 0.7)
+    assert (0, uninterrupted(60)) == (it.code, it.printed.splitlines()[-1])
+    assert it.printed.count("from") > 1
+    assert [] == requeues(fakes)
+
+
+def test_a_command_that_hangs_is_killed_in_time_for_the_requeue(tmp_path, fakes):
+    """Slurm kills all, and us, KillWait seconds after SIGTERM: we are done before."""
+    timed_out(fakes)
+    fakes.say("scontrol show config", "KillWait                = 8 sec\n")
+    hangs = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print('ready', flush=True)\nwhile True: time.sleep(1)"
+    with Supervised(tmp_path, python(hangs)) as it:
+        until(lambda: "scontrol show config" in fakes.calls)
+        time.sleep(0.5)
+        began = time.monotonic()
+        it.send("TERM")
+        assert 137 == it.end()
+    assert 3 < time.monotonic() - began < 7
+    assert ["scontrol requeue 120"] == requeues(fakes)
+
+
+def test_a_signal_to_all_processes_is_not_taken_for_the_commands_own_stop(tmp_path, fakes):
+    """Slurm tells one process after the other; the command may be over before we hear of it."""
+    timed_out(fakes)
+    with Supervised(tmp_path, python(SAVES)) as it:
+        until(lambda: "ready" in it.printed)
+        os.kill(it.events("start")[0]["pid"], 15)
+        time.sleep(0.3)
+        it.send("TERM")
+        assert 75 == it.end()
+    assert 1 == len(it.events("start"))
+    assert ["scontrol requeue 120"] == requeues(fakes)
+
+
+def test_a_command_that_was_told_before_us_is_not_started_again_in_a_doomed_job(tmp_path, fakes):
+    """Of a preemption with grace, only the tasks of srun hear at first: Slurm says that it is one."""
+    now = str(int(time.time()))
+    fakes.job(StartTime=str(int(now) - 100), PreemptTime=now)
+    with Supervised(tmp_path, train(tmp_path)) as it:
+        until(lambda: "step" in it.printed)
+        os.kill(it.events("start")[0]["pid"], 15)
+        assert 75 == it.end()
+    assert 1 == len(it.events("start"))
+    assert ["scontrol requeue 120"] == requeues(fakes)
+    assert "stopped by what ends the job; run me again\nholdfast: job 120: preempted; requeued\n" in it.said
+
+
+def test_a_command_that_somebody_else_has_told_goes_on_in_the_same_job(tmp_path, fakes):
+    """`scancel --signal`, or kill: the job has time left, and so has the command."""
+    with Supervised(tmp_path, train(tmp_path)) as it:
+        until(lambda: "step" in it.printed)
+        os.kill(it.events("start")[0]["pid"], 15)
+        assert 0 == it.end()
+    assert 2 == len(it.events("start"))
+    assert [] == requeues(fakes)
+
+
+def test_jobs_from_one_directory_do_not_meet(tmp_path, fakes):
+    """Each has a place of its own, with its job's id, of an array with its task's."""
+    supervised(tmp_path, [sys.executable, script(tmp_path, "pass")], SLURM_ARRAY_JOB_ID="120", SLURM_ARRAY_TASK_ID="3")
+    assert ["train-120_3"] == [path.name for path in (tmp_path / ".holdfast").iterdir()]
