@@ -12,9 +12,9 @@ from safetensors.numpy import load_file
 from collective import Divided, failed, read, same, saved, state, whole
 from holdfast.cli import commands
 from holdfast.errors import Damaged, HoldfastError, NotFound, StoreError
+from holdfast.inspect.diff import compare
 from holdfast.store import division, format, parts
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.diff import compare
 from holdfast.store.format import MANIFEST
 from holdfast.store.store import Store
 
