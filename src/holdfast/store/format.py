@@ -242,7 +242,9 @@ def _sound(data: bytes, where: object) -> memoryview:
     if digest(text).encode() != head[2]:
         raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
     if head[1] != b"%d" % VERSION:
-        raise StoreError(f"{where}: format version {head[1][:20].decode()}; this Holdfast reads version {VERSION} only")
+        raise StoreError(
+            f"{where}: format version {head[1][:20].decode()}; this Holdfast reads version {VERSION} only: use a newer one"
+        )
     text[head.end() - 1] = ord("{")
     return memoryview(text)[head.end() - 1 :]
 
