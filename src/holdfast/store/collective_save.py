@@ -1,7 +1,7 @@
 """A checkpoint that all ranks write. Rank 0 commits it when the files of all ranks are durable.
 
-Rank 0 never reads what the other ranks wrote. The manifest names one part for each rank, with its digest, so that its size
-grows only with the number of ranks.
+Rank 0 never reads what the other ranks wrote. The manifest names one part for each rank, with its digest, so that its
+size grows only with the number of ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Agreed(NamedTuple):
 
 
 class CollectiveSave:
-    """One save of all ranks. All ranks call the same methods in the same order; a failure on one rank fails the save on all."""
+    """One save of all ranks. All ranks call the same methods in the same order; a failure on one fails the save on all."""
 
     def __init__(self, ranks: Ranks, attempt: Attempt, name: format.Name, share: RankShare) -> None:
         self.ranks, self.attempt, self.name, self.share = ranks, attempt, name, share
@@ -99,7 +99,7 @@ class CollectiveSave:
         return Agreed(looked[0].plan(sheet, decision, spare, self.ranks), found[0])
 
     def _spare(self, mine: Mine, doubtful: Sequence[str]) -> set[str]:
-        """Which of these pieces a lower rank writes. A device mesh of some ranks does not know the pieces of the others."""
+        """Which of these pieces a lower rank writes. A device mesh does not know the pieces of ranks outside."""
         word = self.collect("pieces", lambda: msgspec.msgpack.encode(mine.places(doubtful)), spares)
         return set(msgspec.msgpack.decode(word, type=list[list[str]])[self.ranks.rank])
 
