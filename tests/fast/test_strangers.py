@@ -1,4 +1,7 @@
-"""Scripts that somebody else wrote: what Holdfast adds to each is counted, and drilled where copies of them are at hand."""
+"""Scripts that somebody else wrote: the lines that Holdfast adds to each are counted.
+
+`tests/prove/test_strangers_drilled.py` drills them where copies are at hand.
+"""
 
 import hashlib
 import os
@@ -11,7 +14,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "examples" / "strangers"
-COPIES = os.environ.get("HOLDFAST_STRANGERS")
 MOST_LINES = {"imagenet_folder": 7}  # of one script that takes more than six; random crops in workers need Seeded
 
 
@@ -99,16 +101,3 @@ def test_a_line_without_the_words_is_refused(patches):
     for words in ("while", "i"):
         with pytest.raises(ValueError, match="not once"):
             patches.apply([patches.Changed(2, words, "x")], THEIRS)
-
-
-if COPIES is not None:  # a directory with copies of the repositories, which nothing here can fetch
-
-    @pytest.mark.drill
-    @pytest.mark.slow
-    @pytest.mark.parametrize("name", names())
-    def test_the_patched_script_is_drilled(name):
-        """Each one resumes bit for bit, in a copy of its repository."""
-        command = [sys.executable, str(HOME / "drill.py"), "--verbose", name, COPIES]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert ": identical" in done.stdout
