@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check
 READY := $(VENV)/.ready
 TORCH := torch==2.13.0
-# A worker that dies fails one test and is replaced; ADR 28 says why tests are shared out like this.
+# A worker that dies fails one test and is replaced; docs/adr/0031 says why tests are shared out like this.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 HOURS := 8
 COUNT :=
@@ -43,8 +43,8 @@ test: setup  ## what proves each guarantee: tests/fast and tests/slow
 prove: setup  ## at most half an hour: all mutants, whole enumerations, kill series, real Slurm's slow stories
 	$(PYTEST) tests/prove --durations=25
 
-soak: setup  ## for HOURS, or COUNT rounds: all cuts of all loaders, kills by the thousand; writes docs/soak.json
-	$(BIN)/python tests/soak.py $(if $(COUNT),--rounds $(COUNT),--hours $(HOURS)) --out docs/soak.json
+soak: setup  ## for HOURS, or COUNT cases of each kind: all cuts of all loaders, kills by the thousand; writes docs/soak.json
+	$(BIN)/python tests/soak.py $(if $(COUNT),--count $(COUNT),--hours $(HOURS)) --out docs/soak.json
 
 lint: setup
 	$(BIN)/ruff format --check .
