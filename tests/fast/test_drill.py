@@ -1,6 +1,7 @@
 """The drill: what it plans, what it does to a command, and what it concludes. `tests/slow/test_drills.py` has whole drills."""
 
 import json
+import re
 import signal
 import struct
 import subprocess
@@ -111,40 +112,33 @@ def view(restored, at, kept=None):
 
 
 def attempt(**facts):
-    given = {
-        "attempt": 1,
-        "restored": None,
-        "restored_step": 0,
-        "reached": 0,
-        "signal": None,
-        "in_save": None,
-        "stop": None,
-        "exit": 0,
-        "took_s": 1.0,
-        "quarantined": [],
-    }
-    return Attempt(**given | facts)
+    nothing = dict.fromkeys(("restored", "signal", "in_save", "stop"))
+    return Attempt(
+        **{**nothing, "attempt": 1, "restored_step": 0, "reached": 0, "exit": 0, "took_s": 1.0, "quarantined": []}
+        | facts
+    )
+
+
+def one_aim(name):
+    """The schedule of a single kill by this signal, and the step at which it aims."""
+    schedule = Schedule(a_course(), PACE, Options(kills=1, signals=(name,), damage=False))
+    (aim,) = schedule.begin(None, [])
+    return schedule, aim.place[0]
 
 
 def test_a_kill_comes_when_its_checkpoint_is_durable_and_not_before():
     """A save in the background may not be durable steps later. No kill comes to an attempt that has restored nothing yet."""
-    schedule = Schedule(a_course(), PACE, Options(kills=1, signals=("KILL",), damage=False))
-    (aim,) = schedule.begin(None, [])
-    step = aim.place[0]
+    schedule, step = one_aim("KILL")
     assert schedule(view(None, 0)) is None
     for at, kept, comes in ((step, 0, False), (step + 3, step - 1, False), (step + 1, step, True)):
-        found = schedule(view(0, at, kept))
-        assert found is not None
-        assert kill.is_ripe(found, view(0, at, kept)) is comes
+        assert kill.is_ripe(schedule(view(0, at, kept)), view(0, at, kept)) is comes
 
 
 def test_a_stop_comes_in_the_step_before_its_place():
     """There the run saves and ends."""
-    schedule = Schedule(a_course(), PACE, Options(kills=1, signals=("TERM",), damage=False))
-    (aim,) = schedule.begin(None, [])
-    found = schedule(view(0, 0))
-    assert not kill.is_ripe(found, view(0, aim.place[0] - 2))
-    assert kill.is_ripe(found, view(0, aim.place[0] - 1))
+    schedule, step = one_aim("TERM")
+    for at, comes in ((step - 2, False), (step - 1, True)):
+        assert kill.is_ripe(schedule(view(0, 0)), view(0, at)) is comes
 
 
 def test_the_run_and_the_drill_choose_the_same_aim():
@@ -221,30 +215,34 @@ def test_three_kills_that_led_to_one_place_prove_one():
     assert [each.proven for each in attempts] == [False, True, False, False, False]
 
 
-KILLED, STOPPED = Fired("KILL", None), Fired("TERM", None)
+ENDS = """
+   0  -     end                   finished
+   0  -     stop: SIGTERM         again      a launcher ate the exit code
+   1  TERM  stop: SIGTERM         again
+  75  -     stop: deadline        again
+  75  -     stop: drill limit     finished
+  -9  KILL  begin                 again
+ 137  KILL  begin                 again
+ -15  TERM  end                   again      struck after the block: a restart finds a finished run
+  -9  -     begin                 failed     not by us: the system was out of memory, perhaps
+ -11  KILL  begin                 failed
+   1  -     failed                failed
+   1  KILL  failed                failed
+   0  RANK  end                   finished   the launcher has started the rank again by itself
+   1  RANK  begin                 again
+   1  RANK  failed                again      rank 0 lost its peer
+   1  RANK  stop: SIGTERM         again      the launcher told the others to stop
+"""
 
 
-@pytest.mark.parametrize(
-    ("exit_status", "fired", "last", "meaning"),
-    [
-        (0, None, {"event": "end"}, "finished"),
-        (0, None, {"event": "stop", "reason": "SIGTERM"}, "again"),  # a launcher ate the exit code
-        (1, STOPPED, {"event": "stop", "reason": "SIGTERM"}, "again"),
-        (75, None, {"event": "stop", "reason": "deadline"}, "again"),
-        (75, None, {"event": "stop", "reason": "drill limit"}, "finished"),
-        (-9, KILLED, {}, "again"),
-        (137, KILLED, {}, "again"),
-        (-15, STOPPED, {"event": "end"}, "again"),  # struck after the block: a restart finds a finished run
-        (-9, None, {}, "failed"),  # not by us: the system was out of memory, perhaps
-        (-11, KILLED, {}, "failed"),
-        (1, None, {"event": "failed"}, "failed"),
-        (1, KILLED, {"event": "failed"}, "failed"),
-    ],
-)
-def test_an_end_means_done_again_or_a_failure_of_the_command_itself(exit_status, fired, last, meaning):
-    """75 and our own signals mean: again. Anything else that is not 0 is the user's to mend."""
-    log = Log(1, Path(), [{"event": "begin"}, last] if last else [{"event": "begin"}])
-    assert meaning == move(Ended(exit_status, fired, "", 1.0), log)
+def test_an_end_means_done_again_or_a_failure_of_the_command_itself():
+    """75 and our own signals mean: again, as does whatever a launcher makes of a lost rank. Else what is not 0 is the user's to mend."""
+    for row in ENDS.strip("\n").splitlines():
+        exit_status, name, last, meaning, *_ = re.split(r"\s{2,}", row.strip())
+        event, _, reason = last.partition(": ")
+        log = Log(1, Path(), [{"event": "begin"}, {"event": event, "reason": reason}])
+        fired = None if name == "-" else Fired(name, None)
+        assert meaning == move(Ended(int(exit_status), fired, "", 1.0), log), row
 
 
 # The comparison -----------------------------------------------------------------------------------------------------
@@ -261,32 +259,28 @@ def a_trace(seen, restored=None, metrics=()):
 REFERENCE = a_trace(states("a", "b", "c", "d"))
 
 
-def test_equal_states_have_no_parting():
-    """However often work was done again."""
-    again = a_trace(states("a", "b", "c") + states("b", "c", "d", attempt=2, start=2), {1: Place(0), 2: Place(1)})
-    assert compare.parting(REFERENCE, again) is None
+def parted(*attempts):
+    """Where a run of these attempts leaves the path of a, b, c, d; each says where it began."""
+    seen = [
+        state
+        for number, (start, digests) in enumerate(attempts, 1)
+        for state in states(*digests, attempt=number, start=start)
+    ]
+    return compare.parting(
+        REFERENCE, a_trace(seen, {number: Place(start - 1) for number, (start, _) in enumerate(attempts, 1)})
+    )
 
 
-def test_the_first_step_and_leaf_that_differ_are_named():
-    """With the attempt that went astray."""
-    astray = a_trace(states("a", "b") + states("x", "y", attempt=2, start=3))
-    assert compare.parting(REFERENCE, astray) == (Place(3), 2, ("model/w",), "1 of 1 leaves differ")
-
-
-def test_work_that_a_later_kill_undid_counts_too():
-    """An attempt that was inexact for a while was inexact."""
-    undone = a_trace(states("a", "x") + states("b", "c", "d", attempt=2, start=2))
-    found = compare.parting(REFERENCE, undone)
-    assert found is not None
-    assert (found.place, found.attempt) == (Place(2), 1)
+def test_the_first_step_attempt_and_leaf_that_differ_are_named():
+    """However often work was done again; also where a later attempt has undone it, since that one was inexact for a while."""
+    assert parted((1, "abc"), (2, "bcd")) is None
+    assert parted((1, "ab"), (3, "xy")) == (Place(3), 2, ("model/w",), "1 of 1 leaves differ")
+    assert parted((1, "ax"), (2, "bcd"))[:2] == (Place(2), 1)
 
 
 def test_steps_too_many_and_steps_too_few_are_differences():
     """Both runs pass the same safe points."""
-    for other in (states("a", "b", "c", "d", "e"), states("a", "b", "c")):
-        found = compare.parting(REFERENCE, a_trace(other))
-        assert found is not None
-        assert not found.leaves
+    assert [parted((1, digests)).leaves for digests in ("abcde", "abc")] == [(), ()]
 
 
 def generator(*digests, attempt=1):

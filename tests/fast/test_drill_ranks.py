@@ -5,10 +5,9 @@ import sys
 from test_drill import is_gone, planned, until
 
 from holdfast.drill import compare, tail
-from holdfast.drill.aim import move
 from holdfast.drill.attempts import attempts_of, prove
 from holdfast.drill.evidence import Place, Seen, Trace, generator_of
-from holdfast.drill.kill import Child, Ended, Fired, Follow
+from holdfast.drill.kill import Child, Fired, Follow
 from holdfast.journal import Log
 
 LAUNCHER = """
@@ -52,18 +51,6 @@ def test_which_rank_is_struck_depends_on_the_seed():
     kills = planned(20, ("RANK",), 3, damage=False)
     assert kills == planned(20, ("RANK",), 3, damage=False)
     assert {0, 1, 2, 3} == {int(4 * kill.which) for kill in kills}
-
-
-def test_what_becomes_of_a_command_that_lost_a_rank_is_no_failure_of_its_own():
-    """Whatever the launcher made of it."""
-    for exit_status, last, meaning in (
-        (0, [{"event": "end"}], "finished"),  # the launcher has started it again by itself
-        (1, [], "again"),
-        (1, [{"event": "failed"}], "again"),  # rank 0 lost its peer
-        (1, [{"event": "stop", "reason": "SIGTERM"}], "again"),  # the launcher told the others to stop
-    ):
-        log = Log(1, None, [{"event": "begin"}, *last])
-        assert meaning == move(Ended(exit_status, Fired("RANK", None), "", 1.0), log)
 
 
 def a_log(attempt, restored, reached):
