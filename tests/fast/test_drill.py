@@ -450,9 +450,11 @@ def is_gone(pid):
         return True
 
 
-def until(condition):
-    """Wait; a test that waits in vain ends at pytest's own limit."""
+def until(condition, limit_s=240):
+    """Wait for it; it fails only where it never comes, however busy the machine is."""
+    end = time.monotonic() + limit_s
     while not condition():
+        assert time.monotonic() < end
         time.sleep(0.01)
 
 
