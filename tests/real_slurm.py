@@ -167,6 +167,8 @@ def _tell(endings, story, slurm, place):
     """Run the story; leave its lines, or the traceback of what failed."""
     try:
         ending = {"lines": [*map(str, story(slurm, place) or ())]}
+    except pytest.skip.Exception as reason:
+        ending = {"skipped": str(reason)}
     except BaseException:
         ending = {"error": traceback.format_exc()}
     draft = endings / f"{_name(story)}.draft"
@@ -184,5 +186,7 @@ def _ending(path, worker):
         assert Path(f"/proc/{worker}").exists(), "the worker that ran the stories has died"
         time.sleep(0.2)
     ending = json.loads(path.read_text())
+    if "skipped" in ending:
+        pytest.skip(ending["skipped"])
     assert "error" not in ending, ending["error"]
     return ending["lines"]
