@@ -145,8 +145,9 @@ def is_named_and_mended(each, zygotes, place, record_property):
     assert each.cause in (found.cause, *found.text.split("; ")) or f"{each.cause}: " in found.text, found
     assert each.line in found.text
     if found.verdict == report.DIFFERENT:
-        assert (found.whole.exit_code, found.whole.kills_proven) == (1, OPTIONS.kills)
-        assert found.whole.divergence.step > found.whole.divergence.resumed_from
+        assert found.whole.exit_code == 1
+        assert found.whole.kills_proven > 0  # a run that has left its path may not come to all places
+        assert found.whole.divergence.step >= found.whole.divergence.resumed_from  # the same one at an epoch's end
     if found.verdict == report.NOT_DETERMINISTIC:  # no kill is needed to see that
         assert (found.whole.exit_code, found.whole.attempts) == (1, [])
     assert mended.verdict == report.IDENTICAL, mended
