@@ -6,8 +6,9 @@ import signal
 
 from hypothesis import settings
 
+from causes import zygotes  # noqa: F401
 from real_slurm import begun, pytest_sessionfinish, slurm  # noqa: F401
-from scheduling import pytest_configure, pytest_xdist_make_scheduler  # noqa: F401
+from workers import pytest_configure  # noqa: F401
 
 # Before torch is there: several test processes share the cores, and operators' threads would only spin for each other.
 # What their number changes is asked by tests/test_exactness.py, which sets it.
@@ -25,16 +26,21 @@ settings.register_profile("quick", settings.get_profile(chosen), max_examples=25
 settings.load_profile(chosen)
 
 
+def pytest_collection_modifyitems(items):
+    """Real Slurm's stories come first: they wait while other workers work."""
+    items.sort(key=lambda item: not hasattr(getattr(item, "function", None), "story"))
+
+
 def pytest_collection_finish():
     """Torch, Hypothesis and thousands of tests are there to stay: no search for garbage looks at them again."""
     gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print what the drills of planted scripts have found: script, verdict, cause, line to write, verdict with it."""
+    """Print what tests have recorded as lines of a table: `record_property("table: NAME", line)`."""
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.stats.get(kind, [])]
-    rows = [value for each in reports for name, value in each.user_properties if name == "row of the table of causes"]
-    if rows:
-        terminalreporter.section("causes that the drill has named")
-        for row in sorted(rows):
-            terminalreporter.write_line(row)
+    rows = [pair for each in reports for pair in each.user_properties if pair[0].startswith("table: ")]
+    for table in sorted({name for name, _ in rows}):
+        terminalreporter.section(table.removeprefix("table: "))
+        for line in sorted(line for name, line in rows if name == table):
+            terminalreporter.write_line(line)

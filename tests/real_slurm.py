@@ -5,6 +5,7 @@ session ends it. Stories that mostly wait begin together: see `concurrently`. Wh
 one of n5 to n16, or n20, that no other test names; all other jobs run on the rest, which is the default partition `shared`.
 """
 
+import json
 import os
 import re
 import shutil
@@ -12,8 +13,8 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import zlib
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -129,11 +130,11 @@ def pytest_sessionfinish(session):
 def concurrently(story):
     """Make a test of a story, which takes the cluster and a place of its own, and may return lines to print.
 
-    All stories that pytest was asked for begin together, in one worker, each in a thread: mostly they wait for Slurm.
+    All stories that pytest was asked for begin together, each in a thread: mostly they wait for Slurm.
     """
 
     def test(begun):
-        print(*(begun[story].result() or ()), sep="\n")
+        print(*begun(_name(story)), sep="\n")
 
     test.__name__, test.__doc__, test.story = story.__name__, story.__doc__, story
     test.pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -142,18 +143,50 @@ def concurrently(story):
 
 @pytest.fixture(scope="session")
 def begun(request, slurm, tmp_path_factory):
-    """What is to become of each story."""
+    """Waits for the end of a story. The first worker that comes here begins them all; others read how each has ended."""
     stories = [item.function.story for item in request.session.items if hasattr(item.function, "story")]
-    places = [tmp_path_factory.mktemp(story.__name__.removeprefix("test_")[:40]) for story in stories]
-    found = {story: Future() for story in stories}
-    for story, place in zip(stories, places, strict=True):
-        words = found[story], story, slurm, place
-        threading.Thread(target=_tell, args=words, daemon=True).start()  # none of a pool: its end would wait for it
-    return found
-
-
-def _tell(outcome, story, slurm, place):
+    endings = slurm.directory / "stories"
+    endings.mkdir(exist_ok=True)
     try:
-        outcome.set_result(story(slurm, place))
-    except BaseException as error:
-        outcome.set_exception(error)
+        (endings / "worker").symlink_to(str(os.getpid()))
+    except FileExistsError:
+        worker = int((endings / "worker").readlink().name)
+        yield lambda name: _ending(endings / name, worker)
+        return
+    threads = []
+    for story in stories:
+        place = tmp_path_factory.mktemp(story.__name__.removeprefix("test_")[:40])
+        threads.append(threading.Thread(target=_tell, args=(endings, story, slurm, place), daemon=True))
+        threads[-1].start()
+    yield lambda name: _ending(endings / name, os.getpid())
+    for thread in threads:
+        thread.join()  # tests of other workers may wait for it
+
+
+def _tell(endings, story, slurm, place):
+    """Run the story; leave its lines, or the traceback of what failed."""
+    try:
+        ending = {"lines": [*map(str, story(slurm, place) or ())]}
+    except pytest.skip.Exception as reason:
+        ending = {"skipped": str(reason)}
+    except BaseException:
+        ending = {"error": traceback.format_exc()}
+    draft = endings / f"{_name(story)}.draft"
+    draft.write_text(json.dumps(ending))
+    draft.rename(endings / _name(story))
+
+
+def _name(story):
+    return f"{story.__module__}.{story.__name__}"
+
+
+def _ending(path, worker):
+    """The lines of a story that ended well."""
+    while not path.exists():
+        assert Path(f"/proc/{worker}").exists(), "the worker that ran the stories has died"
+        time.sleep(0.2)
+    ending = json.loads(path.read_text())
+    if "skipped" in ending:
+        pytest.skip(ending["skipped"])
+    assert "error" not in ending, ending["error"]
+    return ending["lines"]

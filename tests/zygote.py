@@ -8,6 +8,7 @@ A client that is killed takes its script along: the zygote kills it before it ta
 
 import atexit
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -23,12 +24,14 @@ from importlib import import_module
 import holdfast
 from holdfast import drill  # noqa: F401  what a script may need is imported already
 from holdfast.run import opened
+from workers import PR_SET_PDEATHSIG
 
 assert holdfast
 __name__ = "runpy"  # these frames are no part of the script
 
 
 def serve(path):
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a test that is killed leaves no zygote
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

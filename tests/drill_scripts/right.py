@@ -25,37 +25,6 @@ def epochs():
             run.log(score=model.loss())
 
 
-def draws():
-    """All three generators are drawn from inside of the loop, and tracked where they are the script's own."""
-    random.seed(2)
-    model, rng = Line(), np.random.default_rng(5)
-    with Run("runs/x", {"model": model, "rng": rng}, every=Every(steps=3)) as run:
-        for _ in run.epochs(3):
-            for x in run.batches(DATA):
-                run.log(loss=model.step(x, noise=rng.normal() + random.random()))
-
-
-def early_stopping():
-    model = Line()
-    with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"best": 9.0, "bad": 0}) as run:
-        for _ in run.epochs(30):
-            for x in run.batches(DATA):
-                run.log(loss=model.step(x))
-            score = abs(run.epoch - 2)
-            run.vars.bad = 0 if score < run.vars.best else run.vars.bad + 1
-            run.vars.best = min(score, run.vars.best)
-            if run.vars.bad >= 2:
-                break
-
-
-def index():
-    model = Line()
-    with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
-        for _ in run.epochs(3):
-            for i, x in run.enumerate(DATA):
-                run.log(loss=model.step(x, noise=i))
-
-
 def buffer():
     """A deque that is tracked, and filled in place."""
     model, seen, rng = Line(), deque(maxlen=5), np.random.default_rng(1)
@@ -63,23 +32,6 @@ def buffer():
         for step in run.steps(20):
             seen.append(DATA[step % 8] + step)
             run.log(loss=model.step(float(rng.choice(list(seen))), 0.001))
-
-
-class Environment:
-    def __init__(self, seed):
-        self.np_random, self.state, self.elapsed = np.random.default_rng(seed), 0.5, 0
-
-    def step(self, action):
-        self.state, self.elapsed = 0.9 * self.state + action + self.np_random.normal() * 0.1, self.elapsed + 1
-        return self.state
-
-
-def environment():
-    model, env = Line(), Environment(3)
-    state = {"model": model, "env": holdfast.Fields(env, "np_random", "state", "elapsed")}
-    with Run("runs/x", state, every=Every(steps=3)) as run:
-        for _ in run.steps(20):
-            run.log(loss=model.step(env.step(0.1 * model.a), 0.01))
 
 
 class Trainer:

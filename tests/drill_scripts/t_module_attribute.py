@@ -2,6 +2,7 @@
 
 import torch
 from line import FIX
+from net import learn, points
 from torch import nn
 
 import holdfast
@@ -11,7 +12,7 @@ from holdfast import Every, Run
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.cell, self.hidden = nn.RNNCell(3, 5), torch.zeros(4, 5)
+        self.cell, self.hidden = nn.RNNCell(4, 5), torch.zeros(4, 5)
 
     def forward(self, inputs):
         self.hidden = self.cell(inputs, self.hidden.detach())
@@ -19,7 +20,7 @@ class Recurrent(nn.Module):
 
 
 torch.manual_seed(0)
-loader = torch.utils.data.DataLoader(torch.randn(24, 3), batch_size=4)
+loader = points()
 model = Recurrent()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 state = {"model": model, "optimizer": optimizer}
@@ -28,9 +29,5 @@ if FIX:
 with Run("runs/x", state, every=Every(steps=3)) as run:
     for _ in run.epochs(3):
         for inputs in run.batches(loader):
-            loss = (model(inputs) ** 2).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            run.log(loss=loss.item())
+            run.log(loss=learn((model(inputs) ** 2).mean(), optimizer))
             model.hidden = model.hidden.detach()

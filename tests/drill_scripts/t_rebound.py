@@ -2,14 +2,14 @@
 
 import torch
 from line import FIX
+from net import learn, points
 from torch import nn
 
 from holdfast import Every, Run
 
 torch.manual_seed(0)
-x = torch.randn(24, 3)
-loader = torch.utils.data.DataLoader(x, batch_size=4)
-cell = nn.RNNCell(3, 5)
+loader = points()
+cell = nn.RNNCell(4, 5)
 optimizer = torch.optim.SGD(cell.parameters(), lr=0.05)
 hidden = torch.zeros(4, 5)
 state = {"cell": cell, "optimizer": optimizer} | ({} if FIX else {"hidden": hidden})
@@ -20,10 +20,6 @@ with Run("runs/x", state, every=Every(steps=3), vars={"hidden": hidden} if FIX e
                 run.vars.hidden = hidden = cell(inputs, run.vars.hidden.detach())
             else:
                 hidden = cell(inputs, hidden.detach())
-            loss = (hidden**2).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            run.log(loss=learn((hidden**2).mean(), optimizer))
             if FIX:
                 run.vars.hidden = run.vars.hidden.detach()
-            run.log(loss=loss.item())

@@ -2,23 +2,19 @@
 
 import torch
 from line import FIX
+from net import learn, missed, points
 from torch import nn
 
 from holdfast import Every, Run
 
 torch.manual_seed(0)
-x = torch.randn(24, 4)
-loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), 4, shuffle=True)
+loader = points(shuffle=True)
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
 state = {"model": model, "optimizer": optimizer} | ({"scheduler": scheduler} if FIX else {})
 with Run("runs/x", state, every=Every(steps=3)) as run:
     for _ in run.epochs(3):
-        for inputs, targets in run.batches(loader):
-            loss = nn.functional.mse_loss(model(inputs), targets)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        for inputs in run.batches(loader):
+            run.log(loss=learn(missed(model, inputs), optimizer))
             scheduler.step()
-            run.log(loss=loss.item())

@@ -2,13 +2,14 @@
 
 import torch
 from line import FIX
+from net import learn, points
 from torch import nn
 
 from holdfast import Every, Run
 
 torch.manual_seed(0)
-real = torch.utils.data.DataLoader(torch.randn(24, 2) + 2, batch_size=4, shuffle=True)
-generator, judge = nn.Linear(3, 2), nn.Linear(2, 1)
+real = points(shuffle=True)
+generator, judge = nn.Linear(3, 4), nn.Linear(4, 1)
 optimizer_g = torch.optim.Adam(generator.parameters(), lr=0.01)
 optimizer_d = torch.optim.Adam(judge.parameters(), lr=0.01)
 state = {"generator": generator, "judge": judge, "optimizer_g": optimizer_g}
@@ -18,9 +19,5 @@ with Run("runs/x", state, every=Every(steps=3)) as run:
     for _ in run.epochs(3):
         for batch in run.batches(real):
             fake = generator(torch.randn(4, 3))
-            optimizer_d.zero_grad()
-            (judge(fake.detach()).mean() - judge(batch).mean()).backward()
-            optimizer_d.step()
-            optimizer_g.zero_grad()
-            (-judge(fake).mean()).backward()
-            optimizer_g.step()
+            learn(judge(fake.detach()).mean() - judge(batch).mean(), optimizer_d)
+            learn(-judge(fake).mean(), optimizer_g)

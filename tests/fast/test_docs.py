@@ -1,87 +1,40 @@
-"""What the documents say is so: their code runs, the files they name exist, their tables are those of the code."""
+"""What the documents say is so: the files they name exist, their tables are those of the code.
 
+`tests/slow/test_docs_code.py` runs their code.
+"""
+
+import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from test_architecture import LAYERS, MODULES
 
-import holdfast
+import soak
 from holdfast import errors
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-SETTING = """
-import torch
-from holdfast import Run
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(0)
-model = nn.Linear(4, 2)
-optimizer = torch.optim.AdamW(model.parameters())
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-loader = DataLoader(TensorDataset(torch.randn(8, 4), torch.randint(0, 2, (8,))), batch_size=4, shuffle=True)
-loss = torch.zeros(())
-def evaluate(model): return 0.5
-"""
 
-
-def blocks(document):
-    """The Python code of a document, block by block."""
-    return re.findall(r"^```python\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
-
-
-APART = """
-import os, sys
-for number, block in enumerate({blocks!r}):
-    child = os.fork()
-    if child == 0:
-        os.mkdir(str(number))
-        os.chdir(str(number))
-        exec(block, globals())
-        sys.exit(0)
-    if os.waitpid(child, 0)[1] != 0:
-        sys.exit(f"this did not run:\\n{{block}}")
-"""
-
-
-@pytest.mark.slow
-def test_code_in_the_documents_runs(tmp_path):
-    """Each block, and the example in the package's own docstring, runs as it stands, given the model and the loader
-    that a reader has; each in a directory and a process of its own, which has these already.
-    """
-    example = "\n".join(line[4:] for line in holdfast.__doc__.splitlines() if line.startswith("    "))
-    loops = ROOT / "docs/loops.md"  # tests/test_loops.py drills its blocks, each after the page's first one
-    written = [block for document in DOCUMENTS if document != loops for block in blocks(document)]
-    assert len(written) > 1
-    assert "with Run(" in example
-    code = SETTING + APART.format(blocks=[*written, example])
-    done = subprocess.run(
-        [sys.executable, "-W", "error::SyntaxWarning", "-c", code],
-        check=False,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
-def test_files_named_in_the_documents_exist(document):
-    """A document that names a test, a module or another document is right about it."""
+def missing(document):
+    """The files that it names and that are not there."""
     text = document.read_text()
     named = re.findall(r"`((?:tests|src|docs|examples)/[\w./*-]+)`", text)
     prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)  # code calls what it indexes
     linked = [link for link in re.findall(r"\]\(([\w./-]+)\)", prose) if not link.startswith("http")]
-    missing = [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
     laws = re.findall(r"\b(test_\w+\.py)\b", text)
-    missing += [name for name in laws if not list((ROOT / "tests").glob(f"*/{name}"))]
-    missing += [link for link in linked if not (document.parent / link).exists()]
-    assert missing == []
+    yield from (name for name in named if not list(ROOT.glob(name.rstrip("/"))))
+    yield from (name for name in laws if not list((ROOT / "tests").glob(f"*/{name}")))
+    yield from (link for link in linked if not (document.parent / link).exists())
+
+
+def test_files_named_in_the_documents_exist(tmp_path):
+    """A document that names a test, a module or another document is right about it; one that is wrong is noticed."""
+    assert [] == [f"{document.name}: {name}" for document in DOCUMENTS for name in missing(document)]
+    assert len(DOCUMENTS) > 10
+    wrong = tmp_path / "wrong.md"
+    wrong.write_text("`src/none.py` and test_none.py, see [there](none.md), not `tests/conftest.py`")
+    assert ["src/none.py", "test_none.py", "none.md"] == list(missing(wrong))
 
 
 def test_the_page_of_the_architecture_has_every_room_in_its_layer():
@@ -102,8 +55,19 @@ def test_exit_codes_in_the_readme_are_those_of_the_errors():
     assert table == {0, 75} | {kind.exit_code for kind in kinds}
 
 
-@pytest.mark.parametrize("command", ["demo", "test"])
-def test_the_two_commands_are_targets(command):
-    """The README's two commands are in the Makefile."""
-    assert f"make {command}" in (ROOT / "README.md").read_text()
-    assert re.search(rf"^{command}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+def test_commands_of_make_that_the_documents_name_are_targets():
+    """And the README names the newcomer's."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        each for page in DOCUMENTS for each in re.findall(r"(?:`|^    )make ([a-z-]+)", page.read_text(), re.MULTILINE)
+    }
+    assert {"demo", "test"} <= named
+    assert named - targets == set()
+
+
+def test_the_page_says_what_the_last_soak_has_found():
+    """The line of docs/guarantees.md is made from docs/soak.json, whose every kind has an answer."""
+    found = json.loads((ROOT / "docs/soak.json").read_text())
+    assert found["kinds"]
+    assert all(kind["cases"] or kind["untried"] or kind["failed"] for kind in found["kinds"].values())
+    assert f"<!-- soak -->\n{soak.line(found)}\n" in (ROOT / "docs/guarantees.md").read_text()

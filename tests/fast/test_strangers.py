@@ -1,4 +1,7 @@
-"""Scripts that somebody else wrote: what Holdfast adds to each is counted, and drilled where copies of them are at hand."""
+"""Scripts that somebody else wrote: the lines that Holdfast adds to each are counted.
+
+`tests/prove/test_strangers_drilled.py` drills them where copies are at hand.
+"""
 
 import hashlib
 import os
@@ -11,7 +14,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "examples" / "strangers"
-COPIES = os.environ.get("HOLDFAST_STRANGERS")
 MOST_LINES = {"imagenet_folder": 7}  # of one script that takes more than six; random crops in workers need Seeded
 
 
@@ -31,19 +33,18 @@ def names():
     return sorted(path.stem for path in HOME.glob("*.toml"))
 
 
-@pytest.mark.parametrize("name", names())
-def test_a_patch_is_small_and_honest(patches, name):
+def test_patches_are_small_and_honest(patches):
     """At most six lines, one statement in each, no line of theirs moved; the version that it fits is named."""
-    stranger = patches.strangers()[name]
-    assert stranger.added + stranger.changed <= MOST_LINES.get(name, 6)
-    assert stranger.indented == 0
-    for edit in stranger.patch:
-        new = edit.text if isinstance(edit, patches.Added) else edit.new
-        assert ";" not in new
-        assert "\n" not in new
-        assert new.isascii()
-    assert re.fullmatch(r"[0-9a-f]{40}", stranger.commit)
-    assert re.fullmatch(r"[0-9a-f]{64}", stranger.sha256)
+    assert names() == sorted(patches.strangers())
+    for name, stranger in patches.strangers().items():
+        assert stranger.added + stranger.changed <= MOST_LINES.get(name, 6), name
+        assert stranger.indented == 0, name
+        for edit in stranger.patch:
+            new = edit.text if isinstance(edit, patches.Added) else edit.new
+            assert new.isascii(), name
+            assert not {";", "\n"} & set(new), name
+        assert re.fullmatch(r"[0-9a-f]{40}", stranger.commit), name
+        assert re.fullmatch(r"[0-9a-f]{64}", stranger.sha256), name
 
 
 def test_the_table_has_the_counts_of_the_patches(patches):
@@ -99,16 +100,3 @@ def test_a_line_without_the_words_is_refused(patches):
     for words in ("while", "i"):
         with pytest.raises(ValueError, match="not once"):
             patches.apply([patches.Changed(2, words, "x")], THEIRS)
-
-
-if COPIES is not None:  # a directory with copies of the repositories, which nothing here can fetch
-
-    @pytest.mark.drill
-    @pytest.mark.slow
-    @pytest.mark.parametrize("name", names())
-    def test_the_patched_script_is_drilled(name):
-        """Each one resumes bit for bit, in a copy of its repository."""
-        command = [sys.executable, str(HOME / "drill.py"), "--verbose", name, COPIES]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert ": identical" in done.stdout

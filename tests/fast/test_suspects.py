@@ -231,73 +231,58 @@ def found_in(reference, second, other, parted):
     return [each.path for each in suspects(Album(reference), Album(second), Album(other), 2, Place(parted))]
 
 
-def test_what_began_otherwise_is_suspect():
-    """The reference run held 3 there, and the resumed one began with 0."""
-    assert found_in(run(1, 3, 6), run(1, 3, 6), resumed(2, total=0), 3) == ["total"]
+DEAD = {"total": About("number", "float", live=False, stored=True)}
 
 
-@pytest.mark.parametrize(
-    ("second", "other", "parted", "why"),
-    [
-        (run(1, 3, 6), resumed(2, total=3), 3, "it was brought back"),
-        (run(1, 4, 6), resumed(2, total=0), 3, "it differs by itself"),
-        (run(1, 3, 6), resumed(1, sight(2, attempt=2, total=3), total=0), 3, "a later pass has set it right"),
-        (run(1, 3, 6), resumed(9, total=0), 10, "the reference run was never there"),
-        (run(1, 3, 6), [], 3, "the attempt noted nothing"),
-    ],
-)
-def test_what_cannot_be_the_cause_is_not(second, other, parted, why):
-    """Nobody is accused without evidence."""
-    assert not found_in(run(1, 3, 6), second, other, parted), why
-
-
-def test_what_no_pass_reads_is_not_suspect():
-    """`loss` differs after each resume."""
-    dead = {"total": About("number", "float", live=False, stored=True)}
-    assert not found_in(run(1, 3, 6, about=dead), run(1, 3, 6), resumed(2, total=0), 3)
+def test_what_began_otherwise_is_suspect_and_nobody_is_accused_without_evidence():
+    """The reference run held 3 there, and the resumed one began with 0; each other case lacks a part of that."""
+    once = run(1, 3, 6)
+    for why, reference, second, other, at in (
+        ("", once, once, resumed(2, total=0), 3),
+        ("it was brought back", once, once, resumed(2, total=3), 3),
+        ("it differs by itself", once, run(1, 4, 6), resumed(2, total=0), 3),
+        ("a later pass has set it right", once, once, resumed(1, sight(2, attempt=2, total=3), total=0), 3),
+        ("the reference run was never there", once, once, resumed(9, total=0), 10),
+        ("the attempt noted nothing", once, once, [], 3),
+        ("no pass reads it", run(1, 3, 6, about=DEAD), once, resumed(2, total=0), 3),
+    ):
+        assert found_in(reference, second, other, at) == ([] if why else ["total"]), why
 
 
 def test_what_changes_later_is_named_with_the_others_of_its_kind():
     """`best` had not changed yet at the resume, and would begin anew as well."""
-    reference = [
-        sight(0, begin=True, total=0, best=9),
-        sight(1, total=1, best=9),
-        sight(2, total=3, best=9),
-        sight(3, total=6, best=5),
+    seen = [
+        sight(step, begin=step == 0, total=total, best=best)
+        for step, total, best in ((0, 0, 9), (1, 1, 9), (2, 3, 9), (3, 6, 5))
     ]
-    assert found_in(reference, reference, resumed(2, total=0, best=9), 3) == ["total", "best"]
+    assert found_in(seen, seen, resumed(2, total=0, best=9), 3) == ["total", "best"]
+
+
+def order_of(found):
+    return [each.path for each in ranked(found, (), data=False, options=False)]
 
 
 def test_what_changes_later_is_named_after_what_had_changed():
-    """An attribute would come first, but this one was as in the reference run when the state left its path."""
+    """An attribute would come first, but this one was as in the reference run when the state left its path. Attributes of one
+    object stay together: a position that is 0 again by chance is named in its place among those of its buffer.
+    """
     later = suspect("self.best", owner="Trainer")._replace(was="=0", now="=0")
-    assert [each.path for each in ranked([later, suspect("hidden")], (), data=False, options=False)] == [
-        "hidden",
-        "self.best",
-    ]
-
-
-def test_attributes_of_one_object_stay_together():
-    """A position that is 0 again by chance is named in its place among those of its buffer."""
+    assert order_of([later, suspect("hidden")]) == ["hidden", "self.best"]
     names = ["buffer.items", "buffer.pos", "buffer.full"]
     found = [suspect(name, owner="Buffer") for name in names]
     found[1] = found[1]._replace(was="=0", now="=0")
-    assert [each.path for each in ranked([*found, suspect("hidden")], (), data=False, options=False)] == [
-        *names,
-        "hidden",
-    ]
+    assert order_of([*found, suspect("hidden")]) == [*names, "hidden"]
 
 
 def test_the_mode_of_a_module_does_not_change_later():
     """`model.eval()` at the epoch's end changes it, and `model.train()` sets it before each epoch's loop."""
     mode = {"model.training": About("number", "bool", owner="LSTM", owner_saves=True)}
-    reference = [
-        sight(0, begin=True, total=0, about=mode, **{"model.training": True}),
-        sight(1, total=1, about=mode, **{"model.training": True}),
-        sight(2, total=3, about=mode, **{"model.training": False}),
+    seen = [
+        sight(step, begin=step == 0, total=total, about=mode, **{"model.training": training})
+        for step, total, training in ((0, 0, True), (1, 1, True), (2, 3, False))
     ]
     other = resumed(1, total=0, about=mode, **{"model.training": True})
-    assert found_in(reference, reference, other, 2) == ["total"]
+    assert found_in(seen, seen, other, 2) == ["total"]
 
 
 def test_an_index_that_began_again_is_told_from_one_that_went_on():
@@ -319,12 +304,13 @@ def test_another_batch_is_known_by_its_digest():
 
 def test_a_path_is_spelled_as_in_the_script():
     """Without the function whose local it is."""
-    assert [spelled(path) for path in ("best", "train:best", "main:self.best", "loader 'a:b'.x")] == [
-        "best",
-        "best",
-        "self.best",
-        "loader 'a:b'.x",
-    ]
+    for path, name in (
+        ("best", "best"),
+        ("train:best", "best"),
+        ("main:self.best", "self.best"),
+        ("loader 'a:b'.x",) * 2,
+    ):
+        assert spelled(path) == name
 
 
 # Causes, and the lines that mend them --------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
-"""Random crops in fresh workers, without Seeded."""
+"""Random crops in workers, without Seeded: `persistent` ones, or `fresh` ones in a run that saves at its epochs' ends only."""
 
 import random
+import sys
 
 import torch
 from line import FIX
+from net import learn, missed
 from torch import nn
 
 from holdfast import Every, Run, Seeded
@@ -21,17 +23,15 @@ class Crops(torch.utils.data.Dataset):
         return self.images[index, begin : begin + 4]
 
 
+persistent = sys.argv[1] == "persistent"
 torch.manual_seed(0)
 random.seed(0)
 crops = Seeded(Crops(), seed=0) if FIX else Crops()
-loader = torch.utils.data.DataLoader(crops, 4, shuffle=True, num_workers=1, persistent_workers=False)
+loader = torch.utils.data.DataLoader(crops, 4, shuffle=True, num_workers=1, persistent_workers=persistent)
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-with Run("runs/x", {"model": model, "optimizer": optimizer}, every=Every(steps=3)) as run:
+every = Every(steps=3) if persistent else Every(epochs=1)
+with Run("runs/x", {"model": model, "optimizer": optimizer}, every=every) as run:
     for _ in run.epochs(2):
         for inputs in run.batches(loader):
-            loss = ((model(inputs) - inputs.sum(1, keepdim=True)) ** 2).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            run.log(loss=loss.item())
+            run.log(loss=learn(missed(model, inputs), optimizer))

@@ -1,0 +1,63 @@
+"""The code in the documents runs as it stands."""
+
+import re
+import subprocess
+import sys
+
+from test_docs import DOCUMENTS, ROOT
+
+import holdfast
+
+SETTING = """
+import torch
+from holdfast import Run
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+loader = DataLoader(TensorDataset(torch.randn(8, 4), torch.randint(0, 2, (8,))), batch_size=4, shuffle=True)
+loss = torch.zeros(())
+def evaluate(model): return 0.5
+"""
+
+
+def blocks(document):
+    """The Python code of a document, block by block."""
+    return re.findall(r"^```python\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
+
+
+APART = """
+import os, sys
+for number, block in enumerate({blocks!r}):
+    child = os.fork()
+    if child == 0:
+        os.mkdir(str(number))
+        os.chdir(str(number))
+        exec(block, globals())
+        sys.exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit(f"this did not run:\\n{{block}}")
+"""
+
+
+def test_code_in_the_documents_runs(tmp_path):
+    """Each block, and the example in the package's own docstring, runs as it stands, given the model and the loader
+    that a reader has; each in a directory and a process of its own, which has these already.
+    """
+    example = "\n".join(line[4:] for line in holdfast.__doc__.splitlines() if line.startswith("    "))
+    loops = ROOT / "docs/loops.md"  # tests/slow/test_loops.py drills its blocks, each after the page's first one
+    written = [block for document in DOCUMENTS if document != loops for block in blocks(document)]
+    assert len(written) > 1
+    assert "with Run(" in example
+    code = SETTING + APART.format(blocks=[*written, example])
+    done = subprocess.run(
+        [sys.executable, "-W", "error::SyntaxWarning", "-c", code],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr

@@ -1,0 +1,292 @@
+"""Whole drills: places, damage, output, leftover files, launchers, and the command line.
+
+`test_causes.py` has those of planted scripts.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_drill import is_gone
+from test_torchrun import TRAINS, torchrun
+
+from causes import SCRIPTS, planted, quiet
+from holdfast import drill
+from holdfast.drill import report, table
+from holdfast.drill.aim import Options
+from holdfast.drill.leftovers import Leftover
+from holdfast.drill.places import AGAIN, END, FIRST, LAST, LATER
+from holdfast.errors import ChildError
+from holdfast.store.store import Store
+
+ONE_KILL = Options(kills=1, signals=("KILL",), seed=1, damage=False)
+
+
+@pytest.fixture(scope="module")
+def python(zygotes):
+    return zygotes("numpy")
+
+
+def of_toy(python, path, *lines, options=ONE_KILL):
+    """The drill of a program that trains a Toy."""
+    head = (
+        "import random, sys",
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})",
+        "from toy import Toy, new_run",
+        "random.seed(1)",
+        "toy = Toy()",
+        f"with new_run({str(path / 'run')!r}, toy) as run:",
+    )
+    program = path / "train.py"
+    program.write_text("\n".join([*head, *(f"    {line}" for line in lines), ""]))
+    return drill.drill([*python, str(program)], options, quiet)
+
+
+# Places -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_that_would_save_too_late_is_proven_all_the_same(python, tmp_path):
+    """The drill saves where it aims, whatever the script's own interval; `--save-every` leads to no other places."""
+    found = planted(python, "saveless", tmp_path, options=ONE_KILL)
+    assert (found.verdict, found.exit_code, found.kills_proven) == (report.IDENTICAL, 0, 1)
+    assert found.exempt == ["step_s"]
+    forced = planted(python, "saveless", tmp_path, options=ONE_KILL._replace(save_every_steps=4))
+    assert (forced.verdict, forced.saves) == (report.IDENTICAL, 5)
+    assert [each.kind for each in forced.resumed] == [each.kind for each in found.resumed]
+
+
+def test_every_signal_and_every_damage_is_survived(python, tmp_path):
+    """All signals in turn, a flipped bit and a truncated shard between attempts: quarantined, fallen back, identical."""
+    signals = ("KILL", "TERM", "INT", "USR1", "USR2")
+    options = Options(kills=5, signals=signals, seed=2)
+    found = planted(python, "own_generator", tmp_path, fix=True, options=options)
+    assert found.verdict == report.IDENTICAL
+    assert [each.signal for each in found.attempts if each.signal] == list(signals)
+    assert found.kills_proven == 5 == len({(each.step, each.phase) for each in found.resumed})
+    damaged = [each.damage.partition(":")[0] for each in found.attempts if each.damage]
+    assert len(damaged) == 2
+    assert damaged == [name for each in found.attempts for name in each.quarantined]
+
+
+def test_what_a_loop_counts_from_a_resume_is_found_whatever_it_saves_by(python, tmp_path):
+    """Every third index of `enumerate` does more: with saves at multiples of 6 this was called identical."""
+    for every in (6, 7):
+        found = planted(python, f"thirds {every}", tmp_path, options=Options(kills=3))
+        assert (found.verdict, found.kills_proven) == (report.DIFFERENT, 3)
+        assert any(leaf.startswith(("norm", "tree:norm")) for leaf in found.divergence.leaves)
+    found = planted(python, "thirds 6", tmp_path, fix=True, options=Options(kills=3))
+    assert (found.verdict, found.kills_proven, found.places) == (report.IDENTICAL, 3, 37)
+
+
+EPOCHS = ("for _ in run.epochs(3):", "    for batch in run.batches([1, 2, 3, 4, 5, 6, 7]):", "        toy.learn(batch)")
+
+
+def test_each_place_of_a_quick_run_is_hit_exactly(python, tmp_path):
+    """Its steps take no time: the run waits at its place, and at its brink, for the signal."""
+    found = of_toy(python, tmp_path, *EPOCHS, options=Options(kills=6, seed=3))
+    assert (found.verdict, found.kills_proven, found.places) == (report.IDENTICAL, 6, 23)
+    assert {FIRST, LATER, LAST, END, AGAIN} <= {each.kind for each in found.resumed}
+    assert sum(each.signal is not None for each in found.attempts) == 6
+    assert len([each for each in found.attempts if each.damage]) == 2
+
+
+def test_a_run_with_fewer_places_than_kills_is_identical_at_all_of_them(python, tmp_path):
+    """Nothing more can be asked of it; and of a run of one step, nothing at all."""
+    found, one = (
+        of_toy(python, tmp_path, f"for step in run.steps({steps}):", "    toy.learn(step)", options=Options(kills=5))
+        for steps in (3, 1)
+    )
+    assert (found.verdict_line, found.kills_proven, found.exit_code) == ("identical (all 2 places)", 2, 0)
+    assert (one.verdict, one.places, one.exit_code) == (report.NOT_PROVEN, 0, 1)
+    assert "--steps" in " ".join(one.notes)
+
+
+def test_a_script_that_fails_by_itself_is_the_users_to_mend(python, tmp_path):
+    """Exit 8, with the end of its output."""
+    with pytest.raises(ChildError, match="no more of this") as caught:
+        planted(python, "failing", tmp_path, options=ONE_KILL)
+    assert caught.value.exit_code == 8
+    shorter = planted(python, "failing", tmp_path, options=ONE_KILL._replace(steps=12))
+    assert (shorter.verdict, shorter.steps) == (report.IDENTICAL, 12)
+
+
+def test_the_example_resumes_bit_for_bit():
+    """The first three epochs of what `make demo` drills: workers, augmentation, EMA, cosine schedule, a new best."""
+    train = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+    assert len(train.read_text().splitlines()) <= 90
+    found = drill.drill([sys.executable, str(train)], Options(kills=2, seed=7, steps=90), quiet)
+    assert found.verdict == report.IDENTICAL
+    assert {each.signal for each in found.attempts if each.proven} == {"KILL", "TERM"}
+    assert {"loss", "val_acc"} <= set(found.metrics)
+
+
+# What a command prints ----------------------------------------------------------------------------------------------
+
+KILLS = Options(kills=2, signals=("KILL",), damage=False)
+LOCAL = ("total, vars_ = 0, run.vars", "for epoch in run.epochs(2):", *EPOCHS[1:], "        total += batch")
+
+
+def test_a_line_that_differs_is_a_verdict_of_its_own(python, tmp_path):
+    """Nothing is logged, and a sum in a local variable is printed at each epoch's end."""
+    found = of_toy(python, tmp_path, *LOCAL, "    print(f'epoch {epoch}: sum {total}, 0.1 s')", options=KILLS)
+    assert (found.verdict, found.exit_code) == (report.OUTPUT_DIFFERS, 1)
+    assert (found.divergence.phase, found.divergence.step % 7) == ("step", 0)
+    assert "sum 28" in found.divergence.what or "sum 56" in found.divergence.what
+    assert (found.divergence.cause, found.metric_differences, found.final_differences) == ("accumulator", [], [])
+    assert found.lines_compared
+
+
+def test_a_line_after_the_loop_is_compared(python, tmp_path):
+    """Scripts that print once, at their end."""
+    found = of_toy(python, tmp_path, *LOCAL, "    pass", "print('sum', total)", options=KILLS)
+    assert (found.verdict, found.divergence.phase) == (report.OUTPUT_DIFFERS, "end")
+
+
+def test_lines_that_are_the_same_after_each_resume_are_identical(python, tmp_path):
+    """With timings, start-up lines and words without a newline among them; and they were compared."""
+    lines = (
+        "import os, time",
+        "print('process', os.getpid(), 'began at step', run.step)",
+        *EPOCHS,
+        "        print('.', end='')",
+        "        print(f'value {toy.value} at {time.time()} in process {os.getpid()}', flush=True)",
+        "print('value', toy.value)",
+    )
+    found = of_toy(python, tmp_path, *lines, options=KILLS)
+    assert (found.verdict, found.output_differences) == (report.IDENTICAL, [])
+    assert found.lines_compared >= 14
+
+
+# Files that one run leaves to another -----------------------------------------------------------------------------
+
+
+def test_a_snapshot_from_which_the_second_run_goes_on_is_the_cause(python, tmp_path):
+    """The script's own resume: the second run begins with what the first one left."""
+    snapshot = str(tmp_path / "snapshot.json")
+    lines = (
+        "import json, os",
+        f"if os.path.exists({snapshot!r}):",
+        f"    toy.value = json.load(open({snapshot!r}))",
+        "for step in run.steps(9):",
+        "    toy.learn(step)",
+        f"json.dump(toy.value, open({snapshot!r}, 'w'))",
+    )
+    found = of_toy(python, tmp_path, *lines)
+    assert (found.verdict, found.divergence.cause) == (report.NOT_DETERMINISTIC, "leftover file")
+    assert found.leftovers == [Leftover(snapshot, "first", "train.py:12", "second", "train.py:9")]
+    assert f"{snapshot}, which undisturbed run 1 wrote at train.py:12" in found.divergence.advice
+    shown = "\n".join(table.lines(found))
+    assert "usual cause (leftover file)" in shown
+    assert "what to switch on" not in shown
+
+
+def test_a_file_that_changes_nothing_is_noted_and_an_own_file_of_the_killed_run_is_not(python, tmp_path):
+    """Attempts of one run share everything."""
+    shared, own = str(tmp_path / "data.txt"), str(tmp_path / "own.txt")
+    lines = (
+        "import os",
+        f"if not os.path.exists({shared!r}):",
+        f"    open({shared!r}, 'w').write('downloaded')",
+        f"open({shared!r}).read()",
+        f"open({own!r}, 'w' if run.step == 0 else 'r').close()",
+        "for step in run.steps(9):",
+        "    toy.learn(step)",
+    )
+    found = of_toy(python, tmp_path, *lines)
+    assert found.verdict == report.IDENTICAL
+    assert {(each.path, each.reader) for each in found.leftovers} == {(shared, "second"), (shared, "killed")}
+
+
+# Launchers ------------------------------------------------------------------------------------------------------------
+
+QUICK = TRAINS.replace("0.05", "0.02").replace("steps=20", "steps=5")
+BROKEN = """
+    with new_run(RUN, toy) as run:
+        for step in run.steps(5):
+            toy.learn(step)
+            if step == 3:
+                raise ValueError("my own bug")
+"""
+
+
+def test_of_a_rank_that_fails_its_own_last_lines_are_shown(tmp_path):
+    """Not what torchrun says of it for fifty lines; and the journal's word for what was wrong."""
+    with pytest.raises(ChildError) as error:
+        drill.drill(torchrun(tmp_path, body=BROKEN), Options(), quiet)
+    head, *lines = str(error.value).splitlines()
+    assert "undisturbed run 1: the command failed with exit 1, ValueError: my own bug; the end of its output:" == head
+    assert ["ValueError: my own bug", "torchrun: rank 0 was the first to end, with 1"] == lines[-2:]
+    assert not any("torch/distributed" in line for line in lines)
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_a_launcher_is_drilled_whether_it_restarts_by_itself_or_not(tmp_path, restarts):
+    """SIGTERM to torchrun, SIGKILL to all, SIGKILL to a rank: identical."""
+    options = Options(kills=3, signals=("RANK", "TERM", "KILL"), seed=2)
+    found = drill.drill(torchrun(tmp_path, "--max-restarts", restarts, body=QUICK), options, quiet)
+    assert (report.IDENTICAL, 3) == (found.verdict, found.kills_proven)
+    assert {"RANK", "TERM", "KILL", None} == {each.signal for each in found.attempts}
+    assert (restarts == "1") == any(each.exit is None for each in found.attempts)
+
+
+# The command line -----------------------------------------------------------------------------------------------------
+
+
+def cli(*words):
+    return [sys.executable, "-c", "from holdfast.cli import main; main()", "drill", *words]
+
+
+def test_json_is_one_object_on_stdout_and_keep_leaves_the_runs(python, tmp_path):
+    """For CI: everything in one object; the runs stay readable where they were asked to stay."""
+    keep = tmp_path / "kept"
+    words = ("--kills", "1", "--signals", "kill,sigterm", "--json", "--keep", str(keep), "--")
+    command = cli(*words, *python, str(SCRIPTS / "own_generator.py"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) == (1, "different")
+    assert found["divergence"]["cause"] == "generator"
+    assert found["attempts"][0]["signal"] == "KILL"
+    assert {path.name for path in keep.iterdir()} == {"first", "second", "killed", "opened"}
+    assert Store(keep / "first").latest().step == 24
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+
+
+STAYS = """
+import threading
+from holdfast import Run
+with Run("runs/x", {"seen": []}) as run:
+    for step in run.steps(9):
+        if step == 3:
+            print("here", flush=True)
+            threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_drill_leaves_no_process_and_no_directory(number, tmp_path):
+    """Ctrl-C ends the command and tidies up."""
+    (tmp_path / "train.py").write_text(STAYS)
+    place = tmp_path / "temporary"
+    place.mkdir()
+    command = cli("--", sys.executable, str(tmp_path / "train.py"))
+    environment = {**os.environ, "TMPDIR": str(place)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as drilling:
+        while not (journal := [*place.glob("holdfast-drill-*/first/attempts/1/*.jsonl")]) or (
+            journal[0].read_text().count('"digests"') < 3
+        ):
+            assert drilling.poll() is None
+            time.sleep(0.01)
+        pid = json.loads(journal[0].read_text().split("\n")[1])["owner"]["pid"]
+        assert not is_gone(pid)
+        drilling.send_signal(number)
+        drilling.communicate()
+    assert drilling.returncode in {130, 143}
+    assert is_gone(pid)
+    assert list(place.iterdir()) == []
