@@ -1,10 +1,7 @@
 """What several ranks save together: one checkpoint, and each finds in it what it gave."""
 
-import errno
-import itertools
 import json
 import threading
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collective import Divided, failed, put, read, same, saved, stage, state, whole
-from faults import Memory, door, failing, scratched
+from faults import door
 from holdfast import disk, journal
 from holdfast.errors import Damaged, NoSpace, NotFound, RanksError, StoreError, Superseded, UsageError
 from holdfast.pages import Distant
@@ -266,14 +263,6 @@ def test_only_tiles_are_tiled(data):
     assert not boxes.is_tiled(shape, [moved, *full[1:]])
 
 
-def test_a_piece_that_two_ranks_have_is_written_once(tmp_path):
-    """Also where neither says so: meshes of some of the ranks do not know of each other."""
-    array = np.arange(40.0).reshape(8, 5)
-    first, second = rows(array, [3])
-    checkpoint = agree(tmp_path, [{"w": first}, {"w": second}, {"w": first}, {"w": second}])
-    assert ["@0/w", "@1/w"] == sorted(checkpoint.manifest.leaves)
-
-
 def test_a_divided_leaf_is_read_into_memory_of_any_order(tmp_path):
     """Also where the target is no stretch of the host's memory: as a tensor on a device, or an array in Fortran order."""
     array = np.arange(60, dtype=np.int32).reshape(10, 6)
@@ -287,149 +276,6 @@ def test_a_divided_leaf_is_read_into_memory_of_any_order(tmp_path):
 
 
 # -- what fails --------------------------------------------------------------------------------------------------------
-
-
-def attempted(root, world, fault_on, act, **options):
-    """A first save, then one in which a rank's disk acts so, then a third; the three outcomes of each rank."""
-
-    def work(ranks):
-        store = Store(root, ranks=ranks, **options)
-        found = [put(store, state(ranks.rank, 50, step=1), 1)]
-        try:
-            with door(act) if ranks.rank == fault_on else nullcontext():
-                found.append(put(store, state(ranks.rank, 50, step=2), 2))
-        except Exception as error:
-            found.append(error)
-        ranks.agree("looking")
-        if ranks.rank == 0:
-            all_whole(root, world, [1], [2], [1, 2])
-        ranks.agree("looked")
-        found.append(put(store, state(ranks.rank, 50, step=3), 3))
-        store.close()
-        return found
-
-    return everywhere(world, work)
-
-
-def all_whole(root, world, *allowed):
-    """What is there is whole for every rank."""
-    checkpoints = Store(root).checkpoints()
-    assert [checkpoint.step for checkpoint in checkpoints] in allowed
-    for checkpoint in checkpoints:
-        assert not list(checkpoint.problems())
-        for rank in range(world):
-            assert same(state(rank, 50, step=checkpoint.step), read(checkpoint, rank))
-
-
-def once(nth, code, reached):
-    """`failing`, and whether it came to that."""
-    refuse, seen = failing(nth, code), itertools.count()
-
-    def act(call, perform):
-        if next(seen) == nth:
-            reached.append(nth)
-        return refuse(call, perform)
-
-    return act
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, NoSpace), (errno.EIO, StoreError)])
-@pytest.mark.parametrize("keep", [1, 2])
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_disk_that_fails_on_one_rank_fails_the_save_on_all(tmp_path, rank, keep, code, kind):
-    """Whichever change is refused: the same kind of error everywhere, the store as it was or with the new checkpoint, and
-    the next save succeeds; also while an old one is pruned.
-    """
-    refused = 0
-    for nth in range(200):
-        root = tmp_path / str(nth)
-        reached: list[int] = []
-        outcomes = attempted(root, 3, rank, once(nth, code, reached), keep=Last(keep))
-        assert not failed(outcomes)
-        kinds = {type(found[1]) for found in outcomes}
-        assert kinds in ({kind}, {Checkpoint})
-        refused += kinds == {kind}
-        all_whole(root, 3, *([[3]] if keep == 1 else [[1, 3], [2, 3]]))
-        assert not list((root / "attempts").glob("*/step-*"))
-        if not reached:
-            break
-    assert refused >= 8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_successor_at_any_change_of_a_rank_fences_all(tmp_path, rank):
-    """Each rank is superseded, or its save was over; nothing of them changes what the successor found."""
-    superseded = 0
-    for nth in range(200):
-        root, found = tmp_path / str(nth), []
-        outcomes = everywhere(3, lambda ranks: _fenced(root, ranks, rank, nth, found))  # noqa: B023
-        if not found:
-            break
-        kinds = {type(outcome) for outcome in outcomes}
-        assert kinds <= {Superseded, Checkpoint}
-        assert {Superseded} == kinds or [1, 2] == found[0] or [2] == found[0]
-        superseded += {Superseded} == kinds
-        all_whole(root, 3, found[0])
-        assert ["attempt-2.jsonl"] == [path.name for path in (root / "attempts/2").iterdir()]
-    assert superseded >= 8
-
-
-@pytest.mark.slow
-def test_a_power_loss_anywhere_in_a_save_leaves_the_old_or_the_new():
-    """Before each change that any rank makes: nothing that was not synced, or any one of it, may be lost. When the save is
-    over, it is there.
-    """
-    turn, seen, pictures = threading.Lock(), set(), []
-
-    def look():
-        for _, picture in memory.states():
-            mark = picture.mark()
-            if mark not in seen:
-                seen.add(mark)
-                pictures.append(picture)
-
-    def act(call, perform):
-        with turn:
-            look()
-            return memory(call, perform)
-
-    def work(ranks):
-        store = Store(base / "run", ranks=ranks)
-        put(store, state(ranks.rank, 50, step=1), 1)
-        ranks.agree("saved")
-        if ranks.rank == 0:
-            memory.settle()
-        ranks.agree("settled")
-        with door(act):
-            return put(store, state(ranks.rank, 50, step=2), 2)
-
-    with scratched("together") as base:
-        memory = Memory(base)
-        assert not failed(everywhere(3, work))
-        pictures.append(memory.cord())
-        memory.close()
-    for picture in pictures:
-        with scratched("after") as after:
-            list(picture.build(after / "base"))
-            all_whole(after / "base/run", 3, [1, 2], *([] if picture is pictures[-1] else [[1]]))
-    assert len(pictures) > 40
-
-
-def _fenced(root, ranks, rank, nth, found):
-    seen = itertools.count()
-
-    def act(call, perform):
-        if next(seen) == nth:
-            claiming.claim(root, take_over=True)
-            found.append([checkpoint.step for checkpoint in Store(root).checkpoints()])
-        return perform()
-
-    store = Store(root, ranks=ranks, keep=Last(1))
-    put(store, state(ranks.rank, 50, step=1), 1)
-    with door(act) if ranks.rank == rank else nullcontext():
-        return put(store, state(ranks.rank, 50, step=2), 2)
 
 
 def test_ranks_whose_shares_do_not_fit_together_write_nothing(tmp_path, monkeypatch):
