@@ -1,15 +1,19 @@
 """A small state and its saves, what lies in a store, and harm to a file: what the tests of the store share."""
 
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
+from holdfast.cli import commands
 from holdfast.store.store import Facts, Store
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
@@ -53,6 +57,30 @@ def flip(path: Path, place: int = -1, bit: int = 1) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def invoke(*words: object) -> Result:
+    """What a command of `holdfast` prints, and its exit code; an error that it does not tell is raised."""
+    told = CliRunner().invoke(commands, list(map(str, words)))
+    if told.exception is not None and not isinstance(told.exception, SystemExit):
+        raise told.exception
+    return told
+
+
+def in_a_child(law: Callable[[], object]) -> int:
+    """The exit code of a forked child that asks the law; 0 when it holds there."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(300)
+            law()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @contextmanager

@@ -62,13 +62,6 @@ def test_odd_arrays_keep_dtype_order_and_values():
         assert bits(array) == bits(leaf_round_trip(array))
 
 
-def test_structured_dtypes_keep_their_offsets():
-    """Gaps between the fields are part of the dtype."""
-    back = leaf_round_trip(np.zeros(1, STRUCTURED))
-    assert STRUCTURED.fields == back.dtype.fields
-    assert STRUCTURED.itemsize == back.dtype.itemsize
-
-
 def test_arrays_that_are_not_plain_bytes_are_refused():
     """Nothing is pickled, and no mask or subclass is dropped in silence."""
     text = np.array(["a"], np.dtypes.StringDType())

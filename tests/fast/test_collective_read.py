@@ -6,18 +6,16 @@ import shutil
 import msgspec
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from collective import Divided, failed, read, same, saved, small, state, whole
-from holdfast.cli import commands
 from holdfast.errors import Damaged, HoldfastError, NotFound, StoreError
 from holdfast.store import format, parts
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.diff import compare
 from holdfast.store.format import MANIFEST
 from holdfast.store.store import Store
-from stores import flip, steps
+from stores import flip, invoke, steps
 
 WORLD = 3
 
@@ -47,10 +45,6 @@ def run(tmp_path):
 @pytest.fixture
 def path(run):
     return run / "checkpoints/step-000000004"
-
-
-def invoke(*words):
-    return CliRunner().invoke(commands, [str(word) for word in words])
 
 
 # -- damage -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import signal
 import threading
 from contextlib import closing
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ from holdfast.state.snapshot import Arena, Image, Snapshot
 from holdfast.store import format
 from holdfast.torch import items, leaves, staging, stored
 from kept import Kept, bits, random_bits, raw
+from stores import in_a_child
 
 BITS = "bfloat16 float16 float32 float64 complex32 complex64 complex128 float8_e5m2 float4_e2m1fn_x2 bool int8 int64"
 LAYOUTS = {
@@ -313,15 +313,11 @@ def test_a_forked_child_reads_what_is_distant_to_it_too():
     """A worker may hold leaves; nothing in gathering needs the parent's threads."""
     tensor = in_layout("channels_last", tensor_of(torch.float32))
     expected = raw(tensor)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(20)
-            code = 0 if bytes(codec.encode_leaf(tensor).data) == expected else 2
-        finally:
-            os._exit(code)
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def law():
+        assert bytes(codec.encode_leaf(tensor).data) == expected
+
+    assert 0 == in_a_child(law)
 
 
 # Devices -------------------------------------------------------------------------------------------------------------
@@ -462,16 +458,12 @@ def test_a_forked_child_unpins_nothing(cuda):
     blocks, _ = device_blocks()
     arena = Arena()
     Snapshot(arena, [Image(b"", list(blocks))], blocks).copy()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(20)
-            arena.release()
-            code = 0 if cuda.pinned else 2
-        finally:
-            os._exit(code)
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def law():
+        arena.release()
+        assert cuda.pinned
+
+    assert 0 == in_a_child(law)
     arena.release()
 
 

@@ -6,27 +6,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from holdfast import Best, Last, Run, journal, legible
-from holdfast.cli import commands
 from holdfast.errors import UsageError
 from holdfast.provenance import document
 from holdfast.store.store import Facts, Store
+from stores import invoke
 from toy import Toy
 
 BYTE = os.fsdecode(b"\xff")  # a lone surrogate
 HALF = "\ud83d"  # another one: half of a pair, as broken JSON gives it
 
 
-def invoke(*words):
-    told = CliRunner().invoke(commands, list(map(str, words)))
-    assert 0 == told.exit_code, told
-    return told.stdout
-
-
 def shown(*words):
-    return json.loads(invoke(*words, "--json"))
+    told = invoke(*words, "--json")
+    assert 0 == told.exit_code, told
+    return json.loads(told.stdout)
 
 
 # The rule ------------------------------------------------------------------------------------------------------------
@@ -147,5 +142,5 @@ def test_a_member_whose_name_is_no_text_is_refused(tmp_path):
 def test_an_error_in_an_odd_place_is_told(tmp_path):
     root = tmp_path / f"run{BYTE}"
     root.mkdir()
-    told = CliRunner().invoke(commands, ["ls", str(root)])
+    told = invoke("ls", root)
     assert (3, True) == (told.exit_code, "\\udcff" in told.stderr), told

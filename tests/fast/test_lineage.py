@@ -8,18 +8,16 @@ import shutil
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults import links, scratched
 from holdfast import disk
-from holdfast.cli import commands
 from holdfast.errors import Damaged, StoreError, UsageError
 from holdfast.rules import Last, Whole
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
-from stores import flip, steps
+from stores import flip, invoke, steps
 from toy import events, new_run
 from unchanged import Frozen, lora, own_bytes, rest, same, saved, shared
 
@@ -47,7 +45,7 @@ def test_from_the_third_save_on_only_what_changes_is_written(tmp_path):
 
 
 @settings(deadline=None)
-@given(changes=st.lists(st.sets(st.integers(0, 7)), min_size=2, max_size=9), whole=st.integers(1, 4))
+@given(changes=st.lists(st.sets(st.integers(0, 7)), min_size=2, max_size=6), whole=st.integers(1, 4))
 def test_whatever_changes_when_each_checkpoint_holds_its_own_state(changes, whole):
     """Leaves that freeze, thaw and freeze again: every checkpoint loads as it was saved, also after a restart."""
     with scratched("lineage") as base:
@@ -176,16 +174,6 @@ def test_a_file_that_the_disk_does_not_give_is_not_passed_on(tmp_path, monkeypat
         assert refused
         assert [] == shared(store[4].path)
         assert same(store.load(4)["model"], states[3])
-
-
-def test_damage_since_the_last_save_is_found_before_it_is_linked(tmp_path):
-    """However recently the file was read: the save that would share it writes its own."""
-    store = Store(tmp_path)
-    states = saved(store, 4)
-    flip(store[4].path / STEADY)
-    store.save({"model": states[4]}, step=5)
-    assert [] == list(store[5].problems(cold=True))
-    assert same(store.load()["model"], states[4])
 
 
 def test_what_is_pinned_while_a_save_is_staged_is_not_linked(tmp_path):
@@ -317,7 +305,7 @@ def test_ls_shows_what_a_checkpoint_takes_on_the_disk_and_who_shares(tmp_path):
     assert [row["size_bytes"] for row in rows[:2]] == [row["disk_bytes"] for row in rows[:2]]
     assert rows[3]["disk_bytes"] < 0.05 * rows[3]["size_bytes"]
     assert [row["size_bytes"] for row in copied] == [row["disk_bytes"] for row in copied]
-    shown = CliRunner().invoke(commands, ["ls", str(tmp_path / "run")]).output
+    shown = invoke("ls", tmp_path / "run").output
     assert "ON DISK" in shown
     assert "shares files of step-000000002" in shown
 
@@ -327,8 +315,8 @@ def test_prune_says_what_it_really_frees(tmp_path):
     store = Store(tmp_path)
     saved(store, 6)
     store.close()
-    runner, held = CliRunner(), disk_use(tmp_path / "checkpoints")
-    told = json.loads(runner.invoke(commands, ["prune", str(tmp_path), "--keep", "Last(2)", "--json"]).output)
+    held = disk_use(tmp_path / "checkpoints")
+    told = json.loads(invoke("prune", tmp_path, "--keep", "Last(2)", "--json").output)
     assert 4 == sum(row["goes"] for row in told["checkpoints"])
     assert held - disk_use(tmp_path / "checkpoints") == told["freed_bytes"]
 
@@ -339,4 +327,4 @@ def disk_use(path):
 
 
 def listed(path):
-    return json.loads(CliRunner().invoke(commands, ["ls", str(path), "--json"]).output)["checkpoints"]
+    return json.loads(invoke("ls", path, "--json").output)["checkpoints"]

@@ -7,14 +7,13 @@ import stat
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from holdfast import disk, journal
-from holdfast.cli import commands
 from holdfast.errors import Damaged, UsageError
 from holdfast.store.attempt import read_run
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
+from stores import invoke
 from toy import Toy, new_run
 
 ODD = {
@@ -58,10 +57,6 @@ def train(root, epochs=1):
                 toy.learn(batch)
                 run.log(loss=batch)
     return [event for log in journal.logs(root) for event in log.events if event["event"] == "restored"][-1]
-
-
-def invoke(*words):
-    return CliRunner().invoke(commands, list(map(str, words)))
 
 
 def put(odd, path):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -269,6 +270,9 @@ UNSAVEABLE = {
     ),
     "state[1] (an object): register a pair": lambda: [0, object()],
     "state[(1, 2)].right (a type)": lambda: {(1, 2): Pair(0, int)},
+    'state["a"][1]["b c"] (a torch.Tensor): its layout is': (
+        lambda: {"a": [torch.zeros(1), {"b c": torch.zeros(2).to_sparse()}]}
+    ),
     'state["d"] (a collections.defaultdict): its factory': lambda: {"d": defaultdict(lambda: 0)},
     "state.rate (a generator)": lambda: Settings(x for x in ()),
     'state["s"][0].array (a numpy.ndarray): it stands in a set': lambda: {"s": {Hashed(np.zeros(1))}},

@@ -7,8 +7,6 @@ import time
 from contextlib import ExitStack
 from multiprocessing import get_context
 
-import pytest
-
 from collective import frozen, put, read, same, state
 from faults import door, scratched
 from holdfast.errors import RanksError
@@ -114,8 +112,6 @@ def ended(base, seed, started, victim):
     return [process.exitcode for process in started], victim, found, taken
 
 
-@pytest.mark.slow
-@pytest.mark.ranks
 def test_a_rank_killed_anywhere_in_a_save_leaves_the_old_or_the_new():
     """For each rank, whole; and the others learn of it in time, or had nothing more to hear from it."""
     outcomes = []

@@ -1,17 +1,14 @@
 """What did not change since the last checkpoint of several ranks: each takes over the files that it wrote itself."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collective import Divided, failed, read, same, small, stage, whole
 from faults import door, scratched
-from holdfast.cli import commands
 from holdfast.errors import NoSpace
 from holdfast.rules import Every, Last, Whole
 from holdfast.run.run import Run
@@ -359,25 +356,6 @@ def test_nothing_is_shared_with_a_pinned_checkpoint(tmp_path):
     assert [] == taken(tmp_path, 5)
     assert taken(tmp_path, 7)
     agree(tmp_path, 2, give, range(3, 8))
-
-
-def test_pruning_leaves_those_that_share_whole(tmp_path):
-    """The checkpoint for which the bytes were written may go."""
-    give = lora(2, divided=True)
-    course(tmp_path, 2, give, range(1, 7), keep=Last(2))
-    store = Store(tmp_path)
-    assert [5, 6] == steps(store)
-    assert {"step-000000002"} == {store[6].manifest.files[name].origin for name in taken(tmp_path, 6)}
-    agree(tmp_path, 2, give, (5, 6))
-
-
-def test_ls_shows_what_a_checkpoint_takes_on_the_disk_and_who_shares(tmp_path):
-    """Logical and physical bytes, as of one process."""
-    course(tmp_path, 2, lora(2, divided=False), range(1, 5))
-    rows = json.loads(CliRunner().invoke(commands, ["ls", str(tmp_path), "--json"]).output)["checkpoints"]
-    assert [[], [], ["step-000000002"], ["step-000000002"]] == [row["shares_with"] for row in rows]
-    assert [row["size_bytes"] for row in rows[:2]] == [row["disk_bytes"] for row in rows[:2]]
-    assert rows[3]["disk_bytes"] < 0.02 * rows[3]["size_bytes"]
 
 
 def test_what_is_shared_needs_no_space(tmp_path, monkeypatch):

@@ -441,19 +441,24 @@ def after(end: End, base: Path) -> None:
     """Open what is left; when a process was killed, also cut the cord after its successor has saved."""
     if end.memory is None:
         list(end.picture.build(base))
-        if (base / "run").exists():
-            opens_whole(base / "run", end.done)
+        still_there(base, end.done)
         return
     memory = end.memory.fork(end.picture, base)
-    if (base / "run").exists() or end.done.step == 0:
-        with door(memory):
-            opens_whole(base / "run", end.done)
-        last = Done(step=end.done.flying + 1, flying=end.done.flying + 1)
-        pictures = {picture.mark(): picture for _, picture in memory.states()}
-        for number, picture in enumerate(pictures.values()):
-            list(picture.build(base.with_name(f"{base.name}-{number}")))
-            opens_whole(base.with_name(f"{base.name}-{number}") / "run", last, saving=False)
+    with door(memory):
+        still_there(base, end.done)
+    last = Done(step=end.done.flying + 1, flying=end.done.flying + 1)
+    pictures = {picture.mark(): picture for _, picture in memory.states()}
+    for number, picture in enumerate(pictures.values()):
+        further = base.with_name(f"{base.name}-{number}")
+        list(picture.build(further))
+        still_there(further, last, saving=False)
     memory.close()
+
+
+def still_there(base: Path, done: Done, *, saving: bool = True) -> None:
+    """The law asked of the run in `base`; it may only be missing as long as no save had returned."""
+    assert (base / "run").exists() or done.step == 0
+    opens_whole(base / "run", done, saving=saving)
 
 
 def enumerate_ends(tell: Tell, stride: int = 1) -> Counter[str]:

@@ -51,8 +51,8 @@ def found_out(path: Path) -> bool:
         Checkpoint(path).load()
     except Damaged:
         return any(True for _ in Checkpoint(path).problems())
-    except StoreError:  # an unknown version, where the manifest's own digest is not looked at
-        return True
+    except StoreError as error:  # of an unknown version the manifest's own digest is not looked at
+        return "version" in str(error)
     return False
 
 

@@ -83,11 +83,11 @@ def test_threads_that_ctrl_c_has_left_behind_reach_no_later_save(tmp_path, monke
 
     def interrupt():
         presses.press(99)
-        gone_on.wait(WAIT_S)
+        assert gone_on.wait(WAIT_S)
 
     def disk(call, perform):
         if call.name == "write" and later.is_set():
-            gone_on.wait(WAIT_S)
+            assert gone_on.wait(WAIT_S)
             time.sleep(0.001)
         return perform()
 

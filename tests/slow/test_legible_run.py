@@ -8,23 +8,22 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from holdfast.cli import commands
 from holdfast.cluster import job_leader
+from stores import invoke
 from toy import events
 
 BYTE = os.fsdecode(b"\xff")  # a lone surrogate
 
 
-def invoke(*words):
-    told = CliRunner().invoke(commands, list(map(str, words)))
-    assert 0 == told.exit_code, told
-    return told.stdout
+def told(*words):
+    result = invoke(*words)
+    assert 0 == result.exit_code, result
+    return result.stdout
 
 
 def shown(*words):
-    return json.loads(invoke(*words, "--json"))
+    return json.loads(told(*words, "--json"))
 
 
 # A whole run -----------------------------------------------------------------------------------------------------------
@@ -94,8 +93,8 @@ def test_a_run_whose_every_text_is_not_utf_8_saves_stops_and_resumes_and_is_show
     assert {"\\xff": ["\\xff", {"deep": "\\xff"}]} == newest["document"]["hyperparameters"]
     assert "\\xff" in newest["document"]["command"]
     assert {"\\xff": 2.0, "loss": 1.0} == shown("show", place, "--step", "best")["metrics"]
-    assert 4 == len(invoke("show", place, "--metrics", "--json").splitlines())
-    assert "step-000000002" in invoke("ls", place)
+    assert 4 == len(told("show", place, "--metrics", "--json").splitlines())
+    assert "step-000000002" in told("ls", place)
     assert any(each["metrics"] == {"\\xff": 2.0, "loss": 1.0} for each in shown("ls", place)["checkpoints"])
     assert shown("verify", place)
     assert "\\xff" == json.loads((place / "run.json").read_bytes())["by"]["user"]
@@ -105,8 +104,8 @@ def test_a_run_whose_every_text_is_not_utf_8_saves_stops_and_resumes_and_is_show
         ["pin", place, "--step", "best"],
         ["show", place, "--metrics"],
     ):
-        assert invoke(*words)
-    assert "xff" in invoke("show", place)
+        assert told(*words)
+    assert "xff" in told("show", place)
 
 
 def test_the_supervisor_runs_a_command_that_is_not_utf_8(tmp_path):

@@ -8,14 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from holdfast import Every, Last, Run, Stopped
-from holdfast.cli import commands
 from holdfast.errors import HoldfastError, StoreError, UsageError
 from holdfast.store import places
 from holdfast.store.store import Store
-from stores import flip
+from stores import flip, invoke
 from toy import Toy, events
 
 BIG = bytes(range(256)) * 8192  # 2 MiB that do not change: checkpoints share its file
@@ -39,13 +37,6 @@ def train(root, epochs, *, stop=False, **options):
                 run.log(loss=batch)
                 if stop:
                     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def invoke(*words):
-    told = CliRunner().invoke(commands, list(map(str, words)))
-    if told.exception is not None and not isinstance(told.exception, SystemExit):
-        raise told.exception
-    return told
 
 
 def snapshot(place):

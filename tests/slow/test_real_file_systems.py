@@ -15,7 +15,7 @@ from holdfast.rules import Best, Last
 from holdfast.store.store import Store
 from stores import AS_ROOT, listing, mounted, put, steps, whole
 
-pytestmark = [AS_ROOT, pytest.mark.system]
+pytestmark = AS_ROOT
 
 
 @contextmanager
