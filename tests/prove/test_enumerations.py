@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import test_collective_faults
+import test_collective_killed
 import test_crash
 import test_dtensor
 import test_every_byte
@@ -57,10 +58,15 @@ def test_every_window_of_a_claim():
 @pytest.mark.parametrize("kind", test_collective_faults.KINDS)
 @pytest.mark.parametrize("rank", [0, 2])
 def test_every_change_of_a_rank_may_fail_or_be_fenced(tmp_path, kind, rank):
-    """As `test_collective_faults` says: each change of that rank, with each error and rule; and every loss of power."""
+    """As `test_collective_faults` says: each change of that rank, with each error and rule."""
     for turn in range(len(test_collective_faults.WAYS)):
         test_collective_faults.disk_fails(kind, tmp_path / f"disk-{turn}", rank, 1, turn)
     test_collective_faults.is_fenced(kind, tmp_path / "fenced", rank)
+
+
+@pytest.mark.parametrize("kind", test_collective_faults.KINDS)
+def test_every_loss_of_power_in_a_save_of_several_ranks(kind):
+    """As `test_collective_faults` says, of every picture that it may leave."""
     test_collective_faults.power_is_lost(kind)
 
 
@@ -75,3 +81,11 @@ def test_any_division_is_filled_from_all_others(tmp_path):
     """As `test_dtensor` says, all pairs of meshes."""
     for number, pair in enumerate(test_dtensor.PAIRS):
         test_dtensor.fills(*pair, tmp_path / str(number))
+
+
+def test_ranks_that_are_killed_anywhere_leave_the_old_or_the_new():
+    """As `test_collective_killed` says, at many more instants: both outcomes, whether the ranks share files or not."""
+    died = test_collective_killed.kills(120)
+    for shares in (False, True):
+        found = {len(steps) for _, _, steps, taken in died if bool(taken) == shares}
+        assert found == {test_collective_killed.SAVED, test_collective_killed.SAVED + 1}

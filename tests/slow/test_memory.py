@@ -68,6 +68,8 @@ else:
     with Run(path, {"model": model}, every=None, keep=Last(9)) as run:
         for _ in run.steps(2):
             assert all(bool((p == n + 1).all()) for n, p in enumerate(model.parameters()))
+            print(peak() - before)
+            before = reset()
             assert not [*checkpoint.problems(cold=True), *checkpoint.problems()]
             print(peak() - before)
 """
@@ -89,6 +91,7 @@ def test_a_state_takes_little_memory_besides_itself(tmp_path, how, order, leaves
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     shutil.rmtree(tmp_path)
-    (extra,) = map(int, done.stdout.split())
-    print(how, order, leaves, extra >> 20, "MiB")
-    assert 0 < extra <= MOST[how, order, leaves]
+    extra = [*map(int, done.stdout.split())]
+    print(how, order, leaves, [each >> 20 for each in extra], "MiB")
+    assert len(extra) == (2 if "restored" in how else 1)
+    assert 0 < max(extra) <= MOST[how, order, leaves]
