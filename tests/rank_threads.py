@@ -29,12 +29,12 @@ class Shared:
         return self
 
 
-def ranks(world, timeout_s=60.0):
+def ranks(world, timeout_s=20.0):
     shared = Shared()
     return [Ranks(rank, world, shared, timeout_s=timeout_s) for rank in range(world)]
 
 
-def everywhere(world, work, timeout_s=60.0):
+def everywhere(world, work, timeout_s=20.0):
     """What `work(ranks)` returned or raised on each of so many ranks."""
 
     def outcome(mine):

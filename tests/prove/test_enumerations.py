@@ -13,7 +13,7 @@ from test_crash import ENGINES, STORIES
 
 from faults import BROKEN, FULL, requests, scratched
 
-PHASES = range(len(test_fence.PHASES))
+EVERY_PHASE = range(len(test_fence.PHASES))
 
 
 def name_of(each):
@@ -35,14 +35,14 @@ def test_a_refusal_of_every_change_leaves_the_old_or_the_new(code, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", EVERY_PHASE)
 def test_every_ghost_is_superseded(phase, engine):
     """As `test_fence` says, before each look and change; also in the requests of a save in flight."""
     with ENGINES[engine]():
         test_fence.ghosts(test_fence.wake_after, phase)
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", EVERY_PHASE)
 def test_every_ghost_with_a_save_in_flight_is_superseded(phase):
     """As `test_fence` says, before each call of the thread that saves."""
     with requests():

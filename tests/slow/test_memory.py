@@ -79,8 +79,8 @@ MOST = {
     ("saved and pruned", "contiguous_format", 32): LITTLE,
     ("in the background", "channels_last", 1): 1.05 * STATE,
     ("in the background", "contiguous_format", 32): 1.05 * STATE,
-    ("restored, cold", "channels_last", 1): LITTLE,
-    ("restored, cached", "channels_last", 32): LITTLE,
+    ("restored, cold", "contiguous_format", 1): LITTLE,
+    ("restored, cached", "channels_last", 1): LITTLE,
 }
 
 
