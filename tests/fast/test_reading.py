@@ -133,13 +133,13 @@ WAYS = {"as it comes": lambda _: None, "no O_DIRECT": refused_at_open, "no O_DIR
 
 
 @pytest.mark.usefixtures("_in_small_pieces")
-@pytest.mark.parametrize(("threads", "lead"), [(1, 136), (5, 8192)])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_leaf_comes_into_its_memory(threads, way, lead, place, monkeypatch):
+def test_every_leaf_comes_into_its_memory(way, place, monkeypatch):
     """Of any size, from several files, in any order, cached or not, with O_DIRECT and where that is refused."""
-    monkeypatch.setattr(reading, "THREADS", threads)
     WAYS[way](monkeypatch)
-    for kind, sizes in SIZES.items():
+    for number, (kind, sizes) in enumerate(SIZES.items()):
+        monkeypatch.setattr(reading, "THREADS", (1, 5)[number % 2])
+        lead = (136, 8192)[number // 2 % 2]
         files = [write(place / f"{kind} {seed}", sizes, lead, seed) for seed in range(2)]
         pairs = [(at, data) for places, contents in files for at, data in zip(places, contents, strict=True)]
         random.Random(3).shuffle(pairs)

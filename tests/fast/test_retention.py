@@ -18,7 +18,7 @@ def facts(step, phase="step", *, epoch=None, created=None, size_bytes=1, pinned=
 
 @st.composite
 def checkpoints(draw):
-    places = draw(st.sets(st.tuples(st.integers(0, 60), st.sampled_from(["step", "end"])), max_size=12))
+    places = draw(st.sets(st.tuples(st.integers(0, 60), st.sampled_from(["step", "end"])), max_size=8))
     return [
         facts(
             step,

@@ -337,7 +337,7 @@ def test_what_an_own_failure_left_blocks_nothing(root):
 
 @settings(deadline=None)
 @given(
-    order=st.lists(st.integers(0, 30), min_size=1, max_size=7, unique=True),
+    order=st.lists(st.integers(0, 30), min_size=1, max_size=5, unique=True),
     keep=st.sampled_from([Last(1), Last(2), Best("acc", max), Best("acc", min), Every(steps=10), Within(bytes=1)]),
     files=st.booleans(),
 )

@@ -67,8 +67,8 @@ else:
     before = reset()
     with Run(path, {"model": model}, every=None, keep=Last(9)) as run:
         for _ in run.steps(2):
-            assert all(bool((p == n + 1).all()) for n, p in enumerate(model.parameters()))
             print(peak() - before)
+            assert all(bool((p == n + 1).all()) for n, p in enumerate(model.parameters()))
             before = reset()
             assert not [*checkpoint.problems(cold=True), *checkpoint.problems()]
             print(peak() - before)
@@ -79,8 +79,8 @@ MOST = {
     ("saved and pruned", "contiguous_format", 32): LITTLE,
     ("in the background", "channels_last", 1): 1.05 * STATE,
     ("in the background", "contiguous_format", 32): 1.05 * STATE,
-    ("restored, cold", "contiguous_format", 1): LITTLE,
-    ("restored, cached", "channels_last", 1): LITTLE,
+    ("restored, cold", "channels_last", 1): LITTLE,
+    ("restored, cached", "channels_last", 32): LITTLE,
 }
 
 
