@@ -91,6 +91,7 @@ UNSOUND = [
     {"kind": "numpy.core"},
     {"dtype": "object"},
     {"dtype": "O"},
+    {"attrs": {"dtype": "|O"}},
     {"dtype": "f4,f4"},
     {"dtype": "nonsense"},
     {"shape": [5]},
