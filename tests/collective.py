@@ -1,8 +1,13 @@
 """States of several ranks that save together, and what is asked of their checkpoints."""
 
-import numpy as np
+from contextlib import contextmanager
 
+import numpy as np
+import pytest
+
+from holdfast.store import division, lineage, shards
 from holdfast.store.store import Store
+from kept import bits
 from rank_threads import everywhere
 
 
@@ -67,13 +72,17 @@ def whole(state):
 
 def same(expected, actual):
     """Bit for bit, containers, their order and types included."""
-    if isinstance(expected, dict):
-        ordered = type(actual) is dict and list(expected) == list(actual)
-        return ordered and all(same(expected[key], actual[key]) for key in expected)
-    if isinstance(expected, np.ndarray):
-        facts = (np.ndarray, expected.dtype, expected.shape, expected.tobytes())
-        return facts == (type(actual), actual.dtype, actual.shape, actual.tobytes())
-    return type(expected) is type(actual) and expected == actual
+    return bits(expected) == bits(actual)
+
+
+@contextmanager
+def small(link_bytes=4096):
+    """A few bytes are divided among all ranks, and a file of so many is worth a link."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(division, "SHARE_BYTES", 1)
+        for module in (lineage, shards):
+            patch.setattr(module, "LINK_BYTES", link_bytes)
+        yield
 
 
 def state(rank, size=1000, step=0):

@@ -1,12 +1,10 @@
 """Leaves become bytes and come back as they were; what a file says of them is believed only as far as it is sound."""
 
 import json
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import hypothesis.extra.numpy as arrays
-import msgspec
 import numpy as np
 import pytest
 import safetensors
@@ -15,47 +13,9 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Damaged, UsageError
 from holdfast.state import codec, tree
+from kept import Kept, bits, leaf_round_trip, round_trip
 
 STRUCTURED = np.dtype({"names": ["a", "b"], "formats": ["<i2", ("<f8", (2,))], "offsets": [4, 16], "itemsize": 40})
-
-
-class Kept:
-    """A leaf as a store hands it out: only its description and its bytes are left."""
-
-    def __init__(self, key, block, **changes):
-        described = {"kind": block.kind, "dtype": block.dtype, "shape": block.shape, "attrs": block.attrs, **changes}
-        self.__dict__.update(json.loads(json.dumps(described)))
-        self.key, self.shape = key, tuple(self.shape)
-        self.data = bytes(block.data)
-        self.size_bytes = len(self.data)
-
-    def read(self):
-        return bytearray(self.data)
-
-    def read_into(self, target):
-        assert len(target) == self.size_bytes
-        target[:] = self.data
-
-
-def round_trip(state, **options):
-    """`state` through JSON and bytes, and back."""
-    flat = tree.flatten(state)
-    kept = {key: Kept(key, block) for key, block in flat.leaves.items()}
-    text = msgspec.json.encode(flat.tree)
-    return tree.unflatten(msgspec.json.decode(text), lambda key: codec.decode_leaf(kept[key]), **options)
-
-
-def leaf_round_trip(leaf, **changes):
-    return codec.decode_leaf(Kept("x", codec.encode_leaf(leaf), **changes))
-
-
-def assert_same_array(expected, actual):
-    assert type(expected) is type(actual)
-    assert (expected.dtype, expected.dtype.str, expected.shape) == (actual.dtype, actual.dtype.str, actual.shape)
-    assert expected.tobytes() == actual.tobytes()
-    for order in ("C_CONTIGUOUS", "F_CONTIGUOUS"):
-        if expected.flags[order]:
-            assert actual.flags[order]
 
 
 NUMPY_DTYPES = st.one_of(
@@ -67,7 +27,7 @@ NUMPY_DTYPES = st.one_of(
 )
 
 
-@settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
+@settings(deadline=None)
 @given(st.data())
 def test_every_plain_array_comes_back_bit_for_bit(data):
     """Any dtype whose values are bytes, in either byte order, any shape, 0-d and empty too."""
@@ -80,12 +40,12 @@ def test_every_plain_array_comes_back_bit_for_bit(data):
         )
     else:
         array = np.zeros(shape, dtype)
-    assert_same_array(array, leaf_round_trip(array))
+    assert bits(array) == bits(leaf_round_trip(array))
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
+def test_odd_arrays_keep_dtype_order_and_values():
+    """Structured, datetime, long double, foreign byte order, Fortran order, strided, read-only."""
+    for array in (
         np.zeros(3, STRUCTURED),
         np.array([("x", 1)], [("name", "<U7"), ("inner", [("n", ">i4")])]),
         np.array(["2020-01-01", "NaT"], "<M8[ns]"),
@@ -98,36 +58,17 @@ def test_every_plain_array_comes_back_bit_for_bit(data):
         np.arange(24).reshape(4, 6)[::2, ::-3],
         np.broadcast_to(np.float32(2), (3, 2)),
         np.array([True, False]),
-    ],
-    ids=lambda array: f"{array.dtype}-{array.shape}",
-)
-def test_odd_arrays_keep_dtype_order_and_values(array):
-    """Structured, datetime, long double, foreign byte order, Fortran order, strided, read-only."""
-    assert_same_array(array, leaf_round_trip(array))
+    ):
+        assert bits(array) == bits(leaf_round_trip(array))
 
 
-def test_structured_dtypes_keep_their_offsets():
-    """Gaps between the fields are part of the dtype."""
-    back = leaf_round_trip(np.zeros(1, STRUCTURED))
-    assert STRUCTURED.fields == back.dtype.fields
-    assert STRUCTURED.itemsize == back.dtype.itemsize
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array([None]),
-        np.zeros(2, [("o", object)]),
-        np.array(["a"], np.dtypes.StringDType()),
-        np.ma.array([1]),
-        np.zeros(2).view(np.recarray),
-    ],
-    ids=["object", "field", "StringDType", "masked", "subclass"],
-)
-def test_arrays_that_are_not_plain_bytes_are_refused(array):
+def test_arrays_that_are_not_plain_bytes_are_refused():
     """Nothing is pickled, and no mask or subclass is dropped in silence."""
-    with pytest.raises(UsageError, match=r'cannot save state\["a"\]'):
-        tree.flatten({"a": array})
+    text = np.array(["a"], np.dtypes.StringDType())
+    objects = [np.array([None]), np.zeros(2, [("o", object)])]
+    for array in (*objects, text, np.ma.array([1]), np.zeros(2).view(np.recarray)):
+        with pytest.raises(UsageError, match=r'cannot save state\["a"\]'):
+            tree.flatten({"a": array})
 
 
 def test_contiguous_arrays_are_not_copied():
@@ -145,44 +86,43 @@ def test_bytes_are_a_leaf_of_their_own():
     assert leaf_round_trip(b"abc") == b"abc"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"kind": "os"},
-        {"kind": "numpy.core"},
-        {"dtype": "object"},
-        {"dtype": "O"},
-        {"dtype": "f4,f4"},
-        {"dtype": "nonsense"},
-        {"shape": [5]},
-        {"shape": [-4, -1]},
-        {"shape": [2**70, 0]},
-        {"attrs": {"dtype": {"fields": [["a", "O", 0, None]], "size_bytes": 16}}},
-        {"attrs": {"dtype": {"fields": 3, "size_bytes": 16}}},
-        {"attrs": {"dtype": {"fields": [["a", "<f4", 14, None]], "size_bytes": 16}}},
-        {"attrs": {"dtype": {"item": "<f4", "shape": "x"}}},
-        {"attrs": {"dtype": {}}},
-        {"attrs": {"dtype": 3}},
-    ],
-    ids=str,
-)
-def test_a_description_that_is_not_sound_is_damage(changes):
+UNSOUND = [
+    {"kind": "os"},
+    {"kind": "numpy.core"},
+    {"dtype": "object"},
+    {"dtype": "O"},
+    {"attrs": {"dtype": "|O"}},
+    {"dtype": "f4,f4"},
+    {"dtype": "nonsense"},
+    {"shape": [5]},
+    {"shape": [-4, -1]},
+    {"shape": [2**70, 0]},
+    {"attrs": {"dtype": {"fields": [["a", "O", 0, None]], "size_bytes": 16}}},
+    {"attrs": {"dtype": {"fields": 3, "size_bytes": 16}}},
+    {"attrs": {"dtype": {"fields": [["a", "<f4", 14, None]], "size_bytes": 16}}},
+    {"attrs": {"dtype": {"item": "<f4", "shape": "x"}}},
+    {"attrs": {"dtype": {}}},
+    {"attrs": {"dtype": 3}},
+]
+
+
+def test_a_description_that_is_not_sound_is_damage():
     """Unknown kinds, object dtypes, shapes that do not fit the bytes: no other exception, and nothing is imported."""
     codec.adapter("numpy")
     before = set(sys.modules)
-    with pytest.raises(Damaged):
-        leaf_round_trip(np.zeros(4, np.float32), **changes)
+    for changes in UNSOUND:
+        with pytest.raises(Damaged):
+            leaf_round_trip(np.zeros(4, np.float32), **changes)
     assert set(sys.modules) <= before | {"os"}
 
 
-@pytest.mark.parametrize("name", codec.SAFETENSORS)
-def test_the_safetensors_library_reads_every_code_we_use(name):
+def test_the_safetensors_library_reads_every_code_we_use():
     """A shard is a valid safetensors file whatever lies in it."""
-    size = 2 * codec.ITEMSIZE[name]
-    entry = {"x": {"dtype": codec.SAFETENSORS[name], "shape": [2], "data_offsets": [0, size]}}
-    header = json.dumps(entry).encode()
-    ((_, read),) = safetensors.deserialize(len(header).to_bytes(8, "little") + header + bytes(size))
-    assert codec.SAFETENSORS[name] == read["dtype"]
+    for name, code in codec.SAFETENSORS.items():
+        size = 2 * codec.ITEMSIZE[name]
+        header = json.dumps({"x": {"dtype": code, "shape": [2], "data_offsets": [0, size]}}).encode()
+        ((_, read),) = safetensors.deserialize(len(header).to_bytes(8, "little") + header + bytes(size))
+        assert code == read["dtype"]
 
 
 class Celsius:
@@ -234,17 +174,6 @@ def test_loaded_reads_every_handle_in_a_tree():
     assert {"a": [b"abc", (b"abc", 1)]} == codec.loaded({"a": [handle, (handle, 1)]})
     plain = SimpleNamespace()
     assert codec.loaded(plain) is plain
-
-
-def test_the_core_imports_no_framework():
-    """`import holdfast.state.tree` brings in neither NumPy nor torch, and neither does a state without them."""
-    code = (
-        "import sys, holdfast.state.tree as t, holdfast.state.rng as r\n"
-        "t.flatten({'a': [1, b'x' * 4000, {2: (3,)}], 'rng': r.capture()})\n"
-        "print(sorted({'numpy', 'torch'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_what_lies_between_fields_comes_back_in_either_order():

@@ -2,9 +2,6 @@
 
 import itertools
 import os
-import signal
-import subprocess
-import sys
 import threading
 from contextlib import closing
 from types import SimpleNamespace
@@ -15,16 +12,16 @@ import torch
 import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_codec import Kept
-from test_torch_leaves import assert_same_tensor, random_bits, raw
 
-from holdfast import Every, Last, Run, Store, bulk, pages
+from holdfast import Last, Store, bulk, pages
 from holdfast.bulk import Run as Pieces
 from holdfast.run.tracked import digests
 from holdfast.state import codec, tree
 from holdfast.state.snapshot import Arena, Image, Snapshot
 from holdfast.store import format
 from holdfast.torch import items, leaves, staging, stored
+from kept import Kept, bits, random_bits, raw
+from stores import in_a_child
 
 BITS = "bfloat16 float16 float32 float64 complex32 complex64 complex128 float8_e5m2 float4_e2m1fn_x2 bool int8 int64"
 LAYOUTS = {
@@ -42,7 +39,7 @@ def tensor_of(dtype, shape=(3, 4, 5, 6)):
     return random_bits(dtype, int(np.prod(shape))).reshape(shape)
 
 
-def laid(name, tensor):
+def in_layout(name, tensor):
     """The tensor in a layout; some dtypes are copied by torch as integers only."""
     carrier = {1: torch.uint8, 2: torch.int16}.get(tensor.element_size())
     return LAYOUTS[name](tensor) if carrier is None else LAYOUTS[name](tensor.view(carrier)).view(tensor.dtype)
@@ -52,7 +49,6 @@ def conjugated(shape=(3, 4, 5), dtype=torch.complex64):
     return torch.randn(*shape, dtype=dtype).transpose(0, 2).conj()
 
 
-SUBJECTS = {f"{name}, {layout}": (name, layout) for name in BITS.split() for layout in LAYOUTS}
 LAZY = {
     "transposed": conjugated,
     "of 16 bytes": lambda: conjugated(dtype=torch.complex128),
@@ -65,7 +61,8 @@ LAZY = {
 
 
 def all_parts(data, expected):
-    """Every slice of it is that slice of the expected bytes."""
+    """Every slice of it is that slice of the expected bytes, gathered when it is asked for."""
+    assert isinstance(data, pages.Distant)
     size = len(expected)
     assert size == data.nbytes
     assert expected == bytes(data)
@@ -81,24 +78,20 @@ def all_parts(data, expected):
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_any_part_of_a_tensor_in_any_layout_is_its_bytes_in_c_order(subject):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_part_of_a_tensor_in_any_layout_is_its_bytes_in_c_order(layout):
     """Of every item size, from the middle of an item as well."""
-    name, layout = SUBJECTS[subject]
-    tensor = laid(layout, tensor_of(leaves.DTYPES[name]))
-    block = codec.encode_leaf(tensor)
-    assert isinstance(block.data, pages.Distant)
-    all_parts(block.data, raw(tensor))
+    for name in BITS.split():
+        tensor = in_layout(layout, tensor_of(leaves.DTYPES[name]))
+        all_parts(codec.encode_leaf(tensor).data, raw(tensor))
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
-@pytest.mark.parametrize("name", LAZY)
-def test_conjugated_and_negated_views_are_gathered_as_the_numbers_they_stand_for(name):
+def test_conjugated_and_negated_views_are_gathered_as_the_numbers_they_stand_for():
     """0-d ones too."""
-    tensor = LAZY[name]()
-    block = codec.encode_leaf(tensor)
-    assert isinstance(block.data, pages.Distant)
-    all_parts(block.data, raw(tensor))
+    for make in LAZY.values():
+        tensor = make()
+        all_parts(codec.encode_leaf(tensor).data, raw(tensor))
 
 
 ARRAYS = {
@@ -118,13 +111,11 @@ ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_any_part_of_an_array_is_its_bytes_in_c_order(name):
+def test_any_part_of_an_array_is_its_bytes_in_c_order():
     """Items of 13 bytes and padding between fields included."""
-    array = ARRAYS[name]
-    block = codec.encode_leaf(array)
-    assert isinstance(block.data, pages.Distant)
-    all_parts(block.data, b"".join(item.tobytes() for item in array.view(f"V{array.itemsize}").reshape(-1)))
+    for array in ARRAYS.values():
+        items = array.view(f"V{array.itemsize}").reshape(-1)
+        all_parts(codec.encode_leaf(array).data, b"".join(item.tobytes() for item in items))
 
 
 def test_what_lies_in_c_order_is_its_own_memory_and_what_is_empty_is_nothing():
@@ -135,7 +126,7 @@ def test_what_lies_in_c_order_is_its_own_memory_and_what_is_empty_is_nothing():
         assert isinstance(codec.encode_leaf(leaf).data, memoryview)
 
 
-@settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
+@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.permutations(range(4)),
@@ -152,13 +143,13 @@ def test_slabs_one_after_another_are_the_items_in_c_order(shape, order, data, it
     assert array.reshape(-1)[start:stop].tolist() == found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_what_is_put_into_a_part_is_there_and_nowhere_else(data):
     """The way of a restore: into any layout, in pieces that may end in the middle of an item."""
     name = data.draw(st.sampled_from(["float32", "bfloat16", "complex128"]))
     layout = data.draw(st.sampled_from(["channels_last", "transposed", "permuted", "every other", "a window"]))
-    tensor = laid(layout, tensor_of(leaves.DTYPES[name]))
+    tensor = in_layout(layout, tensor_of(leaves.DTYPES[name]))
     view = leaves.data(tensor, leaves.Now())
     expected = bytearray(raw(tensor))
     start = data.draw(st.integers(0, len(expected)))
@@ -199,7 +190,7 @@ def test_two_threads_may_have_the_two_halves_of_an_item():
 def test_samples_digests_and_comparisons_are_those_of_the_bytes(monkeypatch):
     """Piece by piece or at once."""
     monkeypatch.setattr(pages, "PIECE_BYTES", 104)
-    tensor = laid("channels_last", tensor_of(torch.float32))
+    tensor = in_layout("channels_last", tensor_of(torch.float32))
     data, plain = codec.encode_leaf(tensor).data, memoryview(bytearray(raw(tensor)))
     assert pages.sample(plain) == pages.sample(data)
     assert format.digest(plain) == format.digest(data)
@@ -216,11 +207,11 @@ def test_samples_digests_and_comparisons_are_those_of_the_bytes(monkeypatch):
 def test_what_identifies_a_state_does_not_depend_on_its_layout():
     """The same numbers have the same digest."""
     tensor = torch.randn(2, 3, 4, 5)
-    found = [digests({"m": {"w": each}}).of["m/w"] for each in (tensor, laid("channels_last", tensor))]
+    found = [digests({"m": {"w": each}}).of["m/w"] for each in (tensor, in_layout("channels_last", tensor))]
     assert found[0] == found[1]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["plain", *LAYOUTS]), min_size=1, max_size=6), st.integers(0, 50), st.booleans())
 def test_a_file_of_distant_leaves_is_their_bytes_and_the_digests_are_theirs(tmp_path, kinds, lead, direct):
     """Gathered into the chunks on their way to the disk, which may end in the middle of an item."""
@@ -244,35 +235,19 @@ def test_a_file_of_distant_leaves_is_their_bytes_and_the_digests_are_theirs(tmp_
 
 def odd_state():
     base = torch.arange(4000.0)
-    weight = laid("channels_last", tensor_of(torch.float32, (64, 32, 8, 9)))
+    weight = in_layout("channels_last", tensor_of(torch.float32, (64, 32, 8, 9)))
     return {
         "text": ARRAYS["text of 13 bytes"],  # what follows it lies at odd addresses
         "weight": weight,
         "tied": weight,
         "views": [base[100:900].view(20, 40).t(), base[500:1300]],
-        "half": laid("transposed", tensor_of(torch.bfloat16, (33, 5, 7, 64))),
+        "half": in_layout("transposed", tensor_of(torch.bfloat16, (33, 5, 7, 64))),
         "conj": conjugated((30, 40, 50)),
         "fortran": ARRAYS["Fortran"],
-        "packed": laid("permuted", tensor_of(torch.float4_e2m1fn_x2)),
+        "packed": in_layout("permuted", tensor_of(torch.float4_e2m1fn_x2)),
         "empty": torch.zeros(0, 3).t(),
         "plain": torch.randn(1000),
     }
-
-
-def assert_same_state(expected, actual):
-    for key, value in expected.items():
-        if isinstance(value, np.ndarray):
-            assert value.tobytes() == actual[key].tobytes()
-            assert value.flags.f_contiguous == actual[key].flags.f_contiguous
-        elif key == "views":
-            for one, other in zip(value, actual[key], strict=True):
-                assert_same_tensor(one, other)
-        else:
-            assert raw(value) == raw(actual[key])
-    assert actual["tied"] is actual["weight"]
-    assert expected["weight"].stride() == actual["weight"].stride()
-    actual["views"][1][0] = -5
-    assert (actual["views"][0] == -5).sum() == 1
 
 
 def test_a_save_gathers_and_a_load_gives_it_back(tmp_path):
@@ -280,7 +255,11 @@ def test_a_save_gathers_and_a_load_gives_it_back(tmp_path):
     with closing(Store(tmp_path)) as store:
         state = odd_state()
         store.save(state, step=1)
-        assert_same_state(state, store.load())
+        found = store.load()
+        assert bits(state) == bits(found)
+        assert found["tied"] is found["weight"]
+        found["views"][1][0] = -5
+        assert (found["views"][0] == -5).sum() == 1
 
 
 def test_a_snapshot_is_of_its_moment(tmp_path):
@@ -298,28 +277,27 @@ def test_a_snapshot_is_of_its_moment(tmp_path):
             assert expected == {key: bytes(block.data) for key, block in found.items()}
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_large_leaves_are_shared_out_among_threads(monkeypatch, threads):
+def test_large_leaves_are_shared_out_among_threads(monkeypatch):
     """From any page on; items of 13 bytes end on none."""
     monkeypatch.setattr("holdfast.state.snapshot._THREADS_PAY_BYTES", 1 << 14)
     text = np.frombuffer(np.random.default_rng(0).bytes(13 * 9000), "V13").reshape(90, 100).T
     blocks = {
         "text": codec.encode_leaf(text),
-        "weight": codec.encode_leaf(laid("channels_last", tensor_of(torch.float32, (16, 16, 16, 16)))),
+        "weight": codec.encode_leaf(in_layout("channels_last", tensor_of(torch.float32, (16, 16, 16, 16)))),
     }
-    later = Snapshot(Arena(), [Image(b"lead", list(blocks))], blocks, lambda _: True)
-    assert blocks.keys() == later.left.keys()
-    later.finish(threads)
-    assert later.left == {}
-    assert {key: bytes(block.data) for key, block in blocks.items()} == {
-        key: bytes(block.data) for key, block in later.blocks.items()
-    }
-    assert later.images[0][:4] == b"lead"
+    expected = {key: bytes(block.data) for key, block in blocks.items()}
+    for threads in (1, 2, 3):
+        later = Snapshot(Arena(), [Image(b"lead", list(blocks))], blocks, lambda _: True)
+        assert blocks.keys() == later.left.keys()
+        later.finish(threads)
+        assert later.left == {}
+        assert expected == {key: bytes(block.data) for key, block in later.blocks.items()}
+        assert later.images[0][:4] == b"lead"
 
 
 def test_unchanged_leaves_in_another_order_are_linked(tmp_path):
     """By their digests, as any others; a change of one number in the midst is seen."""
-    frozen, moving = laid("channels_last", torch.randn(64, 64, 9, 9)), torch.randn(100, 100).t()
+    frozen, moving = in_layout("channels_last", torch.randn(64, 64, 9, 9)), torch.randn(100, 100).t()
     with closing(Store(tmp_path, keep=Last(9))) as store:
         for step in range(1, 5):
             moving += 1
@@ -328,145 +306,18 @@ def test_unchanged_leaves_in_another_order_are_linked(tmp_path):
         assert 2 <= files["model-steady.safetensors"]
         frozen[7, 3, 2, 1] += 1
         store.save({"model": {"frozen": frozen, "moving": moving}}, step=5)
-        assert_same_tensor(frozen, store.load()["model"]["frozen"])
-
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = torch.nn.Conv2d(32, 64, 3).to(memory_format=torch.channels_last)
-        self.register_buffer("table", torch.randn(300, 200).t())
-
-    def forward(self, x):
-        return self.conv(x).mean() + self.table.sum()
-
-
-def trained(path, steps, stop=None, **options):
-    torch.manual_seed(3)
-    model = Model()
-    optimizer = torch.optim.AdamW(model.parameters())
-    loader = torch.utils.data.DataLoader(torch.randn(steps, 32, 5, 5), batch_size=1, num_workers=2)
-    with Run(path, {"model": model, "optimizer": optimizer}, **options) as run:
-        for _ in run.epochs(1):
-            for x in run.batches(loader):
-                optimizer.zero_grad()
-                model(x).backward()
-                optimizer.step()
-                if stop is not None and run.step == stop:
-                    raise KeyboardInterrupt
-    return {**model.state_dict(), **{f"m{n}": s["exp_avg"] for n, s in optimizer.state_dict()["state"].items()}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("background", [True, False])
-def test_a_model_in_channels_last_resumes_bit_for_bit_beside_forked_workers(tmp_path, background):
-    """Parameters, moments and a transposed buffer, saved while the loader's processes come and go."""
-    options = {"every": Every(steps=1), "background": background}
-    expected = trained(tmp_path / "whole", 8, **options)
-    with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "cut", 8, stop=5, **options)
-    actual = trained(tmp_path / "cut", 8, **options)
-    for key, tensor in expected.items():
-        assert tensor.stride() == actual[key].stride()
-        assert raw(tensor) == raw(actual[key]), key
+        assert bits(frozen) == bits(store.load()["model"]["frozen"])
 
 
 def test_a_forked_child_reads_what_is_distant_to_it_too():
     """A worker may hold leaves; nothing in gathering needs the parent's threads."""
-    tensor = laid("channels_last", tensor_of(torch.float32))
+    tensor = in_layout("channels_last", tensor_of(torch.float32))
     expected = raw(tensor)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(20)
-            code = 0 if bytes(codec.encode_leaf(tensor).data) == expected else 2
-        finally:
-            os._exit(code)
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
+    def law():
+        assert bytes(codec.encode_leaf(tensor).data) == expected
 
-# Memory --------------------------------------------------------------------------------------------------------------
-
-MEASURED = """
-import re, sys
-import torch
-from pathlib import Path
-from holdfast import Every, Last, Run, Store
-
-def peak():
-    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
-
-def reset():
-    Path("/proc/self/clear_refs").write_text("5")
-
-how, leaves, path = sys.argv[1:]
-count = int(leaves)
-model = torch.nn.Module()
-for number in range(count):
-    tensor = torch.full((256 // count, 1024, 16, 16), float(number)).to(memory_format=torch.channels_last)
-    model.register_parameter(f"p{number}", torch.nn.Parameter(tensor))
-del tensor
-size = sum(parameter.nbytes for parameter in model.parameters())
-assert size == 256 << 20 and not model.p0.is_contiguous()
-small = {"w": torch.randn(2, 1024, 64, 64).to(memory_format=torch.channels_last)}  # what comes once: buffers, imports
-Store(path + "-first").save(small, step=1)
-
-def step():
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 1
-
-if how == "restored":
-    with Run(path, {"model": model}, every=None, keep=Last(9)) as run:
-        for _ in run.steps(1):
-            step()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    reset()
-    before = peak()
-    with Run(path, {"model": model}, every=None, keep=Last(9)) as run:
-        for _ in run.steps(2):
-            print(peak() - before)
-            assert all(bool((p == n + 1).all()) for n, p in enumerate(model.parameters()))
-elif how == "saved":
-    store = Store(path, keep=Last(9))
-    reset()
-    before = peak()
-    for number in (1, 2, 3):
-        step()
-        store.save({"model": model.state_dict()}, step=number)
-    print(peak() - before)
-else:
-    reset()
-    before = peak()
-    with Run(path, {"model": model}, every=Every(steps=1), keep=Last(9)) as run:
-        warm = 0
-        for number in run.steps(100):
-            step()
-            warm += number > 0 and not run._now().arena.warming
-            if warm == 3:
-                run.wait()
-                print(peak() - before)
-                break
-"""
-STATE = 256 << 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "most"), [("saved", 64 << 20), ("in the background", 1.05 * STATE), ("restored", 64 << 20)]
-)
-@pytest.mark.parametrize("leaves", [1, 32])
-def test_a_state_in_channels_last_takes_no_more_memory_than_one_in_c_order(tmp_path, how, most, leaves):
-    """64 MiB for a synchronous save and for a restore, one copy for a save in the background: also of a single leaf."""
-    command = [sys.executable, "-c", MEASURED, how, str(leaves), str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    extra = int(done.stdout.split()[0])
-    print(how, leaves, extra >> 20, "MiB")
-    assert extra <= most
+    assert 0 == in_a_child(law)
 
 
 # Devices -------------------------------------------------------------------------------------------------------------
@@ -542,7 +393,7 @@ def cuda(request, monkeypatch):
 def device_blocks():
     now = leaves.Now()
     tensors = {
-        "weight": laid("channels_last", tensor_of(torch.float32)),
+        "weight": in_layout("channels_last", tensor_of(torch.float32)),
         "plain": torch.randn(1000),
         "conj": conjugated(),
         "half": tensor_of(torch.bfloat16),
@@ -607,16 +458,12 @@ def test_a_forked_child_unpins_nothing(cuda):
     blocks, _ = device_blocks()
     arena = Arena()
     Snapshot(arena, [Image(b"", list(blocks))], blocks).copy()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(20)
-            arena.release()
-            code = 0 if cuda.pinned else 2
-        finally:
-            os._exit(code)
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def law():
+        arena.release()
+        assert cuda.pinned
+
+    assert 0 == in_a_child(law)
     arena.release()
 
 
@@ -645,7 +492,7 @@ def test_a_leaf_that_fails_in_the_middle_waits_for_its_first_parts():
             raise torch.OutOfMemoryError
         return lambda: asked.append("waited for")
 
-    data = pages.Distant(items.Items(laid("a window", tensor_of(torch.float32)), copied), 400)
+    data = pages.Distant(items.Items(in_layout("a window", tensor_of(torch.float32)), copied), 400)
     with pytest.raises(torch.OutOfMemoryError):
         data[4:].gather(memoryview(bytearray(396)))
     assert ["begun", "failed", "waited for"] == asked
@@ -653,7 +500,7 @@ def test_a_leaf_that_fails_in_the_middle_waits_for_its_first_parts():
 
 def test_a_restore_onto_a_device_goes_by_way_of_pieces(cuda):
     """After what was under way there, and complete when it returns."""
-    tensor = laid("channels_last", tensor_of(torch.float32))
+    tensor = in_layout("channels_last", tensor_of(torch.float32))
     kept = Kept("w", codec.Block("torch", "float32", tuple(tensor.shape), memoryview(raw(tensor)), {}))
     live = torch.zeros_like(tensor)
     pages.put(leaves.data(live, leaves.Now()), memoryview(bytearray(kept.data)))

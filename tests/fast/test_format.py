@@ -318,28 +318,27 @@ def read_all(path: Path) -> None:
     checkpoint.facts()
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-def test_a_hostile_manifest_is_refused(copied, attack):
+# Of these the bytes are as committed; whoever makes values of them refuses.
+SEEN_BY_LOADING = ("tree", "nested", "huge shape", "shape", "deep shape", "unknown", "dtype", "attribute", "kind")
+
+
+def test_a_hostile_manifest_is_refused(copied):
     """With a digest that holds: an error of ours that says so, and nothing read or allocated outside."""
-    manifest = body()
-    attack(manifest)
-    (copied / "manifest.json").write_bytes(signed(text_of(manifest)))
-    with pytest.raises(HoldfastError):
-        read_all(copied)
-    try:
-        told = list(Checkpoint(copied).problems())
-    except StoreError:
-        told = [None]
-    assert told or isinstance(attack_outcome(copied), HoldfastError)
+    for name, attack in ATTACKS.items():
+        manifest = body()
+        attack(manifest)
+        (copied / "manifest.json").write_bytes(signed(text_of(manifest)))
+        with pytest.raises(HoldfastError):
+            pytest.fail(f"{name}: {read_all(copied)}")
+        if not name.startswith(SEEN_BY_LOADING):
+            assert told_of(copied), name
 
 
-def attack_outcome(path: Path) -> BaseException | None:
-    """What the tree says when the bytes are as committed."""
+def told_of(path: Path) -> list[Any]:
     try:
-        Checkpoint(path).load()
-    except HoldfastError as error:
-        return error
-    return None
+        return list(Checkpoint(path).problems())
+    except StoreError as error:
+        return [error]
 
 
 RAW: dict[str, bytes] = {
@@ -355,13 +354,13 @@ RAW: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("data", RAW.values(), ids=RAW.keys())
-def test_what_is_no_manifest_is_damage(copied, data):
+def test_what_is_no_manifest_is_damage(copied):
     """Not a crash of the reader."""
-    (copied / "manifest.json").write_bytes(data)
-    with pytest.raises(Damaged):
-        read_all(copied)
-    assert list(Checkpoint(copied).problems())
+    for name, data in RAW.items():
+        (copied / "manifest.json").write_bytes(data)
+        with pytest.raises(Damaged):
+            pytest.fail(f"{name}: {read_all(copied)}")
+        assert list(Checkpoint(copied).problems()), name
 
 
 def test_duplicate_keys_mean_what_the_digest_covers(copied):
@@ -428,7 +427,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=3 * settings.default.max_examples, deadline=None)
+@settings(deadline=None)
 @given(field=st.sampled_from(sorted(format.Manifest.__struct_fields__)), value=json_values)
 def test_any_value_in_any_field_is_read_or_refused(field, value):
     """No value makes a reader fail with anything but an error of ours."""
@@ -440,7 +439,7 @@ def test_any_value_in_any_field_is_read_or_refused(field, value):
     assert msgspec.to_builtins(getattr(found, field)) == value or field in ("leaves", "shape")
 
 
-@settings(max_examples=3 * settings.default.max_examples, deadline=None)
+@settings(deadline=None)
 @given(data=st.binary(max_size=300))
 def test_any_bytes_are_damage(data):
     """As a manifest, random bytes are refused; behind a true digest, too."""

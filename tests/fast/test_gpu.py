@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_codec import Kept
-from test_torch_leaves import random_bits, raw
 
 from holdfast import Every, Last, Run, Store
 from holdfast.pages import PIECE_BYTES, Distant, address, pages
 from holdfast.state import codec
 from holdfast.state.snapshot import Arena
 from holdfast.torch import leaves, staging, stored
+from kept import Kept, random_bits, raw
 
 pytestmark = [
     pytest.mark.gpu,

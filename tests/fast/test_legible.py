@@ -2,47 +2,36 @@
 
 import json
 import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from holdfast import Best, Last, Run, journal, legible
-from holdfast.cli import commands
-from holdfast.cluster import job_leader
 from holdfast.errors import UsageError
 from holdfast.provenance import document
 from holdfast.store.store import Facts, Store
-from toy import Toy, events
+from stores import invoke
+from toy import Toy
 
 BYTE = os.fsdecode(b"\xff")  # a lone surrogate
 HALF = "\ud83d"  # another one: half of a pair, as broken JSON gives it
 
 
-def invoke(*words):
-    told = CliRunner().invoke(commands, list(map(str, words)))
-    assert 0 == told.exit_code, told
-    return told.stdout
-
-
 def shown(*words):
-    return json.loads(invoke(*words, "--json"))
+    told = invoke(*words, "--json")
+    assert 0 == told.exit_code, told
+    return json.loads(told.stdout)
 
 
 # The rule ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("plain", "plain"), ("grüße 😀 \\xff", "grüße 😀 \\xff"), (f"a{BYTE}é", "a\\xffé"), (HALF, "\\ud83d"), ("", "")],
-)
-def test_lone_surrogates_become_escapes_and_all_else_stays(text, expected):
-    assert expected == legible.legible(text)
-    assert (text == expected) == legible.is_text(text)
+def test_lone_surrogates_become_escapes_and_all_else_stays():
+    same = {text: text for text in ("plain", "grüße 😀 \\xff", "")}
+    for text, expected in {**same, f"a{BYTE}é": "a\\xffé", HALF: "\\ud83d"}.items():
+        assert expected == legible.legible(text)
+        assert (text == expected) == legible.is_text(text)
 
 
 def test_values_of_any_depth_are_made_legible_and_no_key_is_lost():
@@ -50,102 +39,6 @@ def test_values_of_any_depth_are_made_legible_and_no_key_is_lost():
     expected = {"list": ["\\xff", 1, None, True, 0.5], "\\xff~~": {"b": ["\\xff"]}, "\\xff": 2, "\\xff~": 3}
     assert expected == msgspec.json.decode(legible.json_bytes(value))
     assert msgspec.json.encode({"é": [1]}) == legible.json_bytes({"é": [1]})
-
-
-# A whole run -----------------------------------------------------------------------------------------------------------
-
-SCRIPT = """
-    import os, random, signal, sys
-    sys.path.insert(0, TESTS)
-    os.fsync = lambda descriptor: None
-    from toy import Toy
-    from holdfast import Best, Every, Last, Run
-
-    random.seed(1)
-    odd = sys.argv[1]
-    class Odd(Toy):
-        def state_dict(self):
-            return {odd: self.value, "named": {odd: b"x" * 2000}}
-
-        def load_state_dict(self, state):
-            self.value = state[odd]
-
-    state = {"odd": Odd(), "toy": Toy()}
-    options = dict(note=odd, dataset=odd, hyperparameters={odd: [odd, {"deep": odd}]}, vars={"odd": {odd: odd}})
-    options["keep"] = Last(2) | Best(odd, max)
-    with Run(os.environ["PLACE"], state, every=Every(steps=1), tracker=lambda known, step: known or "id", **options) as run:
-        assert odd == run.vars.odd[odd]
-        for epoch in run.epochs(2):
-            for batch in run.batches([1, 2], name=odd):
-                state['odd'].learn(batch)
-                run.log(**{odd: batch, "loss": 1})
-                if run.step == 0 and len(sys.argv) > 2:
-                    os.kill(os.getpid(), signal.SIGTERM)
-    print(state['odd'].value)
-"""
-
-
-def start(script, place, *words, **environment):
-    named = {"PLACE": place, "USER": b"\xff", "LOGNAME": b"\xff", **environment}
-    done = subprocess.run(
-        [sys.executable, *map(os.fsencode, [script, *words])],
-        env={**{os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}}
-        | {os.fsencode(name): os.fsencode(value) for name, value in named.items()},
-        capture_output=True,
-        timeout=50,
-        check=False,
-    )
-    assert b"Traceback" not in done.stderr, done.stderr.decode(errors="replace")
-    return done
-
-
-LOCALES = {"as it is": {}, "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("locale", LOCALES)
-def test_a_run_whose_every_text_is_not_utf_8_saves_stops_and_resumes_and_is_shown(locale, tmp_path):
-    """The argument, the user's name, the path, note, dataset, hyperparameters, names of metrics, keys in state and variables."""
-    script, place = tmp_path / "train.py", tmp_path / f"run {BYTE} é"
-    script.write_text(textwrap.dedent(SCRIPT).replace("TESTS", repr(str(Path(__file__).parents[1]))))
-    stopped = start(script, place, BYTE, "stop", **LOCALES[locale])
-    assert 75 == stopped.returncode, stopped
-    resumed = start(script, place, BYTE, **LOCALES[locale])
-    assert (0, True) == (resumed.returncode, b"resumes at step 1" in resumed.stderr), resumed
-    whole = start(script, tmp_path / "whole", BYTE, **LOCALES[locale])
-    assert whole.stdout == resumed.stdout
-
-    newest = shown("show", place)
-    assert "\\xff" == newest["note"] == newest["document"]["dataset"]
-    assert {"\\xff": ["\\xff", {"deep": "\\xff"}]} == newest["document"]["hyperparameters"]
-    assert "\\xff" in newest["document"]["command"]
-    assert {"\\xff": 2.0, "loss": 1.0} == shown("show", place, "--step", "best")["metrics"]
-    assert 4 == len(invoke("show", place, "--metrics", "--json").splitlines())
-    assert "step-000000002" in invoke("ls", place)
-    assert any(each["metrics"] == {"\\xff": 2.0, "loss": 1.0} for each in shown("ls", place)["checkpoints"])
-    assert shown("verify", place)
-    assert "\\xff" == json.loads((place / "run.json").read_bytes())["by"]["user"]
-    for words in (
-        ["diff", place, place],
-        ["verify", place],
-        ["pin", place, "--step", "best"],
-        ["show", place, "--metrics"],
-    ):
-        assert invoke(*words)
-    assert "xff" in invoke("show", place)
-
-
-@pytest.mark.slow
-def test_the_supervisor_runs_a_command_that_is_not_utf_8(tmp_path):
-    """It starts it again after the stop, and finds its run."""
-    script, place = tmp_path / "train.py", tmp_path / f"run{BYTE}"
-    script.write_text(textwrap.dedent(SCRIPT).replace("TESTS", repr(str(Path(__file__).parents[1]))))
-    home = tmp_path / f"home{BYTE}"
-    words = ["holdfast", "run", "--run", home, "--", sys.executable, script, BYTE, "stop"]
-    done = start("-m", place, *words)
-    assert 0 == done.returncode, done
-    assert 4 == events(place, "metrics")[-1]["step"]
-    assert place == job_leader.run_of(home)
 
 
 # Each place by itself ------------------------------------------------------------------------------------------------------
@@ -249,5 +142,5 @@ def test_a_member_whose_name_is_no_text_is_refused(tmp_path):
 def test_an_error_in_an_odd_place_is_told(tmp_path):
     root = tmp_path / f"run{BYTE}"
     root.mkdir()
-    told = CliRunner().invoke(commands, ["ls", str(root)])
+    told = invoke("ls", root)
     assert (3, True) == (told.exit_code, "\\udcff" in told.stderr), told

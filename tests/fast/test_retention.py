@@ -18,7 +18,7 @@ def facts(step, phase="step", *, epoch=None, created=None, size_bytes=1, pinned=
 
 @st.composite
 def checkpoints(draw):
-    places = draw(st.sets(st.tuples(st.integers(0, 60), st.sampled_from(["step", "end"])), max_size=12))
+    places = draw(st.sets(st.tuples(st.integers(0, 60), st.sampled_from(["step", "end"])), max_size=8))
     return [
         facts(
             step,
@@ -48,31 +48,19 @@ def newest(all_of_them):
     return max(all_of_them, key=lambda each: (each.step, each.phase == "step" and -1)).name
 
 
-@given(checkpoints(), RULES)
-def test_the_newest_and_the_pinned_always_stay(all_of_them, rule):
-    """Whatever the rule, a run can go on from its newest checkpoint, and a pin holds."""
+@given(checkpoints(), RULES, RULES, st.randoms())
+def test_what_is_kept_is_what_the_rule_says_and_never_less_than_must_stay(all_of_them, rule, other, random):
+    """The newest and the pinned stay whatever the rule; what is kept exists; `a | b` keeps the union.
+
+    The order of a listing does not matter, and a rule agrees with itself on what it has left.
+    """
     kept = keep(all_of_them, rule)
     assert {each.name for each in all_of_them if each.pinned} <= kept
     assert not all_of_them or newest(all_of_them) in kept
-
-
-@given(checkpoints(), RULES)
-def test_nothing_is_kept_that_does_not_exist(all_of_them, rule):
-    """The names come from the checkpoints."""
-    assert keep(all_of_them, rule) <= {each.name for each in all_of_them}
-
-
-@given(checkpoints(), RULES, RULES)
-def test_joining_is_union(all_of_them, a, b):
-    """`a | b` keeps what `a` keeps and what `b` keeps, and nothing else."""
-    assert keep(all_of_them, a) | keep(all_of_them, b) == keep(all_of_them, a | b)
-
-
-@given(checkpoints(), RULES, st.randoms())
-def test_the_order_in_which_they_are_listed_does_not_matter(all_of_them, rule, random):
-    """A directory lists its names in any order."""
-    shuffled = random.sample(all_of_them, len(all_of_them))
-    assert keep(all_of_them, rule) == keep(shuffled, rule)
+    assert kept <= {each.name for each in all_of_them}
+    assert kept | keep(all_of_them, other) == keep(all_of_them, rule | other)
+    assert kept == keep(random.sample(all_of_them, len(all_of_them)), rule)
+    assert kept == keep([each for each in all_of_them if each.name in kept], rule)
 
 
 @given(checkpoints(), st.integers(1, 12), st.integers(0, 12), st.sampled_from([max, min]))
@@ -82,13 +70,6 @@ def test_a_larger_rule_keeps_at_least_as_much(all_of_them, n, more, direction):
     assert keep(all_of_them, Best("acc", direction, n)) <= keep(all_of_them, Best("acc", direction, n + more))
     assert keep(all_of_them, Within(bytes=n)) <= keep(all_of_them, Within(bytes=n + more))
     assert keep(all_of_them, Every(steps=n * (more + 1))) <= keep(all_of_them, Every(steps=n))
-
-
-@given(checkpoints(), RULES)
-def test_pruning_twice_is_pruning_once(all_of_them, rule):
-    """A rule agrees with itself on what it has left."""
-    kept = keep(all_of_them, rule)
-    assert kept == keep([each for each in all_of_them if each.name in kept], rule)
 
 
 @given(checkpoints(), SINGLE.filter(lambda rule: not isinstance(rule, Within)))

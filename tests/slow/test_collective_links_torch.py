@@ -14,7 +14,6 @@ from holdfast import Every, Last, Run, Store
 from rank_processes import everywhere
 from rank_training import differing, whole
 
-pytestmark = [pytest.mark.slow, pytest.mark.ranks]
 WIDTH, STEPS = 1200, 5
 
 

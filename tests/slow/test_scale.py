@@ -3,7 +3,6 @@
 import gc
 import json
 import random
-import re
 import subprocess
 import sys
 import textwrap
@@ -14,14 +13,14 @@ import pytest
 import torch
 
 from holdfast import Best, Run, Store
-from holdfast.errors import Damaged, UsageError
+from holdfast.errors import Damaged
 from holdfast.retention import Facts, beats
 from holdfast.run.saving import FLUSH_S
 from holdfast.state import tree
 from holdfast.store import format
 from holdfast.torch import leaves
 
-LATE = [
+COME_LATE = [
     *("torch", "numpy", "rich", "click"),
     *("asyncio", "concurrent", "email", "importlib.metadata", "logging", "multiprocessing", "socket", "subprocess"),
     *("zoneinfo", "holdfast.cli", "holdfast.drill"),
@@ -131,33 +130,15 @@ def obvious(state):
     return {"dict": {name: nodes[name] for name in names}}, blocks
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_flatten_finds_what_the_definitions_say(seed):
+def test_flatten_finds_what_the_definitions_say():
     """Keys, ties, views, strides, attributes and bytes, in the same order, of random states."""
-    state = {f"t{index}": tensor for index, tensor in enumerate(some_tensors(random.Random(seed)))}
-    expected_tree, expected_blocks = obvious(state)
-    flat = tree.flatten(state)
-    found = {key: (b.dtype, b.shape, bytes(b.data), dict(b.attrs)) for key, b in flat.leaves.items()}
-    assert expected_tree == flat.tree
-    assert list(expected_blocks.items()) == list(found.items())
-
-
-def test_keys_are_paths_however_deep_and_of_whatever():
-    """A key says the way to its leaf; what could be taken for another way is quoted."""
-    state = {"a": [{"b/c": torch.zeros(1)}, {3: torch.zeros(1), "~": (torch.zeros(1),)}], "": {"ü": torch.zeros(1)}}
-    assert ["a/0/b%2Fc", "a/1/3", "a/1/%7E/0", "%/%C3%BC"] == list(tree.flatten(state).leaves)
-
-
-def test_a_refusal_names_the_place_in_python():
-    """However the way goes, and however many of its kind went well before."""
-    odd = torch.zeros(2).to_sparse()
-    for state, place in (
-        ({"a": [torch.zeros(1), {"b c": odd}]}, 'state["a"][1]["b c"]'),
-        ({("x", 1): (torch.zeros(1), odd)}, "state[('x', 1)][1]"),
-        (odd, "state"),
-    ):
-        with pytest.raises(UsageError, match=re.escape(f"cannot save {place} (a torch.Tensor): its layout is")):
-            tree.flatten(state)
+    for seed in range(200):
+        state = {f"t{index}": tensor for index, tensor in enumerate(some_tensors(random.Random(seed)))}
+        expected_tree, expected_blocks = obvious(state)
+        flat = tree.flatten(state)
+        found = {key: (b.dtype, b.shape, bytes(b.data), dict(b.attrs)) for key, b in flat.leaves.items()}
+        assert expected_tree == flat.tree, seed
+        assert list(expected_blocks.items()) == list(found.items()), seed
 
 
 def test_a_block_keeps_the_memory_that_its_tensor_had():
@@ -169,19 +150,6 @@ def test_a_block_keeps_the_memory_that_its_tensor_had():
     gc.collect()
     torch.full((1000,), 7.0)
     assert expected == bytes(block.data)
-
-
-def test_the_collector_is_left_as_it_was():
-    """Also after a refusal, and where the program had switched it off."""
-    for was in (True, False):
-        (gc.enable if was else gc.disable)()
-        try:
-            tree.flatten({"x": 1})
-            with pytest.raises(UsageError):
-                tree.flatten({"x": object()})
-            assert was == gc.isenabled()
-        finally:
-            gc.enable()
 
 
 # Manifests ---------------------------------------------------------------------------------------------------------
@@ -257,7 +225,7 @@ def test_ls_reads_each_manifest_once_and_no_shard(store):
 
 def test_importing_holdfast_brings_nothing_that_can_wait():
     """Frameworks, terminals, child processes, sockets, mail headers and threads' pools come when they are needed."""
-    script = f"import holdfast; print(json.dumps([name for name in {LATE} if name in sys.modules]))"
+    script = f"import holdfast; import holdfast.state.tree as t, holdfast.state.rng as r; t.flatten({{'a': [b'x' * 4000, {{2: (3,)}}], 'rng': r.capture()}}); print(json.dumps([name for name in {COME_LATE} if name in sys.modules]))"
     assert [] == program(script)
 
 
@@ -267,8 +235,8 @@ def test_help_imports_no_command():
         from holdfast.cli import COMMANDS, commands
         try:
             commands.main(["--help"])
-        except SystemExit:
-            pass
+        except SystemExit as end:
+            assert not end.code
         names = [f"holdfast.cli.{name}" for name in COMMANDS] + ["rich", "torch", "numpy"]
         print(json.dumps([name for name in names if name in sys.modules]))
     """

@@ -1,6 +1,5 @@
 """Every byte of a checkpoint is covered: flipped, zeroed, cut, lengthened, swapped or missing, it is found out."""
 
-import os
 import random
 import re
 from collections import Counter
@@ -17,8 +16,9 @@ from holdfast.errors import Damaged, NotFound, StoreError
 from holdfast.store import format, reading
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
+from stores import flip
 
-FLIPS = 2000
+FLIPS = 1100  # `make prove` tries ten thousand
 PAGE_BYTES = 4096
 
 
@@ -51,8 +51,8 @@ def found_out(path: Path) -> bool:
         Checkpoint(path).load()
     except Damaged:
         return any(True for _ in Checkpoint(path).problems())
-    except StoreError:  # an unknown version, where the manifest's own digest is not looked at
-        return True
+    except StoreError as error:  # of an unknown version the manifest's own digest is not looked at
+        return "version" in str(error)
     return False
 
 
@@ -118,39 +118,26 @@ def flips(base: Path, number: int, seed: int = 2) -> tuple[Counter[str], list[st
         path, place = draw.choice(places[kind])
         bit = 1 << draw.randrange(8)
         directory = next(parent for parent in path.parents if format.parse_name(parent.name))
-        with flipped(path, place, bit):
-            if not found_out(directory):
-                missed.append(f"{kind}: {path.name} byte {place} bit {bit}")
+        flip(path, place, bit)
+        if not found_out(directory):
+            missed.append(f"{kind}: {path.name} byte {place} bit {bit}")
+        flip(path, place, bit)
         tried[kind] += 1
     return tried, missed
 
 
-@contextmanager
-def flipped(path: Path, place: int, bit: int) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR)
-    byte = os.pread(descriptor, 1, place)
-    os.pwrite(descriptor, bytes([byte[0] ^ bit]), place)
-    try:
-        yield
-    finally:
-        os.pwrite(descriptor, byte, place)
-        os.close(descriptor)
-
-
-def test_no_flipped_bit_goes_unnoticed(record_property):
+def test_no_flipped_bit_goes_unnoticed():
     """One bit flipped, anywhere: restoring refuses and verifying tells."""
     with scratched("flips") as base:
         tried, missed = flips(base, FLIPS)
         assert all(found_out(checkpoint.path) is False for checkpoint in Store(base / "run").checkpoints())
-    record_property("flips", dict(tried))
     print(dict(tried))
     assert missed == []
     assert tried.total() == FLIPS
     assert len(tried) == 11
-    assert min(tried.values()) > 150
+    assert min(tried.values()) >= FLIPS // 11
 
 
-@pytest.mark.slow
 def test_the_flips_would_show_a_weaker_check(monkeypatch):
     """Without the leaves' digests, without the header's, without the manifest's own: some flips are missed."""
     weaker = {
@@ -267,6 +254,7 @@ def test_damage_is_told_with_its_file_and_bytes(run):
     checkpoint = Store(run)[2]
     leaf = checkpoint.manifest.leaves["model/weight"]
     path = checkpoint.path / leaf.shard
-    with flipped(path, leaf.offset + 5, 1):
-        (problem,) = Checkpoint(checkpoint.path).problems()
+    flip(path, leaf.offset + 5)
+    (problem,) = Checkpoint(checkpoint.path).problems()
+    flip(path, leaf.offset + 5)
     assert (problem.path, problem.start, problem.end) == (path, leaf.offset, leaf.offset + leaf.size_bytes)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_crash import Model, put, state_of, step_of, through, whole
+from test_crash import ENGINES, Model, step_of
 
 from faults import Call, Memory, door, requests, scratched
 from holdfast import disk, journal, owner
@@ -26,15 +26,25 @@ from holdfast.run.run import Run
 from holdfast.store import claiming
 from holdfast.store.attempt import read_run
 from holdfast.store.store import Store
+from stores import put, whole
 
-WAIT_S = 5
+WAIT_S = 60
+STRIDE = 9  # of the changes before which a ghost is held; `make prove` tries each
+
+
+def _answered(came: bool) -> None:
+    """No answer is another error than a broken promise."""
+    if not came:
+        raise TimeoutError("a thread of this test gave no answer")
 
 
 class Held:
     """Runs `work` in a thread; `stop` holds it before its nth look at files or change to them, until `wake`."""
 
-    def __init__(self, work: Callable[[], Any], nth: int, *, looks: bool = True) -> None:
-        self.looks = looks  # hold it before it reads, too
+    looks = True  # hold it before it reads, too
+
+    def __init__(self, work: Callable[[], Any], nth: int, store: Store | None = None) -> None:
+        self.store = store
         self._nth, self._seen = nth, itertools.count()
         self._arrived, self._go = threading.Event(), threading.Event()
         self.error: BaseException | None = None
@@ -45,13 +55,15 @@ class Held:
     def stop(self) -> bool:
         """Start it; whether it came to its nth change."""
         self._thread.start()
-        assert self._arrived.wait(WAIT_S)
+        _answered(self._arrived.wait(WAIT_S))
+        if self.held is None and self.error is not None:
+            raise self.error  # else it would look as if it had come to its end
         return self.held is not None
 
     def wake(self) -> None:
         self._go.set()
         self._thread.join(WAIT_S)
-        assert not self._thread.is_alive()
+        _answered(not self._thread.is_alive())
 
     def _run(self, work: Callable[[], Any]) -> None:
         try:
@@ -66,7 +78,7 @@ class Held:
         if self._counts() and next(self._seen) == self._nth:
             self.held = call
             self._arrived.set()
-            assert self._go.wait(WAIT_S)
+            _answered(self._go.wait(WAIT_S))
         result = perform()
         if self._go.is_set() and call.name != "look":
             self.after.append(call)
@@ -146,40 +158,45 @@ def refusal_of(store: Store) -> HoldfastError | None:
     return None
 
 
-def wake_after(nth: int, phase: int) -> Held | None:
+def wakes_superseded(root: Path, ghost: Held, phase: int) -> Held | None:
     """Hold the ghost before its nth change, bring the successor to a phase, wake the ghost; None past its last."""
+    if not ghost.stop():
+        return None
+    successor = succeed(root, phase)
+    seen = looks(root)
+    ghost.wake()
+    now = looks(root)
+    # Before the successor says where it goes on, every line is still the run's.
+    assert phase == 0 or not set(now["metrics"]) - set(seen["metrics"])
+    assert {**now, "metrics": 0} == {**seen, "metrics": 0}
+    if ghost.error is None:  # all that was left to do: a line in a journal that was open already
+        assert {call.name for call in ghost.after} <= {"write", "fsync"}
+        ghost.error = refusal_of(ghost.store)
+    assert isinstance(ghost.error, Superseded)
+    put(successor, step_of(successor) + 1)
+    assert all(not list(checkpoint.problems()) for checkpoint in successor.checkpoints())
+    return ghost
+
+
+def wake_after(nth: int, phase: int) -> Held | None:
+    """A ghost that saves, prunes and sets aside, held before its nth change; None past its last."""
     with scratched("fence") as place:
-        root = place / "run"
-        store = before(root)
-        ghost = Held(ghost_work(store), nth)
-        if not ghost.stop():
-            return None
-        successor = succeed(root, phase)
-        seen = looks(root)
-        ghost.wake()
-        now = looks(root)
-        late = set(now["metrics"]) - set(seen["metrics"])
-        assert not late or phase == 0  # before the successor says where it goes on, every line is still the run's
-        assert {**now, "metrics": 0} == {**seen, "metrics": 0}
-        if ghost.error is None:  # all that was left to do: a line in a journal that was open already
-            assert {call.name for call in ghost.after} <= {"write", "fsync"}
-            ghost.error = refusal_of(store)
-        assert isinstance(ghost.error, Superseded)
-        put(successor, step_of(successor) + 1)
-        assert all(not list(checkpoint.problems()) for checkpoint in successor.checkpoints())
-        return ghost
+        store = before(place / "run")
+        return wakes_superseded(place / "run", Held(ghost_work(store), nth, store), phase)
 
 
-@pytest.mark.slow
-@through
-@pytest.mark.parametrize("phase", range(len(PHASES)), ids=PHASES)
-def test_a_ghost_does_nothing_wherever_it_was_stopped(phase, engine, record_property):
+def ghosts(wake: Callable[[int, int], Held | None], phase: int, stride: int = 1) -> None:
+    """Wake every `stride`-th ghost, and see that there were some that had much left to do."""
+    past = next(nth for nth in itertools.count(phase % stride, stride) if wake(nth, phase) is None)
+    print(PHASES[phase], past, "ghosts")
+    assert past > 60
+
+
+@pytest.mark.parametrize(("phase", "engine"), list(enumerate([*ENGINES, "links"])))
+def test_a_ghost_does_nothing_wherever_it_was_stopped(phase, engine):
     """Stopped at any change of a save, prune, quarantine and journal line, and woken: nothing changes, Superseded."""
-    with engine():
-        ghosts = next(nth for nth in itertools.count() if wake_after(nth, phase) is None)
-    record_property("ghosts", ghosts)
-    print(PHASES[phase], ghosts, "ghosts")
-    assert ghosts > 60
+    with ENGINES[engine]():
+        ghosts(wake_after, phase, STRIDE)
 
 
 # -- a ghost whose save is in flight -------------------------------------------------------------------------------
@@ -197,42 +214,24 @@ def train(root: Path, steps: int) -> None:
             run.save()
 
 
-def wake_writer(nth: int, phase: int) -> HeldWriter | None:
+def wake_writer(nth: int, phase: int) -> Held | None:
     """As `wake_after`, with a ghost that trains, and is held where its save in flight makes its nth call."""
     with scratched("flight") as place:
-        root = place / "run"
-        train(root, 2)
-        ghost = HeldWriter(lambda: train(root, 4), nth)
-        if not ghost.stop():
-            assert ghost.error is None
-            return None
-        successor = succeed(root, phase)
-        seen = looks(root)
-        ghost.wake()
-        now = looks(root)
-        assert not set(now["metrics"]) - set(seen["metrics"]) or phase == 0
-        assert {**now, "metrics": 0} == {**seen, "metrics": 0}
-        assert isinstance(ghost.error, Superseded)
-        put(successor, step_of(successor) + 1)
-        assert all(not list(checkpoint.problems()) for checkpoint in successor.checkpoints())
-        return ghost
+        train(place / "run", 2)
+        return wakes_superseded(place / "run", HeldWriter(lambda: train(place / "run", 4), nth), phase)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("phase", range(len(PHASES)), ids=PHASES)
 def test_a_ghost_with_a_save_in_flight_does_nothing_wherever_it_was_stopped(phase):
     """Each request to the disk, look and rename of the writer's thread, woken while the loop goes on: Superseded."""
     with requests():
-        ghosts = next(nth for nth in itertools.count() if wake_writer(nth, phase) is None)
-    print(PHASES[phase], ghosts, "ghosts")
-    assert ghosts > 60
+        ghosts(wake_writer, phase, STRIDE)
 
 
-@pytest.mark.slow
 def test_a_ghost_with_requests_of_several_threads_does_nothing():
     """One of them held, the others go on: the file stays incomplete, and nothing names it."""
     with requests(threads=3):
-        for nth in range(0, 60, 2):
+        for nth in range(0, 60, STRIDE):
             assert wake_writer(nth, 2) is not None
 
 
@@ -241,29 +240,21 @@ def spared(path: Path) -> None:
         os.rmdir(path)
 
 
-@pytest.mark.slow
-def test_without_the_removal_of_the_directory_ghosts_act(monkeypatch):
-    """The fence is the removal: a successor that leaves the room standing lets ghosts commit and delete."""
-    monkeypatch.setattr(disk, "remove_dir", spared)
+@pytest.mark.parametrize("fence", ["no removal", "a look before each rename"])
+def test_without_the_removal_of_the_directory_ghosts_act(monkeypatch, fence):
+    """The fence is the removal: where the room is left standing, also for ghosts that look first, they commit and delete."""
+    if fence == "no removal":
+        monkeypatch.setattr(disk, "remove_dir", spared)
+    else:
+        monkeypatch.setattr(claiming, "fence", lambda new, log: (new.room.parent / f"fenced-{log.attempt}").touch())
     acted = 0
     for nth in range(0, 150, 10):
         try:
-            wake_after(nth, 3)
+            ghost = wake_after(nth, 3)
         except AssertionError:
             acted += 1
-    assert acted > 5
-
-
-@pytest.mark.slow
-def test_checking_before_renaming_is_no_fence(monkeypatch):
-    """A ghost that only looks whether it was superseded, and then renames from a room of its own, commits."""
-    monkeypatch.setattr(claiming, "fence", lambda new, log: (new.room.parent / f"fenced-{log.attempt}").touch())
-    acted = 0
-    for nth in range(0, 150, 10):
-        try:
-            wake_after(nth, 3)
-        except AssertionError:
-            acted += 1
+        else:
+            assert ghost is not None
     assert acted > 5
 
 
@@ -282,7 +273,6 @@ def held_successor(nth: int) -> Call | None:
 
         successor = Held(work, nth)
         if not successor.stop():
-            assert successor.error is None
             return None
         error = None
         try:
@@ -305,26 +295,29 @@ def held_successor(nth: int) -> Call | None:
         return successor.held
 
 
-def test_a_successor_held_anywhere_in_its_claim_chooses_the_newest(record_property):
+def windows(stride: int = 1) -> None:
+    """Let the old attempt act before every `stride`-th change of a claim."""
+    past = next(nth for nth in itertools.count(0, stride) if held_successor(nth) is None)
+    assert past > 15
+
+
+def test_a_successor_held_anywhere_in_its_claim_chooses_the_newest():
     """The old attempt acts in every window of a claim: never mixed, the choice is whole, and the newest there is."""
-    windows = 0
-    while held_successor(windows) is not None:
-        windows += 1
-    record_property("windows", windows)
-    assert windows > 15
+    windows(3)
 
 
-@pytest.mark.slow
-def test_two_held_at_once_never_mix():
-    """Ghost and successor stopped at any pair of changes, the ghost woken first: it is whole, or Superseded."""
-    pairs = 0
-    for nth in range(0, 300, 5):
-        for other in range(0, 200, 4):
+def pairs(stride: int = 1) -> None:
+    """Hold ghost and successor at once, at every `stride`-th pair of every fifth and fourth of their changes."""
+    tried = 0
+    ghosts = itertools.count(0, 5)
+    for number, nth in enumerate(ghosts):
+        for other in range(4 * (number % stride), 200, 4 * stride):
             with scratched("pair") as place:
                 root = place / "run"
                 ghost = Held(ghost_work(before(root)), nth)
                 if not ghost.stop():
-                    break
+                    assert tried > 200 // stride
+                    return
                 claimed: list[Store] = []
                 successor = Held(lambda root=root, claimed=claimed: claimed.append(succeed(root, 1)), other)
                 if not successor.stop():
@@ -336,70 +329,75 @@ def test_two_held_at_once_never_mix():
                 assert all(not list(checkpoint.problems()) for checkpoint in claimed[0].checkpoints())
                 assert whole(claimed[0].load(), claimed[0].latest().step)
                 put(claimed[0], step_of(claimed[0]) + 1)
-                pairs += 1
-    assert pairs > 200
+                tried += 1
 
 
-@pytest.mark.slow
+def test_two_held_at_once_never_mix():
+    """Ghost and successor stopped at any pair of changes, the ghost woken first: it is whole, or Superseded."""
+    pairs(6)
+
+
 def test_of_two_successors_one_is_superseded():
     """Held anywhere in its claim while a third takes over, the second ends with Superseded, at the latest when it acts."""
-    nth = 0
-    while True:
-        with scratched("third") as place:
-            root = place / "run"
-            before(root)
+    assert next(nth for nth in itertools.count(0, 2) if not _second_ends(nth)) > 60
 
-            def work(root: Path = root) -> None:
-                store = Store(root, take_over=True)
-                store.claim()
-                put(store, 9)
 
-            second = Held(work, nth)
-            if not second.stop():
-                break
-            third = Store(root, take_over=True)
-            third.claim()
-            number, seen = third.attempt.number, looks(root)
-            second.wake()
-            rooms = [int(path.name) for path in root.glob("attempts/[0-9]*")]
-            assert not list(root.glob("attempts/.claim-*"))
-            if second.error is None and rooms == [number]:  # its save was committed before, and stays as it is
+def _second_ends(nth: int) -> bool:
+    """Hold the second before its nth change, let a third take over; whether the second came that far."""
+    with scratched("third") as place:
+        root = place / "run"
+        before(root)
+
+        def work() -> None:
+            store = Store(root, take_over=True)
+            store.claim()
+            put(store, 9)
+
+        second = Held(work, nth)
+        if not second.stop():
+            return False
+        third = Store(root, take_over=True)
+        third.claim()
+        number, seen = third.attempt.number, looks(root)
+        second.wake()
+        rooms = [int(path.name) for path in root.glob("attempts/[0-9]*")]
+        assert not list(root.glob("attempts/.claim-*"))
+        if second.error is None and rooms == [number]:  # its save was committed before, and stays as it is
+            assert looks(root) == seen
+            assert step_of(third) == 9
+        elif second.error is None:  # it had not entered yet: then it is the last one, and the third was fenced
+            assert rooms[-1] > number
+            with pytest.raises(Superseded):
+                put(third, 10)
+        else:
+            assert isinstance(second.error, Superseded)
+            if rooms == [number]:
                 assert looks(root) == seen
-                assert step_of(third) == 9
-            elif second.error is None:  # it had not entered yet: then it is the last one, and the third was fenced
-                assert rooms[-1] > number
-                with pytest.raises(Superseded):
-                    put(third, 10)
-            else:
-                assert isinstance(second.error, Superseded)
-                if rooms == [number]:
-                    assert looks(root) == seen
-                    put(third, 10)
-        nth += 1
-    assert nth > 60
+                put(third, 10)
+        return True
 
 
 def test_two_who_begin_a_run_agree_on_its_id():
     """Held anywhere in the first claim of all while another one begins the run: one id, no draft left behind."""
-    nth = 0
-    while True:
-        with scratched("begin") as place:
-            root = place / "run"
-            first = Held(lambda root=root: Store(root, take_over=True).claim(), nth)
-            if not first.stop():
-                break
-            other = Store(root, take_over=True)
-            put(other, 1)
-            first.wake()
-            assert first.error is None or isinstance(first.error, Superseded)
-            assert other.latest().manifest.run == read_run(root)
-            assert not [*root.glob(".run-*"), *root.glob("attempts/.claim-*")]
-            assert len(list(root.glob("attempts/*"))) == 1
-        nth += 1
-    assert nth > 20
+    assert next(nth for nth in itertools.count() if not _first_agrees(nth)) > 20
 
 
-@pytest.mark.slow
+def _first_agrees(nth: int) -> bool:
+    with scratched("begin") as place:
+        root = place / "run"
+        first = Held(lambda: Store(root, take_over=True).claim(), nth)
+        if not first.stop():
+            return False
+        other = Store(root, take_over=True)
+        put(other, 1)
+        first.wake()
+        assert first.error is None or isinstance(first.error, Superseded)
+        assert other.latest().manifest.run == read_run(root)
+        assert not [*root.glob(".run-*"), *root.glob("attempts/.claim-*")]
+        assert len(list(root.glob("attempts/*"))) == 1
+        return True
+
+
 def test_who_gives_way_to_a_newer_attempt_leaves_no_room():
     """Two claims at once: the older one, when it finds the newer one, is Superseded and takes its room away."""
     gave_way = 0
@@ -440,9 +438,9 @@ def test_drafts_of_dead_claimers_are_swept_away():
 GHOST = """
 import os, sys
 sys.path[:0] = {tests!r}
-from test_crash import put
-from test_fence import before, ghost_work
 from pathlib import Path
+from stores import put
+from test_fence import before
 store = before(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -455,30 +453,29 @@ except Superseded:
 """
 
 
-@pytest.mark.slow
-def test_a_process_that_was_stopped_wakes_superseded():
+@pytest.mark.parametrize("pause_s", [0.001, 0.007, 0.02])
+def test_a_process_that_was_stopped_wakes_superseded(pause_s):
     """SIGSTOP at any moment of a loop that saves and prunes, a successor with take_over, SIGCONT: nothing changes."""
-    for pause_ms in (1, 3, 7, 12, 20):
-        with scratched("stopped") as place:
-            root = place / "run"
-            script = GHOST.format(tests=[str(Path(__file__).parents[1]), str(Path(__file__).parent)])
-            with subprocess.Popen(
-                [sys.executable, "-c", script, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            ) as ghost:
-                assert ghost.stdout.readline() == "ready\n"
-                ghost.stdin.write("go\n")
-                ghost.stdin.flush()
-                time.sleep(pause_ms / 1000)
-                ghost.send_signal(signal.SIGSTOP)
-                os.waitid(os.P_PID, ghost.pid, os.WSTOPPED | os.WNOWAIT)
-                successor = succeed(root, 3)
-                seen = looks(root)
-                ghost.send_signal(signal.SIGCONT)
-                assert ghost.stdout.readline() == "superseded\n"
-                ghost.wait(WAIT_S)
-            assert looks(root) == seen
-            put(successor, step_of(successor) + 1)
-            assert state_of(step_of(successor))["step"] == successor.latest().step
+    with scratched("stopped") as place:
+        root = place / "run"
+        script = GHOST.format(tests=[str(Path(__file__).parents[1]), str(Path(__file__).parent)])
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as ghost:
+            assert ghost.stdout.readline() == "ready\n"
+            ghost.stdin.write("go\n")
+            ghost.stdin.flush()
+            time.sleep(pause_s)  # which moment it is does not matter
+            ghost.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, ghost.pid, os.WSTOPPED | os.WNOWAIT)
+            successor = succeed(root, 3)
+            seen = looks(root)
+            ghost.send_signal(signal.SIGCONT)
+            assert ghost.stdout.readline() == "superseded\n"
+            assert ghost.wait(WAIT_S) == 0
+        assert looks(root) == seen
+        put(successor, step_of(successor) + 1)
+        assert step_of(successor) == successor.latest().step
 
 
 def test_a_model_of_the_disk_sees_no_change_of_a_ghost():

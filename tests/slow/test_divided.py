@@ -8,14 +8,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 import faults
 from holdfast import Every, Run
-from holdfast.cli import commands
 from holdfast.errors import Damaged
 from holdfast.rules import Last, Whole
 from holdfast.state.codec import Block
@@ -25,6 +23,7 @@ from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.lineage import Lineage
 from holdfast.store.shards import Stale
 from holdfast.store.store import Store
+from stores import flip, invoke
 
 KIB = 1 << 10
 ROWS, WIDTH = 400, 512  # of a buffer of 200 KiB
@@ -85,7 +84,6 @@ def saved(store, buffer, steps, *, arena=None):
 # What it is for -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_one_row_in_a_hundred_costs_at_most_two_in_a_hundred_bytes_from_the_third_save_on(tmp_path):
     """With the sizes that users get: the smallest leaf that is divided."""
     buffer = Buffer(rows=64 * KIB, width=KIB)
@@ -269,12 +267,6 @@ def test_arrays_and_tensors_of_all_kinds(small, tmp_path):
 # Damage and crashes ---------------------------------------------------------------------------------------------------------
 
 
-def flip(path, at):
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)  # in place: all who share the file have it
-
-
 @pytest.mark.parametrize("arena", [False, True], ids=["in place", "snapshot"])
 def test_a_damaged_file_is_found_and_its_pieces_are_written_anew(arena, small, tmp_path):
     """Any byte of any file: verify tells, a load does not return it, and the next save does not link it."""
@@ -324,7 +316,6 @@ def test_what_a_load_reads_is_checked(small, tmp_path):
     assert {True, False} == outcomes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_killed_at_any_change_to_the_disk_the_old_or_the_new_is_there(step, small, tmp_path):
     buffer, store = Buffer(), Store(tmp_path / "run")
@@ -411,9 +402,6 @@ def test_commands_copies_and_maps(small, tmp_path):
     assert rows.tobytes() == Checkpoint(tmp_path / "copy").load()["rows"].tobytes()
     assert rows.tobytes() == store.load(mmap=True)["rows"].tobytes()
     assert ["rows"] == list(store.latest().leaves())
-
-    def invoke(*words):
-        return CliRunner().invoke(commands, list(map(str, words)))
 
     assert 0 == invoke("verify", tmp_path / "run").exit_code
     assert "1 leaves" in invoke("show", tmp_path / "run").stdout

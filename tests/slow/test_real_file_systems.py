@@ -1,0 +1,84 @@
+"""Real file systems, made for the test: full ones, and one that may only be read."""
+
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from faults import requests
+from holdfast import bulk, disk
+from holdfast.errors import NoSpace, StoreError
+from holdfast.rules import Best, Last
+from holdfast.store.store import Store
+from stores import AS_ROOT, listing, mounted, put, steps, whole
+
+pytestmark = AS_ROOT
+
+
+@contextmanager
+def small_disk(place: Path, kind: str):
+    if kind == "tmpfs":
+        with mounted(place, "-t", "tmpfs", "-o", "size=16m", "holdfast"):
+            yield place
+        return
+    image = place.with_suffix(".img")
+    with image.open("wb") as file:
+        file.truncate(24 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    with mounted(place, "-o", "loop", str(image)):
+        yield place
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("tmpfs", "beforehand"), ("tmpfs", "by preallocation"), ("ext4", "by a request")]
+)
+def test_a_full_disk_is_told_and_the_store_is_as_it_was(tmp_path, monkeypatch, kind, told):
+    """Told beforehand, before the first request or in the middle of one: NoSpace; after a prune the next save succeeds."""
+    if kind == "ext4" and shutil.which("mkfs.ext4") is None:
+        pytest.skip("no mkfs.ext4 here; .ci/run brings it")
+    if told != "beforehand":
+        monkeypatch.setattr(disk, "free_bytes", lambda path: 1 << 50)
+    if told == "by a request":
+        monkeypatch.setattr(bulk, "_fallocate", None)
+    with small_disk(tmp_path / "small", kind) as place, requests(1 << 16, 3):
+        store, saved = Store(place / "run"), 0
+        weights = np.random.default_rng(1).integers(0, 256, 5 << 20, "uint8")
+        with pytest.raises(NoSpace):
+            for step in range(1, 9):
+                before = listing(store.root)
+                store.save({"w": weights + np.uint8(step)}, step=step)
+                saved = step
+        assert saved >= 1
+        assert list(range(1, saved + 1)) == steps(store)
+        assert before == listing(store.root)
+        assert [store.attempt.journal.name] == [path.name for path in store.attempt.room.iterdir()]
+        assert all(not list(checkpoint.problems(cold=True)) for checkpoint in store.checkpoints())
+        store.prune(Last(1))
+        store.save({"w": weights}, step=99)
+        assert (store.load()["w"] == weights).all()
+        store.close()
+
+
+def test_a_read_only_mount_is_read_and_never_written(tmp_path):
+    """Everything that reads works; everything that writes is refused with one clear error."""
+    store = Store(tmp_path / "run", keep=Best("acc", max) | Last(3))
+    for step in (1, 2, 3):
+        put(store, step)
+    store.close()
+    with mounted(tmp_path / "ro", "-o", "bind,ro", str(store.root)) as place:
+        frozen = Store(place, keep=Last(1))
+        assert whole(frozen.load(), 3)
+        assert whole(frozen.load("best"), 2)
+        assert not list(frozen.latest().problems(cold=True))
+        assert [checkpoint.step for checkpoint in frozen.prunable(Last(1))] == [1, 2]
+        for write in (
+            lambda: put(frozen, 4),
+            lambda: frozen.prune(Last(1)),
+            lambda: frozen.quarantine(frozen[1], "x"),
+            lambda: frozen.pin(1),
+        ):
+            with pytest.raises(StoreError, match="ead-only"):
+                write()
