@@ -22,6 +22,7 @@ class Supervised:
         self.place, self.tag = Path(place), uuid.uuid4().hex
         self.out, self.err = self.place / "out", self.place / "err"
         self.before = len(self.printed) if self.out.exists() else 0
+        path = f"{os.environ['PATH']}:{Path(sys.executable).parent}"  # which has python3, where nothing else has
         words = [sys.executable, "-m", "holdfast", "run", *map(str, options), "--", *map(str, command)]
         with self.out.open("ab") as output, self.err.open("ab") as errors:
             self.process = subprocess.Popen(
@@ -31,7 +32,7 @@ class Supervised:
                 start_new_session=alone,
                 stdout=output if out is None else out,
                 stderr=errors if err is None else err,
-                env={**os.environ, "SUPERVISED_TAG": self.tag, "PYTHONUNBUFFERED": "1", **environment},
+                env={**os.environ, "PATH": path, "SUPERVISED_TAG": self.tag, "PYTHONUNBUFFERED": "1", **environment},
             )
 
     def __enter__(self):
@@ -47,6 +48,12 @@ class Supervised:
 
     def send(self, name):
         self.process.send_signal(getattr(signal, f"SIG{name}"))
+
+    def kill(self):
+        """SIGKILL for it; returns when nothing that it started is left."""
+        self.process.kill()
+        self.process.wait()
+        until(lambda: not self.left(), "the end of what it started")
 
     def end(self):
         """The exit code, when it is over and nothing that it started is left."""
