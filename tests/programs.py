@@ -13,6 +13,36 @@ from holdfast.apps.program import Ended
 from holdfast.apps.take import take
 from supervised import PATIENCE_S, Supervised, until
 
+MDP = """
+integrator = md
+nsteps = 8000
+dt = 0.002
+nstxout-compressed = 500
+nstenergy = 500
+nstlog = 500
+rcoulomb = 0.9
+rvdw = 0.9
+coulombtype = PME
+tcoupl = v-rescale
+tc-grps = System
+tau-t = 0.1
+ref-t = 300
+gen-vel = yes
+gen-seed = 7
+ld-seed = 7
+"""
+TOP = """#include "oplsaa.ff/forcefield.itp"
+#include "oplsaa.ff/spce.itp"
+[ system ]
+water
+[ molecules ]
+"""
+
+
+def gmx(*words, place):
+    done = subprocess.run(["gmx", *words], check=False, cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
 
 def missing(*programs):
     """Why tests of real programs are skipped, if they are; .ci/run brings those that Debian has."""

@@ -160,7 +160,8 @@ def concurrently(story):
     """
 
     def test(begun):
-        print(*(begun[story].result() or ()), sep="\n")
+        took_s, lines = begun[story].result()
+        print(*(lines or ()), f"this story took {took_s:.0f} s", sep="\n")
 
     test.__name__, test.__doc__, test.story = story.__name__, story.__doc__, story
     test.pytestmark = [pytest.mark.slurm]
@@ -180,7 +181,9 @@ def begun(request, slurm, tmp_path_factory):
 
 
 def _tell(outcome, story, slurm, place):
+    began = time.monotonic()
     try:
-        outcome.set_result(story(slurm, place))
+        lines = story(slurm, place)
+        outcome.set_result((time.monotonic() - began, lines))
     except BaseException as error:
         outcome.set_exception(error)

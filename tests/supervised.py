@@ -11,8 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast import journal
+from toy import script
 
 PATIENCE_S = 60
+TRAINS = """
+    with new_run(RUN, toy, every=Every(steps=5), keep=Last(3)) as run:
+        for epoch in run.epochs(3):
+            for x in run.batches(range(10)):
+                toy.learn(x)
+                print("step", run.step, flush=True)
+                time.sleep(0.02)
+    print("value", toy.value, flush=True)
+"""
 
 
 class Supervised:
@@ -119,6 +129,11 @@ def until(condition, what="it", patience_s=PATIENCE_S):
     return found
 
 
+def parent(pid):
+    """The process that has started it."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def bash(text):
     return ["bash", "-c", text]
 
@@ -129,3 +144,8 @@ def python(text, *words):
 
 def last_json(text):
     return json.loads(text.rstrip("\n").splitlines()[-1])
+
+
+def train(place, body=TRAINS):
+    """The command of a script in `place` that trains; its run is in `place`/run."""
+    return [sys.executable, script(place, body)]

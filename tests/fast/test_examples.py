@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_apps_gromacs import MDP, TOP, gmx
 
 from holdfast import Store
 from holdfast.cluster.batch import Around
 from holdfast.cluster.lint import lint
+from programs import MDP, TOP, gmx
 from real_slurm import concurrently
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -12,33 +12,9 @@ import pytest
 
 from holdfast import Store
 from holdfast.apps import gromacs, lammps
-from programs import Watched, by_hand, copied, interrupted, missing, planted, steps
+from programs import MDP, TOP, Watched, by_hand, copied, gmx, interrupted, missing, planted, steps
 from supervised import until
 
-MDP = """
-integrator = md
-nsteps = 8000
-dt = 0.002
-nstxout-compressed = 500
-nstenergy = 500
-nstlog = 500
-rcoulomb = 0.9
-rvdw = 0.9
-coulombtype = PME
-tcoupl = v-rescale
-tc-grps = System
-tau-t = 0.1
-ref-t = 300
-gen-vel = yes
-gen-seed = 7
-ld-seed = 7
-"""
-TOP = """#include "oplsaa.ff/forcefield.itp"
-#include "oplsaa.ff/spce.itp"
-[ system ]
-water
-[ molecules ]
-"""
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "apps.md").read_text()
 MELT = re.search(r"^```lammps\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[1]
 
@@ -47,10 +23,8 @@ def water(place):
     """213 SPC/E waters in a box of 1.9 nm, from the files that GROMACS comes with."""
     (place / "md.mdp").write_text(MDP)
     (place / "topol.top").write_text(TOP)
-    box = "solvate -cs spc216.gro -box 1.9 1.9 1.9 -p topol.top -o water.gro"
-    for words in (box, "grompp -f md.mdp -c water.gro -p topol.top -o run.tpr"):
-        done = subprocess.run(["gmx", *words.split()], check=False, cwd=place, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    gmx(*shlex.split("solvate -cs spc216.gro -box 1.9 1.9 1.9 -p topol.top -o water.gro"), place=place)
+    gmx(*shlex.split("grompp -f md.mdp -c water.gro -p topol.top -o run.tpr"), place=place)
 
 
 def melt(place):
@@ -180,7 +154,14 @@ def test_a_finished_one_stays_finished(app, subject, whole, place):
 def test_its_limit_stops_it_early_and_that_is_not_the_end(subject, whole, place, tmp_path):
     """At its time limit each program says 0 although it has not finished; it goes on from there."""
     program = subject.adapter(place, place)
-    for limit_s in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0):  # until it has come to a checkpoint: on a busy machine it needs more
+    for limit_s in (
+        1.0,
+        2.0,
+        4.0,
+        8.0,
+        16.0,
+        32.0,
+    ):  # until it has come to a checkpoint: on a busy machine it needs more
         ended, verdict = by_hand(program, subject.command, place, time_left_s=limit_s)
         assert (ended.code, verdict) == (0, "stopped")
         if program.checkpoint() is not None:

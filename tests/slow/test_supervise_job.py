@@ -8,14 +8,11 @@ import sys
 import time
 
 import pytest
-from test_supervise_keep import driven, kept, uninterrupted
-from test_supervise_run import TRAINS, train
 
+from driven import driven, kept, uninterrupted
 from fakes import Fakes
-from supervised import Supervised, python, supervised, until
+from supervised import TRAINS, Supervised, python, supervised, train, until
 from toy import script
-
-pytestmark = pytest.mark.slow
 
 JOB = {"SLURM_JOB_ID": "120", "SLURM_JOB_PARTITION": "long"}
 CONFIG = "KillWait                = 30 sec\n"

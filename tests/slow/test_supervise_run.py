@@ -10,20 +10,8 @@ import pytest
 
 from holdfast import journal
 from holdfast.store.store import Store
-from supervised import PATIENCE_S, Supervised, python, supervised, until
+from supervised import PATIENCE_S, TRAINS, Supervised, python, supervised, train, until
 from toy import launch, script
-
-pytestmark = pytest.mark.slow
-
-TRAINS = """
-    with new_run(RUN, toy, every=Every(steps=5), keep=Last(3)) as run:
-        for epoch in run.epochs(3):
-            for x in run.batches(range(10)):
-                toy.learn(x)
-                print("step", run.step, flush=True)
-                time.sleep(0.02)
-    print("value", toy.value, flush=True)
-"""
 
 # As torchrun does: the process of rank 0 is its child, signals are handed on, and whatever comes becomes 1.
 LAUNCHER = """
@@ -32,10 +20,6 @@ child = subprocess.Popen([sys.executable, *sys.argv[1:]], start_new_session=True
 signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
 sys.exit(1 if child.wait() else 0)
 """
-
-
-def train(place, body=TRAINS):
-    return [sys.executable, script(place, body)]
 
 
 @pytest.fixture(scope="module")

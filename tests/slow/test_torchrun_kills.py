@@ -9,7 +9,7 @@ import pytest
 
 from rank_kills import Aim, Reference, aims, ask, reference
 
-pytestmark = [pytest.mark.slow, pytest.mark.drill, pytest.mark.ranks]
+pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
