@@ -108,6 +108,11 @@ class Supervised:
         found = [*self.place.glob(".holdfast/*/supervisor.jsonl"), *self.place.glob("place/supervisor.jsonl")]
         return any(b'"start"' in path.read_bytes() for path in found)
 
+    def strike(self, number=signal.SIGTERM):
+        """Send a signal to the command alone, once its start is in the journal."""
+        until(lambda: self.begun, "the start")
+        os.kill(self.events("start")[-1]["pid"], number)
+
     def story(self):
         """The kinds of the journal's lines, in order."""
         return [event["event"] for event in self.events()]
@@ -125,7 +130,7 @@ def until(condition, what="it", patience_s=PATIENCE_S):
     ends = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < ends, f"{what} never came"
-        time.sleep(0.01)
+        time.sleep(0.02)
     return found
 
 

@@ -56,7 +56,7 @@ ENDS = {
         ["--retries", 1],
         0,
         "attempt 0\nattempt 1\n",
-        "holdfast: bash: exit 4; retry 1 of 1 in 1 s\n",
+        "holdfast: bash: exit 4; retry 1 of 1: started again in 1 s\n",
     ),
     "a script that asks for ever": (
         bash(f"{AGAIN} exit 75"),

@@ -97,7 +97,7 @@ def test_a_stop_is_requeued_by_its_cause_after_the_last_word(tmp_path, fakes, wh
     assert ["scontrol requeue 120"] * expected == requeues(fakes) == (fakes.calls[-1:] if expected else [])
     found = [*tmp_path.glob(".holdfast/*-120"), tmp_path / "held"][0]
     story = [event["event"] for event in journal.read(found / "supervisor.jsonl")]
-    assert ["stop", "requeued" if expected else "not_requeued"] == story[-2:]
+    assert (True, expected) == ("stop" in story[-2:], story[-1] == "requeued")
     assert said in it.said
 
 
@@ -186,7 +186,7 @@ def test_the_measured_save_of_a_run_is_part_of_the_lead(tmp_path, fakes):
 
 def test_a_program_that_stops_by_itself_near_the_end_is_not_started_again(tmp_path, fakes, monkeypatch):
     """It was given the time that is left, and exits with 0 although it is not done: the job is carried on."""
-    end = str(int(time.time()) + 70)
+    end = str(int(time.time()) + 88)
     fakes.job(EndTime=end)
     monkeypatch.setenv("SLURM_JOB_END_TIME", end)
     it = driven(tmp_path, 10_000, "--max-s", 1)
@@ -226,7 +226,7 @@ def test_a_signal_to_all_processes_is_not_taken_for_the_commands_own_stop(tmp_pa
     timed_out(fakes)
     with Supervised(tmp_path, python(SAVES)) as it:
         until(lambda: "ready" in it.printed)
-        os.kill(it.events("start")[0]["pid"], 15)
+        it.strike()
         time.sleep(0.3)
         it.send("TERM")
         assert 75 == it.end()
@@ -240,7 +240,7 @@ def test_a_command_that_was_told_before_us_is_not_started_again_in_a_doomed_job(
     fakes.job(StartTime=str(int(now) - 100), PreemptTime=now)
     with Supervised(tmp_path, train(tmp_path)) as it:
         until(lambda: "step" in it.printed)
-        os.kill(it.events("start")[0]["pid"], 15)
+        it.strike()
         assert 75 == it.end()
     assert 1 == len(it.events("start"))
     assert ["scontrol requeue 120"] == requeues(fakes)
@@ -251,7 +251,7 @@ def test_a_command_that_somebody_else_has_told_goes_on_in_the_same_job(tmp_path,
     """`scancel --signal`, or kill: the job has time left, and so has the command."""
     with Supervised(tmp_path, train(tmp_path)) as it:
         until(lambda: "step" in it.printed)
-        os.kill(it.events("start")[0]["pid"], 15)
+        it.strike()
         assert 0 == it.end()
     assert 2 == len(it.events("start"))
     assert [] == requeues(fakes)

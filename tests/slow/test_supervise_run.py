@@ -61,7 +61,7 @@ def test_a_run_that_somebody_else_has_stopped_is_started_again(tmp_path, undistu
         for count in (1, 2):
             stepped(it, 6 * count)
             until(lambda: len(it.events("start")) == count)  # noqa: B023  asked at once
-            os.kill(it.events("start")[-1]["pid"], signal.SIGTERM)
+            it.strike()
             until(lambda: len(it.events("start")) == count + 1)  # noqa: B023
         assert 0 == it.end()
     assert undisturbed == value(it.printed)
@@ -74,7 +74,7 @@ def test_a_launcher_that_eats_the_exit_code_is_seen_through(tmp_path, undisturbe
     command = python(LAUNCHER, str(script(tmp_path, TRAINS)))
     with Supervised(tmp_path, command) as it:
         stepped(it)
-        os.kill(it.events("start")[-1]["pid"], signal.SIGTERM)
+        it.strike()
         assert 0 == it.end()
     assert undisturbed == value(it.printed)
     assert [(1, "stopped"), (0, "done")] == [(event["code"], event["verdict"]) for event in it.events("exit")]
@@ -118,7 +118,7 @@ def test_a_run_that_is_killed_is_a_crash(tmp_path, undisturbed):
         with Supervised(tmp_path, train(tmp_path), "--retries", retries) as it:
             done = it.printed.count("step")
             stepped(it, done + 8)
-            os.kill(it.events("start")[-1]["pid"], signal.SIGKILL)
+            it.strike(signal.SIGKILL)
             assert code == it.end()
     assert undisturbed == value(it.printed)
 
@@ -256,13 +256,13 @@ def test_a_held_run_is_not_started_again_until_it_is_released(tmp_path, undistur
         done = hold("hold", tmp_path / "run")
         told = f"{tmp_path / 'run'}: held: once it stops it is neither started again nor requeued, until `holdfast release {tmp_path / 'run'}`\n"
         assert (0, told) == (done.returncode, done.stdout)
-        os.kill(it.events("start")[-1]["pid"], signal.SIGTERM)
+        it.strike()
         assert 75 == it.end()
     assert f"stopped, and on hold: `holdfast release {tmp_path / 'run'}`, then run me again\n" in it.said
     assert 0 == hold("release", tmp_path / "run").returncode
     with Supervised(tmp_path, command) as it:
         stepped(it, it.printed.count("step") + 3)
-        os.kill(it.events("start")[-1]["pid"], signal.SIGTERM)
+        it.strike()
         assert 0 == it.end()
     assert undisturbed == value(it.printed)
 
