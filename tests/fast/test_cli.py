@@ -17,6 +17,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from command_runs import flip, save, state
 from holdfast.cli import COMMANDS, commands
 from holdfast.cli.verify import verified
 from holdfast.rules import Best, Last
@@ -24,24 +25,6 @@ from holdfast.store import format
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.locate import again, fault
 from holdfast.store.store import Facts, Store
-
-
-def state(step):
-    weight = torch.full((2, 3), float(step))
-    return {
-        "model": {"fc.weight": weight, "head.weight": weight, "half": torch.full((2,), step, dtype=torch.bfloat16)},
-        "optimizer": {"state": {0: {"exp_avg": torch.full((2, 3), step / 10)}}, "param_groups": [{"lr": 0.1}]},
-        "holdfast": {
-            "position": {"step": step, "epoch": step // 10, "loaders": {"train": {"consumed": 3}}},
-            "vars": {"patience": 2},
-            "rng": {"python": (3, tuple(range(step, step + 9)), None)},
-        },
-    }
-
-
-def save(store, step, **facts):
-    metrics = {"val_acc": 0.9 if step == 20 else 0.5}
-    return store.save(state(step), step=step, facts=Facts(**{"epoch": step // 10, "metrics": metrics} | facts))
 
 
 @pytest.fixture(scope="session")
@@ -73,12 +56,6 @@ def asked(*words):
 
 def listing(root):
     return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in [root, *root.rglob("*")]}
-
-
-def flip(path, place):
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
 
 
 # Reading ----------------------------------------------------------------------------------------------------------

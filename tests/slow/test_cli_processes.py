@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
+from command_runs import flip, save
 from holdfast.cli import commands
 from holdfast.rules import Best, Last
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import Store
 
 WITHOUT = """
 import sys
@@ -25,24 +25,6 @@ sys.meta_path.insert(0, Absent())
 from holdfast.cli import main
 main()
 """
-
-
-def state(step):
-    weight = torch.full((2, 3), float(step))
-    return {
-        "model": {"fc.weight": weight, "head.weight": weight, "half": torch.full((2,), step, dtype=torch.bfloat16)},
-        "optimizer": {"state": {0: {"exp_avg": torch.full((2, 3), step / 10)}}, "param_groups": [{"lr": 0.1}]},
-        "holdfast": {
-            "position": {"step": step, "epoch": step // 10, "loaders": {"train": {"consumed": 3}}},
-            "vars": {"patience": 2},
-            "rng": {"python": (3, tuple(range(step, step + 9)), None)},
-        },
-    }
-
-
-def save(store, step, **facts):
-    metrics = {"val_acc": 0.9 if step == 20 else 0.5}
-    return store.save(state(step), step=step, facts=Facts(**{"epoch": step // 10, "metrics": metrics} | facts))
 
 
 @pytest.fixture(scope="session")
@@ -59,12 +41,6 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def run(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "run", symlinks=True))
-
-
-def flip(path, place):
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
 
 
 def process(*words, code=None, **options):
