@@ -11,14 +11,49 @@ import pytest
 from holdfast import Store
 from holdfast.apps.program import Ended
 from holdfast.apps.take import take
-from supervised import Supervised, until
+from supervised import PATIENCE_S, Supervised, until
+
+MDP = """
+integrator = md
+nsteps = 8000
+dt = 0.002
+nstxout-compressed = 500
+nstenergy = 500
+nstlog = 500
+rcoulomb = 0.9
+rvdw = 0.9
+coulombtype = PME
+tcoupl = v-rescale
+tc-grps = System
+tau-t = 0.1
+ref-t = 300
+gen-vel = yes
+gen-seed = 7
+ld-seed = 7
+"""
+TOP = """#include "oplsaa.ff/forcefield.itp"
+#include "oplsaa.ff/spce.itp"
+[ system ]
+water
+[ molecules ]
+"""
+
+
+def gmx(*words, place):
+    done = subprocess.run(["gmx", *words], check=False, cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def missing(*programs):
+    """Why tests of real programs are skipped, if they are; .ci/run brings those that Debian has."""
+    absent = [name for name in programs if shutil.which(name) is None]
+    return f"{', '.join(absent)} not on PATH" if absent else ""
 
 
 def needs(*programs):
-    """Marks tests that run real programs; .ci/run brings those that Debian has."""
-    absent = [name for name in programs if shutil.which(name) is None]
-    skipped = pytest.mark.skipif(bool(absent), reason=f"{', '.join(absent)} not on PATH")
-    return lambda tests: pytest.mark.slow(pytest.mark.system(skipped(tests)))
+    """A mark for what runs real programs."""
+    reason = missing(*programs)
+    return pytest.mark.skipif(bool(reason), reason=reason)
 
 
 class Watched(Supervised):
@@ -30,6 +65,10 @@ class Watched(Supervised):
     @property
     def home(self):
         return self.place / "run"
+
+    def kept(self):
+        """Steps of the checkpoints that are kept, once there is a store."""
+        return steps(self.place) if (self.home / "checkpoints").is_dir() else []
 
     def program(self):
         """The pid of the program that runs now."""
@@ -44,6 +83,15 @@ def steps(place):
     return [checkpoint.step for checkpoint in Store(place / "run").checkpoints()]
 
 
+def planted(place, step, files):
+    """A checkpoint of this step in `place`/run that holds these bytes: {name: bytes}."""
+    store = Store(place / "run")
+    with store.directory(step=step) as path:
+        for name, data in files.items():
+            (path / name).write_bytes(data)
+    store.close()
+
+
 def interrupted(place, app, command, kills, fresh):
     """One run through `kills`, each once `fresh` finds that this start has written a checkpoint; told by whom it was hit.
 
@@ -52,7 +100,8 @@ def interrupted(place, app, command, kills, fresh):
     for kill in kills:
         known = fresh()
         with Watched(place, app, command, "--retries", "1" if kill == "KILL" else "0") as it:
-            until(lambda known=known: fresh() not in (None, known), "a checkpoint")
+            until(lambda known=known: fresh() not in (None, known) or it.process.poll() is not None, "a checkpoint")
+            assert it.process.poll() is None, ("it ended before it was hit", it.said)
             if kill == "TERM":
                 it.send("TERM")
                 assert 75 == it.end(), it.said
@@ -62,35 +111,27 @@ def interrupted(place, app, command, kills, fresh):
                 it.send("TERM")
                 assert 75 == it.end(), it.said
             else:
-                it.process.kill()
-                it.process.wait()
-                until(lambda it=it: not it.left(), "the end of what it started")
+                it.kill()
 
 
-def by_hand(program, command, place, checkpoint=None, time_left_s=None, after_s=None, told=None):
-    """One start without a supervisor: what the adapter says of it."""
+def by_hand(program, command, place, checkpoint=None, time_left_s=None, enough=None):
+    """One start without a supervisor, stopped by SIGTERM once it is `enough`: what the adapter says of it."""
     words = program.begin(command, checkpoint, time_left_s)
-    child = subprocess.Popen(
-        [*words],
-        cwd=place,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        process_group=0,
-    )
-    try:
-        printed, _ = child.communicate(timeout=after_s or 120)
-    except subprocess.TimeoutExpired:
-        if after_s is None:
-            raise
-        os.killpg(child.pid, program.stop(told or signal.SIGTERM, child.pid))
-        printed, _ = child.communicate(timeout=60)
-    finally:
-        child.kill()
-        child.wait()
-    ended = Ended(child.returncode, printed[-4000:], after_s is not None)
+    with (place / "printed").open("w+b") as out:
+        child = subprocess.Popen(
+            [*words], cwd=place, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, process_group=0
+        )
+        try:
+            if enough is not None:
+                until(enough, "what it is to come to")
+                os.killpg(child.pid, program.stop(signal.SIGTERM, child.pid))
+            child.wait(PATIENCE_S * 2)
+        finally:
+            child.kill()
+            child.wait()
+        out.seek(0)
+        printed = out.read().decode(errors="replace")
+    ended = Ended(child.returncode, printed[-4000:], enough is not None)
     return ended, program.verdict(ended)
 
 

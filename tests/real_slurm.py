@@ -1,7 +1,7 @@
 """A real Slurm on this machine for the tests that are marked `slurm`: one cluster of twenty nodes for all of them.
 
-`tests/cluster/slurm-cluster` starts it as root within seconds. Workers of pytest share it; the process that began the
-session ends it. Stories that mostly wait begin together: see `concurrently`. Who needs a node alone takes
+`tests/cluster/slurm-cluster` starts it as root within seconds. Workers of pytest share it. The process that began the
+session ends it; should that be killed, `tests/cluster/keep_slurm.py` ends the cluster within seconds. Stories that mostly wait begin together: see `concurrently`. Who needs a node alone takes
 one of n5 to n16, or n20, that no other test names; all other jobs run on the rest, which is the default partition `shared`.
 """
 
@@ -20,12 +20,16 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "cluster" / "slurm-cluster"
+KEEP = SCRIPT.with_name("keep_slurm.py")
 KNOBS = {"SC_NODES": "20", "SC_KILLWAIT": "10", "SC_GRACE": "10", "SC_PREEMPT_SIGNAL": "1"}
 SHARED = "PartitionName=shared Nodes=n[1-4,17-19] Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF"
 JOB = f"""#!/bin/bash
 #SBATCH --requeue --open-mode=append --output=out.txt
 exec {sys.executable} -u train.py
 """
+
+
+_KEEPERS: list[subprocess.Popen[bytes]] = []  # they outlive this process on purpose
 
 
 class Slurm:
@@ -38,12 +42,31 @@ class Slurm:
         port = 20000 + 30 * (zlib.crc32(bytes(directory)) % 400)  # two that look for a free one together find the same
         self._knobs = {**KNOBS, "SC_PORT": str(port), **knobs}
 
+    def begin(self) -> None:
+        """Start it; it ends with the process that began the session of pytest, also when that is killed."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        session = os.pidfd_open(os.getppid() if os.environ.get("PYTEST_XDIST_WORKER") else os.getpid())
+        clean = {name: value for name, value in self.environment.items() if name != "SLURM_CONF"}
+        with (self.directory / "keep.log").open("ab") as log:
+            keeper = subprocess.Popen(
+                [sys.executable, KEEP, self.directory, str(session)],
+                env={**clean, **self._knobs},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for pytest
+                pass_fds=[session],
+            )
+        os.close(session)
+        _KEEPERS.append(keeper)
+        with keeper.stdout as said:
+            assert said.readline() == b"up\n", (self.directory / "keep.log").read_text()
+
     def tend(self, *words: str) -> None:
         """up, down, kill-node NODE, start-node NODE."""
-        environment = {**self.environment, **self._knobs}
         done = subprocess.run(
             ["bash", str(SCRIPT), *words, str(self.directory)],
-            env=environment,
+            env={**self.environment, **self._knobs},
             check=False,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -51,6 +74,10 @@ class Slurm:
             timeout=180,
         )
         assert done.returncode == 0, done.stderr
+
+    def pids(self) -> dict[str, int]:
+        """Of every daemon that has been started, by its name."""
+        return {path.stem: self.pid(path.stem) for path in (self.directory / "run").glob("*.id")}
 
     def pid(self, daemon: str) -> int:
         """Of slurmctld, or of a node's slurmd."""
@@ -113,7 +140,7 @@ def slurm(tmp_path_factory):
     extra = cluster.directory / "etc" / "extra.conf"
     extra.parent.mkdir(parents=True, exist_ok=True)
     extra.write_text(SHARED + "\n")
-    cluster.tend("up")
+    cluster.begin()
     return cluster
 
 
@@ -137,7 +164,7 @@ def concurrently(story):
         print(*begun(_name(story)), sep="\n")
 
     test.__name__, test.__doc__, test.story = story.__name__, story.__doc__, story
-    test.pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+    test.pytestmark = [pytest.mark.slurm]
     return test
 
 
@@ -165,8 +192,10 @@ def begun(request, slurm, tmp_path_factory):
 
 def _tell(endings, story, slurm, place):
     """Run the story; leave its lines, or the traceback of what failed."""
+    began = time.monotonic()
     try:
-        ending = {"lines": [*map(str, story(slurm, place) or ())]}
+        lines = [*map(str, story(slurm, place) or ())]
+        ending = {"lines": [*lines, f"this story took {time.monotonic() - began:.0f} s"]}
     except pytest.skip.Exception as reason:
         ending = {"skipped": str(reason)}
     except BaseException:

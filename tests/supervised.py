@@ -11,8 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast import journal
+from toy import script
 
 PATIENCE_S = 60
+TRAINS = """
+    with new_run(RUN, toy, every=Every(steps=5), keep=Last(3)) as run:
+        for epoch in run.epochs(3):
+            for x in run.batches(range(10)):
+                toy.learn(x)
+                print("step", run.step, flush=True)
+                time.sleep(0.02)
+    print("value", toy.value, flush=True)
+"""
 
 
 class Supervised:
@@ -22,6 +32,7 @@ class Supervised:
         self.place, self.tag = Path(place), uuid.uuid4().hex
         self.out, self.err = self.place / "out", self.place / "err"
         self.before = len(self.printed) if self.out.exists() else 0
+        path = f"{os.environ['PATH']}:{Path(sys.executable).parent}"  # which has python3, where nothing else has
         words = [sys.executable, "-m", "holdfast", "run", *map(str, options), "--", *map(str, command)]
         with self.out.open("ab") as output, self.err.open("ab") as errors:
             self.process = subprocess.Popen(
@@ -31,7 +42,7 @@ class Supervised:
                 start_new_session=alone,
                 stdout=output if out is None else out,
                 stderr=errors if err is None else err,
-                env={**os.environ, "SUPERVISED_TAG": self.tag, "PYTHONUNBUFFERED": "1", **environment},
+                env={**os.environ, "PATH": path, "SUPERVISED_TAG": self.tag, "PYTHONUNBUFFERED": "1", **environment},
             )
 
     def __enter__(self):
@@ -47,6 +58,12 @@ class Supervised:
 
     def send(self, name):
         self.process.send_signal(getattr(signal, f"SIG{name}"))
+
+    def kill(self):
+        """SIGKILL for it; returns when nothing that it started is left."""
+        self.process.kill()
+        self.process.wait()
+        until(lambda: not self.left(), "the end of what it started")
 
     def end(self):
         """The exit code, when it is over and nothing that it started is left."""
@@ -91,6 +108,11 @@ class Supervised:
         found = [*self.place.glob(".holdfast/*/supervisor.jsonl"), *self.place.glob("place/supervisor.jsonl")]
         return any(b'"start"' in path.read_bytes() for path in found)
 
+    def strike(self, number=signal.SIGTERM):
+        """Send a signal to the command alone, once its start is in the journal."""
+        until(lambda: self.begun, "the start")
+        os.kill(self.events("start")[-1]["pid"], number)
+
     def story(self):
         """The kinds of the journal's lines, in order."""
         return [event["event"] for event in self.events()]
@@ -108,8 +130,13 @@ def until(condition, what="it", patience_s=PATIENCE_S):
     ends = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < ends, f"{what} never came"
-        time.sleep(0.01)
+        time.sleep(0.02)
     return found
+
+
+def parent(pid):
+    """The process that has started it."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def bash(text):
@@ -122,3 +149,8 @@ def python(text, *words):
 
 def last_json(text):
     return json.loads(text.rstrip("\n").splitlines()[-1])
+
+
+def train(place, body=TRAINS):
+    """The command of a script in `place` that trains; its run is in `place`/run."""
+    return [sys.executable, script(place, body)]

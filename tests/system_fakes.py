@@ -6,6 +6,7 @@ file that its first argument names, cut back to where the image says.
 
 import sys
 
+NAMES = {"dmtcp": ("dmtcp_launch", "dmtcp_restart", "dmtcp_command"), "criu": ("criu",)}
 SCRIPT = '''#!{python}
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
@@ -73,7 +74,10 @@ def criu():
     images = Path(value("-D"))
     if WORDS[0] == "dump":
         pid = int(value("-t"))
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\\0")[:-1]
+        own = Path("/proc/self/cmdline").read_bytes().split(b"\\0")[1]
+        while own in (command := Path(f"/proc/{pid}/cmdline").read_bytes()):
+            time.sleep(0.01)  # a restore that has forked it, and not yet made it the program
+        command = command.decode().split("\\0")[:-1]
         os.kill(pid, signal.SIGSTOP)
         (images / "pages-1.img").write_text(json.dumps({"command": command}))
         (images / "inventory.img").write_text("x")
@@ -107,10 +111,10 @@ sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
 """
 
 
-def install(place, *names):
-    """The fakes under these names, and the counter, in the directory `place`."""
-    place.mkdir(exist_ok=True)
-    for name, text in [*((name, SCRIPT) for name in names), ("counter", COUNTER)]:
+def install(place, app):
+    """The fakes of its programs, and the counter, in the directory `place`."""
+    place.mkdir()
+    for name, text in [*((name, SCRIPT) for name in NAMES[app]), ("counter", COUNTER)]:
         (place / name).write_text(text.replace("{python}", sys.executable))
         (place / name).chmod(0o755)
     return place

@@ -1,23 +1,17 @@
-"""App files: a program described in TOML. The example is the one in docs/apps.md, read out of the page and run."""
+"""App files: a program described in TOML, without the program."""
 
-import json
 import os
-import re
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from holdfast import Store
 from holdfast.apps.file import AppFile, read
 from holdfast.apps.program import Ended
+from holdfast.cli import commands
 from holdfast.errors import UsageError
-from programs import Watched, interrupted, steps
-from supervised import until
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "apps.md").read_text()
-EXAMPLE = re.search(r"^```toml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[1]
-SOLVER = re.search(r"^```python no-run\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[1]
 LEAST = {
     "start": '["solve"]',
     "resume": '["solve", "{checkpoint}"]',
@@ -29,136 +23,6 @@ LEAST = {
 def app(**changes):
     """A small app file, some of it otherwise; None: left out."""
     return "".join(f"{key} = {value}\n" for key, value in {**LEAST, **changes}.items() if value is not None)
-
-
-@pytest.fixture
-def place(tmp_path):
-    (tmp_path / "app.toml").write_text(EXAMPLE)
-    (tmp_path / "solve.py").write_text(SOLVER)
-    return tmp_path
-
-
-def newest(place):
-    """The time of its checkpoint, once there is one."""
-    file = place / "state.json"
-    return file.stat().st_mtime_ns if file.exists() else None
-
-
-def uninterrupted(place):
-    (place / "alone").mkdir()
-    (place / "alone" / "solve.py").write_text(SOLVER)
-    (place / "alone" / "app.toml").write_text(EXAMPLE)
-    with Watched(place / "alone", "app.toml", ["python3", "solve.py"]) as it:
-        assert 0 == it.end(), it.said
-    return (place / "alone" / "result.txt").read_text()
-
-
-@pytest.mark.slow
-def test_the_example_of_the_page_survives_kills(place):
-    """As it stands there: told, killed and told again, its result is the uninterrupted one."""
-    interrupted(place, "app.toml", ["python3", "solve.py"], ["TERM", "KILL", "TERM"], lambda: newest(place))
-    assert steps(place)
-    with Watched(place, "app.toml", ["python3", "solve.py"]) as it:
-        assert 0 == it.end(), it.said
-    assert "going on from" in it.printed
-    assert uninterrupted(place) == (place / "result.txt").read_text()
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_the_program_calls_bad_is_quarantined(place):
-    """By the pattern `damaged` of the page's example."""
-    interrupted(place, "app.toml", ["python3", "solve.py"], ["TERM"], lambda: newest(place))
-    store = Store(place / "run")
-    with store.directory(step=9) as bad:
-        (bad / "state.json").write_text('{"step": 5')
-    store.close()
-    with Watched(place, "app.toml", ["python3", "solve.py"]) as it:
-        assert 0 == it.end(), it.said
-    assert ["step-000000009-refused"] == [each.name for each in (place / "run" / "quarantine").iterdir()]
-    assert uninterrupted(place) == (place / "result.txt").read_text()
-
-
-def test_a_program_that_the_file_names_whole_needs_no_command(tmp_path):
-    """With one, the file says where it would go."""
-    words = '["bash", "-c", "echo over; exit 3"]'
-    (tmp_path / "app.toml").write_text(app(start=words))
-    with Watched(tmp_path, "app.toml", []) as it:
-        assert 8 == it.end()
-    assert "over\n" == it.printed
-    assert "holdfast: app: exit 3; it ended with" in it.said
-    with Watched(tmp_path, "app.toml", ["true"]) as it:
-        assert 2 == it.end()
-    assert "`start` has no {command} to take it" in it.said
-
-
-@pytest.mark.parametrize("name", ["gromacs", "lammps", "dmtcp", "criu"])
-def test_an_app_with_a_name_needs_a_command(tmp_path, name):
-    with Watched(tmp_path, name, []) as it:
-        assert 2 == it.end()
-    assert "holdfast: Missing argument 'COMMAND...'; see holdfast run --help" in it.said
-
-
-FAST = """
-import json, os, signal, sys, time
-step = json.load(open(sys.argv[1]))["step"] if len(sys.argv) > 1 else 0
-print("from", step, flush=True)
-for step in range(step + 1, 10_000):
-    time.sleep(0.6)
-    json.dump({"step": step}, open("state.part", "w"))
-    os.replace("state.part", "state.json")
-"""
-
-
-def fast(place, settle_s):
-    """An app file for a program that writes a checkpoint every 0.6 s; its command."""
-    command = 'start = ["python3", "fast.py"]\nresume = ["python3", "fast.py", "{checkpoint}/state.json"]\n'
-    (place / "fast.py").write_text(FAST)
-    (place / "app.toml").write_text(
-        f'{command}checkpoint = ["state.json"]\nsettle_s = {settle_s}\nfinished = {{ files = ["result"] }}\n'
-    )
-    return []
-
-
-@pytest.mark.slow
-def test_a_program_that_writes_often_is_kept_while_it_runs(tmp_path):
-    """Its files are looked at again after `settle_s`, and not seconds later when they have long changed."""
-    with Watched(tmp_path, "app.toml", fast(tmp_path, 0.2)) as it:
-        until(lambda: it.home.joinpath("checkpoints").is_dir() and len(steps(tmp_path)) > 1, "two checkpoints")
-
-
-@pytest.mark.slow
-def test_what_lies_there_when_all_were_killed_is_gone_on_from(tmp_path):
-    """Nothing of it had ever settled; the program and its supervisor were killed together."""
-    command = fast(tmp_path, 2)
-    with Watched(tmp_path, "app.toml", command) as it:
-        until(lambda: newest(tmp_path), "a checkpoint of its own")
-        it.process.kill()
-        it.process.wait()
-        until(lambda: not it.left(), "the end of what it started")
-    there = json.loads((tmp_path / "state.json").read_text())["step"]
-    with Watched(tmp_path, "app.toml", command) as it:
-        until(lambda: it.printed.count("from ") > 1, "a second start")
-    assert f"from {there}\n" in it.printed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("older", [False, True])
-def test_half_a_file_of_a_killed_start_costs_nothing_but_itself(tmp_path, older):
-    """The program fails with it: set aside, and what there was before is used, be it nothing."""
-    command = fast(tmp_path, 0.2 if older else 2)
-    with Watched(tmp_path, "app.toml", command) as it:
-        until(lambda: it.home.joinpath("checkpoints").is_dir() and steps(tmp_path) if older else newest(tmp_path))
-        it.process.kill()
-        it.process.wait()
-        until(lambda: not it.left(), "the end of what it started")
-    good = Store(tmp_path / "run").latest().path if older else None
-    expected = json.loads((good / "state.json").read_text())["step"] if good is not None else 0
-    (tmp_path / "state.json").write_text('{"step"')
-    with Watched(tmp_path, "app.toml", command) as it:
-        until(lambda: it.printed.count("from ") > 1, "a second start")
-    assert f"from {expected}\n" == it.printed[it.before :]
-    (aside,) = (tmp_path / "run" / "quarantine").iterdir()
-    assert aside.name.endswith("-left")
 
 
 MISTAKES = [
@@ -208,39 +72,44 @@ def test_the_supervisors_own_directory_is_no_checkpoint(tmp_path):
     assert [tmp_path / "state"] == program.checkpoint().files
 
 
-def test_a_supervisor_that_has_the_programs_directory_takes_its_files_all_the_same(place):
+def test_a_supervisor_that_has_the_programs_directory_takes_its_files_all_the_same(tmp_path):
     """`--run .`"""
-    program = AppFile(read(place / "app.toml"), place, place / "app")
-    program.begin(["python3", "solve.py"], None, None)
-    (place / "state.json").touch()
+    parsed(tmp_path, settle_s="0")
+    program = AppFile(read(tmp_path / "app.toml"), tmp_path, tmp_path / "app")
+    program.begin([], None, None)
+    (tmp_path / "state.1").touch()
     program.verdict(Ended(0, "", told=False))
-    assert [place / "state.json"] == program.checkpoint().files
+    assert [tmp_path / "state.1"] == program.checkpoint().files
 
 
-@pytest.mark.parametrize(("text", "line"), MISTAKES)
-def test_each_mistake_is_one_clear_line(tmp_path, text, line):
+def test_each_mistake_is_one_clear_line(tmp_path):
     """With the file's name, and before anything is started."""
     file = tmp_path / "app.toml"
-    file.write_text(text)
-    with pytest.raises(UsageError) as caught:
-        read(file)
-    said = str(caught.value)
-    assert said.startswith(f"{file}: ")
-    assert line in said
-    assert "\n" not in said
+    for text, line in MISTAKES:
+        file.write_text(text)
+        with pytest.raises(UsageError) as caught:
+            read(file)
+        said = str(caught.value)
+        assert said.startswith(f"{file}: ")
+        assert line in said
+        assert "\n" not in said
 
 
-def test_a_mistake_ends_the_command_with_2(tmp_path):
-    """No such file, no such app: one line each."""
-    (tmp_path / "app.toml").write_text(app(start=None))
-    for name, line in (
-        ("app.toml", "app.toml: the key `start` is missing"),
-        ("absent.toml", "absent.toml: No such file or directory"),
-        ("gromax", "--app gromax: there is gromacs, lammps, dmtcp, criu, or a file whose name ends in .toml"),
+def test_a_mistake_ends_the_command_with_2(tmp_path, monkeypatch):
+    """No such file, no such app, no command where the app needs one or one where it needs none: a line each."""
+    monkeypatch.chdir(tmp_path)
+    Path("app.toml").write_text(app(start=None))
+    Path("whole.toml").write_text(app())
+    for name, command, line in (
+        ("app.toml", ["true"], "app.toml: the key `start` is missing"),
+        ("absent.toml", ["true"], "absent.toml: No such file or directory"),
+        ("gromax", ["true"], "--app gromax: there is gromacs, lammps, dmtcp, criu, or a file whose name ends in .toml"),
+        ("whole.toml", ["true"], "`start` has no {command} to take it"),
+        *((name, [], "Missing argument 'COMMAND...'; see") for name in ("gromacs", "lammps", "dmtcp", "criu")),
     ):
-        with Watched(tmp_path, name, ["true"]) as it:
-            assert 2 == it.end()
-        assert line in it.said.splitlines()[-1]
+        result = CliRunner().invoke(commands, ["run", "--app", name, "--", *command])
+        assert (2, "") == (result.exit_code, result.stdout), name
+        assert line in result.stderr.splitlines()[-1]
 
 
 def parsed(place, **changes):
@@ -279,13 +148,14 @@ def test_of_numbered_files_the_newest_may_do(tmp_path):
     """With `newest`, one of each pattern."""
     program = parsed(tmp_path, settle_s="0", newest="true", checkpoint='["state.*", "rng.*"]')
     program.begin([], None, None)
-    for name in ("state.9", "rng.9", "state.10", "rng.10"):
-        (tmp_path / name).write_text(name)
-        time.sleep(0.01)
+    for at, name in enumerate(("state.9", "rng.9", "state.10", "rng.10"), time.time_ns()):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, ns=(at, at))
     assert [tmp_path / "rng.10", tmp_path / "state.10"] == [*program.checkpoint().files]
 
 
 ENDS = [
+    # how it ended, whether its result was written
     (Ended(0, "", told=False), True, "done"),
     (Ended(0, "", told=False), False, "stopped"),
     (Ended(1, "", told=True), False, "stopped"),
@@ -294,16 +164,16 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(("ended", "finished", "expected"), ENDS)
-def test_done_is_what_the_file_says(tmp_path, ended, finished, expected):
+def test_done_is_what_the_file_says(tmp_path):
     """The files are there, new, and the code is 0; 0 alone has stopped early."""
-    (tmp_path / "result").write_text("of an earlier run")
     (tmp_path / "kept").mkdir()
-    program = parsed(tmp_path, damaged='"cannot read"')
-    program.begin([], tmp_path / "kept", None)
-    if finished:
-        (tmp_path / "result").write_text("42")
-    assert expected == program.verdict(ended)
+    for ended, finished, expected in ENDS:
+        (tmp_path / "result").write_text("of an earlier run")
+        program = parsed(tmp_path, damaged='"cannot read"')
+        program.begin([], tmp_path / "kept", None)
+        if finished:
+            (tmp_path / "result").write_text("42")
+        assert expected == program.verdict(ended), (ended, finished)
 
 
 def test_what_is_missing_is_said(tmp_path):
@@ -314,14 +184,6 @@ def test_what_is_missing_is_said(tmp_path):
     (tmp_path / "a.log").touch()
     assert "stopped" == program.verdict(Ended(0, "", told=False))
     assert "result was not written, and its last lines do not match '^ok'" == program.lacks()
-
-
-def test_a_program_that_ends_too_early_did_not_ask_to_be_run_again(tmp_path):
-    (tmp_path / "app.toml").write_text(app(start='["true"]', resume='["true", "{checkpoint}"]'))
-    with Watched(tmp_path, "app.toml", [], "--max-no-progress", "2") as it:
-        assert 8 == it.end()
-    lacks = "holdfast: app: exit 0, but `finished` does not hold: result was not written"
-    assert [f"{lacks}; started again", f"{lacks}: 2 attempts in a row got no further"] == it.said.splitlines()
 
 
 def test_output_may_say_it(tmp_path):

@@ -1,141 +1,24 @@
-"""DMTCP and CRIU: any program, from signal to image to restart. Fakes always; the programs themselves where they are."""
+"""The adapters of DMTCP and CRIU, without a program."""
 
 import os
-import shutil
-import sys
-from pathlib import Path
 
 import pytest
 
-from holdfast import Store
 from holdfast.apps.criu import SIZES, Criu
 from holdfast.apps.dmtcp import Dmtcp
 from holdfast.apps.program import Ended
 from holdfast.errors import UsageError
-from programs import Watched, needs, steps
-from supervised import until
-from system_fakes import install
+from system_fakes import NAMES, install
 
-NAMES = {"dmtcp": ("dmtcp_launch", "dmtcp_restart", "dmtcp_command"), "criu": ("criu",)}
 APPS = {"dmtcp": Dmtcp, "criu": Criu}
-COUNTED = [sys.executable, str(Path(__file__).parents[1] / "counted.py")]
-UNINTERRUPTED = "".join(f"{line} {line * line}\n" for line in range(1, 31))
 apps = pytest.mark.parametrize("app", NAMES)
 
 
 @pytest.fixture
 def path(app, tmp_path, monkeypatch):
-    found = install(tmp_path / "bin", *NAMES[app])
+    found = install(tmp_path / "bin", app)
     monkeypatch.setenv("PATH", f"{found}:{os.environ['PATH']}")
     return found
-
-
-def grown(out, lines):
-    """Waits until the program has come so far."""
-    until(lambda: out.exists() and len(out.read_text().splitlines()) >= lines, f"line {lines}")
-
-
-def last_words(place, app):
-    return (place / "run" / "app" / "output.txt" if app == "criu" else place / "out").read_text()
-
-
-@pytest.mark.slow
-class TestFakes:
-    """Executables that behave as the real ones did."""
-
-    pytestmark = apps
-
-    def test_from_signal_to_image_to_restart(self, tmp_path, app, path):
-        """Told twice, once while it was being restored: the output is exact, and each image lies in the store."""
-        out = tmp_path / "lines"
-        for lines, signal in ((5, "TERM"), (0, "USR1"), (12, "TERM")):
-            with Watched(tmp_path, app, [path / "counter", out]) as it:
-                until(it.program, "a start")
-                grown(out, lines)
-                it.send(signal)
-                assert 75 == it.end(), it.said
-        assert 3 == len(steps(tmp_path))
-        with Watched(tmp_path, app, [path / "counter", out]) as it:
-            assert 0 == it.end(), it.said
-        assert UNINTERRUPTED == out.read_text()
-        assert "counted\n" in last_words(tmp_path, app)
-        assert [] == [problem for each in Store(tmp_path / "run").checkpoints() for problem in each.problems()]
-
-    def test_its_own_exit_code_comes_through(self, tmp_path, app, path):
-        """Also after a restart."""
-        out = tmp_path / "lines"
-        with Watched(tmp_path, app, [path / "counter", out, "3"]) as it:
-            grown(out, 5)
-            it.send("TERM")
-            assert 75 == it.end(), it.said
-        with Watched(tmp_path, app, [path / "counter", out, "3"]) as it:
-            assert 8 == it.end()
-            assert "exit 3" in it.said
-
-    def test_a_bad_image_is_quarantined_and_the_older_used(self, tmp_path, app, path):
-        """One that was cut before we got it, so that our digests hold."""
-        out = tmp_path / "lines"
-        with Watched(tmp_path, app, [path / "counter", out]) as it:
-            grown(out, 5)
-            it.send("TERM")
-            assert 75 == it.end(), it.said
-        store = Store(tmp_path / "run")
-        with store.directory(step=7) as bad:
-            for file in store.latest().path.iterdir():
-                if file.name != "manifest.json":
-                    shutil.copy(file, bad)
-            cut = bad / ("inventory.img" if app == "criu" else "ckpt_fake_1-2-3.dmtcp")
-            cut.write_bytes(cut.read_bytes()[: 0 if app == "criu" else 20])
-        store.close()
-        with Watched(tmp_path, app, [path / "counter", out]) as it:
-            assert 0 == it.end(), it.said
-        assert ["step-000000007-refused"] == [each.name for each in (tmp_path / "run" / "quarantine").iterdir()]
-        assert UNINTERRUPTED == out.read_text()
-
-
-@needs(*NAMES["dmtcp"])
-class TestDmtcp:
-    """With DMTCP itself."""
-
-    @pytest.mark.parametrize("threads", [1, 3])
-    def test_numpy_and_threads_go_on_exactly(self, tmp_path, threads):
-        """Killed and told, again and again: every thread's file is the uninterrupted one."""
-        exactly(tmp_path, "dmtcp", threads)
-
-
-@needs("criu")
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-class TestCriu:
-    """With CRIU itself."""
-
-    @pytest.mark.parametrize("threads", [1, 3])
-    def test_numpy_and_threads_go_on_exactly(self, tmp_path, threads):
-        """The same."""
-        exactly(tmp_path, "criu", threads)
-
-
-def exactly(place, app, threads):
-    want = place / "want"
-    want.mkdir()
-    with Watched(want, app, [*COUNTED, "out", threads]) as it:
-        assert 0 == it.end(), it.said
-    for lines, signal in ((5, "TERM"), (12, "USR1"), (14, "SUPERVISOR"), (20, "TERM")):
-        with Watched(place, app, [*COUNTED, "out", threads]) as it:
-            grown(place / "out.0", lines)
-            if signal == "SUPERVISOR":
-                it.process.kill()
-                it.process.wait()
-                until(lambda it=it: not it.left(), "the end of what it started")
-            else:
-                it.send(signal)
-                assert 75 == it.end(), it.said
-    with Watched(place, app, [*COUNTED, "out", threads]) as it:
-        assert 0 == it.end(), it.said
-    assert 3 == len(steps(place))
-    for number in range(threads):
-        assert (want / f"out.{number}").read_bytes() == (place / f"out.{number}").read_bytes()
-    (said,) = (line for line in last_words(want, app).splitlines() if line.startswith("sum"))
-    assert said in last_words(place, app)
 
 
 @apps

@@ -1,64 +1,20 @@
 """The board: TensorBoard's own reader shows what the metrics log says, however often run and board were killed."""
 
 import math
-import random
 import shutil
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from holdfast import Every, Run, journal
+from boards import cut_off, logged, shown, train
+from holdfast import Every, journal
 from holdfast.board import Board, events
-from toy import Cut, Toy, launch, new_run, script
+from toy import Cut, Toy, new_run
 
 
 @pytest.fixture(autouse=True)
 def _no_syncs(monkeypatch):
     """Thousands of saves; what a power loss does to the board is asked below."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
-def shown(directory):
-    """What TensorBoard's reader makes of it: {tag: [(step, value)]}."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    found = EventAccumulator(str(directory), size_guidance={"scalars": 0})
-    found.Reload()
-    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in sorted(found.Tags()["scalars"])}
-
-
-def logged(run):
-    """The same from the metrics log."""
-    found = {}
-    for line in journal.metrics(run):
-        for tag, value in line["values"].items():
-            found.setdefault(tag, []).append((line["step"], float(value)))
-    return dict(sorted(found.items()))
-
-
-def train(path, board=None, cut=None, every=3):
-    """Two epochs of eight steps, saved now and then, until the process is gone in the step `cut`."""
-    taken = 0
-    with new_run(path, Toy(), every=Every(steps=every), background=False, take_over=True) as run:
-        for epoch in run.epochs(2):
-            for batch in run.batches(range(8)):
-                run.log(loss=epoch * 8 + batch, half=batch / 2)
-                taken += 1
-                if board is not None:
-                    run.metrics()  # what was logged is in the journal at once
-                    board.update()
-                if taken == cut:
-                    raise Cut
-            run.log(acc=epoch)
-
-
-def cut_off(path, board, cut, every=3):
-    try:
-        train(path, board, cut, every)
-    except Cut:
-        return
-    board.update()
 
 
 def test_a_whole_run_is_shown_as_it_was_logged(tmp_path):
@@ -75,47 +31,6 @@ def test_a_whole_run_is_shown_as_it_was_logged(tmp_path):
     before = file.read_bytes()
     board.update()
     assert file.read_bytes() == before
-
-
-@pytest.mark.slow
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.tuples(st.integers(1, 16), st.booleans(), st.booleans()), max_size=5),
-    st.integers(1, 9),
-    st.randoms(use_true_random=False),
-)
-def test_however_often_it_was_killed_each_step_is_shown_once(tmp_path, kills, every, draw):
-    """In any step; the board new or the same, and kept up or left behind: at the end it shows what the log says."""
-    place = tmp_path / str(draw.getrandbits(60))
-    board = Board(place / "run")
-    for cut, new, follows in kills:
-        board = Board(place / "run") if new else board
-        cut_off(place / "run", board if follows else Board(place / "run", place / "elsewhere"), cut, every)
-    train(place / "run", board)
-    board.update()
-    assert shown(place / "run-board") == logged(place / "run")
-    shutil.rmtree(place)
-
-
-@pytest.mark.slow
-def test_what_a_power_loss_took_is_said_again(tmp_path):
-    """The last file cut off anywhere, or ending in zeros: the next attempt's file makes it whole."""
-    path = tmp_path / "run"
-    cut_off(path, Board(path), 11)
-    (file,) = (tmp_path / "run-board").iterdir()
-    whole = file.read_bytes()
-    draw = random.Random(1)
-    for size in [0, 5, 30, 60, *(draw.randrange(len(whole)) for _ in range(12)), len(whole)]:
-        for tail in (b"", bytes(100)):
-            place = tmp_path / f"{size}-{len(tail)}"
-            shutil.copytree(path, place / "run", symlinks=True)
-            (place / "run-board").mkdir()
-            (place / "run-board" / file.name).write_bytes(whole[:size] + tail)
-            board = Board(place / "run")
-            train(place / "run", board)
-            board.update()
-            assert shown(place / "run-board") == logged(place / "run")
-            shutil.rmtree(place)
 
 
 def test_an_attempt_that_has_not_chosen_yet_takes_nothing_back(tmp_path):
@@ -221,34 +136,6 @@ def test_the_bytes_are_tensorboards():
     data = b"".join(ours)
     steps = [events.last_step(data[:size]) for size in (0, len(ours[0]), len(data) - 1, len(data))]
     assert steps == [None, 0, 300, 2**40]
-
-
-KILLED = """
-    from holdfast.board import Board
-    when = [int(word) for word in sys.argv[1:]]
-    board = Board(RUN)
-    with new_run(RUN, toy, every=Every(steps=3)) as run:
-        for step in run.steps(12):
-            toy.learn(step)
-            run.log(value=toy.value % 9973)
-            if step % 2:
-                run.metrics()
-                board.update()
-            if step in when:
-                send("KILL")
-    board.update()
-"""
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_leaves_a_board_that_goes_on(tmp_path):
-    """Real kills, with a save in the background: the board of the cut run is that of the whole one."""
-    for place, kills in (("whole", [[]]), ("cut", [[1], [5], [7], [10], []])):
-        (tmp_path / place).mkdir()
-        train_script = script(tmp_path / place, KILLED)
-        assert [-9] * (len(kills) - 1) + [0] == [launch(train_script, *words).code for words in kills]
-    assert shown(tmp_path / "cut" / "run-board") == shown(tmp_path / "whole" / "run-board")
-    assert Run(tmp_path / "cut" / "run", {}).metrics()[-1]["step"] == 12
 
 
 # Kept by a run --------------------------------------------------------------------------------------------------

@@ -1,54 +1,16 @@
 """AtomicDirectory, in one process: the link names a whole checkpoint, whatever happens, and scripts find it as ever."""
 
 import errno
-import itertools
 import os
-import random
 import shutil
-import signal
-from contextlib import suppress
-from multiprocessing import Pipe, get_context
 from pathlib import Path
 
 import pytest
 
+from compat_scripts import LINK, fill, number_in, resume, save
 from faults import Memory, counting, door, failing, scratched
 from holdfast.compat.cycling_utils import AtomicDirectory
 from holdfast.errors import NotFound, StoreError, UsageError
-
-LINK = "AtomicDirectory.latest_checkpoint"
-
-
-def fill(directory, number):
-    """What a training script saves: several files, some of them deeper down, each in several writes, and none synced."""
-    (Path(directory) / "optimizer").mkdir()
-    for name in ("model.pt", "optimizer/state.pt"):
-        descriptor = os.open(Path(directory) / name, os.O_WRONLY | os.O_CREAT)
-        for _ in range(2):
-            os.write(descriptor, bytes([number]) * 2500)
-        os.close(descriptor)
-
-
-def number_in(directory):
-    """Which checkpoint it is, having looked at all of it."""
-    (number,) = {*(Path(directory) / "model.pt").read_bytes()}
-    for name in ("model.pt", "optimizer/state.pt"):
-        assert bytes([number]) * 5000 == (Path(directory) / name).read_bytes()
-    return number
-
-
-def save(saver, number, **options):
-    directory = saver.prepare_checkpoint_directory(**options)
-    fill(directory, number)
-    saver.symlink_latest(directory)
-    return directory
-
-
-def resume(output_directory, **options):
-    """As the documentation has it: a saver, and the number that `os.readlink` leads to."""
-    saver = AtomicDirectory(output_directory, **options)
-    latest = os.path.join(output_directory, saver.symlink_name)
-    return saver, number_in(os.readlink(latest)) if os.path.exists(latest) else None
 
 
 def there(output_directory):
@@ -430,44 +392,3 @@ def test_a_removal_that_was_cut_short_is_finished(tmp_path):
     (tmp_path / ".deleting-mine").mkdir()
     save(saver, 2)
     assert [".deleting-mine", LINK, "AtomicDirectory_checkpoint_0", "AtomicDirectory_checkpoint_1"] == there(tmp_path)
-
-
-def train(output_directory, fatal, say):
-    """Until it is killed, by itself, at its `fatal`th change of the file system."""
-    signal.alarm(100)  # forked by a process with threads: should it hang, it ends
-    changes = itertools.count(1)
-
-    def change(call, perform):
-        if next(changes) == fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return perform()
-
-    saver, number = resume(output_directory, keep_last=1)
-    say.send(number or 0)
-    with door(change):
-        while True:
-            number = (number or 0) + 1
-            save(saver, number, force_save=number % 20 == 0)
-            say.send(number)
-
-
-@pytest.mark.slow
-def test_sigkill_at_seeded_instants_leaves_the_latest_whole(tmp_path):
-    """Fifty kills, each at a change drawn at random: a start goes on from what was acknowledged, or from the one after."""
-    generator, said = random.Random(5), [0]
-    for _ in range(50):
-        hear, say = Pipe(duplex=False)
-        process = get_context("fork").Process(target=train, args=(tmp_path, generator.randrange(1, 120), say))
-        process.start()
-        say.close()
-        resumed = hear.recv()
-        assert resumed in {said[-1], said[-1] + 1}
-        said.append(resumed)
-        with suppress(EOFError):
-            while True:
-                said.append(hear.recv())
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
-        if os.path.lexists(tmp_path / LINK):
-            assert number_in(os.path.realpath(tmp_path / LINK)) in {said[-1], said[-1] + 1}
-    assert 20 < said[-1] < 250

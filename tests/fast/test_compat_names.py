@@ -151,35 +151,6 @@ def test_the_one_for_a_part_of_the_data_goes_through_all_of_it_and_reshuffles():
     assert len(sampler) == 20
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_the_documented_loop_goes_on_in_the_midst_of_an_epoch(tmp_path, workers):
-    """Save the state after any batch; a new sampler in a new loader hands out the rest, and then whole epochs."""
-
-    def train(sampler, until=None):
-        loader = DataLoader(sampler.dataset, sampler=sampler, batch_size=4, num_workers=workers)
-        for epoch in range(sampler.epoch, 3):
-            with sampler.in_epoch(epoch):
-                for (batch,) in loader:
-                    sampler.advance(len(batch))
-                    seen.append((epoch, sampler.progress, batch.tolist()))
-                    atomic_torch_save({"sampler": sampler.state_dict()}, tmp_path / "latest.pt")
-                    if len(seen) == until:
-                        return
-
-    seen = []
-    train(sampler_for(13))
-    whole, batches = seen, 4
-    assert len(whole) == 3 * batches
-    for until in (1, batches - 1, batches, batches + 2):
-        seen = []
-        train(sampler_for(13), until)
-        resumed = sampler_for(13)
-        resumed.load_state_dict(torch.load(tmp_path / "latest.pt", weights_only=True)["sampler"])
-        assert (seen[-1][0], seen[-1][1]) == (resumed.epoch, resumed.progress)
-        train(resumed)
-        assert whole == seen
-
-
 @pytest.mark.parametrize("before", [1, 2, 3, 4])
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
 def test_a_resume_on_another_number_of_ranks_sees_the_rest_of_the_epoch_once(before, after):

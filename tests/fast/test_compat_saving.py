@@ -2,9 +2,6 @@
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 from collections import OrderedDict
 from pathlib import Path
 
@@ -109,30 +106,6 @@ def test_nothing_is_renamed_before_it_is_synced(tmp_path):
     assert ["create", "write", "fsync", "rename", "fsync"] == [
         call.name for number, call in enumerate(calls) if call.name != "write" or calls[number - 1].name != "write"
     ]
-
-
-@pytest.mark.slow
-def test_what_a_killed_save_left_goes_with_the_next(tmp_path):
-    """However many were killed: their parts do not fill the disk."""
-    path = tmp_path / "latest.pt"
-    atomic_torch_save(state(1), path)
-    script = """
-import os, signal, sys, torch
-from holdfast.compat.cycling_utils import atomic_torch_save
-
-class Deadly:
-    def __reduce__(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-atomic_torch_save({"weights": torch.ones(10), "deadly": Deadly()}, sys.argv[1])
-"""
-    for _ in range(2):
-        killed = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
-        assert killed.returncode == -signal.SIGKILL
-        assert len(os.listdir(tmp_path)) == 2  # never more than one part
-    atomic_torch_save(state(2), path)
-    assert ["latest.pt"] == os.listdir(tmp_path)
-    assert number_in(path) == 2
 
 
 def test_two_that_save_the_same_file_at_once_do_not_disturb_each_other(tmp_path):

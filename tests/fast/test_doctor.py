@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import subprocess
 import time
 from importlib import metadata
 from pathlib import Path
@@ -168,23 +167,6 @@ def test_a_folder_that_cannot_be_written_is_a_problem(place, monkeypatch):
     assert ("problem", ".: Permission denied") == checks["writing"][:2]
     assert "rename" not in checks
     assert code == 1
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a file system")
-@pytest.mark.system
-def test_memory_is_no_place_for_checkpoints(place, monkeypatch):
-    """The file system is that of the folder, also under a name with a space."""
-    memory = place / "my memory"
-    memory.mkdir()
-    subprocess.run(["/bin/mount", "-t", "tmpfs", "tmpfs", memory], check=True)
-    try:
-        monkeypatch.chdir(memory)
-        level, what, todo = asked()[0]["file system"]
-        assert ("warning", f"tmpfs, mounted on {memory}: memory") == (level, what)
-        assert "gone after a reboot" in todo
-    finally:
-        monkeypatch.chdir(place)
-        subprocess.run(["/bin/umount", memory], check=True)
 
 
 def test_what_a_killed_doctor_left_is_tidied_up_later(place):

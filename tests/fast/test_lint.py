@@ -1,9 +1,6 @@
 """Lint: what batch scripts do otherwise than their author thinks. What is claimed of bash here is tried on bash itself."""
 
 import json
-import os
-import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -503,21 +500,6 @@ def test_whatever_the_text_is_it_is_read_to_its_end(text):
 # What is claimed of bash, tried ---------------------------------------------------------------------------------
 
 
-def signalled(script):
-    """Exit code and output of a script that is sent SIGUSR1 after its first line, and how long it took."""
-    began = time.monotonic()
-    shell = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert "ready\n" == shell.stdout.readline()
-    shell.send_signal(signal.SIGUSR1)
-    out, _ = shell.communicate(timeout=20)
-    return shell.returncode, out, time.monotonic() - began
-
-
-def test_bash_dies_of_a_notice_without_a_trap():
-    """notice-unheard."""
-    assert -signal.SIGUSR1 == signalled("echo ready; sleep 0.3; echo alive")[0]
-
-
 RUBBISH = {
     "brackets": "(" * 20_000,
     "substitutions": "$(" * 20_000,
@@ -537,37 +519,3 @@ def test_rubbish_is_read_to_its_end_in_time(what):
     began = time.monotonic()
     lint(f"#!/bin/bash\n{RUBBISH[what]}\n")
     assert time.monotonic() - began < 2
-
-
-@pytest.mark.slow
-def test_exec_takes_the_trap_away_and_leaves_what_is_ignored():
-    """trap-before-exec."""
-    assert -signal.SIGUSR1 == signalled("trap 'echo heard' USR1; exec sh -c 'echo ready; sleep 0.3'")[0]
-    assert (0, "alive\n") == signalled("trap '' USR1; exec sh -c 'echo ready; sleep 0.3; echo alive'")[:2]
-
-
-@pytest.mark.slow
-def test_a_foreground_child_hides_the_trap_until_it_ends():
-    """trap-hidden."""
-    code, out, took_s = signalled("trap 'echo heard; exit 3' USR1; sh -c 'echo ready; sleep 0.6'; echo after")
-    assert (3, "heard\n") == (code, out)
-    assert took_s > 0.6
-
-
-@pytest.mark.slow
-def test_wait_ends_at_the_first_trapped_signal():
-    """wait-once: with the loop the child ends first."""
-    child = "(sleep 0.2; echo ready; sleep 0.5; echo saved) & pid=$!;"
-    assert "heard\nleft\nsaved\n" == signalled(f"trap 'echo heard' USR1; {child} wait; echo left")[1]
-    loop = 'while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done;'
-    assert "heard\nsaved\nleft\n" == signalled(f"trap 'echo heard' USR1; {child} {loop} echo left")[1]
-
-
-def test_cp_with_update_keeps_a_torn_copy(tmp_path):
-    """copy-cut-short."""
-    source, copy = tmp_path / "source", tmp_path / "copy"
-    source.write_text("whole")
-    os.utime(source, (1, 1))
-    copy.write_text("wh")
-    subprocess.run(["cp", "--update", source, copy], check=True)
-    assert "wh" == copy.read_text()

@@ -8,7 +8,6 @@ from holdfast.cluster import other
 from holdfast.cluster.cause import Heard
 from holdfast.cluster.requeue import Journal, continue_job
 from holdfast.job import Job, job
-from supervised import Supervised, python, until
 
 ENVIRONMENTS = {
     "lsf": (
@@ -140,24 +139,3 @@ def test_hold_and_the_limit_of_requeues_hold_here_too(fakes, tmp_path):
     (tmp_path / "hold").touch()
     assert "held" == carried()
     assert ["qrerun 120"] == fakes.calls
-
-
-SAVES = """
-import signal, sys, time
-signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-print("ready", flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("notice", "expected"), [("USR1", 99), ("TERM", 75)])
-def test_the_supervisor_ends_with_the_schedulers_own_code(tmp_path, notice, expected):
-    """Grid Engine starts again what ends with 99; after a SIGTERM, which may be a qdel, it is not asked to."""
-    with Supervised(tmp_path, python(SAVES), JOB_ID="120", SGE_TASK_ID="undefined") as it:
-        until(lambda: it.printed == "ready\n")
-        it.send(notice)
-        assert expected == it.end(), it.said
-    said = "exit code 99 makes sge start it again" if expected == 99 else "why SIGTERM came is unclear"
-    assert said in it.said

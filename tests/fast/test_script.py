@@ -1,10 +1,7 @@
 """The batch script that submit writes: its text, that bash can read it, and that lint has nothing to say."""
 
 import shlex
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -184,34 +181,3 @@ def test_torchrun_is_known_behind_srun_and_as_a_module(command):
     said = script(order(command, "-N 2 -t 60"))
     assert "export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2 PET_SHUTDOWN_TIMEOUT=120" in said
     assert "--signal=B:USR2@120" in said
-
-
-@pytest.mark.slow
-def test_with_what_the_script_exports_torchrun_hands_the_notice_on_and_waits(tmp_path):
-    """Its own default is to die of SIGUSR2; and of what it does hand on, to kill 30 s later."""
-    (tmp_path / "train.py").write_text(
-        "import signal, sys, time\n"
-        "told = []\n"
-        "signal.signal(signal.SIGUSR2, lambda *_: told.append(1))\n"
-        "open('up', 'w').close()\n"
-        "while not told: time.sleep(0.02)\n"
-        "open('saved', 'w').close()\n"
-    )
-    exports = next(line for line in script(ORDERS["torchrun-alone"]).splitlines() if line.startswith("export PET"))
-
-    def sent_usr2(setting):
-        words = [Path(sys.executable).parent / "torchrun", "--standalone", "--nproc-per-node=1", "train.py"]
-        command = f"{setting}\nexec {shlex.join(map(str, words))}"
-        launcher = subprocess.Popen(
-            ["bash", "-c", command], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        while not (tmp_path / "up").exists():
-            time.sleep(0.1)
-        launcher.send_signal(signal.SIGUSR2)
-        code = launcher.wait(timeout=60)
-        return code, (tmp_path / "saved").exists()
-
-    code, saved = sent_usr2(exports)
-    assert saved
-    assert code != -signal.SIGUSR2
-    assert "PET_SHUTDOWN_TIMEOUT=120" in exports

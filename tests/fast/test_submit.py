@@ -1,7 +1,6 @@
 """Submit: how words are sorted, what is kept where, what is refused. With an sbatch that only notes what it got."""
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -228,28 +227,6 @@ def test_the_job_calls_the_holdfast_that_submitted_it(place, tmp_path):
     words[2:2] = ["--export=NONE"]
     assert f"exec {program}" == last(program, path=f"{program.parent}:/usr/bin:/bin")
     assert f"exec {sys.executable} -m holdfast" == last(sys.executable, "-m", "holdfast", path="/usr/bin:/bin")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small file system")
-@pytest.mark.system
-def test_a_full_disk_is_one_line_and_exit_7(place, tmp_path):
-    """Nothing is submitted, and an earlier script is as it was."""
-    full = place / "full"
-    full.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", full], check=True)
-    try:
-        assert 0 == submit("-t", 60, "--run", "full/x", "--", "python", "a.py").exit_code
-        before = (full / "x/job.sh").read_bytes()
-        with pytest.raises(OSError, match="No space"), open(full / "filler", "wb", buffering=0) as file:
-            while True:
-                file.write(bytes(512))
-        result = submit("-t", 90, "--run", "full/x", "--", "python", "a.py")
-        assert (7, 1) == (result.exit_code, len(result.stderr.splitlines()))
-        assert before == (full / "x/job.sh").read_bytes()
-        assert ["job.sh"] == [path.name for path in (full / "x").iterdir()]
-        assert 1 == (tmp_path / "seen").read_text().count("--parsable")
-    finally:
-        subprocess.run(["umount", full], check=True)
 
 
 # Defaults from a file -------------------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_apps_gromacs import MDP, TOP, gmx
 from test_examples import EXAMPLES, cifar10
 
 from holdfast import Store
+from programs import MDP, TOP, gmx
 from real_slurm import concurrently
 
 BIN = Path(sys.executable).parent

@@ -16,7 +16,7 @@ from holdfast.compat import directory as room
 from holdfast.compat.cycling_utils import AtomicDirectory
 from rank_processes import everywhere
 
-pytestmark = [pytest.mark.slow, pytest.mark.ranks]
+pytestmark = pytest.mark.ranks
 
 LINK = "AtomicDirectory.latest_checkpoint"
 

@@ -1,105 +1,30 @@
-"""A Run alone in a hand-written job script, on a real Slurm: whatever ends a job, it goes on, or stays ended as was wished.
+"""The heart of what a real Slurm does to a job: it goes on, or stays ended as was wished. tests/prove has all other stories.
 
 Each interruption is asserted from Slurm's own record. The stories begin together and mostly wait.
 """
 
-import functools
 import os
-import random
-import re
 import signal
 import sys
-import textwrap
-import time
-from pathlib import Path
 
-from holdfast import Store, journal
-from real_slurm import JOB, Slurm, concurrently
-from toy import Toy, events
-
-HEAD = f"""
-import os, random, sys, time
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from toy import Toy, new_run
-from holdfast import Every
-random.seed(1)
-toy = Toy()
-"""
-STEPS = 4000  # more than three minutes, until a test makes a file `fast`
-TRAIN = """
-with new_run("run", toy, every=Every(steps=50)) as run:
-    for step in run.steps(STEPS):
-        time.sleep(0.001 if os.path.exists("fast") else 0.05)
-        toy.learn(step)
-        if step % 20 == 19:
-            print("step", step + 1)
-print("final", toy.value)
-"""
-
-
-def script(place, body=TRAIN):
-    (place / "train.py").write_text(HEAD + f"STEPS = {STEPS}\n" + textwrap.dedent(body))
-
-
-@functools.cache
-def final():
-    """What the uninterrupted run prints at its end."""
-    state = random.getstate()
-    random.seed(1)
-    toy = Toy()
-    for step in range(STEPS):
-        toy.learn(step)
-    random.setstate(state)
-    return f"final {toy.value}"
-
-
-def output(place, name="out.txt"):
-    path = place / name
-    return path.read_text() if path.exists() else ""
-
-
-def running(slurm, job, place, word="step 20\n"):
-    """Once its output has this word."""
-    slurm.until(lambda: word in output(place))
-    return job
-
-
-def preempt(slurm, node, place, seconds=3):
-    """Take the node away from what runs there with less priority."""
-    options = ("-p", "long", "-w", node, "-c", "4", "-o", "/dev/null")
-    return slurm.ask("sbatch", "--parsable", *options, "--wrap", f"sleep {seconds}", cwd=place)
-
-
-def carried(place, run="run"):
-    """What the run's journal says became of the job, start by start."""
-    kinds = journal.AFTERWARDS
-    return [(e["event"], e["cause"]) for log in journal.logs(place / run) for e in log.events if e["event"] in kinds]
-
-
-def goes_on_to_the_end(slurm, job, place):
-    """The end is the uninterrupted one, and of its output nothing is lost."""
-    (place / "fast").touch()
-    slurm.wait(job, "COMPLETED", limit_s=200)
-    text = output(place)
-    assert final() in text
-    said = {int(step) for step in re.findall(r"^step (\d+)$", text, re.MULTILINE)}
-    assert set(range(20, STEPS + 1, 20)) == said
-    assert all(not list(checkpoint.problems()) for checkpoint in Store(place / "run").checkpoints())
-
-
-def stays_ended(slurm, job, place, run="run"):
-    """Cancelled once, not started again within twice the delay of a requeue; with a checkpoint of its last step."""
-    ended = slurm.wait(job, "CANCELLED")
-    time.sleep(12)
-    assert ("CANCELLED", ended["Restarts"]) == tuple(slurm.show(job)[name] for name in ("JobState", "Restarts"))
-    assert "CANCELLED" == slurm.endings(job)[-1]
-    stop = events(place / run, "stop")[-1]
-    assert stop["step"] == Store(place / run).latest().step
-    assert "was cancelled, and is not requeued" in output(place)
-    return stop
-
-
-# -- it goes on -----------------------------------------------------------------------------------------------------
+from real_slurm import concurrently
+from slurm_stories import (
+    TRAIN,
+    carried,
+    end_in,
+    final,
+    goes_on_to_the_end,
+    output,
+    preempted,
+    running,
+    script,
+    stays_ended,
+    submit,
+    supervised,
+    text,
+    told,
+    without_limit,
+)
 
 
 @concurrently
@@ -107,363 +32,77 @@ def test_a_time_limit_is_requeued_by_the_run_itself(slurm, place):
     """TIMEOUT in Slurm's record, then the same job again; nobody else has requeued it."""
     script(place)
     job = running(slurm, slurm.sbatch(place), place)
-    slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+12")
+    end_in(slurm, job, 2)
     slurm.until(lambda: "TIMEOUT" in slurm.endings(job))
-    slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
-    slurm.until(lambda: slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED") == "")
+    without_limit(slurm, job)
     goes_on_to_the_end(slurm, job, place)
     assert ["TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(job)
-    assert [("requeued", "time limit")] == carried(place)
-
-
-@concurrently
-def test_a_notice_before_the_time_limit_is_requeued(slurm, place):
-    """--signal=B:USR1@45 of a minute: the job is still RUNNING, and its end is near."""
-    script(place)
-    job = slurm.sbatch(place, "--time=1", "--signal=B:USR1@40")
-    slurm.until(lambda: "stopped by SIGUSR1" in output(place))
-    slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
-    slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED")
-    goes_on_to_the_end(slurm, job, place)
-    assert ["PENDING", "COMPLETED"] == slurm.endings(job)
-    assert [("requeued", "time limit")] == carried(place)
-
-
-@concurrently
-def test_without_a_notice_the_run_stops_before_the_end_that_it_asked_for(slurm, place):
-    """--time=1 and nothing else: squeue tells the time left, and the deadline comes before SIGTERM."""
-    script(place)
-    job = slurm.sbatch(place, "--time=1")
-    slurm.until(lambda: "stopped by deadline" in output(place))
-    slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
-    slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED")
-    goes_on_to_the_end(slurm, job, place)
-    assert ["PENDING", "COMPLETED"] == slurm.endings(job)  # no TIMEOUT
-    assert [("requeued", "time limit")] == carried(place)
-
-
-def preempted(slurm, place, node, partition, *options, script_text=JOB):
-    script(place)
-    job = slurm.sbatch(place, "-p", partition, "-w", node, "-c", "4", *options, script=script_text)
-    running(slurm, job, place)
-    preempt(slurm, node, place)
-    slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
-    goes_on_to_the_end(slurm, job, place)
-    assert "1" == slurm.show(job)["Restarts"]
-    return slurm.endings(job)
-
-
-@concurrently
-def test_a_preemption_with_requeue_and_no_grace_is_left_to_slurm(slurm, place):
-    """Put back once, by Slurm; not a second time by us."""
-    assert ["PREEMPTED", "COMPLETED"] == preempted(slurm, place, "n5", "preempt0")
-    assert [("not_requeued", "requeued")] == carried(place)
-
-
-@concurrently
-def test_a_preemption_with_requeue_and_grace_is_left_to_slurm(slurm, place):
-    """GraceTime 10."""
-    assert ["PREEMPTED", "COMPLETED"] == preempted(slurm, place, "n6", "preempt")
-    assert [("not_requeued", "requeued")] == carried(place)
+    assert [("requeued", "time limit")] == carried(place / "run")
 
 
 @concurrently
 def test_a_preemption_with_cancel_is_requeued(slurm, place):
     """Slurm would let it end for ever."""
     assert ["PREEMPTED", "PENDING", "COMPLETED"] == preempted(slurm, place, "n7", "pcancel")
-    assert [("requeued", "preempted")] == carried(place)
-
-
-@concurrently
-def test_a_notice_of_a_preemption_is_requeued(slurm, place):
-    """preempt_send_user_signal: had the job simply ended, it would count as done."""
-    assert ["PENDING", "COMPLETED"] == preempted(slurm, place, "n8", "preempt", "--signal=B:USR1@5")
-    assert [("requeued", "preempted")] == carried(place)
-    assert "SIGUSR1" == events(place / "run", "stop")[0]["reason"]
-
-
-@concurrently
-def test_a_step_that_is_told_at_the_beginning_of_the_grace_is_requeued(slurm, place):
-    """srun's tasks get SIGTERM while the job is still RUNNING; only number 0 speaks for the job."""
-    text = JOB.replace("exec ", "srun -n 2 -c 2 bash -c 'cd part-$SLURM_PROCID && exec ").replace(
-        "train.py", "../train.py'"
-    )
-    for part in ("part-0", "part-1"):
-        (place / part).mkdir()
-    script(place)
-    job = slurm.sbatch(place, "-p", "preempt", "-w", "n9", "-n", "2", "-c", "2", script=text)
-    running(slurm, job, place)
-    preempt(slurm, "n9", place)
-    slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
-    (place / "part-0" / "fast").touch(), (place / "part-1" / "fast").touch()
-    slurm.wait(job, "COMPLETED", limit_s=200)
-    assert 2 == output(place).count(final())
-    assert "1" == slurm.show(job)["Restarts"]
-    assert [("requeued", "preempted")] == carried(place / "part-0")
-    assert [] == carried(place / "part-1")
-
-
-@concurrently
-def test_a_requeue_by_hand_is_left_to_slurm_also_during_the_restore(slurm, place):
-    """Twice: in the midst of training, and while the second attempt restores."""
-    body = """
-    import pathlib
-    class Slow(Toy):
-        def load_state_dict(self, state):
-            pathlib.Path("restoring").touch()
-            time.sleep(3)
-            super().load_state_dict(state)
-    toy = Slow()
-    """
-    script(place, textwrap.dedent(body) + TRAIN)
-    job = running(slurm, slurm.sbatch(place), place)
-    slurm.ask("scontrol", "requeue", job)
-    slurm.until((place / "restoring").exists)
-    slurm.ask("scontrol", "requeue", job)
-    goes_on_to_the_end(slurm, job, place)
-    assert "2" == slurm.show(job)["Restarts"]
-    assert [("not_requeued", "requeued")] * 2 == carried(place)
-
-
-@concurrently
-def test_a_task_of_an_array_is_requeued_alone(slurm, place):
-    """<array>_<task>; its neighbour runs on."""
-    for task in ("1", "2"):
-        (place / task).mkdir()
-        script(place / task)
-    text = JOB.replace("out.txt", "out-%a.txt").replace("exec ", "cd $SLURM_ARRAY_TASK_ID; exec ")
-    array = slurm.sbatch(place, "--array=1-2", script=text)
-    slurm.until(lambda: all("step 20\n" in output(place, f"out-{task}.txt") for task in (1, 2)))
-    slurm.ask("scontrol", "update", f"JobId={array}_1", "EndTime=now+2")
-    number = slurm.show(f"{array}_1")["JobId"]
-    slurm.until(lambda: "TIMEOUT" in slurm.endings(number))
-    slurm.until(lambda: slurm.show(f"{array}_1")["Restarts"] == "1")
-    slurm.ask("scontrol", "update", f"JobId={array}_1", "TimeLimit=UNLIMITED")
-    for task in (1, 2):
-        (place / str(task) / "fast").touch()
-        slurm.wait(f"{array}_{task}", "COMPLETED")
-        assert final() in output(place, f"out-{task}.txt")
-    assert [("requeued", "time limit")] == carried(place / "1")
-    assert ([], "0") == (carried(place / "2"), slurm.show(f"{array}_2")["Restarts"])
-
-
-@concurrently
-def test_a_heterogeneous_job_is_requeued_by_its_leaders_id(slurm, place):
-    """Both parts of it."""
-    script(place)
-    text = JOB.replace("exec ", "#SBATCH hetjob\nexec ")
-    job = running(slurm, slurm.sbatch(place, script=text), place)
-    slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+2")
-    slurm.until(lambda: "TIMEOUT" in slurm.endings(job))
-    slurm.until(lambda: "(attempt 2)" in output(place))
-    goes_on_to_the_end(slurm, job, place)
-    assert ["TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(job)
-    assert ["TIMEOUT", "PENDING"] == slurm.endings(str(int(job) + 1))[:2]
-    assert [("requeued", "time limit")] == carried(place)
-
-
-@concurrently
-def test_a_task_with_an_environment_of_its_own_knows_its_supervisor(slurm, place):
-    """srun --export=NONE: the run leaves the job to `holdfast run`, which stops it in time, and speaks for the job."""
-    script(place)
-    holdfast = Path(sys.executable).parent / "holdfast"
-    text = JOB.replace("exec ", f"exec {holdfast} run --run job -- srun --export=NONE ")
-    job = running(slurm, slurm.sbatch(place, script=text), place)
-    slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+2")
-    slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
-    slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED")
-    goes_on_to_the_end(slurm, job, place)
-    assert [] == carried(place)
-    ours = [
-        event["cause"] for event in journal.read(place / "job" / "supervisor.jsonl") if event["event"] == "requeued"
-    ]
-    assert (["time limit"], "1") == (ours, slurm.show(job)["Restarts"])
-
-
-@concurrently
-def test_no_requeue_gets_a_successor(slurm, place):
-    """Slurm refuses; another job begins after this one and goes on."""
-    script(place)
-    text = JOB.replace("--requeue", "--no-requeue")
-    job = running(slurm, slurm.sbatch(place, "--job-name=mine", script=text), place)
-    slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+2")
-    slurm.until(lambda: "goes on after it" in output(place))
-    successor = re.search(r"Job (\d+) goes on after it", output(place))[1]
-    goes_on_to_the_end(slurm, successor, place)
-    assert (["TIMEOUT"], ["COMPLETED"]) == (slurm.endings(job), slurm.endings(successor))
-    assert "mine" == slurm.show(successor)["JobName"]
-    assert [("requeued", "time limit"), ("submitted", "time limit")] == carried(place)
-
-
-# -- nodes that die -------------------------------------------------------------------------------------------------
-
-
-@concurrently
-def test_a_lost_node_and_then_a_ghost(slurm, place):
-    """A dead machine: Slurm requeues. A dead slurmd: the old attempt runs on, and is Superseded; no step of it counts."""
-    script(place, TRAIN.replace("0.05", "0.2"))  # on a busy machine, too, the old attempt is still at work at the end
-    job = slurm.sbatch(place, "-w", "n10")
-    running(slurm, job, place)
-    slurm.tend("kill-node", "n10")
-    slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
-    assert ["NODE_FAIL"] == slurm.endings(job)
-    slurm.ask("scontrol", "update", f"JobId={job}", "ReqNodeList=n11")
-    slurm.until(lambda: "(attempt 2)" in output(place))
-    assert "n11" == slurm.show(job)["NodeList"]
-    slurm.tend("start-node", "n10")
-
-    os.kill(slurm.pid("n11"), signal.SIGKILL)  # slurmd alone: what it started runs on
-    slurm.until(lambda: slurm.show(job)["Restarts"] == "2")
-    slurm.ask("scontrol", "update", f"JobId={job}", "ReqNodeList=n10")
-    slurm.until(lambda: "attempt 2 was superseded by a later one" in output(place))
-    (place / "fast").touch()
-    slurm.tend("start-node", "n11")
-    slurm.wait(job, "COMPLETED", limit_s=200)
-    assert ["NODE_FAIL", "NODE_FAIL", "COMPLETED"] == slurm.endings(job)
-    assert final() in output(place)
-    assert [] == carried(place)
-
-
-# -- it stays ended -------------------------------------------------------------------------------------------------
+    assert [("requeued", "preempted")] == carried(place / "run")
 
 
 @concurrently
 def test_scancel_while_training_stays_ended(slurm, place):
-    """With a checkpoint; the line to type is there for who has changed his mind."""
+    """With a checkpoint; the line to type is there for who has changed his mind, and does what it says."""
     script(place)
     job = running(slurm, slurm.sbatch(place), place)
     slurm.ask("scancel", job)
     stays_ended(slurm, job, place)
-    assert "0" == slurm.show(job)["Restarts"]
     assert f"scontrol requeue {job} || sbatch --chdir={place} {place}/job.sh" in output(place)
-    slurm.ask("scontrol", "requeue", job)  # as it says
-    slurm.until(lambda: "(attempt 2)" in output(place))
-    slurm.ask("scancel", job)
-    stays_ended(slurm, job, place)
-    assert "1" == slurm.show(job)["Restarts"]
-
-
-@concurrently
-def test_scancel_after_a_preemption_and_within_the_grace_of_one_stays_ended(slurm, place):
-    """Slurm still shows the time of the earlier start's preemption; and a user may cancel what is about to be preempted."""
-    script(place)
-    job = running(slurm, slurm.sbatch(place, "-p", "pcancel", "-w", "n20", "-c", "4"), place)
-    preempt(slurm, "n20", place, seconds=1)
-    slurm.until(lambda: "(attempt 2)" in output(place))
-    slurm.ask("scancel", job)
-    stays_ended(slurm, job, place)
     slurm.ask("scontrol", "requeue", job)
-    slurm.until(lambda: "(attempt 3)" in output(place))
-    preempt(slurm, "n20", place, seconds=1)
-    slurm.until(lambda: slurm.show(job).get("PreemptTime", "None") != "None")
-    time.sleep(3)  # Slurm writes seconds: in the same one as the preemption it would count as that
-    slurm.ask("scancel", job)
-    ended = slurm.wait(job, "CANCELLED")
-    time.sleep(12)
-    assert ("CANCELLED", ended["Restarts"]) == tuple(slurm.show(job)[name] for name in ("JobState", "Restarts"))
-    assert ["PREEMPTED", "PENDING", "CANCELLED", "PENDING", "CANCELLED"] == slurm.endings(job)
-    assert [("requeued", "preempted"), ("not_requeued", "cancelled"), ("not_requeued", "unclear")] == carried(place)
-
-
-SLOW_SAVE = """
-import pathlib
-class Slow(Toy):
-    def state_dict(self):
-        if pathlib.Path("slow").exists():
-            pathlib.Path("saving").touch()
-            time.sleep(3)
-        return super().state_dict()
-toy = Slow()
-"""
+    slurm.until(lambda: "(attempt 2)" in output(place))
 
 
 @concurrently
-def test_scancel_during_a_save_stays_ended(slurm, place):
-    """The save in progress comes to its end, and then the one of the stop."""
-    script(place, SLOW_SAVE + TRAIN)
-    job = running(slurm, slurm.sbatch(place), place)
-    (place / "slow").touch()
-    slurm.until((place / "saving").exists)
-    slurm.ask("scancel", job)
-    stays_ended(slurm, job, place)
+def test_a_plain_script_that_saves_itself_goes_on_after_each_time_limit(slurm, place):
+    """Under `holdfast run`. It exits with 75 when it is told to; the job is requeued twice, and done in the third start."""
+    number = slurm.sbatch(place, script=supervised(place))
+    for start in ("0", "1"):
+        running(slurm, number, place, f"begun {start}\n")
+        end_in(slurm, number, 5)
+        without_limit(slurm, number, str(int(start) + 1))
+    slurm.wait(number, "COMPLETED")
+    said = [line for line in output(place).splitlines() if line.startswith(("begun", "saved"))]
+    assert ["begun 0", "saved 0", "begun 1", "saved 1", "begun 2"] == said
+    endings = [how for how in slurm.endings(number) if how != "TIMEOUT"]  # or we had stopped it just before
+    assert ["PENDING", "PENDING", "COMPLETED"] == endings
+    assert ["time limit"] * 2 == [event["cause"] for event in told(place, "requeued")]
 
 
 @concurrently
-def test_scancel_during_the_save_of_a_notice_stays_ended(slurm, place):
-    """USR1 shortly before the end, and while it saves, the user cancels: looked at again immediately before."""
-    script(place, SLOW_SAVE + TRAIN.replace("Every(steps=50)", "None"))
-    job = running(slurm, slurm.sbatch(place, "--time=1", "--signal=B:USR1@50"), place)
-    (place / "slow").touch()
-    slurm.until((place / "saving").exists)
-    slurm.ask("scancel", job)
-    assert "SIGUSR1" == stays_ended(slurm, job, place)["reason"]
+def test_a_submitted_command_runs_to_its_end(slurm, place):
+    """By `holdfast submit`: once, and its output is where submit said."""
+    job, file = submit(slurm, place, "--", "python", "train.py", 20)
+    assert "COMPLETED" == slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED")["JobState"]
+    assert text(file).endswith(final(20))
+    assert ["step 20", "finished: 20 steps in 1 attempt"] == [
+        line.split(": ", 2)[-1] for line in text(file).splitlines()[-3:-1]
+    ]
+    assert place / f".holdfast/train/slurm-{job}.out" == file
+    assert ["COMPLETED"] == slurm.endings(job)
 
 
 @concurrently
-def test_scancel_of_a_whole_array_stays_ended(slurm, place):
-    """Every task, with a checkpoint each."""
-    for task in ("1", "2"):
-        (place / task).mkdir()
-        script(place / task)
-    text = JOB.replace("out.txt", "%a/out.txt").replace("exec ", "cd $SLURM_ARRAY_TASK_ID; exec ")
-    array = slurm.sbatch(place, "--array=1-2", script=text)
-    slurm.until(lambda: all("step 20\n" in output(place / task) for task in ("1", "2")))
-    numbers = [slurm.show(f"{array}_{task}")["JobId"] for task in ("1", "2")]
-    slurm.ask("scancel", array)
-    for number, task in zip(numbers, ("1", "2"), strict=True):
-        stays_ended(slurm, number, place / task)
-
-
-@concurrently
-def test_a_signal_by_hand_is_unclear_and_said(slurm, place):
-    """scancel --batch --signal=TERM, twice, before the first save: saved, ended, and the line to type."""
-    script(place, TRAIN.replace("Every(steps=50)", "None"))
-    job = running(slurm, slurm.sbatch(place), place)
-    slurm.ask("bash", "-c", f"for i in 1 2; do scancel --batch --signal=TERM {job} & done; wait")
-    slurm.wait(job, "FAILED")
-    time.sleep(10)
-    assert ("FAILED", "75:0") == tuple(slurm.show(job)[name] for name in ("JobState", "ExitCode"))
-    assert "why SIGTERM came is unclear (state RUNNING, reason None), so it is not requeued" in output(place)
-    assert [("not_requeued", "unclear")] == carried(place)
-    assert events(place / "run", "stop")[0]["step"] == Store(place / "run").latest().step
-
-
-@concurrently
-def test_a_run_on_hold_stays_ended_after_its_time_limit(slurm, place):
-    """A file `hold` in its directory."""
-    script(place)
-    job = running(slurm, slurm.sbatch(place), place)
-    (place / "run" / "hold").touch()
-    slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+2")
-    slurm.wait(job, "TIMEOUT")
-    time.sleep(10)
-    assert ("TIMEOUT", "0") == tuple(slurm.show(job)[name] for name in ("JobState", "Restarts"))
-    assert (
-        f"is not requeued: {place}/run is on hold. To go on, type: holdfast release {place}/run && {{ scontrol requeue"
-        in output(place)
-    )
-    assert [("not_requeued", "time limit")] == carried(place)
-
-
-# -- the scheduler itself -------------------------------------------------------------------------------------------
-
-
-@concurrently
-def test_a_requeue_that_is_due_while_slurmctld_is_down_comes_later(shared, place):
-    """It is tried again, it is said what to type should that not do; the controller comes back, and so does the job."""
-    short = shared.directory.with_name("own")  # the names of its sockets lie below
-    own = Slurm(short, SC_NODES="1", SC_PROCTRACK="linuxproc", SC_KILLWAIT="60")
-    own.tend("up")
-    try:
-        script(place)
-        job = running(own, own.sbatch(place, "--time=1"), place, "step 100\n")  # by then it knows its end
-        os.kill(own.pid("slurmctld"), signal.SIGTERM)
-        own.until(lambda: "trying again. To go on, type: scontrol requeue" in output(place))
-        assert "stopped by deadline" in output(place)
-        own.tend("up")
-        own.until(lambda: own.show(job)["Restarts"] == "1")
-        own.ask("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED")
-        goes_on_to_the_end(own, job, place)
-        assert [("requeued", "time limit")] == carried(place)
-    finally:
-        own.tend("down")
+def test_a_lost_node_and_its_ghost(slurm, place):
+    """slurmd alone is gone: the old supervisor runs on beside the new one, until its run is superseded; it requeues nothing."""
+    script(place, TRAIN.replace("0.05", "0.2"))  # the old attempt is still at work when the new one begins
+    command = f"{sys.executable} -u train.py"
+    number = slurm.sbatch(place, "-w", "n15", script=supervised(place, command=command))
+    running(slurm, number, place)
+    os.kill(slurm.pid("n15"), signal.SIGKILL)
+    slurm.until(lambda: slurm.show(number)["Restarts"] == "1")
+    slurm.ask("scontrol", "update", f"JobId={number}", "ReqNodeList=n16")
+    slurm.until(lambda: "attempt 1 was superseded by a later one" in output(place))
+    slurm.tend("start-node", "n15")
+    (place / "fast").touch()
+    slurm.wait(number, "COMPLETED", limit_s=200)
+    assert ["NODE_FAIL", "COMPLETED"] == slurm.endings(number)
+    assert final() in output(place)
+    assert [] == told(place, "requeued")
+    assert "end" == told(place, "failed", "stop", "end")[-1]["event"]

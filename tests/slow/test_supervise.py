@@ -11,14 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.provenance import REDACTED
-from supervised import Supervised, bash, last_json, python, supervised, until
-
-pytestmark = pytest.mark.slow
+from supervised import Supervised, bash, last_json, parent, python, supervised, until
 
 AGAIN = "n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; echo attempt $n;"
-IGNORES = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
-)
+HOLDFAST = [sys.executable, "-m", "holdfast", "run"]
 
 
 def ready(it, text="ready"):
@@ -27,23 +23,60 @@ def ready(it, text="ready"):
     until(lambda: it.begun, "the start")
 
 
-# Exit codes ------------------------------------------------------------------------------------------------------
+def lines(*numbers):
+    return "".join(f"line {number}\n" for number in range(*numbers))
 
 
-def test_a_command_that_is_done_is_done(tmp_path):
-    """Exit 0, silence, and a journal that says so."""
-    it = supervised(tmp_path, bash("echo hello; echo trouble >&2"))
-    assert (0, "hello\n", "trouble\n") == (it.code, it.printed, it.said)
-    assert ["begin", "start", "exit", "next", "end"] == it.story()
+def asked(place, *words):
+    """A command that is not expected to take long."""
+    return subprocess.run(words, cwd=place, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_crash_is_told_with_its_last_lines(tmp_path):
-    """Exit 8; without --retries it is not tried again."""
-    it = supervised(tmp_path, bash("for i in $(seq 50); do echo line $i; done; exit 3"))
-    assert 8 == it.code
-    assert it.said.startswith("holdfast: bash: exit 3; it ended with\nline 31\n")
-    assert it.said.endswith("line 50\n")
-    assert ["begin", "start", "exit", "next", "failed"] == it.story()
+# Exit codes and starting again -------------------------------------------------------------------------------------
+
+ATTEMPTS = "".join(f"attempt {n}\n" for n in range(5))
+ASKED = "holdfast: bash: exit 75; it asked to be run again: started again\n"
+ENDS = {
+    # what: (command, options, exit code, stdout, stderr)
+    "done": (bash("echo hello; echo trouble >&2"), [], 0, "hello\n", "trouble\n"),
+    "a crash is told with its last lines": (
+        bash("for i in $(seq 50); do echo line $i; done; exit 3"),
+        [],
+        8,
+        lines(1, 51),
+        f"holdfast: bash: exit 3; it ended with\n{lines(31, 51)}",
+    ),
+    "blanks are no last words": (bash("echo; echo ' '; exit 3"), [], 8, "\n \n", "holdfast: bash: exit 3\n"),
+    "a crash without a word": (["false"], [], 8, "", "holdfast: false: exit 1\n"),
+    "a signal has its name": (bash("kill -SEGV $$"), [], 8, "", "holdfast: bash: killed by SIGSEGV\n"),
+    "a script is called by its name": (["bash", "count.sh"], [], 8, "", "holdfast: count.sh: exit 3\n"),
+    "75 asks for another start": (bash(f"{AGAIN} [ $n -ge 4 ] || exit 75"), [], 0, ATTEMPTS, 4 * ASKED),
+    "a crash that a retry mends": (
+        bash(f"{AGAIN} [ $n -ge 1 ] || exit 4"),
+        ["--retries", 1],
+        0,
+        "attempt 0\nattempt 1\n",
+        "holdfast: bash: exit 4; retry 1 of 1: started again in 1 s\n",
+    ),
+    "a script that asks for ever": (
+        bash(f"{AGAIN} exit 75"),
+        ["--max-no-progress", 3],
+        8,
+        ATTEMPTS[:30],
+        2 * ASKED + "holdfast: bash: exit 75: 3 attempts in a row got no further; it ended with\nattempt 2\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_a_command_ends_with_its_code_and_its_words(tmp_path, what):
+    """Nothing of its output is lost, and the journal tells each start and the end."""
+    command, options, code, printed, said = ENDS[what]
+    (tmp_path / "count.sh").write_text("exit 3")
+    it = supervised(tmp_path, command, *options)
+    assert (code, printed, said) == (it.code, it.printed, it.said)
+    starts = max(1, printed.count("attempt"))
+    assert ["begin", *starts * ["start", "exit", "next"], "failed" if code else "end"] == it.story()
 
 
 def test_what_stands_right_above_is_not_said_again(tmp_path):
@@ -58,87 +91,49 @@ def test_what_stands_right_above_is_not_said_again(tmp_path):
     assert "two\nholdfast: bash: exit 3; it ended with\nelsewhere\n" == it.said
 
 
-def test_a_command_that_printed_nothing_but_blanks_has_no_last_words(tmp_path):
-    it = supervised(tmp_path, bash("echo; echo ' '; exit 3"))
-    assert "holdfast: bash: exit 3\n" == it.said
-
-
-def test_a_script_is_called_by_its_name(tmp_path):
-    """As its directory is: `bash count.sh` is no bash to its user."""
-    (tmp_path / "count.sh").write_text("exit 3")
-    assert "holdfast: count.sh: exit 3\n" == supervised(tmp_path, ["bash", "count.sh"]).said
-
-
-def test_a_command_that_crashes_at_once_without_a_word(tmp_path):
-    it = supervised(tmp_path, ["false"])
-    assert (8, "holdfast: false: exit 1\n") == (it.code, it.said)
-
-
-def test_a_signal_that_killed_the_command_has_its_name(tmp_path):
-    it = supervised(tmp_path, bash("kill -SEGV $$"))
-    assert (8, "holdfast: bash: killed by SIGSEGV\n") == (it.code, it.said)
-
-
 @pytest.mark.parametrize(
     ("command", "why"),
-    [(["no-such-command"], "No such file or directory"), (["/etc/passwd"], "Permission denied"), (["/"], "Permission")],
+    [("no-such-command", "No such file or directory"), ("/etc/passwd", "Permission denied"), ("/", "Permission")],
 )
 def test_what_cannot_be_started_is_wrong_use(tmp_path, command, why):
     """Exit 2 and one line; nothing was started, and it is not tried again."""
-    it = supervised(tmp_path, command, "--retries", 3)
-    assert 2 == it.code
-    assert it.said.startswith(f"holdfast: cannot start '{command[0]}': {why}")
-    assert 1 == len(it.said.splitlines())
+    it = supervised(tmp_path, [command], "--retries", 3)
+    assert (2, 1) == (it.code, len(it.said.splitlines()))
+    assert it.said.startswith(f"holdfast: cannot start '{command}': {why}")
     assert ["begin", "failed"] == it.story()
 
 
 def test_without_a_command_it_says_how(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "run"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = asked(tmp_path, *HOLDFAST)
     assert (2, "holdfast: Missing argument 'COMMAND...'; see holdfast run --help\n") == (done.returncode, done.stderr)
     assert [] == list(tmp_path.iterdir())
 
 
 def test_how_it_went_as_json(tmp_path):
-    """The last line of stdout."""
-    assert {"exit_code": 0, "attempts": 1, "end": "end"}.items() <= last_json(
-        supervised(tmp_path, ["true"], "--json").printed
-    ).items()
-    it = supervised(tmp_path, ["false"], "--json")
-    assert {"exit_code": 8, "end": "failed", "reason": "false: exit 1", "tail": []} == last_json(it.printed)
-    it = supervised(tmp_path, bash("echo last words; exit 3"), "--json")
-    assert ("bash: exit 3", ["last words"]) == tuple(last_json(it.printed)[key] for key in ("reason", "tail"))
-
-
-def test_a_second_one_of_the_same_name_says_where_it_keeps_its_journal(tmp_path):
-    """Two experiments with one script are no mistake; which directory is whose must be known."""
-    with Supervised(tmp_path, bash("echo ready; sleep 600")) as first:
-        ready(first)
-        with (tmp_path / "second").open("wb") as err:
-            second = supervised(tmp_path, bash("true"), err=err)
-        first.send("TERM")
-        first.process.wait()
-    assert 0 == second.code
-    said = (tmp_path / "second").read_text()
-    assert f"another `holdfast run` is at work in {tmp_path}/.holdfast/bash" in said
-    assert f"this one keeps its journal in {tmp_path}/.holdfast/bash-2" in said
-    assert 1 == len(said.splitlines())
-
-
-def test_secrets_of_the_command_line_stay_out_of_the_journal(tmp_path):
-    it = supervised(tmp_path, ["true", "--api-key", "hunter2"])
+    """The last line of stdout. Secrets of the command line stay out of the journal."""
+    it = supervised(tmp_path, ["true", "--api-key", "hunter2"], "--json")
+    assert {"exit_code": 0, "attempts": 1, "end": "end"}.items() <= last_json(it.printed).items()
     assert ["true", "--api-key", REDACTED] == it.events("begin")[0]["command"]
+    it = supervised(tmp_path, bash("echo last words; exit 3"), "--json", "--run", "failed")
+    told = {"exit_code": 8, "end": "failed", "reason": "bash: exit 3", "tail": ["last words"]}
+    assert told == last_json(it.printed)
 
 
-# Starting again --------------------------------------------------------------------------------------------------
-
-
-def test_a_plain_script_that_exits_with_75_is_run_again(tmp_path):
-    """Until it is done; nothing of its output is lost."""
-    it = supervised(tmp_path, bash(f"{AGAIN} [ $n -ge 4 ] || exit 75"))
-    assert (0, "".join(f"attempt {n}\n" for n in range(5))) == (it.code, it.printed)
-    assert 4 * ["holdfast: bash: exit 75; it asked to be run again: started again"] == it.said.splitlines()
+def test_two_supervisors_do_not_share_a_directory(tmp_path):
+    """By name the second is refused; without one it takes the next, and says where it keeps its journal."""
+    with Supervised(tmp_path, bash("echo ready; exec sleep 600"), "--run", "place") as it:
+        ready(it)
+        second = asked(tmp_path, *HOLDFAST, "--run", "place", "--", "true")
+        assert 2 == second.returncode
+        assert f"place: another `holdfast run` may still be running there: pid {it.process.pid} on" in second.stderr
+    with Supervised(tmp_path, bash("echo again; exec sleep 600")) as it:
+        ready(it, "again")
+        second = asked(tmp_path, *HOLDFAST, "--", "bash", "-c", "true")
+    home = tmp_path / ".holdfast/bash"
+    assert (0, 1) == (second.returncode, len(second.stderr.splitlines()))
+    assert f"another `holdfast run` is at work in {home}" in second.stderr
+    assert f"this one keeps its journal in {home}-2" in second.stderr
+    assert {"bash", "bash-2"} == {path.name for path in home.parent.iterdir()}
 
 
 def test_a_crash_is_retried_as_often_as_was_said(tmp_path):
@@ -151,45 +146,35 @@ def test_a_crash_is_retried_as_often_as_was_said(tmp_path):
     assert "holdfast: bash: exit 4: no retry left of 2; it ended with\nattempt 2\n" in it.said
 
 
-def test_a_crash_that_a_retry_mends_is_none(tmp_path):
-    it = supervised(tmp_path, bash(f"{AGAIN} [ $n -ge 1 ] || exit 4"), "--retries", 1)
-    assert (0, "attempt 0\nattempt 1\n") == (it.code, it.printed)
-
-
-def test_a_script_that_asks_for_ever_is_ended(tmp_path):
-    """Whoever exits with 75 at once, again and again, gets nowhere."""
-    it = supervised(tmp_path, bash(f"{AGAIN} exit 75"), "--max-no-progress", 4)
-    assert (8, 4) == (it.code, len(it.events("start")))
-    assert "holdfast: bash: exit 75: 4 attempts in a row got no further; it ended with\nattempt 3\n" in it.said
-
-
 # Signals ---------------------------------------------------------------------------------------------------------
 
-SAVES = """
-trap 'echo got {0}; sleep 0.3; echo saved; exit 75' {0}
-echo ready; while :; do sleep 0.05; done
-"""
+LOOP = "echo ready; while :; do sleep 0.05; done"
+SAVES = "trap 'echo got {0}; sleep 0.3; echo saved; exit 75' {0}; " + LOOP
+RUN_ME_AGAIN = "stopped by SIG{}; run me again"
+BY_SIGNAL = "stopped by SIG{0}: killed by SIG{0}"
+TOLD = [
+    # told, what the command knows, exit code, its output after "ready", what is said
+    *((name, SAVES.format(name), 75, f"got {name}\nsaved\n", RUN_ME_AGAIN) for name in ("TERM", "USR1", "USR2", "INT")),
+    # programs know SIGTERM better than SIGHUP; and torchrun, for one, dies of SIGUSR1
+    *((name, SAVES.format("TERM"), 75, "got TERM\nsaved\n", RUN_ME_AGAIN) for name in ("HUP", "USR1")),
+    # it cannot go on later, so the code is what a shell would say of it
+    *((name, "echo ready; exec sleep 600", 128 + getattr(signal, f"SIG{name}"), "", BY_SIGNAL) for name in ("TERM", "USR1", "USR2")),
+    # the save takes longer than a moment
+    ("TERM", f"trap 'sleep 6; echo saved; exit 75' TERM; {LOOP}", 75, "saved\n", RUN_ME_AGAIN),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["TERM", "USR1", "USR2", "INT"])
-def test_a_signal_reaches_the_command_which_saves_and_is_not_started_again(tmp_path, name):
-    """Exit 75: whoever told us to stop runs us again."""
-    with Supervised(tmp_path, bash(SAVES.format(name))) as it:
+@pytest.mark.parametrize(("name", "command", "code", "printed", "said"), TOLD)
+def test_a_signal_reaches_the_command_which_is_not_started_again(tmp_path, name, command, code, printed, said):
+    """Exit 75 when it has saved: whoever told us to stop runs us again."""
+    with Supervised(tmp_path, bash(command)) as it:
         ready(it)
         it.send(name)
-        assert 75 == it.end()
-    assert f"ready\ngot {name}\nsaved\n" == it.printed
-    assert it.said.endswith(f"holdfast: bash: stopped by SIG{name}; run me again\n")
+        assert code == it.end()
+    assert f"ready\n{printed}" == it.printed
+    assert it.said.endswith(f"holdfast: bash: {said.format(name)}\n")
     assert ["begin", "start", "signal", "handed", "exit", "next", "stop"] == it.story()
-
-
-def test_a_terminal_that_is_gone_is_a_stop(tmp_path):
-    """SIGHUP is handed on as SIGTERM, which programs know better."""
-    with Supervised(tmp_path, bash(SAVES.format("TERM"))) as it:
-        ready(it)
-        it.send("HUP")
-        assert 75 == it.end()
-    assert "got TERM" in it.printed
+    assert [f"SIG{name}"] == [event["signal"] for event in it.events("signal")]
 
 
 def test_the_whole_group_hears_it(tmp_path):
@@ -211,26 +196,6 @@ time.sleep(600)
         it.send("TERM")
         assert 143 == it.end()
     assert "ready\nsaved\n" == it.printed
-
-
-@pytest.mark.parametrize(("name", "code"), [("TERM", 143), ("USR1", 138), ("USR2", 140)])
-def test_a_command_that_knows_no_signals_ends_by_them(tmp_path, name, code):
-    """It cannot go on later, so the code is what a shell would say of it."""
-    with Supervised(tmp_path, bash("echo ready; exec sleep 600")) as it:
-        ready(it)
-        it.send(name)
-        assert code == it.end()
-    assert f"holdfast: bash: stopped by SIG{name}: killed by SIG{name}\n" == it.said
-
-
-def test_a_notice_that_would_only_kill_is_handed_on_as_sigterm(tmp_path):
-    """torchrun hears SIGTERM, and dies of SIGUSR1."""
-    with Supervised(tmp_path, bash(SAVES.format("TERM"))) as it:
-        ready(it)
-        it.send("USR1")
-        assert 75 == it.end()
-    assert ["SIGUSR1"] == [event["signal"] for event in it.events("signal")]
-    assert ["SIGTERM"] == [event["signal"] for event in it.events("handed")]
 
 
 def test_the_same_signal_twice_is_handed_on_once(tmp_path):
@@ -274,7 +239,10 @@ def test_a_second_ctrl_c_kills(tmp_path):
 
 
 def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tmp_path):
-    with Supervised(tmp_path, python(IGNORES), "--grace", 1) as it:
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    )
+    with Supervised(tmp_path, python(deaf), "--grace", 1) as it:
         ready(it, "deaf")
         began = time.monotonic()
         it.send("TERM")
@@ -282,16 +250,6 @@ def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tmp_path):
     assert 1 <= time.monotonic() - began < 5
     assert "not ended 1 s after it was told to: killed" in it.said
     assert ["begin", "start", "signal", "handed", "killed", "exit", "next", "stop"] == it.story()
-
-
-def test_a_slow_save_is_waited_for(tmp_path):
-    """Without --grace there is time."""
-    slow = "trap 'sleep 6; echo saved; exit 75' TERM; echo ready; while :; do sleep 0.05; done"
-    with Supervised(tmp_path, bash(slow)) as it:
-        ready(it)
-        it.send("TERM")
-        assert 75 == it.end()
-    assert "saved" in it.printed
 
 
 def test_a_signal_while_it_waits_to_start_again_ends_it(tmp_path):
@@ -342,7 +300,7 @@ def test_a_signal_at_the_very_end_changes_no_exit_code(tmp_path):
 def test_ignored_signals_stay_ignored(tmp_path):
     """`nohup holdfast run -- ...` outlives the terminal, and so does its command."""
     words = f"trap '' HUP; exec {sys.executable} -m holdfast run -- bash -c 'kill -HUP $$ $PPID; echo alive'"
-    done = subprocess.run(bash(words), cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = asked(tmp_path, *bash(words))
     assert (0, "alive\n") == (done.returncode, done.stdout)
 
 
@@ -451,7 +409,7 @@ def test_nothing_goes_on_when_the_warden_is_killed(tmp_path):
     command = python(DAEMON.replace("time.sleep(0.3)", "time.sleep(600)"), "0")
     with Supervised(tmp_path, command) as it:
         ready(it, "daemon")
-        warden = int(Path(f"/proc/{it.events('start')[0]['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+        warden = parent(it.events("start")[0]["pid"])
         assert warden != it.process.pid
         os.kill(warden, signal.SIGKILL)
         assert 8 == it.end()
@@ -463,7 +421,7 @@ def test_the_command_does_not_outlive_both(tmp_path):
     with Supervised(tmp_path, ["sleep", "600"]) as it:
         until(lambda: it.begun)
         command = it.events("start")[0]["pid"]
-        warden = int(Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[1])
+        warden = parent(command)
         it.send("STOP")  # so that neither sees the other's end
         os.kill(warden, signal.SIGKILL)
         it.process.kill()
@@ -475,30 +433,9 @@ def test_the_next_supervisor_takes_the_place_of_a_killed_one(tmp_path):
     """Its journal goes on; the one before has no last line."""
     with Supervised(tmp_path, bash("echo ready; sleep 600"), "--run", ".holdfast/it") as it:
         ready(it)
-        it.process.kill()
-        it.process.wait()
-        until(lambda: not it.left())
+        it.kill()
     again = supervised(tmp_path, ["true"], "--run", ".holdfast/it")
     assert (0, ["begin", "start", "begin", "start", "exit", "next", "end"]) == (again.code, again.story())
-
-
-def test_two_supervisors_do_not_share_a_directory(tmp_path):
-    """By name the second is refused; without one it takes the next."""
-    with Supervised(tmp_path, bash("echo ready; exec sleep 600"), "--run", "place") as it:
-        ready(it)
-        second = subprocess.run(
-            [sys.executable, "-m", "holdfast", "run", "--run", "place", "--", "true"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert 2 == second.returncode
-        assert f"place: another `holdfast run` may still be running there: pid {it.process.pid} on" in second.stderr
-    with Supervised(tmp_path, bash("echo again; exec sleep 600")) as it:
-        ready(it, "again")
-        supervised(tmp_path, bash("true"))
-    assert {"bash", "bash-2"} == {path.name for path in (tmp_path / ".holdfast").iterdir()}
 
 
 # Output ----------------------------------------------------------------------------------------------------------
@@ -548,7 +485,7 @@ def test_streams_that_the_caller_has_closed(tmp_path, closed):
     """No pipe of ours takes their place, and the exit code is right."""
     writes = "echo out; echo err >&2; echo done > done; exit 3"
     words = f"{sys.executable} -m holdfast run -- bash -c '{writes}' {closed}"
-    done = subprocess.run(bash(words), cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = asked(tmp_path, *bash(words))
     assert (8, "done\n") == (done.returncode, (tmp_path / "done").read_text())
     assert "Traceback" not in done.stderr
     assert ("out\n" in done.stdout, "bash: exit 3" in done.stderr) == (
@@ -580,7 +517,7 @@ def test_on_a_terminal_the_command_has_the_terminal(tmp_path):
         "import sys; print([stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)], repr(sys.stdin.read()))"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "run", "--", sys.executable, "-c", asks],
+        [*HOLDFAST, "--", *python(asks)],
         cwd=tmp_path,
         stdin=theirs,
         stdout=theirs,
@@ -600,7 +537,7 @@ def test_ctrl_c_on_a_terminal_is_a_stop(tmp_path):
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
-        os.execv(sys.executable, [sys.executable, "-m", "holdfast", "run", "--", "bash", "command.sh"])
+        os.execv(sys.executable, [*HOLDFAST, "--", "bash", "command.sh"])
     seen = b""
     while b"ready" not in seen:
         seen += os.read(terminal, 1000)
@@ -639,31 +576,6 @@ def test_ctrl_z_stops_the_command_too(tmp_path):
         until(lambda: len(it.printed) > len(before))
         it.send("TERM")
         assert 143 == it.end()
-
-
-# Trouble ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.system
-def test_a_full_disk_stops_only_the_journal(tmp_path):
-    """It is told once; the command ends as it would, and so do we."""
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=4", "none", small], check=True)
-    try:
-        fill = f"truncate -s 4096 {small}/place/supervisor.jsonl; dd if=/dev/zero of={small}/fill bs=1k 2>/dev/null; {AGAIN} [ $n -ge 2 ] || exit 75"
-        it = supervised(tmp_path, bash(fill), "--run", small / "place")
-        assert (0, "attempt 0\nattempt 1\nattempt 2\n") == (it.code, it.printed)
-        journal = small / "place" / "supervisor.jsonl"
-        assert 1 == it.said.count(
-            f"warning: {journal}: No space left on device; supervising goes on, the journal waits"
-        )
-        assert it.said.count(f"{journal}: the last ") == 1
-        refused = supervised(tmp_path, ["true"], "--run", small / "another" / "place")
-        assert 7 == refused.code
-        assert "no space left for the supervisor's journal; nothing was started" in refused.said
-    finally:
-        subprocess.run(["umount", small], check=True)
 
 
 def test_a_directory_that_cannot_be_written(tmp_path):

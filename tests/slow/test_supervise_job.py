@@ -8,14 +8,12 @@ import sys
 import time
 
 import pytest
-from test_supervise_keep import driven, kept, uninterrupted
-from test_supervise_run import TRAINS, train
 
+from driven import driven, kept, uninterrupted
 from fakes import Fakes
-from supervised import Supervised, python, supervised, until
+from holdfast import journal
+from supervised import TRAINS, Supervised, python, supervised, train, until
 from toy import script
-
-pytestmark = pytest.mark.slow
 
 JOB = {"SLURM_JOB_ID": "120", "SLURM_JOB_PARTITION": "long"}
 CONFIG = "KillWait                = 30 sec\n"
@@ -47,8 +45,13 @@ def fakes(tmp_path, monkeypatch):
     return fakes
 
 
+def limit():
+    """What Slurm says of a job whose time is up."""
+    return {"JobState": "COMPLETING", "Reason": "TimeLimit", "EndTime": str(int(time.time()))}
+
+
 def timed_out(fakes):
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit", EndTime=str(int(time.time())))
+    fakes.job(**limit())
 
 
 def told(place, name="TERM", *options, command=None, code=75, **environment):
@@ -64,59 +67,51 @@ def requeues(fakes):
     return [call for call in fakes.calls if call.startswith("scontrol requeue")]
 
 
-def test_a_time_limit_is_requeued_after_the_last_word(tmp_path, fakes):
-    """The journal says stop, then that it is requeued; then it is done, and said."""
+UNAWARE = python("import time; print('ready', flush=True); time.sleep(600)")
+NESTED = [sys.executable, "-m", "holdfast", "run", "--run", "inner", "--", *python(SAVES)]
+CARRIED = {
+    # what: (facts of the job, signal, options, whether it is requeued, what is said of that)
+    "a time limit": (limit, "TERM", (), True, "run me again\nholdfast: job 120: time limit; requeued\n"),
+    "a notice when the end is near": (lambda: {"EndTime": str(int(time.time()) + 100)}, "USR1", (), True, "requeued"),
+    "what was cancelled": (
+        lambda: {"JobState": "COMPLETING"},
+        "TERM",
+        (),
+        False,
+        "job 120 was cancelled, and is not requeued. To go on, type: scontrol requeue 120",
+    ),
+    "a signal by hand": (dict, "USR1", (), False, "why SIGUSR1 came is unclear"),
+    "--no-requeue": (limit, "TERM", ("--no-requeue",), False, "job 120 is not requeued: --no-requeue\n"),
+    "a directory on hold": (limit, "TERM", ("--run", "held"), False, "on hold. To go on, type: holdfast release"),
+}
+
+
+@pytest.mark.parametrize("what", CARRIED)
+def test_a_stop_is_requeued_by_its_cause_after_the_last_word(tmp_path, fakes, what):
+    """The command saves, exit 75; the journal says stop, then what becomes of the job; then it is done, and said."""
+    facts, name, options, expected, said = CARRIED[what]
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "hold").touch()
+    fakes.job(**facts())
+    it = told(tmp_path, name, *options)
+    assert ["scontrol requeue 120"] * expected == requeues(fakes) == (fakes.calls[-1:] if expected else [])
+    found = [*tmp_path.glob(".holdfast/*-120"), tmp_path / "held"][0]
+    story = [event["event"] for event in journal.read(found / "supervisor.jsonl")]
+    assert (True, expected) == ("stop" in story[-2:], story[-1] == "requeued")
+    assert said in it.said
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [(UNAWARE, 143), (NESTED, 75), (train, 75)], ids=["unaware", "nested", "a run"]
+)
+def test_only_the_outermost_process_requeues_once(tmp_path, fakes, command, code):
+    """Whatever is inside: a run, another supervisor, or a command that knows no signals (the end of the time is not its
+    fault, and the cap on requeues ends what never gets anywhere).
+    """
     timed_out(fakes)
-    it = told(tmp_path)
-    assert ["scontrol requeue 120"] == requeues(fakes) == fakes.calls[-1:]
-    assert ["stop", "requeued"] == it.story()[-2:]
-    assert "SIGTERM" == it.events("requeued")[0]["heard"]
-    assert it.said.endswith("stopped by SIGTERM; run me again\nholdfast: job 120: time limit; requeued\n")
-    assert (
-        tmp_path / ".holdfast" / f"{os.path.basename(sys.executable).split('.')[0]}-120" == it.home
-        or "-120" in it.home.name
-    )
-
-
-def test_what_was_cancelled_stays_cancelled(tmp_path, fakes):
-    """With a checkpoint, exit 75, and the line that goes on all the same."""
-    fakes.job(JobState="COMPLETING")
-    it = told(tmp_path)
-    assert [] == requeues(fakes)
-    assert "job 120 was cancelled, and is not requeued. To go on, type: scontrol requeue 120" in it.said
-
-
-def test_a_notice_is_a_time_limit_when_the_end_is_near(tmp_path, fakes):
-    fakes.job(EndTime=str(int(time.time()) + 100))
-    told(tmp_path, "USR1")
-    assert ["scontrol requeue 120"] == requeues(fakes)
-
-
-def test_a_signal_by_hand_is_not(tmp_path, fakes):
-    it = told(tmp_path, "USR1", code=75)
-    assert [] == requeues(fakes)
-    assert "why SIGUSR1 came is unclear" in it.said
-
-
-def test_a_command_that_knows_no_signals_is_carried_on_too(tmp_path, fakes):
-    """The end of the time is not its fault, and the cap on requeues ends what never gets anywhere."""
-    timed_out(fakes)
-    told(tmp_path, command=python("import time; print('ready', flush=True); time.sleep(600)"), code=143)
-    assert ["scontrol requeue 120"] == requeues(fakes)
-
-
-def test_a_run_of_a_supervised_script_leaves_the_job_to_us(tmp_path, fakes):
-    """Only the outermost process requeues, once."""
-    timed_out(fakes)
-    it = told(tmp_path, command=train(tmp_path))
+    it = told(tmp_path, command=command(tmp_path) if callable(command) else command, code=code)
     assert ["scontrol requeue 120"] == requeues(fakes)
     assert 1 == it.said.count("requeued")
-
-
-def test_the_inner_of_two_supervisors_leaves_the_job_to_the_outer(tmp_path, fakes):
-    timed_out(fakes)
-    told(tmp_path, command=[sys.executable, "-m", "holdfast", "run", "--run", "inner", "--", *python(SAVES)])
-    assert ["scontrol requeue 120"] == requeues(fakes)
 
 
 @pytest.mark.parametrize("rank", [{"SLURM_PROCID": "1"}, {"OMPI_COMM_WORLD_RANK": "3"}])
@@ -124,23 +119,6 @@ def test_only_process_0_speaks_for_the_job(tmp_path, fakes, rank):
     timed_out(fakes)
     told(tmp_path, **rank)
     assert [] == fakes.calls
-
-
-def test_no_requeue_means_none(tmp_path, fakes):
-    timed_out(fakes)
-    it = told(tmp_path, "TERM", "--no-requeue")
-    assert [] == requeues(fakes)
-    assert it.said.endswith("job 120 is not requeued: --no-requeue\n")
-
-
-def test_a_held_job_is_left_alone(tmp_path, fakes):
-    """The file `hold` of the supervisor's directory forbids it."""
-    timed_out(fakes)
-    (tmp_path / "place").mkdir()
-    (tmp_path / "place" / "hold").touch()
-    it = told(tmp_path, "TERM", "--run", "place")
-    assert [] == requeues(fakes)
-    assert "is on hold. To go on, type: holdfast release" in it.said
 
 
 def test_requeues_have_a_cap(tmp_path, fakes):
@@ -208,7 +186,7 @@ def test_the_measured_save_of_a_run_is_part_of_the_lead(tmp_path, fakes):
 
 def test_a_program_that_stops_by_itself_near_the_end_is_not_started_again(tmp_path, fakes, monkeypatch):
     """It was given the time that is left, and exits with 0 although it is not done: the job is carried on."""
-    end = str(int(time.time()) + 70)
+    end = str(int(time.time()) + 88)
     fakes.job(EndTime=end)
     monkeypatch.setenv("SLURM_JOB_END_TIME", end)
     it = driven(tmp_path, 10_000, "--max-s", 1)
@@ -232,11 +210,14 @@ def test_a_command_that_hangs_is_killed_in_time_for_the_requeue(tmp_path, fakes)
     hangs = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print('ready', flush=True)\nwhile True: time.sleep(1)"
     with Supervised(tmp_path, python(hangs)) as it:
         until(lambda: "scontrol show config" in fakes.calls)
-        time.sleep(0.5)
+        until(lambda: "ready" in it.printed)
+        time.sleep(0.5)  # the answer is on its way to the supervisor
         began = time.monotonic()
         it.send("TERM")
         assert 137 == it.end()
-    assert 3 < time.monotonic() - began < 7
+    assert 3 < time.monotonic() - began
+    (killed,), (heard,) = it.events("killed"), it.events("signal")
+    assert killed["time"] - heard["time"] < 7  # Slurm's 8, less what is needed to requeue
     assert ["scontrol requeue 120"] == requeues(fakes)
 
 
@@ -245,7 +226,7 @@ def test_a_signal_to_all_processes_is_not_taken_for_the_commands_own_stop(tmp_pa
     timed_out(fakes)
     with Supervised(tmp_path, python(SAVES)) as it:
         until(lambda: "ready" in it.printed)
-        os.kill(it.events("start")[0]["pid"], 15)
+        it.strike()
         time.sleep(0.3)
         it.send("TERM")
         assert 75 == it.end()
@@ -259,7 +240,7 @@ def test_a_command_that_was_told_before_us_is_not_started_again_in_a_doomed_job(
     fakes.job(StartTime=str(int(now) - 100), PreemptTime=now)
     with Supervised(tmp_path, train(tmp_path)) as it:
         until(lambda: "step" in it.printed)
-        os.kill(it.events("start")[0]["pid"], 15)
+        it.strike()
         assert 75 == it.end()
     assert 1 == len(it.events("start"))
     assert ["scontrol requeue 120"] == requeues(fakes)
@@ -270,7 +251,7 @@ def test_a_command_that_somebody_else_has_told_goes_on_in_the_same_job(tmp_path,
     """`scancel --signal`, or kill: the job has time left, and so has the command."""
     with Supervised(tmp_path, train(tmp_path)) as it:
         until(lambda: "step" in it.printed)
-        os.kill(it.events("start")[0]["pid"], 15)
+        it.strike()
         assert 0 == it.end()
     assert 2 == len(it.events("start"))
     assert [] == requeues(fakes)

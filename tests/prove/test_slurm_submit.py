@@ -5,7 +5,6 @@ Each interruption is asserted from Slurm's own record. The stories begin togethe
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -13,100 +12,26 @@ import sys
 from pathlib import Path
 
 from real_slurm import concurrently
-from toy import Toy
-
-HOLDFAST = Path(sys.executable).parent / "holdfast"
-TRAIN = f"""
-import os, random, sys, time
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from toy import Toy, new_run
-random.seed(1)
-toy = Toy()
-with new_run("runs/toy", toy, every=None) as run:
-    for step in run.steps(int(sys.argv[1])):
-        time.sleep(0 if os.path.exists("fast") else 0.05)  # until the last interruption is behind us
-        toy.learn(step)
-        if step % 20 == 19:
-            print("step", step + 1, flush=True)
-print("final", toy.value)
-"""
-
-
-def final(steps):
-    """What the uninterrupted run prints at its end."""
-    state = random.getstate()
-    random.seed(1)
-    toy = Toy()
-    for step in range(steps):
-        toy.learn(step)
-    random.setstate(state)
-    return f"final {toy.value}\n"
-
-
-def call(slurm, place, *words):
-    """`holdfast WORDS` in `place`, as a user of this cluster."""
-    (place / "train.py").write_text(TRAIN)
-    environment = {**slurm.environment, "PATH": f"{HOLDFAST.parent}:{os.environ['PATH']}"}
-    return subprocess.run(
-        [HOLDFAST, *map(str, words)],
-        check=False,
-        cwd=place,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def submit(slurm, place, *words):
-    """The new job's id and its output file."""
-    done = call(slurm, place, "submit", "--json", *words)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    return answer["job"], place / answer["output"]
-
-
-def text(path):
-    return path.read_text() if path.exists() else ""
-
-
-def until_says(slurm, output, word):
-    slurm.until(lambda: word in text(output))
-
-
-def until_resumed(slurm, output, starts):
-    """Once so many starts have come far enough to have a new step behind them."""
-    slurm.until(lambda: len(re.findall(r"(?:starts fresh|resumes at).*\n(?:.*\n)*?step", text(output))) >= starts)
-
-
-def end_in(slurm, job, seconds):
-    """The time limit comes so soon."""
-    slurm.ask("scontrol", "update", f"JobId={job}", f"EndTime=now+{seconds}")
-
-
-def gone(slurm, job):
-    """Once nothing of it waits or runs."""
-    live = "PENDING,RUNNING,COMPLETING,SUSPENDED"
-    slurm.until(lambda: not slurm.ask("squeue", "-h", "-j", job, "-t", live))
-
-
-@concurrently
-def test_a_submitted_command_runs_to_its_end(slurm, place):
-    """Once, and its output is where submit said."""
-    job, output = submit(slurm, place, "--time", "5", "--", "python", "train.py", 20)
-    assert "COMPLETED" == slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED")["JobState"]
-    assert text(output).endswith(final(20))
-    assert ["step 20", "finished: 20 steps in 1 attempt"] == [
-        line.split(": ", 2)[-1] for line in text(output).splitlines()[-3:-1]
-    ]
-    assert place / f".holdfast/train/slurm-{job}.out" == output
-    assert ["COMPLETED"] == slurm.endings(job)
+from slurm_stories import (
+    HOLDFAST,
+    STEPS,
+    TRAIN,
+    call,
+    end_in,
+    final,
+    gone,
+    running,
+    script,
+    submit,
+    text,
+    until_resumed,
+)
 
 
 @concurrently
 def test_the_script_can_be_submitted_by_hand_from_another_folder(slurm, place):
     """As the line says that a stopped job leaves: its output and its run are where they were."""
-    job, _ = submit(slurm, place, "--time", "5", "--hold", "--", "python", "train.py", 20)
+    job, _ = submit(slurm, place, "--hold", "--", "python", "train.py", 20)
     slurm.ask("scancel", job)
     path = f"--export=ALL,PATH={HOLDFAST.parent}:{os.environ['PATH']}"
     again = slurm.ask("sbatch", "--parsable", path, str(place / ".holdfast/train/job.sh"), cwd=Path("/"))
@@ -118,29 +43,29 @@ def test_the_script_can_be_submitted_by_hand_from_another_folder(slurm, place):
 @concurrently
 def test_a_time_limit_is_survived_twice(slurm, place):
     """Requeued under its own id; the output of all three starts is in one file."""
-    job, output = submit(slurm, place, "--time", "5", "--lead", "8", "--", "python", "train.py", 3000)
+    job, output = submit(slurm, place, "--lead", "8", "--", "python", "train.py")
     for restarts in ("1", "2"):
         until_resumed(slurm, output, int(restarts))
         end_in(slurm, job, 5)
         slurm.until(lambda restarts=restarts: slurm.show(job)["Restarts"] == restarts)
     (place / "fast").touch()
     slurm.wait(job, "COMPLETED", limit_s=300)
-    assert text(output).endswith(final(3000))
-    assert [1, 1] == [text(output).count(f"step {step}\n") for step in (20, 3000)]
+    assert text(output).endswith(final())
+    assert [1, 1] == [text(output).count(f"step {step}\n") for step in (20, STEPS)]
     assert ["TIMEOUT", "PENDING", "TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(job)
 
 
 @concurrently
 def test_a_chain_of_ten_goes_on_from_task_to_task_and_ends_with_the_work(slurm, place):
     """The first task runs out of time, the second finishes, and the eight that are left never begin."""
-    job, output = submit(slurm, place, "--time", "5", "--lead", "8", "--chain", 10, "--", "python", "train.py", 3000)
+    job, output = submit(slurm, place, "--lead", "8", "--chain", 10, "--", "python", "train.py")
     until_resumed(slurm, output, 1)
     end_in(slurm, f"{job}_1", 5)
     assert "75:0" == slurm.wait(f"{job}_1", "FAILED", "TIMEOUT")["ExitCode"]
     (place / "fast").touch()
     slurm.wait(f"{job}_2", "COMPLETED", limit_s=300)
     gone(slurm, job)
-    assert text(output).endswith(final(3000))
+    assert text(output).endswith(final())
     assert ["CANCELLED"] == slurm.endings(job)  # the array's own id is that of the tasks which never began
     assert 2 == text(output).count("(attempt ")
     assert 1 == text(output).count("starts fresh")
@@ -164,7 +89,7 @@ while not os.path.exists("fast"):
 def test_a_task_that_saves_for_long_costs_the_chain_no_other(slurm, place):
     """Slurm starts the next one in the second in which it tells it to end: that one waits, also for one that is killed."""
     (place / "slow.py").write_text(SLOW)
-    job, output = submit(slurm, place, "--time", "5", "--chain", 5, "--", "python", "slow.py")
+    job, output = submit(slurm, place, "--chain", 5, "--", "python", "slow.py")
     for task in (1, 2):
         slurm.until(lambda task=task: text(output).count("begins") == task)
         slurm.ask("scancel", f"{job}_{task}")
@@ -181,16 +106,20 @@ def test_a_task_that_saves_for_long_costs_the_chain_no_other(slurm, place):
 @concurrently
 def test_the_run_of_a_killed_task_is_taken_over_by_the_next(slurm, place):
     """An array of a script without supervisor, whose first task does not end by itself: the second waits for it."""
-    (place / "train.py").write_text(TRAIN.replace("toy.learn(step)", "stuck(); toy.learn(step)"))
-    stuck = "import signal\ndef stuck():\n    while not os.path.exists('fast'): time.sleep(0.1)\n"
-    ignore = "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    print('stuck', flush=True)\n"
-    body = (place / "train.py").read_text().replace("random.seed(1)", stuck + "random.seed(1)", 1)
-    (place / "train.py").write_text(body.replace("    for step in", ignore + "    for step in"))
+    stuck = """
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("stuck", flush=True)
+    while not os.path.exists("fast"):
+        time.sleep(0.1)
+    """
+    body = TRAIN.replace("    for step in", "    stuck()\n    for step in")
+    script(place, "def stuck():" + stuck + body)
     head = "#!/bin/bash\n#SBATCH --array=1-2%1 --output=out.txt --open-mode=append\n"
     job = slurm.sbatch(place, script=f"{head}exec {sys.executable} -u train.py 20\n")
-    until_says(slurm, place / "out.txt", "stuck")
+    running(slurm, job, place, "stuck")
     slurm.ask("scancel", f"{job}_1")
-    until_says(slurm, place / "out.txt", "task 1 of this array is still ending")
+    running(slurm, job, place, "task 1 of this array is still ending")
     slurm.until(lambda: text(place / "out.txt").count("stuck") == 2)
     (place / "fast").touch()
     assert "COMPLETED" == slurm.wait(f"{job}_2", "COMPLETED", "FAILED")["JobState"]
@@ -200,13 +129,13 @@ def test_the_run_of_a_killed_task_is_taken_over_by_the_next(slurm, place):
 @concurrently
 def test_a_task_that_starts_after_the_work_is_done_ends_at_once(slurm, place):
     """Where the rest could not be cancelled: an array of the same directory sees that it is over, another one does not."""
-    job, output = submit(slurm, place, "--time", "5", "--chain", 3, "--hold", "--", "python", "train.py", 20)
+    job, output = submit(slurm, place, "--chain", 3, "--hold", "--", "python", "train.py", 20)
     (place / f".holdfast/train/done-{job}").touch()
     slurm.ask("scontrol", "release", job)
     gone(slurm, job)
     assert 3 == text(output).count("an earlier task of this array has finished the work")
     assert "step" not in text(output)
-    again, output = submit(slurm, place, "--time", "5", "--chain", 3, "--", "python", "train.py", 20)
+    again, output = submit(slurm, place, "--chain", 3, "--", "python", "train.py", 20)
     gone(slurm, again)
     assert text(output).endswith(final(20))
 
@@ -217,26 +146,26 @@ def test_a_notice_while_the_data_set_is_staged_does_not_end_the_job(slurm, place
     source = place / "data"
     source.mkdir()
     (source / "a").write_text("1")
-    words = ["--setup", f"export SLURM_TMPDIR={place}/node", "--stage", "data", "--lead", "100", "--time", "5"]
+    words = ["--setup", f"export SLURM_TMPDIR={place}/node", "--stage", "data", "--lead", "100"]
     words += ["--setup", "echo staging; until [ -e staged ]; do sleep 0.2; done"]
-    job, output = submit(slurm, place, *words, "--", "python", "train.py", 3000)
-    until_says(slurm, output, "staging")
+    job, output = submit(slurm, place, *words, "--", "python", "train.py")
+    slurm.until(lambda: "staging" in text(output))
     end_in(slurm, job, 90)
     slurm.until(lambda: f"job_signal: {signal.SIGUSR1} of running JobId={job} successful" in slurm.log())
     (place / "staged").touch()
     slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
     (place / "fast").touch()
     slurm.wait(job, "COMPLETED", limit_s=300)
-    assert text(output).endswith(final(3000))
+    assert text(output).endswith(final())
     assert "1" == (place / "node/data/a").read_text()
 
 
 @concurrently
 def test_a_cancel_while_the_data_set_is_staged_ends_the_job(slurm, place):
     """For good: what the user cancels stays cancelled."""
-    words = ["--setup", "echo staging; until [ -e staged ]; do sleep 0.2; done", "--time", "5"]
+    words = ["--setup", "echo staging; until [ -e staged ]; do sleep 0.2; done"]
     job, output = submit(slurm, place, *words, "--", "python", "train.py", 20)
-    until_says(slurm, output, "staging")
+    slurm.until(lambda: "staging" in text(output))
     slurm.ask("scancel", job)
     gone(slurm, job)
     assert ["CANCELLED"] == slurm.endings(job)
@@ -246,20 +175,20 @@ def test_a_cancel_while_the_data_set_is_staged_ends_the_job(slurm, place):
 @concurrently
 def test_a_step_of_srun_hears_of_a_notice_and_of_the_end(slurm, place):
     """Srun hands SIGUSR1 on; at SIGTERM it would kill its tasks, so they are told past it."""
-    job, output = submit(slurm, place, "--time", "5", "--", "srun", "python", "train.py", 3000)
+    job, output = submit(slurm, place, "--", "srun", "python", "train.py")
     until_resumed(slurm, output, 1)
     slurm.ask("scancel", "--batch", "--signal=USR1", job)
     assert "75:0" == slurm.wait(job, "FAILED")["ExitCode"]
     assert 1 == text(output).count("stopped by SIGUSR1 at step")
-    job, output = submit(slurm, place, "--time", "5", "--", "srun", "python", "train.py", 3000)
+    job, output = submit(slurm, place, "--", "srun", "python", "train.py")
     until_resumed(slurm, output, 1)
     slurm.ask("scancel", "--batch", "--signal=TERM", job)
     assert "75:0" == slurm.wait(job, "FAILED")["ExitCode"]
     assert 1 == text(output).count("stopped by SIGTERM at step")
     (place / "fast").touch()
-    job, output = submit(slurm, place, "--time", "5", "--", "srun", "python", "train.py", 3000)
+    job, output = submit(slurm, place, "--", "srun", "python", "train.py")
     slurm.wait(job, "COMPLETED", limit_s=300)
-    assert 1 == text(output).count(final(3000))  # srun hands stdout and stderr on in any order
+    assert 1 == text(output).count(final())  # srun hands stdout and stderr on in any order
 
 
 ASKED = """import os
@@ -272,15 +201,13 @@ print("task", os.environ["SLURM_PROCID"], "on", os.environ["SLURMD_NODENAME"], "
 def test_several_tasks_are_started_by_srun_with_their_cpus(slurm, place):
     """Which srun does not take over by itself; each task is told its own."""
     (place / "asked.py").write_text(ASKED)
-    words = ["--time", "5", "-N", 2, "--ntasks-per-node", 2, "-c", 1, "--", "python", "asked.py"]
+    words = ["-N", 2, "--ntasks-per-node", 2, "-c", 1, "--", "python", "asked.py"]
     job, output = submit(slurm, place, *words)
     slurm.wait(job, "COMPLETED", limit_s=300)
     found = sorted(re.findall(r"task (\d) on (\w+) has (\d) cpus", text(output)))
     assert [("0", "1"), ("1", "1"), ("2", "1"), ("3", "1")] == [(task, cpus) for task, _, cpus in found]
     assert 2 == len({node for _, node, _ in found})
 
-
-# What lint says of Slurm, tried ---------------------------------------------------------------------------------
 
 ARRAY = """#!/bin/bash
 #SBATCH --array=1-3%1 --requeue --open-mode=append --output=out.txt

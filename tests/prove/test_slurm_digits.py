@@ -2,7 +2,6 @@
 those of the uninterrupted run."""
 
 import itertools
-import json
 import re
 import subprocess
 import sys
@@ -10,7 +9,8 @@ import textwrap
 from pathlib import Path
 
 from holdfast import journal
-from real_slurm import Slurm, concurrently
+from real_slurm import JOB, Slurm, concurrently
+from slurm_stories import carried, submit, told
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 
@@ -27,10 +27,6 @@ def paced(self, closure=None):
 torch.optim.AdamW.step = paced
 if __name__ == "__main__":
     runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
-"""
-JOB = f"""#!/bin/bash
-#SBATCH --requeue --open-mode=append --output=out.txt
-exec {sys.executable} -u paced.py
 """
 
 
@@ -104,13 +100,14 @@ def table(run: Path) -> list[str]:
 @concurrently
 def test_through_everything_that_a_cluster_does_the_bits_are_the_uninterrupted_ones(slurm, place):
     """A script by hand. Each interruption is in Slurm's own record, the journal tells the same, nothing is lost."""
-    job = slurm.sbatch(prepared(place), "-p", "preempt0", "-w", "n12", "-c", "4", script=JOB)
+    job = slurm.sbatch(
+        prepared(place), "-p", "preempt0", "-w", "n12", "-c", "4", script=JOB.replace("train.py", "paced.py")
+    )
     suffer(Told(slurm, place, "n12", job))
     timeout = ["TIMEOUT", "PENDING"]  # and then put back by us
     assert ["PREEMPTED", "PREEMPTED", *timeout * 3, "PENDING", "NODE_FAIL", "COMPLETED"] == slurm.endings(job)
-    logs = journal.logs(place / "runs" / "digits")
     slurms, ours = ("not_requeued", "requeued"), ("requeued", "time limit")
-    assert [slurms, slurms, ours, ours, ours, slurms] == [each for log in logs for each in carried(log.events)]
+    assert [slurms, slurms, ours, ours, ours, slurms] == carried(place / "runs" / "digits")
     same_in_the_end(place, output=place / "out.txt")
     return table(place / "runs" / "digits")
 
@@ -118,9 +115,9 @@ def test_through_everything_that_a_cluster_does_the_bits_are_the_uninterrupted_o
 @concurrently
 def test_the_same_under_holdfast_submit(slurm, place):
     """With a notice, time limits and a grace are never waited out: they are requeues in Slurm's record, and in the journal."""
-    holdfast = [str(Path(sys.executable).parent / "holdfast"), "submit", "--json", "--run", "job", "--lead", "1"]
-    options = ["--partition=preempt0", "--nodelist=n13", "--cpus-per-task=4", "--", sys.executable, "-u", "paced.py"]
-    job = json.loads(slurm.ask(*holdfast, *options, cwd=prepared(place)))["job"]
+    options = ["--partition=preempt0", "--nodelist=n13", "--cpus-per-task=4", "--time=UNLIMITED"]
+    words = ["--run", "place", "--lead", "1", *options, "--", sys.executable, "-u", "paced.py"]
+    job, output = submit(slurm, prepared(place), *words)
     suffer(Told(slurm, place, "n13", job))
     endings = [each for each in slurm.endings(job) if each != "TIMEOUT"]  # the notice may come as late as the limit
     # On a busy machine Slurm may record the second preemption before the job has put itself back into the queue.
@@ -131,11 +128,11 @@ def test_the_same_under_holdfast_submit(slurm, place):
     ]
     assert endings[1] in ("PREEMPTED", "PENDING")
     assert f"job_signal: 10 of running JobId={job} successful" in slurm.log()  # preempt_send_user_signal, at the grace
-    told = carried(journal.read(place / "job" / "supervisor.jsonl"))
+    ends = [(event["event"], event["cause"]) for event in told(place, *journal.AFTERWARDS)]
     slurms, ours = ("not_requeued", "requeued"), ("requeued", "time limit")
-    assert told[1] in ((endings[1] == "PREEMPTED" and slurms) or (), ("requeued", "preempted"))
-    assert [slurms, ours, ours, ours, slurms] == [told[0], *told[2:]]
-    same_in_the_end(place, output=place / "job" / f"slurm-{job}.out")
+    assert ends[1] in ((endings[1] == "PREEMPTED" and slurms) or (), ("requeued", "preempted"))
+    assert [slurms, ours, ours, ours, slurms] == [ends[0], *ends[2:]]
+    same_in_the_end(place, output)
 
 
 def prepared(place: Path) -> Path:
@@ -143,22 +140,22 @@ def prepared(place: Path) -> Path:
     return place
 
 
-def suffer(told: Told) -> None:
+def suffer(story: Told) -> None:
     """Two preemptions, three time limits, a requeue by hand, a lost node; and then to the end."""
-    told.until_it_learns()
-    told.preempted(then="preempt")
-    told.until_it_learns()
-    told.preempted(then="long")
+    story.until_it_learns()
+    story.preempted(then="preempt")
+    story.until_it_learns()
+    story.preempted(then="long")
     for _ in range(3):
-        told.until_it_learns()
-        told.timed_out()
-    told.until_it_learns()
-    told.requeued_by_hand()
-    told.until_it_learns()
-    told.node_lost()
-    (told.place / "fast").touch()
-    assert "7" == told.slurm.wait(told.job, "COMPLETED", limit_s=200)["Restarts"]
-    assert "" == told.slurm.ask("squeue", "--noheader", "--jobs", told.job, "--states=PD,R,CG")
+        story.until_it_learns()
+        story.timed_out()
+    story.until_it_learns()
+    story.requeued_by_hand()
+    story.until_it_learns()
+    story.node_lost()
+    (story.place / "fast").touch()
+    assert "7" == story.slurm.wait(story.job, "COMPLETED", limit_s=200)["Restarts"]
+    assert "" == story.slurm.ask("squeue", "--noheader", "--jobs", story.job, "--states=PD,R,CG")
 
 
 def same_in_the_end(place: Path, output: Path) -> None:
@@ -173,11 +170,6 @@ def same_in_the_end(place: Path, output: Path) -> None:
     text = output.read_text()
     assert set(expected.splitlines()) == set(re.findall(r"^epoch .*", text, re.MULTILINE))
     assert 1 + 7 == text.count("(attempt ")
-
-
-def carried(events: list[dict]) -> list[tuple[str, str]]:
-    """What the journal says became of the job, start by start, and why."""
-    return [(event["event"], event["cause"]) for event in events if event["event"] in journal.AFTERWARDS]
 
 
 def measured(run: Path) -> list[tuple]:

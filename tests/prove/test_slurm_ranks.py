@@ -5,16 +5,14 @@ Each interruption is asserted from Slurm's own record. The stories begin togethe
 
 import functools
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from test_slurm_submit import end_in, submit, text
-
 from holdfast import journal
 from real_slurm import concurrently
+from slurm_stories import end_in, submit, text, until_resumed, without_limit
 
 # What docs/torchrun.md tells those to write who start their ranks by srun alone. All nodes of this cluster are this machine,
 # and nobody knows their names.
@@ -80,19 +78,13 @@ def final():
 def begin(slurm, place, *words):
     """Submit it; its job, and its output."""
     (place / "ddp.py").write_text(TRAIN)  # before the job can begin
-    return submit(slurm, place, "--time", "5", "--lead", "20", *words)
-
-
-def resumed(slurm, output, starts):
-    """Once so many starts have a new step behind them."""
-    slurm.until(lambda: len(re.findall(r"(?:starts fresh|resumes at).*\n(?:.*\n)*?step", text(output))) >= starts, 200)
+    return submit(slurm, place, "--lead", "20", *words)
 
 
 def stopped_by_its_time_limit(slurm, job, output):
     """After which it is in the queue again, without another limit."""
     end_in(slurm, job, 30)
-    slurm.until(lambda: slurm.show(job)["Restarts"] == "1", 200)
-    slurm.until(lambda: slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED") == "")
+    without_limit(slurm, job)
     assert text(output).count("saved, run me again") == 1
 
 
@@ -108,7 +100,7 @@ def test_two_tasks_on_two_nodes_are_stopped_by_their_time_limit_and_go_on(slurm,
     """By srun alone: both save together and leave, the job is requeued, and ends with the bits of an undisturbed run."""
     words = ("--nodes", "2", "--ntasks-per-node", "1", "--setup", "export OMP_NUM_THREADS=1")
     job, output = begin(slurm, place, *words, "--", "python", "ddp.py", STEPS)
-    resumed(slurm, output, 1)
+    until_resumed(slurm, output, 1)
     stopped_by_its_time_limit(slurm, job, output)
     (place / "fast").touch()
     slurm.wait(job, "COMPLETED", limit_s=300)
@@ -123,7 +115,7 @@ def test_torchrun_on_two_nodes_is_stopped_by_its_time_limit_and_goes_on(slurm, p
     meet = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{20000 + os.getpid() % 10000}", "--local-addr=127.0.0.1")
     launcher = ("srun", "--ntasks-per-node=1", "torchrun", "--nnodes=2", *meet, "--nproc-per-node=1")
     job, output = begin(slurm, place, *words, "--", *launcher, "ddp.py", STEPS)
-    resumed(slurm, output, 1)
+    until_resumed(slurm, output, 1)
     stopped_by_its_time_limit(slurm, job, output)
     (place / "fast").touch()
     slurm.wait(job, "COMPLETED", limit_s=300)
