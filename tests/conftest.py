@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 from real_slurm import begun, pytest_sessionfinish, slurm  # noqa: F401
@@ -23,6 +24,12 @@ settings.register_profile("here", deadline=None)
 chosen = "ci" if os.environ.get("CI") else "here"
 settings.register_profile("quick", settings.get_profile(chosen), max_examples=25)  # of `make check`
 settings.load_profile(chosen)
+
+
+@pytest.fixture
+def no_syncs(monkeypatch):
+    """No power fails in this test, and synchronising is most of a small save's time."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def pytest_collection_finish():

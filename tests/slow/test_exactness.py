@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ Kill = dict[str, Any]
 class Zygote:
     """A process that has torch imported and forks an attempt whenever it is asked to."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         command = [sys.executable, str(SCRIPT), "--zygote"]
         # Idle threads sleep: with more threads than free cores, spinning ones cost more than the training.
         environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
@@ -41,7 +41,7 @@ class Zygote:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def attempt(self, asked: Mapping[str, Any]) -> int:
+    def attempt(self, asked):
         """How the attempt ended: its exit code, or minus the signal that killed it."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -51,7 +51,7 @@ class Zygote:
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
+def zygote():
     zygote = Zygote()
     with zygote.process:
         yield zygote
@@ -64,7 +64,7 @@ class End(NamedTuple):
     metrics: Sequence[tuple[Any, ...]]
 
 
-def end(run: Path) -> End:
+def end(run):
     """The last checkpoint of `run` as its manifest records it, without the library's help, and the metrics log."""
     manifests = [json.loads(path.read_bytes()) for path in run.glob("checkpoints/step-*/manifest.json")]
     last = max(manifests, key=lambda manifest: (manifest["step"], manifest["phase"] == "end"))
@@ -76,7 +76,7 @@ def end(run: Path) -> End:
     return End(facts, lines)
 
 
-def places(where: str, node: Any) -> Iterator[tuple[str, Any]]:
+def places(where, node):
     """Every scalar of a JSON value, and the order of every mapping, by its path."""
     if isinstance(node, dict | list):
         items = list(node.items()) if isinstance(node, dict) else list(enumerate(node))
@@ -87,7 +87,7 @@ def places(where: str, node: Any) -> Iterator[tuple[str, Any]]:
         yield where, repr(node)
 
 
-def differences(expected: End, actual: End, exempt: str = "\n") -> list[str]:
+def differences(expected, actual, exempt="\n"):
     """What is not the same; the places in which `exempt` occurs are passed over. Empty: bit for bit the same run."""
     keys = [key for key in {**expected.facts, **actual.facts} if exempt not in key]
     found = [key for key in keys if expected.facts.get(key) != actual.facts.get(key)]
@@ -105,10 +105,10 @@ class Outcome(NamedTuple):
 class Lab:
     """Runs configurations to their end, over as many attempts as their kills need."""
 
-    def __init__(self, zygote: Zygote, home: Path) -> None:
+    def __init__(self, zygote, home):
         self.zygote, self.home, self.count = zygote, home, 0
 
-    def run(self, *attempts: Mapping[str, Any], **asked: Any) -> Outcome:
+    def run(self, *attempts, **asked):
         """`attempts`: what each attempt is asked for besides what all are."""
         self.count += 1
         path, log = self.home / str(self.count), self.home / f"{self.count}.log"
@@ -122,18 +122,18 @@ class Lab:
         shutil.rmtree(path)
         return outcome
 
-    def killed(self, *kills: Kill, **asked: Any) -> Outcome:
+    def killed(self, *kills, **asked):
         """One attempt for each kill, and one that reaches the end."""
         return self.run(*({"kill": kill} for kill in kills), {}, **asked)
 
 
 @pytest.fixture
-def lab(zygote: Zygote, tmp_path: Path) -> Lab:
+def lab(zygote, tmp_path):
     return Lab(zygote, tmp_path)
 
 
 # Three epochs of six steps; saves at 4, 6-end, 8, 12, 12-end, 16 and 18-end.
-EPOCH_KILLS: dict[str, list[Kill]] = {
+EPOCH_KILLS = {
     "before the first save": [{"at": "body", "step": 2}],
     "in mid-epoch": [{"at": "body", "step": 9}],
     "while the save of an epoch's end commits": [{"at": "commit", "name": "step-000000012-end"}],
@@ -148,7 +148,7 @@ EPOCH_KILLS: dict[str, list[Kill]] = {
     "in the same evaluation twice": [{"at": "evaluate", "epoch": 0}, {"at": "evaluate", "epoch": 0}],
 }
 # The same 18 steps in one loop, the evaluation inside the body of every sixth; saves at 4, 6, 8, 12, 16 and 18.
-STEP_KILLS: dict[str, list[Kill]] = {
+STEP_KILLS = {
     "before the first save": [{"at": "body", "step": 2}],
     "in mid-epoch": [{"at": "body", "step": 9}],
     "while the save of an epoch's end commits": [{"at": "commit", "name": "step-000000012"}],
@@ -161,11 +161,11 @@ STEP_KILLS: dict[str, list[Kill]] = {
 }
 
 
-def with_signal(name: str, kills: Sequence[Kill]) -> list[Kill]:
+def with_signal(name, kills):
     return [{**kill, "signal": name} for kill in kills]
 
 
-def check(lab: Lab, cases: Mapping[str, Sequence[Kill]], **asked: Any) -> None:
+def check(lab, cases, **asked):
     """Every case ends in the bytes of a run without a kill; every kill has hit, and cost no more than it had to."""
     reference = lab.run({}, **asked)
     assert reference.codes == [DONE], reference.log
@@ -186,7 +186,7 @@ def check(lab: Lab, cases: Mapping[str, Sequence[Kill]], **asked: Any) -> None:
 @pytest.mark.parametrize("loader", ["plain", "sampler", "steps"])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_run_that_is_killed_anywhere_ends_in_the_same_bytes(lab: Lab, threads: int, workers: int, loader: str):
+def test_a_run_that_is_killed_anywhere_ends_in_the_same_bytes(lab, threads, workers, loader):
     """SIGKILL at any of these places, and the next attempts reach the state of a run that was never killed.
 
     steps() has no loader; there the workers are those of the evaluation's.
@@ -212,7 +212,7 @@ STEP_STOPS = {
 
 
 @pytest.mark.parametrize(("loader", "workers"), [("plain", 0), ("plain", 2), ("sampler", 2), ("steps", 0)])
-def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab: Lab, loader: str, workers: int):
+def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab, loader, workers):
     """SIGTERM at any of these places is obeyed at the next safe point, with exit code 75."""
     cases = STEP_STOPS if loader == "steps" else STOPS
     cases = {case: with_signal("TERM", kills) for case, kills in cases.items()}
@@ -220,7 +220,7 @@ def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab: Lab, l
 
 
 # Places that need no step number: an epoch has as many batches as the loader makes of it.
-ANYWHERE: dict[str, list[Kill]] = {
+ANYWHERE = {
     "in mid-epoch": [{"at": "body", "step": 9}],
     "as an epoch begins": [{"at": "begin", "epoch": 1}],
     "inside evaluation": [{"at": "evaluate", "epoch": 1}],
@@ -235,21 +235,21 @@ ANYWHERE: dict[str, list[Kill]] = {
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("loader", ["batch_sampler", "stateful", "iterable"])
-def test_every_kind_of_loader_goes_on_where_it_was(lab: Lab, loader: str, workers: int):
+def test_every_kind_of_loader_goes_on_where_it_was(lab, loader, workers):
     """A batch sampler of the user's, torchdata's StatefulDataLoader, an IterableDataset that is read again."""
     check(lab, ANYWHERE, threads=2, workers=workers, loader=loader, evaluation_workers=0)
 
 
 @pytest.mark.parametrize("loader", ["own_state", "nested"])
-def test_loops_of_other_shapes_go_on_where_they_were(lab: Lab, loader: str):
+def test_loops_of_other_shapes_go_on_where_they_were(lab, loader):
     """A loader that keeps its own state, and steps inside of epochs."""
     check(lab, ANYWHERE, loader=loader)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_groups_of_batches_are_never_torn(lab: Lab, workers: int):
+def test_groups_of_batches_are_never_torn(lab, workers):
     """With accumulate=4 an epoch of six batches has two steps, and a kill in the middle of a group does it again whole."""
-    cases: dict[str, list[Kill]] = {
+    cases = {
         "before the first save": [{"at": "body", "step": 0, "passes": 2}],
         "in the middle of a whole group": [{"at": "body", "step": 2, "passes": 3}],
         "in the middle of a short group": [{"at": "body", "step": 3, "passes": 1}],
@@ -265,7 +265,7 @@ def test_groups_of_batches_are_never_torn(lab: Lab, workers: int):
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("loader", ["plain", "sampler", "batch_sampler"])
-def test_the_number_of_workers_may_change_from_attempt_to_attempt(lab: Lab, loader: str, persistent: bool):
+def test_the_number_of_workers_may_change_from_attempt_to_attempt(lab, loader, persistent):
     """0, 2, 4 workers, then 1: the same bytes as with none, and the change is told."""
     asked = {"loader": loader, "persistent": persistent, "threads": 2, "save_every": 4}
     reference = lab.run({}, workers=0, **asked)
@@ -282,7 +282,7 @@ def test_the_number_of_workers_may_change_from_attempt_to_attempt(lab: Lab, load
     assert "workers: 0, now 2" in outcome.log
 
 
-def test_persistent_workers_see_every_epoch(lab: Lab):
+def test_persistent_workers_see_every_epoch(lab):
     """Workers that outlive many epochs augment as fresh ones do, before and after a kill."""
     reference = lab.run({}, workers=2, persistent=True)  # fresh ones draw a seed in every epoch, as plain loaders do
     outcome = lab.killed({"at": "body", "step": 9}, workers=2, persistent=True)
@@ -309,7 +309,7 @@ SABOTAGE = {
 
 
 @pytest.mark.parametrize("forgotten", SABOTAGE)
-def test_the_oracle_goes_red_for_whatever_is_forgotten(lab: Lab, forgotten: str):
+def test_the_oracle_goes_red_for_whatever_is_forgotten(lab, forgotten):
     """The same kill with one thing not restored ends elsewhere, and the comparison names the place."""
     asked = {"forget": [forgotten], "loader": "own_state"}
     reference = lab.run({}, **asked)
@@ -334,7 +334,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("restored", ROWS)
-def test_each_row_of_what_exactness_needs(lab: Lab, restored: str):
+def test_each_row_of_what_exactness_needs(lab, restored):
     """Only when everything is restored are the final bytes identical; one thing short, and they differ."""
     asked, identical = ROWS[restored]
     reference = lab.run({}, **asked)
@@ -343,7 +343,7 @@ def test_each_row_of_what_exactness_needs(lab: Lab, restored: str):
     assert (differences(reference.end, outcome.end) == []) == identical
 
 
-def test_the_oracle_sees_one_bit_of_each_fact(lab: Lab):
+def test_the_oracle_sees_one_bit_of_each_fact(lab):
     """Every single fact of a final checkpoint, and every line of the metrics log, when altered alone is reported alone."""
     reference = lab.run({}).end
     areas = ("model/", "ema/", "optimizer/", "holdfast/rng/", "tree/dict/cosine", "tree/dict/holdfast/dict/position")
@@ -356,7 +356,7 @@ def test_the_oracle_sees_one_bit_of_each_fact(lab: Lab):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_network_is_large_enough_for_its_threads(threads: int):
+def test_the_network_is_large_enough_for_its_threads(threads):
     """The matrix would prove nothing about two threads if one did all the work."""
     code = (
         "import os, training; tasks = lambda: len(os.listdir('/proc/self/task'));"

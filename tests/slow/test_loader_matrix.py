@@ -13,9 +13,8 @@ from __future__ import annotations
 import gc
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain, count, cycle, islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -190,8 +189,8 @@ class Own(GoesBack):
     """A loader of the user's with a state."""
 
 
-def points(**settings: Any) -> Callable[[int], DataLoader[Any]]:
-    def made(workers: int) -> DataLoader[Any]:
+def points(**settings):
+    def made(workers):
         named = {name: value() if callable(value) else value for name, value in settings.items()}
         size = {} if "batch_sampler" in named else {"batch_size": BATCH}
         return DataLoader(Points(), num_workers=workers, **size, **named)
@@ -199,19 +198,19 @@ def points(**settings: Any) -> Callable[[int], DataLoader[Any]]:
     return made
 
 
-def of_torchdata(dataset: Callable[[], Any] = Points, **settings: Any) -> Callable[[int], DataLoader[Any]]:
-    def made(workers: int) -> DataLoader[Any]:
+def of_torchdata(dataset=Points, **settings):
+    def made(workers):
         named = {name: value() if callable(value) else value for name, value in settings.items()}
         return StatefulDataLoader(dataset(), batch_size=BATCH, num_workers=workers, **named)
 
     return made
 
 
-def stream(dataset: Callable[[], Any], **settings: Any) -> Callable[[int], DataLoader[Any]]:
+def stream(dataset, **settings):
     return lambda workers: DataLoader(dataset(), batch_size=BATCH, num_workers=workers, **settings)
 
 
-def generator(loader: Any) -> Iterator[Any]:
+def generator(loader):
     yield from loader
 
 
@@ -221,11 +220,11 @@ shuffled = points(shuffle=True)
 
 class Case(NamedTuple):
     make: Callable[[int], Any]
-    each: Callable[[Any], Any] = lambda loader: loader  # what each epoch makes of it
-    unshuffled: bool = False  # the numbers are those of a loop without Holdfast, too
-    workers: tuple[int, ...] = (0, 2)
-    refused: tuple[str, ...] = ()  # the cuts after which a resume is refused, and not only different
-    unseen: tuple[str, ...] = ()  # those after which it is different, and nobody can tell
+    each = lambda loader: loader  # what each epoch makes of it
+    unshuffled = False  # the numbers are those of a loop without Holdfast, too
+    workers = (0, 2)
+    refused = ()  # the cuts after which a resume is refused, and not only different
+    unseen = ()  # those after which it is different, and nobody can tell
 
 
 CASES = {
@@ -284,35 +283,35 @@ CASES = {
 }
 
 
-def generators() -> str:
+def generators():
     """A digest of where Python's, NumPy's and torch's generators are."""
-    numpy: Any = np.random.get_state()
+    numpy = np.random.get_state()
     states = random.getstate(), numpy[1].tobytes(), numpy[2:], torch.get_rng_state().numpy().tobytes()
     return xxhash.xxh3_64_hexdigest(repr(states).encode())
 
 
-def draw() -> None:
+def draw():
     random.random(), np.random.rand(), torch.rand(())
 
 
-def plain(batch: Any) -> Any:
+def plain(batch):
     if isinstance(batch, tuple | list):
         return [plain(part) for part in batch]
     return batch.tolist() if hasattr(batch, "tolist") else batch
 
 
-def start(seed: int) -> None:
+def start(seed):
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
 
 
-def walked(case: Case, workers: int, seed: int, path: Path | None = None, **options: Any) -> list[Any]:
+def walked(case, workers, seed, path=None, **options):
     """What each pass of the body and each end of an epoch saw: its epoch, batch and random numbers."""
     start(seed)
     loader, seen = case.make(workers), []
 
-    def epoch_of(epoch: int, batches: Any) -> None:
+    def epoch_of(epoch, batches):
         for batch in batches:
             seen.append((epoch, plain(batch), generators()))
             draw()
@@ -330,7 +329,7 @@ def walked(case: Case, workers: int, seed: int, path: Path | None = None, **opti
     return seen
 
 
-def cuts(path: Path, seen: list[Any]) -> list[tuple[Path, list[Any]]]:
+def cuts(path, seen):
     """Each checkpoint but the last, and what is to be seen after it."""
     found, passes = [], 0
     checkpoints = sorted(
@@ -347,11 +346,11 @@ def cuts(path: Path, seen: list[Any]) -> list[tuple[Path, list[Any]]]:
 
 
 @pytest.fixture(autouse=True)
-def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unsynced(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def some(found: list[Any], name: str, workers: int) -> list[Any]:
+def some(found, name, workers):
     if not workers or os.environ.get("HOLDFAST_ALL_CUTS"):
         return found
     return random.Random(name).sample(found, 2)
@@ -360,7 +359,7 @@ def some(found: list[Any], name: str, workers: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "workers"), [(name, workers) for name, case in CASES.items() for workers in case.workers]
 )
-def test_a_cut_anywhere_changes_nothing(name: str, workers: int, tmp_path: Path, capfd: Any):
+def test_a_cut_anywhere_changes_nothing(name, workers, tmp_path, capfd):
     """Batches and random numbers are those of the run of one piece; unshuffled, those of a loop without Holdfast."""
     case = CASES[name]
     seen = walked(case, workers, 1, tmp_path / "whole", every=Every(steps=1))

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -67,12 +66,12 @@ store.close()
 """
 
 
-def state_of(step: int) -> dict:
+def state_of(step):
     model = {"w": bytes([step]) * 70_000, "still": b"s" * 5000}
     return {"model": model, "text": bytes([step]) * 2000, "step": step}
 
 
-def prepare(root: Path) -> None:
+def prepare(root):
     """Two checkpoints, saved by an attempt that said good-bye."""
     store = Store(root)
     for step in (1, 2):
@@ -80,13 +79,13 @@ def prepare(root: Path) -> None:
     store.close()
 
 
-def traced(root: Path, engine_from: int, *options: str) -> subprocess.CompletedProcess:
+def traced(root, engine_from, *options):
     """The script under strace, with its own address layout and nothing left to compile."""
     command = ["strace", "-f", "-qq", *options, sys.executable, "-B", "-c", SCRIPT, str(root), str(engine_from)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def among(names: tuple[str, ...]) -> str:
+def among(names):
     return ",".join(f"?{name}" for name in names)
 
 
@@ -95,10 +94,10 @@ class Aim(NamedTuple):
 
     name: str
     number: int
-    engine_from: int = 3  # the first save whose files the engine's threads write
+    engine_from = 3  # the first save whose files the engine's threads write
 
 
-def aims(base: Path) -> list[Aim]:
+def aims(base):
     """Calls after the marker: of the main thread, of which a few of each name are chosen, and all of the engine's."""
     prepare(base / "dry")
     log = base / "dry.log"
@@ -124,13 +123,13 @@ def aims(base: Path) -> list[Aim]:
     return found
 
 
-def sampled(numbers: range) -> list[int]:
+def sampled(numbers):
     """All of a few, evenly chosen of many."""
     stride = max(1, -(-len(numbers) // MOST_OF_A_CLASS))
     return [*numbers][::stride]
 
 
-def kill(root: Path, aim: Aim) -> None:
+def kill(root, aim):
     """Kill the script at that call, then ask the law of what is left."""
     prepare(root)
     inject = f"inject={aim.name}:signal=KILL:when={aim.number}"

@@ -60,7 +60,7 @@ finally:
 """
 
 
-def train(root: Path, *command: str) -> int:
+def train(root, *command):
     """The demo's script as the drill runs it, for STEPS steps with a save every five; its exit code."""
     asked = json.dumps({"steps": STEPS, "save_every_steps": 5})
     environment = {**os.environ, "HOLDFAST_RUN_DIR": str(root), "HOLDFAST_DRILL": asked}
@@ -77,7 +77,7 @@ def train(root: Path, *command: str) -> int:
         return child.returncode
 
 
-def die(root: Path, kind: str, number: int) -> tuple[int, str]:
+def die(root, kind, number):
     """The exit code, and what the script noted last: the thread in which it died, or how often it was asked."""
     log = root.with_suffix(".log")
     code = train(root, "-c", DYING, str(Path(__file__).parents[1]), str(TRAIN), kind, str(number), str(log))
