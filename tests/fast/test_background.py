@@ -6,10 +6,7 @@ The disk is held: an act keeps the writer's thread before one of its changes, un
 import gc
 import itertools
 import os
-import random
 import signal
-import subprocess
-import sys
 import threading
 import weakref
 from contextlib import contextmanager, nullcontext, suppress
@@ -25,7 +22,8 @@ from holdfast.run import saving
 from holdfast.run.writer import Writer
 from holdfast.state import snapshot
 from holdfast.threads import Latch
-from toy import Cut, Toy, events, new_run, script, start
+from subjects import asked_of
+from toy import Cut, Toy, events, names, new_run
 
 WAIT_S = 10
 
@@ -76,10 +74,6 @@ def held(path, hold, **options):
 def ended(run):
     """Return when the save in flight has ended; nobody has asked yet how."""
     assert run._session.writer._ended.wait(WAIT_S)
-
-
-def names(path):
-    return [checkpoint.name for checkpoint in Store(path).checkpoints()]
 
 
 def saved(path):
@@ -145,27 +139,24 @@ def same(one, two):
     return one == two
 
 
-ENGINES = {"as shipped": nullcontext, "one by one": requests, "three threads": lambda: requests(threads=3)}
-
-
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
-@pytest.mark.parametrize("nth", [0, 4, 9])
-def test_what_is_written_is_the_state_of_the_safe_point(tmp_path, nth, engine):
-    """However far the save has come when the loop changes everything in place."""
-    pytest.importorskip("torch")
-    many, expected, hold = Many(), Many(), Hold(nth)
-    with engine(), door(hold), Run(tmp_path, {"many": many}, every=Every(steps=3), keep=Last(9)) as run:
-        hold.watch(run)
-        for step in run.steps(5):
-            many.learn(step + 1)
-            if step < 3:
-                expected.learn(step + 1)
-            if step == 3:
-                assert hold.reached.wait(WAIT_S)
-    assert not same(many.state_dict(), expected.state_dict())
-    assert same(Store(tmp_path)[3].load("many"), expected.state_dict())
-    assert same(Store(tmp_path)[5].load("many"), many.state_dict())
-    assert all(not list(checkpoint.problems(cold=True)) for checkpoint in Store(tmp_path).checkpoints())
+def test_what_is_written_is_the_state_of_the_safe_point(tmp_path):
+    """However far the save has come when the loop changes everything in place, by whichever engine."""
+    engines = {"as shipped": nullcontext, "one by one": requests, "three threads": lambda: requests(threads=3)}
+    for (name, engine), nth in itertools.product(engines.items(), (0, 4, 9)):
+        path, many, expected, hold = tmp_path / f"{name} {nth}", Many(), Many(), Hold(nth)
+        with asked_of(name, nth):
+            with engine(), door(hold), Run(path, {"many": many}, every=Every(steps=3), keep=Last(9)) as run:
+                hold.watch(run)
+                for step in run.steps(5):
+                    many.learn(step + 1)
+                    if step < 3:
+                        expected.learn(step + 1)
+                    if step == 3:
+                        assert hold.reached.wait(WAIT_S)
+            assert not same(many.state_dict(), expected.state_dict())
+            assert same(Store(path)[3].load("many"), expected.state_dict())
+            assert same(Store(path)[5].load("many"), many.state_dict())
+            assert all(not list(checkpoint.problems(cold=True)) for checkpoint in Store(path).checkpoints())
 
 
 def test_one_save_is_in_flight_at_a_time(tmp_path):
@@ -573,63 +564,6 @@ def test_workers_of_a_loader_forked_during_a_save_disturb_nothing(tmp_path):
                 assert [0, 1, 2, 3, 4, 5, 6, 7] == [int(x) for (batch,) in loader for x in batch]
     assert same(Store(tmp_path)[2].load("many"), expected.state_dict())
     assert same(Store(tmp_path)[4].load("many"), many.state_dict())
-
-
-# Killed ---------------------------------------------------------------------------------------------------------
-
-KILLED = """
-    import numpy as np
-    from holdfast import Run
-
-    class Wide:
-        def __init__(self):
-            self.array, self.sum = np.zeros(200_000, "int64"), 0
-
-        def state_dict(self):
-            return {"array": self.array, "sum": self.sum}
-
-        def load_state_dict(self, state):
-            self.array, self.sum = state["array"], state["sum"]
-
-    wide = Wide()
-    with Run(RUN, {"toy": toy, "wide": wide}, every=Every(steps=3), keep=Last(2)) as run:
-        for step in run.steps(400):
-            toy.learn(step)
-            wide.array += toy.value % 1000
-            wide.sum = int(wide.array.sum())
-            run.log(value=toy.value % 9973)
-            if step == 50:
-                run.wait()
-            print(run._session.saved.step if run._session.saved and not run._session.flight else 0, flush=True)
-    print("value", toy.value, wide.sum)
-"""
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_when_killed_at_any_moment(tmp_path):
-    """kill -9 while saves are in flight, again and again: never older than what was durable, and the same end."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    whole.mkdir(), cut.mkdir()
-    expected = subprocess.run([sys.executable, script(whole, KILLED)], capture_output=True, text=True, check=True)
-    train, dice, floor, kills = script(cut, KILLED), random.Random(3), 0, 0
-    while kills < 12:
-        with start(train) as process:
-            for _ in range(dice.randrange(3, 60)):
-                line = process.stdout.readline()
-                floor = max(floor, int(line.split()[0]) if line and line[0].isdigit() else 0)
-            process.kill()
-            out, _ = process.communicate()
-        kills += 1
-        assert "value" not in out
-        store = Store(cut / "run")
-        if floor:
-            newest = store.load(placeholders=True)
-            assert store.latest().step >= floor
-            assert newest["wide"]["sum"] == int(newest["wide"]["array"].sum())
-    ended = subprocess.run([sys.executable, train], capture_output=True, text=True, check=True)
-    assert expected.stdout.splitlines()[-1] == ended.stdout.splitlines()[-1]
-    lines = [line["step"] for line in Run(cut / "run", {}).metrics()]
-    assert list(range(1, 401)) == lines
 
 
 def test_a_save_that_failed_leaves_nothing_of_its_state():

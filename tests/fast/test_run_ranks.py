@@ -8,19 +8,17 @@ import time
 import pytest
 from torch import nn
 
-from holdfast import Best, Every, Last, Run, Store, disk, journal
+from holdfast import Best, Every, Run, Store, disk, journal
 from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, Stopped, StoreError, UsageError
 from holdfast.job import Job
 from holdfast.ranks import Ranks
-from holdfast.run import saving
-from holdfast.run import windows as room
 from holdfast.run.job_clock import JobClock
 from holdfast.run.ranks import agreed, require_alike
 from holdfast.run.stop import Stop
 from holdfast.run.weights import StartFrom
 from rank_threads import everywhere
-from run_ranks import among_threads
-from toy import events
+from run_ranks import Part, alone, among_threads, noted_saves, stop_at, train
+from toy import events, names
 
 
 @pytest.fixture
@@ -28,98 +26,12 @@ def among(monkeypatch):
     return among_threads(monkeypatch)
 
 
-class Part:
-    """What one rank has: something that is the same everywhere, and something of its own."""
-
-    def __init__(self, rank=0):
-        self.common, self.own = 0, rank
-
-    def learn(self):
-        self.common += 1
-        self.own = (self.own * 31 + self.common) % (2**61 - 1)
-
-    def state_dict(self):
-        return {"common": self.common, "own": self.own}
-
-    def load_state_dict(self, state):
-        self.common, self.own = state["common"], state["own"]
-
-
-def train(path, rank, steps=12, before=lambda run: None, part=None, **options):
-    """What the rank's part is in the end."""
-    part = part or Part(rank)
-    with Run(path, {"part": part}, **{"every": Every(steps=4), "keep": Last(1000), **options}) as run:
-        for _ in run.steps(steps):
-            before(run)
-            part.learn()
-    return part.common, part.own
-
-
-def alone(rank, steps=12):
-    part = Part(rank)
-    for _ in range(steps):
-        part.learn()
-    return part.common, part.own
-
-
-def names(path):
-    return [checkpoint.name for checkpoint in Store(path).checkpoints()]
-
-
-def stop_at(step, of=0):
-    """Has rank `of` stop when it comes to that step; wherever the others are."""
-
-    def before(rank):
-        def at(run):
-            time.sleep(0.002)
-            if rank == of and run.step == step:
-                run._session.stop.hear("SIGUSR1")
-
-        return at
-
-    return before
-
-
 @pytest.fixture
 def saves(monkeypatch):
-    """Step and reason of each save, by thread."""
-    found, save = {}, saving.save
-
-    def noted(session, reason, *rest, **options):
-        found.setdefault(session.ranks.rank, []).append((session.position.step, reason))
-        return save(session, reason, *rest, **options)
-
-    monkeypatch.setattr(saving, "save", noted)
-    return found
+    return noted_saves(monkeypatch)
 
 
 # One state, one position -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("of", [0, 1])
-def test_what_one_rank_hears_stops_all_and_each_goes_on_as_it_was(tmp_path, among, saves, world, of):
-    """At one step; the resumed ranks have their own state, and the run ends as one that was never stopped."""
-    before = stop_at(5, of)
-    stopped = among(world, lambda rank: train(tmp_path, rank, steps=300, before=before(rank), every=None))
-    assert [True] * world == [isinstance(each, Stopped) for each in stopped]
-    (first, *_) = saves.values()
-    assert [first] * world == list(saves.values())
-    assert 5 < first[-1][0] < 300
-    assert [alone(rank, 300) for rank in range(world)] == among(world, lambda rank: train(tmp_path, rank, steps=300))
-
-
-@pytest.mark.slow
-def test_saves_by_the_clock_are_those_of_rank_0(tmp_path, among, saves):
-    """On the same steps everywhere, however far apart the ranks are."""
-
-    def nap(rank):
-        return lambda run: time.sleep(0.3 if (rank, run.step) in {(1, 20), (0, 120)} else 0.003)
-
-    among(2, lambda rank: train(tmp_path, rank, steps=300, every=Every(minutes=0.001), before=nap(rank)))
-    assert saves[0] == saves[1]
-    assert ["due"] * 2 == [why for _, why in saves[0]][:2]
 
 
 def test_a_deadline_is_kept_by_rank_0(tmp_path, among, saves, monkeypatch):
@@ -251,20 +163,6 @@ def test_a_best_inside_of_an_epoch_is_measured_by_all(tmp_path, among, saves):
     among(2, work)
     assert saves[0] == saves[1]
     assert [1, 2, 3] == [step for step, why in saves[0] if why == "new best"]
-
-
-def test_one_that_is_logged_inside_of_an_epoch_on_rank_0_alone_forces_no_save(
-    tmp_path, among, saves, monkeypatch, capsys
-):
-    """The others could not know of it: that is said once."""
-    monkeypatch.setattr("holdfast.run.best.PATIENCE_S", 0.1)
-
-    def work(rank):
-        return train(tmp_path, rank, before=lambda run: rank or run.log(score=run.step), keep=Best("score", max))
-
-    assert [alone(rank) for rank in range(2)] == among(2, work)
-    assert [(4, "due"), (8, "due"), (12, "the end")] == saves[0] == saves[1]
-    assert 1 == capsys.readouterr().err.count("logged inside of an epoch, and not on every rank")
 
 
 def test_going_back_is_done_once_for_all(tmp_path, among):
@@ -402,31 +300,17 @@ def test_a_state_that_one_rank_cannot_save_fails_on_all(tmp_path, among):
     assert [UsageError, UsageError] == [type(each) for each in found]
 
 
-@pytest.mark.slow
-def test_a_rank_that_dies_in_its_step_is_missed_in_time(tmp_path, among):
-    """The others end with an error that names it; what was saved before is there."""
-
-    def before(run):
-        if run.step == 6:
-            run._session.ranks.leave = lambda why: None  # as SIGKILL would have it
-            raise SystemExit
-
-    found = among(2, lambda rank: train(tmp_path, rank, before=before if rank else lambda _: None), timeout_s=1.0)
-    assert isinstance(found[0], RanksError)
-    assert "rank 1 did not come to 'a save'" in str(found[0])
-    assert ["step-000000004"] == names(tmp_path)
-    assert [alone(rank) for rank in range(2)] == among(2, lambda rank: train(tmp_path, rank, take_over=True))
-
-
 def test_a_rank_that_fails_is_not_waited_for(tmp_path, among):
-    """It says that it leaves, and why."""
+    """It says that it leaves, why, and where it was; the journal names it."""
 
     def before(run):
         if run.step == 6:
             raise ValueError("of this rank alone")
 
     found = among(2, lambda rank: train(tmp_path, rank, before=before if rank else lambda _: None), timeout_s=60.0)
-    assert "rank 1 has left with ValueError: of this rank alone" in str(found[0])
+    assert "rank 1 has left with ValueError: of this rank alone, at step 6, epoch 0" in str(found[0])
+    (failed,) = events(tmp_path, "failed")
+    assert "rank 1: ValueError: of this rank alone" == failed["error"]
 
 
 def test_a_rank_that_fails_before_the_run_is_claimed_is_not_waited_for(tmp_path, among, monkeypatch):
@@ -546,12 +430,3 @@ def test_a_drill_sees_the_state_of_every_rank(tmp_path, among, monkeypatch):
     first, second = events(tmp_path, "digests")
     assert "@1/tree:part" in first["leaves"]
     assert first["leaves"]["@1/tree:part"] != second["leaves"]["@1/tree:part"]
-
-
-def test_windows_are_short_of_words(tmp_path, among, monkeypatch):
-    """Between edges ranks say nothing: a thousand quick steps take few words."""
-    said = []
-    announce = room.Windows._announce
-    monkeypatch.setattr(room.Windows, "_announce", lambda self, order: said.append(order) or announce(self, order))
-    among(2, lambda rank: train(tmp_path, rank, steps=1000, every=None))
-    assert len(said) < 100

@@ -1,17 +1,14 @@
 """Waits for threads: whatever Ctrl-C does to the one who waits, nobody waits for ever."""
 
 import itertools
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from holdfast import threads as room
 from holdfast.threads import Condition, Latch, Worker, WorkerGroup, WorkerPool, map_in_threads
-from strikes import SUBJECTS, strike
+from strikes import strike
 
 WAIT_S = 10
 
@@ -78,21 +75,6 @@ def test_ctrl_c_anywhere_in_setting_leaves_it_set_for_all_or_for_nobody():
         if not struck:
             break
     assert nth > 3
-
-
-def struck_all_over(subject, every):
-    """How many places it has."""
-    words = [sys.executable, str(Path(__file__).parents[1] / "strikes.py"), subject, str(every)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_ctrl_c_anywhere_keeps_nobody_waiting_for_ever(subject):
-    """Not the threads, not the one who goes on, not the end of the process; and nobody is left who does the old work."""
-    assert struck_all_over(subject, 1) > 50
 
 
 # Threads ---------------------------------------------------------------------------------------------------------

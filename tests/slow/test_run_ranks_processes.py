@@ -16,8 +16,6 @@ from rank_scripts import odd, train
 from torchrun import begin, by_hand, ended, notes, torchrun
 from toy import events
 
-pytestmark = [pytest.mark.slow, pytest.mark.ranks]
-
 STEPS = 30
 
 

@@ -21,7 +21,6 @@ from holdfast.errors import NotFound
 from holdfast.store.store import Facts, Store
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.system,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed; .ci/run brings it"),
 ]
@@ -94,7 +93,7 @@ class Aim(NamedTuple):
 
     name: str
     number: int
-    engine_from = 3  # the first save whose files the engine's threads write
+    engine_from: int = 3  # the first save whose files the engine's threads write
 
 
 def aims(base):

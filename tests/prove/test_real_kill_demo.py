@@ -12,14 +12,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from holdfast.drill.evidence import generator_of
 from holdfast.store.diff import same_state
 from holdfast.store.store import Store
 from toy import events
-
-pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
 TRAIN = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 STEPS = 30  # six saves; the fourth is the first that prunes, and the stop may interrupt that of the fifth
