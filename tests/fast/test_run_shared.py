@@ -114,6 +114,7 @@ def test_two_runs_of_one_script_do_not_share_the_moved_directory(tmp_path, monke
         with Run("runs/pretrain", {"toy": Toy()}, every=None) as run:
             for _ in run.steps(1):
                 pass
+        assert tmp_path / "moved" == run.path
     with pytest.raises(UsageError, match="this script has two: runs/pretrain and runs/finetune"):
         Run("runs/finetune", {"toy": Toy()})
 

@@ -63,7 +63,7 @@ def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab):
 
 
 @pytest.mark.parametrize(
-    ("number", "loader"), enumerate(["batch_sampler", "stateful", "iterable", "own_state", "nested"])
+    ("number", "loader"), [*enumerate(["batch_sampler", "stateful", "iterable", "own_state", "nested"])]
 )
 def test_every_kind_of_loader_and_loop_goes_on_where_it_was(lab, number, loader):
     """A batch sampler of the user's, torchdata's loader, a stream that is read again, a state of its own, nested steps."""
