@@ -19,7 +19,7 @@ def among_threads(monkeypatch):
     monkeypatch.setattr(room, "here", lambda: next(HERE.runs))
     monkeypatch.setattr(room, "speak_for", lambda rank: None)  # one process has one number
 
-    def outcomes(world, work, timeout_s=20.0):
+    def outcomes(world, work, timeout_s=60.0):
         turns = [ranks(world, timeout_s) for _ in range(8)]  # one for each run that the work makes
 
         def outcome(rank):

@@ -11,6 +11,7 @@ from pathlib import Path
 from holdfast import Every, Last, Run, Store, journal
 
 EPOCHS, BATCHES = 3, 4
+ENDS_S = 240  # also on a busy machine: what takes longer hangs
 
 
 class Cut(BaseException):
@@ -103,7 +104,11 @@ class Ended:
     """How a process ended: its exit code (negative: the signal), stdout, stderr."""
 
     def __init__(self, process):
-        self.out, self.err = process.communicate(timeout=50)
+        try:
+            self.out, self.err = process.communicate(timeout=ENDS_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
         self.code = process.returncode
 
     def __repr__(self):

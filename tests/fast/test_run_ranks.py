@@ -74,7 +74,7 @@ def test_a_rank_that_is_lost_after_the_last_word_of_a_stop_changes_nothing(tmp_p
         return gather(self, topic, *rest, **options)
 
     monkeypatch.setattr(Ranks, "gather", killed)
-    found = among(2, lambda rank: train(tmp_path, rank, steps=300, before=stop_at(5)(rank), every=None), timeout_s=0.5)
+    found = among(2, lambda rank: train(tmp_path, rank, steps=300, before=stop_at(5)(rank), every=None), timeout_s=2.0)
     assert [SystemExit if rank == lost else Stopped for rank in range(2)] == [type(each) for each in found]
     assert "stop" == journal.logs(tmp_path)[-1].last["event"]
     monkeypatch.undo()

@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 
 import pytest
 
@@ -66,7 +65,7 @@ def test_the_journal_names_the_rank_that_failed_and_its_error(tmp_path, among):
                     lost.set()
                     raise ValueError("my own bug\nin two lines")
                 if run.step == 3:
-                    lost.wait(20)
+                    assert lost.wait(60)
                     raise RuntimeError("[pair.cc] Connection closed by peer")
 
     assert [RuntimeError, ValueError] == [type(each) for each in among(2, work)]
@@ -77,12 +76,16 @@ def test_the_journal_names_the_rank_that_failed_and_its_error(tmp_path, among):
 def test_a_rank_that_fails_after_the_loop_fails_the_run(tmp_path, among):
     """Inside of the block still: nobody writes that the run has ended, and the journal names the rank."""
 
+    done = threading.Event()
+
     def work(rank):
         with Run(tmp_path, {"toy": Toy()}) as run:
             for _ in run.steps(3):
                 pass
-            if rank == 1:
-                time.sleep(0.3)
+            if rank == 0:
+                done.set()
+            else:
+                assert done.wait(60)
                 raise ValueError("my own bug")
 
     found = among(2, work)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from toy import Ended, events, launch, names, script, start
+from toy import ENDS_S, Ended, events, launch, names, script, start
 
 SENDING = """
     when, name = int(sys.argv[1]), sys.argv[2]
@@ -151,7 +151,7 @@ def on_a_terminal(train, **environment):
             break
         written += piece
     os.close(leader)
-    assert 0 == process.wait(timeout=20), written
+    assert 0 == process.wait(timeout=ENDS_S), written
     return written.decode()
 
 
