@@ -197,3 +197,9 @@ def a_zygote():
     zygote = Zygote()
     with zygote.process:
         yield zygote
+
+
+# The checkpoint of step 8 is there when the process dies in the next step: the run does not start anew.
+LATE = {
+    "background": False
+}  # the checkpoint of step 8 is there when the process dies in the next: it does not start anew

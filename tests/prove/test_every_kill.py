@@ -10,6 +10,7 @@ from exactness import (
     DONE,
     EPOCH_KILLS,
     KILLED,
+    LATE,
     STEP_KILLS,
     STEP_STOPS,
     STOPS,
@@ -93,29 +94,27 @@ def test_the_number_of_workers_may_change_from_attempt_to_attempt(lab, loader, p
 
 
 # What is not taken over from the attempt before -> where it shows in the final checkpoint.
-
-
-LATE = {
-    "background": False
-}  # the checkpoint of step 8 is there when the process dies in the next: it does not start anew
-OPTIMIZER = ["ema", "optimizer", "cosine", "plateau", "scaler"]
-RNG = ["python", "numpy", "torch"]
-ROWS = {
-    "model": ({"forget": [*OPTIMIZER, *RNG, "position"], "loader": "global_order", "seeded": False}, False),
-    "and optimizer, scheduler": ({"forget": [*RNG, "position"], "loader": "global_order", "seeded": False}, False),
-    "and random numbers": ({"forget": ["position"], "loader": "global_order", "seeded": False}, False),
-    "and seen batches skipped": ({"loader": "global_order", "seeded": False}, False),
-    "and the order from (seed, epoch)": ({"loader": "plain", "seeded": False}, True),
-    "the same with workers": ({"loader": "plain", "seeded": False, "workers": 2}, False),
-    "and augmentation from (seed, epoch, index)": ({"loader": "plain", "workers": 2}, True),
+SABOTAGE = {
+    "model": "model/head.weight digest",
+    "ema": "ema/module.head.weight digest",
+    "optimizer": "optimizer/state/0/exp_avg digest",
+    "cosine": "tree/dict/cosine",
+    "plateau": "tree/dict/plateau",
+    "scaler": "tree/dict/scaler",
+    "python": "holdfast/rng/python",
+    "numpy": "holdfast/rng/numpy",
+    "torch": "holdfast/rng/torch",
+    "position": "at step",
 }
 
 
-@pytest.mark.parametrize("restored", ROWS)
-def test_each_row_of_what_exactness_needs(lab, restored):
-    """Only when everything is restored are the final bytes identical; one thing short, and they differ."""
-    asked, identical = ROWS[restored]
+@pytest.mark.parametrize("forgotten", SABOTAGE)
+def test_the_oracle_goes_red_for_whatever_is_forgotten(lab, forgotten):
+    """The same kill with one thing not restored ends elsewhere, and the comparison names the place."""
+    asked = {"forget": [forgotten], "loader": "own_state"}
     reference = lab.run({}, **asked)
     outcome = lab.killed({"at": "body", "step": 9}, **LATE, **asked)
     assert outcome.codes == [KILLED, DONE], outcome.log
-    assert (differences(reference.end, outcome.end) == []) == identical
+    found = differences(reference.end, outcome.end)
+    assert [where for where in found if where.startswith(SABOTAGE[forgotten])], found
+    assert [where for where in found if where.startswith("metrics line")], "the log shows it too"
