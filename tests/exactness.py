@@ -200,6 +200,4 @@ def a_zygote():
 
 
 # The checkpoint of step 8 is there when the process dies in the next step: the run does not start anew.
-LATE = {
-    "background": False
-}  # the checkpoint of step 8 is there when the process dies in the next: it does not start anew
+LATE = {"background": False}

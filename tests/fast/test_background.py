@@ -285,23 +285,20 @@ def test_a_full_disk_lets_the_loop_go_on_loudly(tmp_path, capsys):
     assert [2] == [event["step"] for event in events(tmp_path, "save_failed")]
 
 
-@pytest.mark.parametrize(("code", "kind"), [(FULL, NoSpace), (BROKEN, StoreError)])
-@pytest.mark.parametrize("nth", [0, 3, 6])
-def test_the_error_of_a_save_that_was_asked_for_surfaces_at_the_next_safe_point(tmp_path, nth, code, kind):
+def test_the_error_of_a_save_that_was_asked_for_surfaces_at_the_next_safe_point(tmp_path):
     """With its own type; what was saved before stays."""
-    hold, passed = Hold(nth, code), []
-    with pytest.raises(kind) as raised, held(tmp_path, hold, every=None) as run:
-        for step in run.steps(5):
-            passed.append(step)
-            if step == 1:
-                run.save()
-            if step == 2:
-                hold.go.set()
-                ended(run)
-    assert kind is type(raised.value)
-    assert [0, 1, 2] == passed
-    assert [] == saved(tmp_path)
-    assert [kind.__name__] == [event["error"].partition(":")[0] for event in events(tmp_path, "failed")]
+    for (code, kind), nth in itertools.product([(FULL, NoSpace), (BROKEN, StoreError)], (0, 3, 6)):
+        path, hold, passed = tmp_path / f"{code} {nth}", Hold(nth, code), []
+        with asked_of(code, nth), pytest.raises(kind) as raised, held(path, hold, every=None) as run:
+            for step in run.steps(5):
+                passed.append(step)
+                if step == 1:
+                    run.save()
+                if step == 2:
+                    hold.go.set()
+                    ended(run)
+        assert (kind, [0, 1, 2], []) == (type(raised.value), passed, saved(path))
+        assert [kind.__name__] == [event["error"].partition(":")[0] for event in events(path, "failed")]
 
 
 def test_wait_raises_what_the_save_in_flight_failed_with(tmp_path):
@@ -347,28 +344,24 @@ def test_a_failed_save_comes_before_what_the_loop_itself_raises(tmp_path, capsys
 # Leaving --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ValueError, Cut, SystemExit, KeyboardInterrupt])
-def test_an_exception_that_leaves_the_block_waits_for_the_save(tmp_path, error):
-    """It is as good as any: whole when the block has ended, whatever ended it."""
-    hold = Hold()
-    with pytest.raises(error), held(tmp_path, hold, every=Every(steps=2)) as run:
-        for step in run.steps(9):
-            if step == 3:
-                assert hold.reached.wait(WAIT_S)
-                raise error
-    assert ["step-000000002"] == names(tmp_path)
-    assert [(2, "due")] == saved(tmp_path)
-
-
-def test_a_break_waits_and_saves_the_end(tmp_path):
-    """First the one in flight, then the end."""
-    hold = Hold()
-    with held(tmp_path, hold, every=Every(steps=2)) as run:
-        for step in run.steps(9):
-            if step == 3:
-                assert hold.reached.wait(WAIT_S)
-                break
-    assert ["step-000000002", "step-000000004-end"] == names(tmp_path)
+def test_leaving_the_block_waits_for_the_save_in_flight(tmp_path):
+    """It is as good as any: whole when the block has ended, whatever ended it. After a break the end is saved, too."""
+    for error in (ValueError, Cut, SystemExit, KeyboardInterrupt, None):
+        path, hold = tmp_path / str(error), Hold()
+        with (
+            asked_of(error),
+            pytest.raises(error) if error else nullcontext(),
+            held(path, hold, every=Every(steps=2)) as run,
+        ):
+            for step in run.steps(9):
+                if step == 3:
+                    assert hold.reached.wait(WAIT_S)
+                    if error is None:
+                        break
+                    raise error
+        end = [] if error else [("step-000000004-end", (4, "the end"))]
+        expected = [("step-000000002", (2, "due")), *end]
+        assert (error, expected) == (error, [*zip(names(path), saved(path), strict=True)])
 
 
 # Stops ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Every kind of loader without workers, cut in two places; tests/slow/test_loader_matrix.py cuts all of them everywhere."""
+"""Some kinds of loaders without workers, cut once; tests/slow/test_loader_matrix.py cuts all of them everywhere."""
 
 import pytest
 
@@ -12,8 +12,8 @@ pytestmark = [
 
 
 def test_a_cut_changes_nothing_for_any_kind_of_loader(tmp_path):
-    """In the middle of an epoch and at an end of one: from case to case another batch."""
-    for number, name in enumerate(name for name, case in CASES.items() if 0 in case.workers):
+    """Every fourth kind; from one to the next another batch, or an end of an epoch."""
+    for number, name in enumerate([name for name, case in CASES.items() if 0 in case.workers][::4]):
         with asked_of(name):
-            chosen = lambda cuts, n=number: [cuts[at] for at in sorted({n % len(cuts), (2 * n + 3) % len(cuts)})]
+            chosen = lambda cuts, number=number: [cuts[(2 * number + 1) % len(cuts)]]
             assert {} == differing_cuts(name, 0, tmp_path / str(number), chosen)

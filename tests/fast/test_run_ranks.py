@@ -111,27 +111,19 @@ def test_a_further_rank_begins_with_rank_0s_state_and_luck_of_its_own(tmp_path, 
 # What rank 0 does for all ------------------------------------------------------------------------------------------
 
 
-def test_the_journal_is_written_once(tmp_path, among):
-    """By rank 0: steps, saves and metrics of a run are those of one."""
-
-    def before(run):
-        run.log(loss=run.step)
-
-    among(3, lambda rank: train(tmp_path, rank, before=before))
-    assert [list(range(12))] == [[event["values"]["loss"] for event in events(tmp_path, "metrics")]]
-    assert [4, 8, 12] == [event["step"] for event in events(tmp_path, "saved")]
-    assert 1 == len(events(tmp_path, "end"))
-
-
-def test_the_tracker_is_asked_on_rank_0(tmp_path, among):
-    """What it returns is the id in the next attempt."""
+def test_the_journal_is_written_and_the_tracker_asked_on_rank_0(tmp_path, among):
+    """Once: steps, saves and metrics of a run are those of one, and what the tracker returned is the next attempt's id."""
     asked = []
 
     def work(rank):
-        return train(tmp_path, rank, steps=3, tracker=lambda known, step: asked.append((rank, known)) or "id")
+        tracker = lambda known, step: asked.append((rank, known)) or "id"
+        return train(tmp_path, rank, before=lambda run: run.log(loss=run.step), tracker=tracker)
 
-    among(2, work)
-    among(2, work)
+    among(3, work)
+    assert list(range(12)) == [event["values"]["loss"] for event in events(tmp_path, "metrics")]
+    assert [4, 8, 12] == [event["step"] for event in events(tmp_path, "saved")]
+    assert 1 == len(events(tmp_path, "end"))
+    among(3, work)
     assert [(0, None), (0, "id")] == asked
 
 
@@ -185,22 +177,32 @@ def test_a_branch_goes_on_from_what_rank_0_has_chosen(tmp_path, among):
 # Errors are those of all -------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_on_one_rank_is_one_on_all_and_training_goes_on(tmp_path, among, saves, monkeypatch):
-    """Nothing of it is committed; the next save is made by all, on one step."""
+def full_for_rank_1(monkeypatch, most):
+    """So many times the disk is full as rank 1 writes its part; which parts these were."""
     write, failed = disk.write, []
 
     def full(path, *rest):
-        if path.name == "rank-00001.json" and not failed:
-            failed.append(path)
+        if path.name == "rank-00001.json" and len(failed) < most:
+            failed.append(path.parent.name)
             raise OSError(errno.ENOSPC, "full")
         write(path, *rest)
 
     monkeypatch.setattr(disk, "write", full)
+    return failed
+
+
+def test_a_full_disk_on_one_rank_is_one_on_all_and_training_goes_on(tmp_path, among, saves, monkeypatch):
+    """Nothing of it is committed; the next save is made by all, on one step. Of the last one, all get the error."""
+    failed = full_for_rank_1(monkeypatch, 1)
     found = among(2, lambda rank: train(tmp_path, rank, steps=40, before=lambda _: time.sleep(0.003)))
     assert [alone(rank, 40) for rank in range(2)] == found
     assert saves[0] == saves[1]
     assert ["save_failed"] == [event["event"] for event in events(tmp_path, "save_failed")]
-    assert failed[0].parent.name not in names(tmp_path)
+    assert (1, False) == (len(failed), failed[0] in names(tmp_path))
+    full_for_rank_1(monkeypatch, 99)
+    ended = among(2, lambda rank: train(tmp_path / "last", rank, every=None))
+    assert [NoSpace, NoSpace] == [type(each) for each in ended]
+    assert 1 == len(events(tmp_path / "last", "failed"))
 
 
 def test_a_disk_that_is_full_once_a_save_is_committed_is_no_failure_of_it(tmp_path, among, monkeypatch):
@@ -225,21 +227,6 @@ def test_a_disk_that_is_full_once_a_save_is_committed_is_no_failure_of_it(tmp_pa
     assert [] == events(tmp_path, "save_failed")
 
 
-def test_the_last_save_fails_on_all(tmp_path, among, monkeypatch):
-    """With the same kind of error, and as a failure in the journal."""
-    write = disk.write
-
-    def full(path, *rest):
-        if path.name == "rank-00001.json":
-            raise OSError(errno.ENOSPC, "full")
-        write(path, *rest)
-
-    monkeypatch.setattr(disk, "write", full)
-    ended = among(2, lambda rank: train(tmp_path, rank, every=None))
-    assert [NoSpace, NoSpace] == [type(each) for each in ended]
-    assert 1 == len(events(tmp_path, "failed"))
-
-
 def spoil(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -247,19 +234,15 @@ def spoil(path):
 
 
 def test_what_one_rank_finds_damaged_is_damaged_for_all(tmp_path, among):
-    """The next older one is restored by all of them; the run ends as it would have."""
+    """The next older one is restored by all; none is an error on all, never a silent start from scratch."""
     among(2, lambda rank: train(tmp_path, rank, steps=9))
     spoil(tmp_path / "checkpoints" / "step-000000009" / "rank-00001.json")
     assert [alone(rank, 12) for rank in range(2)] == among(2, lambda rank: train(tmp_path, rank))
     assert ["step-000000009-damaged"] == os.listdir(tmp_path / "quarantine")
     (restored,) = [event for event in events(tmp_path, "restored") if event["checkpoint"]]
     assert "step-000000008" == restored["checkpoint"]
-
-
-def test_none_that_is_whole_for_all_is_an_error_on_all(tmp_path, among):
-    """Never from scratch silently; with allow_fresh all of them begin anew."""
-    among(2, lambda rank: train(tmp_path, rank, steps=4))
-    spoil(tmp_path / "checkpoints" / "step-000000004" / "rank-00001.json")
+    for name in names(tmp_path):
+        spoil(tmp_path / "checkpoints" / name / "rank-00001.json")
     assert [StoreError, StoreError] == [type(each) for each in among(2, lambda rank: train(tmp_path, rank))]
     assert [alone(rank) for rank in range(2)] == among(2, lambda rank: train(tmp_path, rank, allow_fresh=True))
 

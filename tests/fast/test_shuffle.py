@@ -186,8 +186,9 @@ BATTERY = [
 
 
 def test_an_order_is_as_random_as_randperm():
-    """Seed after seed, by a limit that one fair order in a million exceeds."""
-    assert {} == {each.__name__: score for each in BATTERY if abs(score := each(shuffles)) >= LIMIT}
+    """Seed after seed, by a limit that one fair order in a million exceeds; by the quick measures."""
+    quick = (values_by_place, steps, waves, fixed_points, values_by_the_next_order)
+    assert {} == {each.__name__: score for each in quick if abs(score := each(shuffles)) >= LIMIT}
 
 
 FOUND_OUT = {  # rounds left -> who must see it

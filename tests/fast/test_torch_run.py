@@ -223,7 +223,7 @@ def test_loops_over_real_loaders_go_on_where_they_were(tmp_path, capfd):
 
     run.batches(zip(a, b)) cannot be positioned, and the resume says what that costs.
     """
-    for loop, stop_at in itertools.product((two_loaders, noisy_evaluation, side_by_side), (1, 4, 5, 6, 8)):
+    for loop, stop_at in itertools.product((two_loaders, noisy_evaluation, side_by_side), (1, 5)):
         with asked_of(loop.__name__, stop_at):
             path = tmp_path / f"{loop.__name__}-{stop_at}"
             expected = train(path / "whole", loop)

@@ -3,9 +3,12 @@
 from itertools import chain
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from holdfast import Run
+from holdfast.data import Seeded
+from holdfast.torch.samplers import InterruptibleDistributedSampler, InterruptibleSampler
 from samplers_run import (
     DATA,
     KINDS,
@@ -22,10 +25,11 @@ from samplers_run import (
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", [ours, groups])
-def test_nothing_is_counted_twice_with_workers(make, tmp_path):
-    """However far they have read ahead."""
-    nothing_is_counted_twice(make, 2, tmp_path)
+def test_nothing_is_counted_twice(make, workers, tmp_path):
+    """However far workers have read ahead."""
+    nothing_is_counted_twice(make, workers, tmp_path)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -79,3 +83,45 @@ def test_fewer_ranks_may_accumulate(make, tmp_path):
     assert [epoch for epoch, _ in rest] == [0] * 5 + [1] * 9
     logged = [line["values"]["batches"] for line in Run(start, {}).metrics()]
     assert logged == [1, 4, 5, 9, 13, 14]  # one by four ranks; then groups of 4 and 1 batches, and of 4, 4 and 1
+
+
+def test_seeded_samples_know_their_epoch(tmp_path):
+    """Augmentation differs from epoch to epoch, and does not depend on which rank loads a sample."""
+
+    class Drawing:
+        def __len__(self):
+            return LENGTH
+
+        def __getitem__(self, index):
+            return int(index) * 1000 + int(torch.randint(1000, ()))
+
+    def seen(world, rank):
+        sampler = InterruptibleDistributedSampler(range(LENGTH), world, rank)
+        loader = DataLoader(Seeded(Drawing(), seed=1), 2, sampler=sampler)
+        return train(tmp_path / f"{world}-{rank}", loader)
+
+    alone = seen(1, 0)
+
+    def values(*found):
+        return {(epoch, value) for rank in found for epoch, batch in rank for value in batch}
+
+    assert values(seen(2, 0), seen(2, 1)) == values(alone)
+    drawn = [{value % 1000 for at, value in values(alone) if at == epoch} for epoch in range(2)]
+    assert drawn[0] != drawn[1]
+
+
+def test_a_subclass_that_iterates_in_its_own_way_is_replayed(tmp_path):
+    """Its state says what was counted, which is not what it has handed out: its indices are drawn again."""
+
+    class Backwards(InterruptibleSampler):
+        def __iter__(self):
+            return iter([*super().__iter__()][::-1])
+
+    def loader():
+        return DataLoader(DATA, 4, sampler=Backwards(DATA, seed=3))
+
+    whole = train(tmp_path / "whole", loader())
+    first = train(tmp_path / "cut", loader(), 3)
+    assert first + train(tmp_path / "cut", loader(), take_over=True) == whole
+    plain = train(tmp_path / "plain", DataLoader(DATA, 4, sampler=InterruptibleSampler(DATA, seed=3)))
+    assert whole != plain
