@@ -23,9 +23,10 @@ def test_a_forked_child_that_leaves_the_block_says_nothing_for_its_parent(tmp_pa
                     try:
                         run.__exit__(SystemExit, SystemExit(0), None)
                         run.__exit__(None, None, None)
+                        os._exit(7)
                     finally:
-                        os._exit(0)
-                os.waitpid(child, 0)
+                        os._exit(1)
+                assert 7 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
                 assert not journal.logs(tmp_path)[-1].closed
                 other = subprocess.run(
                     [sys.executable, "-c", f"from holdfast import Store; Store({str(tmp_path)!r}).save(1, step=99)"],
