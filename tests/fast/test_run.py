@@ -15,6 +15,7 @@ import pytest
 from holdfast import Best, Every, Run, Stopped, Store, disk
 from holdfast.errors import NoSpace, Superseded, UsageError
 from holdfast.run import saving
+from subjects import asked_of
 from toy import Cut, Toy, events, names, new_run
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -64,52 +65,41 @@ def test_any_stateful_object_and_any_generator_is_tracked(tmp_path):
     assert [1, 2] == first[0]
 
 
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        ([Toy()], "one mapping: Run(path, dict(model=model"),
-        (Toy(), "one mapping"),
-        (
-            {"count": 3},
-            "state['count'] is a int, which cannot be changed in place: write Run(..., vars=dict(count=...))",
-        ),
-        ({"pair": (1, 2)}, "and run.vars.pair in the loop"),
-        ({"pair": (Toy(), Toy())}, "state['pair'] is a tuple, which cannot be changed in place: give a list"),
-        ({"name": np.float32(1)}, "state['name'] is a float32 and cannot be filled in place"),
-        ({"env": object()}, 'state=dict(env=Fields(env, "...", "..."))'),
-        ({"kind": Toy}, "state['kind'] is a type"),
-        ({"holdfast": Toy()}, "'holdfast' is Holdfast's own"),
-        ({"": Toy()}, "names are non-empty strings"),
-        ({3: Toy()}, "state key 3"),
-    ],
-)
-def test_what_cannot_be_tracked_is_refused_with_what_to_do(tmp_path, state, words):
-    """Before anything is written."""
-    with pytest.raises(UsageError) as raised:
-        Run(tmp_path / "x", state)
-    assert words in str(raised.value)
+REFUSED = [
+    ([Toy()], "one mapping: Run(path, dict(model=model"),
+    (Toy(), "one mapping"),
+    ({"count": 3}, "state['count'] is a int, which cannot be changed in place: write Run(..., vars=dict(count=...))"),
+    ({"pair": (1, 2)}, "and run.vars.pair in the loop"),
+    ({"pair": (Toy(), Toy())}, "state['pair'] is a tuple, which cannot be changed in place: give a list"),
+    ({"name": np.float32(1)}, "state['name'] is a float32 and cannot be filled in place"),
+    ({"env": object()}, 'state=dict(env=Fields(env, "...", "..."))'),
+    ({"kind": Toy}, "state['kind'] is a type"),
+    ({"holdfast": Toy()}, "'holdfast' is Holdfast's own"),
+    ({"": Toy()}, "names are non-empty strings"),
+    ({3: Toy()}, "state key 3"),
+]
+WRONG = [
+    ({"keep": 3}, "give a rule, as in Last(3)"),
+    ({"every": 10}, "give Every(steps=1000)"),
+    ({"accept": "batchsize"}, "what a loader can change is accumulate, batch_size"),
+    ({"vars": 5}, "as in Run(..., vars=dict(patience=0))"),
+    ({"vars": {"state_dict": 5}}, "cannot hold 'state_dict'"),
+    ({"start_from": "a", "branch_from": "b"}, "give one of them"),
+    ({"overrides": {"opt": {"lr": 1}}}, "nothing is tracked as 'opt', only toy"),
+    ({"overrides": {"toy": {"lr": 1}}}, "'toy' is a Toy, without options to set"),
+    ({"types": ["Colour"]}, "give the classes themselves"),
+]
+
+
+def test_what_cannot_be_tracked_or_asked_is_refused_when_the_run_is_made(tmp_path):
+    """Before anything is written, and not ten minutes later, at the first save."""
+    cases = [(state, {}, words) for state, words in REFUSED]
+    cases += [({"toy": Toy()}, options, words) for options, words in WRONG]
+    for state, options, words in cases:
+        with asked_of(words), pytest.raises(UsageError) as raised:
+            Run(tmp_path / "x", state, **options)
+        assert words in str(raised.value)
     assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"keep": 3}, "give a rule, as in Last(3)"),
-        ({"every": 10}, "give Every(steps=1000)"),
-        ({"accept": "batchsize"}, "what a loader can change is accumulate, batch_size"),
-        ({"vars": 5}, "as in Run(..., vars=dict(patience=0))"),
-        ({"vars": {"state_dict": 5}}, "cannot hold 'state_dict'"),
-        ({"start_from": "a", "branch_from": "b"}, "give one of them"),
-        ({"overrides": {"opt": {"lr": 1}}}, "nothing is tracked as 'opt', only toy"),
-        ({"overrides": {"toy": {"lr": 1}}}, "'toy' is a Toy, without options to set"),
-        ({"types": ["Colour"]}, "give the classes themselves"),
-    ],
-)
-def test_a_wrong_option_is_refused_when_the_run_is_made(tmp_path, options, words):
-    """Not ten minutes later, at the first save."""
-    with pytest.raises(UsageError) as raised:
-        Run(tmp_path, {"toy": Toy()}, **options)
-    assert words in str(raised.value)
 
 
 def test_a_wrong_deadline_leaves_the_run_free(tmp_path):
