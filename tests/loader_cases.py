@@ -1,8 +1,8 @@
 """Kinds of loaders under a run that is cut after some of its batches and ends of epochs, and what is to follow.
 
-A run of two epochs keeps a checkpoint of each of its safe points. From those that are chosen another run goes on, with a fresh
-loader and other random numbers, as a new process does. Each pass of the body notes its batch and the states of the three
-global random generators, and draws from them: one number too many or too few anywhere shows from there on.
+A run of two epochs keeps a checkpoint of each of its safe points. From those that are chosen another run goes on, with
+a fresh loader and other random numbers, as a new process does. Each pass of the body notes its batch and the states of
+the three global random generators, and draws from them: one number too many or too few anywhere shows from there on.
 """
 
 import gc

@@ -203,8 +203,9 @@ def train(path, loops, cut=None, *, started=False, **options):
 
 
 def cut_everywhere(place, name, first, stride, **options):
-    """Value, generator, position, variables, metrics log and newest checkpoint are those of the uninterrupted run, cut in
-    every `stride`th pass and, then, in the second pass of the next attempt.
+    """Value, generator, position, variables, metrics log and newest checkpoint are those of the uninterrupted run.
+
+    It is cut in every `stride`th pass and, then, in the second pass of the next attempt.
     """
     every = {"every": options.pop("every")}
     expected, count = train(place / "whole", LOOPS[name], **every)

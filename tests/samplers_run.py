@@ -53,7 +53,9 @@ def train(path, loader, steps=None, *, accumulate=1, each=lambda: None, **option
 
 
 def ranks(tmp_path, make, world, size, steps=None, start=None, **options):
-    """What each of `world` ranks sees, each in a copy of the run at `start`; the last argument that `make` gets is `size`."""
+    """What each of `world` ranks sees, each in a copy of the run at `start`; the last argument that `make` gets is
+    `size`.
+    """
     seen = []
     for rank in range(world):
         path = tmp_path / f"{make.__name__}-{world}-{size}-{steps}-{rank}"

@@ -2,8 +2,8 @@
 
     strikes.py SUBJECT [EVERY]
 
-Strikes a subject at each (EVERYth) such place, and makes it go on after that. A process that hangs, then or at its end, says where
-on stderr, and fails.
+Strikes a subject at each (EVERYth) such place, and makes it go on after that. A process that hangs, then or at its
+end, says where on stderr, and fails.
 
 Source: CPython's ceval.c: it looks for signals as a function begins, after calls of C, and where a loop goes back.
 """

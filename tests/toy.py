@@ -1,4 +1,6 @@
-"""A model without a framework, whose value at the end tells whether each step was done once, in order and with its luck."""
+"""A model without a framework, whose value at the end tells whether each step was done once, in order and with its
+luck.
+"""
 
 import os
 import random

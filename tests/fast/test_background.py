@@ -1,4 +1,4 @@
-"""Saves in the background: the loop goes on, what is written is what was there, and nothing is said to be saved that is not.
+"""Saves in the background: the loop goes on, what is written is what was there, and only what is saved is called so.
 
 The disk is held: an act keeps the writer's thread before one of its changes, until somebody waits for the save.
 """

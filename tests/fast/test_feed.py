@@ -88,8 +88,9 @@ def uninterrupted(make, epochs=3):
 
 
 def test_a_resume_at_any_batch_gives_the_rest():
-    """A new process that opens a saved position sees the batches that were left, and then the same epochs. A position at
-    an epoch's end carries into the next one what the loader itself carries over; that one is full, and another one.
+    """A new process that opens a saved position sees the batches that were left, and then the same epochs.
+
+    A position at an epoch's end carries into the next one what the loader itself carries over; each epoch is full.
     """
     for name, make in LOADERS.items():
         expected, positions = uninterrupted(make)
@@ -200,7 +201,9 @@ class Shuffled:
 
 
 def test_a_replay_sees_the_random_numbers_of_its_beginning():
-    """An order drawn from a global generator comes out again, whatever has been drawn since; one more draw shows nothing."""
+    """An order drawn from a global generator comes out again, whatever has been drawn since; one more draw shows
+    nothing.
+    """
     random.seed(1)
     feed = feed_for(Shuffled(), 1)
     batches = feed.open(0, None)

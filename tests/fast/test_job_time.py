@@ -1,4 +1,6 @@
-"""What a run does about the end of the job that it runs in and about its grace, with a Slurm that small scripts play."""
+"""What a run does about the end of the job that it runs in and about its grace, with a Slurm that small scripts
+play.
+"""
 
 import os
 import random
@@ -71,7 +73,9 @@ def test_a_save_within_the_grace_is_not_talked_about(tmp_path, fakes, capsys):
 
 
 def test_a_notice_leaves_jobs_to_save_one_after_the_other(tmp_path, fakes):
-    """Within a part of the time that the save does not need; after SIGTERM, with no second chance, within a small one."""
+    """Within a part of the time that the save does not need; after SIGTERM, with no second chance, within a small
+    one.
+    """
     fakes.say("squeue", "2:00\n")
     with new_run(tmp_path / "run", Toy()) as run:
         session = run._session

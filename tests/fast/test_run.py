@@ -182,7 +182,9 @@ def test_a_missing_variable_says_how_to_give_it_a_value(tmp_path):
 
 
 def test_types_of_ones_own_in_variables_come_back(tmp_path):
-    """Those that the first values hold are known; others are named in types=, and missing ones are asked for by name."""
+    """Those that the first values hold are known; others are named in types=, and missing ones are asked for by
+    name.
+    """
     with new_run(tmp_path, Toy(), vars={"colour": Colour.RED}) as run:
         for _ in run.steps(1):
             run.vars.where, run.vars.pair = Point(3), Pair(1, 2)
@@ -506,7 +508,9 @@ def test_no_trouble_at_the_exit_hides_the_error(tmp_path, monkeypatch):
 
 
 def test_a_stop_that_is_swallowed_is_raised_again(tmp_path):
-    """A bare `except:` cannot make a run go on, or save half an epoch as a whole one; nor in a loop of another shape."""
+    """A bare `except:` cannot make a run go on, or save half an epoch as a whole one; nor in a loop of another
+    shape.
+    """
     stop = lambda: signal.raise_signal(signal.SIGTERM)
     run = new_run(tmp_path, Toy())
     with pytest.raises(Stopped) as stopped, run:

@@ -112,7 +112,9 @@ def test_a_further_rank_begins_with_rank_0s_state_and_luck_of_its_own(tmp_path, 
 
 
 def test_the_journal_is_written_and_the_tracker_asked_on_rank_0(tmp_path, among):
-    """Once: steps, saves and metrics of a run are those of one, and what the tracker returned is the next attempt's id."""
+    """Once: steps, saves and metrics of a run are those of one, and what the tracker returned is the next attempt's
+    id.
+    """
     asked = []
 
     def work(rank):
@@ -206,7 +208,9 @@ def test_a_full_disk_on_one_rank_is_one_on_all_and_training_goes_on(tmp_path, am
 
 
 def test_a_disk_that_is_full_once_a_save_is_committed_is_no_failure_of_it(tmp_path, among, monkeypatch):
-    """Only rank 0 writes the journal's line about it, and keeps it until it fits: else it alone would save once more."""
+    """Only rank 0 writes the journal's line about it, and keeps it until it fits: else it alone would save once
+    more.
+    """
     append, failed = journal.append, []
 
     def full(path, waiting, **options):

@@ -1,4 +1,6 @@
-"""Coming back: wherever a run was cut, its end is the one of an uninterrupted run; and what happens when it cannot be."""
+"""Coming back: wherever a run was cut, its end is the one of an uninterrupted run; and what happens when it cannot
+be.
+"""
 
 import itertools
 import random
@@ -501,7 +503,8 @@ def test_a_deadline_is_a_time_a_span_or_unix_seconds():
     """All three mean the same moment."""
     now = datetime.now(UTC)
     seconds = now.timestamp() + 60
-    for deadline in (now + timedelta(seconds=60), timedelta(seconds=60), seconds, datetime.fromtimestamp(seconds)):  # noqa: DTZ006  a naive one is local
+    naive = datetime.fromtimestamp(seconds)  # noqa: DTZ006  it is local
+    for deadline in (now + timedelta(seconds=60), timedelta(seconds=60), seconds, naive):
         assert abs(stop.unix_seconds(deadline) - seconds) < 5
 
 

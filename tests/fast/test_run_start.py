@@ -1,4 +1,4 @@
-"""A run without a block: `run = Run(...).start()`. How it ends, asked of real processes where their end matters."""
+"""A run without a block: `run = Run(...).start()`, and how it ends within one process."""
 
 import signal
 import threading

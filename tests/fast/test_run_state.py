@@ -69,7 +69,9 @@ def test_a_modules_state_dict_is_restored_as_real_tensors_inside_other_state(tmp
 
 
 def test_what_cannot_be_saved_is_refused_at_the_first_safe_point_after_it_came(tmp_path):
-    """Not by the first save, hours later: the state is taken apart after the first step, run.vars when a name is new."""
+    """Not by the first save, hours later: the state is taken apart after the first step, run.vars when a name is
+    new.
+    """
     average = Average()
     for number, (state, passes, words) in enumerate(
         [({"it": average}, 1, r'state\["it"\]\["odd"\]'), ({}, 3, r'\["vars"\]\["odd"\]')]
@@ -139,7 +141,9 @@ def test_an_attribute_that_is_bound_anew_is_told(tmp_path):
 
 
 def test_values_in_use_and_values_given_inline_are_silent(tmp_path):
-    """In-place changes, constants, views, members, what is read from run.vars, and what nobody but the run ever held."""
+    """In-place changes, constants, views, members, what is read from run.vars, and what nobody but the run ever
+    held.
+    """
     array, weights, buffer = np.zeros(4), torch.ones(3), torch.zeros(4)
     rows, items, queue = [np.zeros(2), np.zeros(2)], [1], deque()
     row, part, view = rows[0], buffer[:2], array[:2]
@@ -300,7 +304,8 @@ def test_models_that_no_optimizer_steps_are_silent(tmp_path):
         options = {"vars": state.pop("vars")} if "vars" in state else {}
         with asked_of(make.__name__):
             path = tmp_path / make.__name__
-            assert [] == walk(path, state, lambda *_: learn(model, state["optimizer"]), **options)  # noqa: B023  at once
+            step = lambda *_, model=model, state=state: learn(model, state["optimizer"])
+            assert [] == walk(path, state, step, **options)
 
 
 def test_a_value_that_can_still_be_reached_is_silent_when_its_name_is_gone(tmp_path):
@@ -622,7 +627,9 @@ def test_fields_that_cannot_be_tracked_are_refused_when_they_are_named():
 
 
 def test_fields_are_filled_or_set(tmp_path):
-    """Slots and properties with a setter too; a list stays the same object. It is a stateful object by itself as well."""
+    """Slots and properties with a setter too; a list stays the same object. It is a stateful object by itself as
+    well.
+    """
     holder = Holder()
 
     def body(run, step):
@@ -670,7 +677,9 @@ def test_a_tracked_optimizer_in_a_container_takes_part_in_everything(tmp_path):
 
 
 def test_an_object_in_a_container_that_is_none_on_resume_is_a_mismatch(tmp_path):
-    """A generator that the script has not made yet is not replaced by the numbers that stand for it in the checkpoint."""
+    """A generator that the script has not made yet is not replaced by the numbers that stand for it in the
+    checkpoint.
+    """
     env = Holder()
     env.limit = np.random.default_rng(0)
     run_to(tmp_path, {"env": Fields(env, "limit")}, 1, lambda run, step: None)
@@ -697,7 +706,8 @@ def test_a_name_of_a_module_may_be_bound_anew_by_another_cell(tmp_path, capsys):
     """A notebook's cells run one after the other in one module; so do the parts of a script."""
     names = {"__name__": "__main__", "torch": torch, "Run": Run, "path": tmp_path}
     exec(
-        "hidden = torch.zeros(2); kept = torch.ones(2)\nrun = Run(path, dict(hidden=hidden, kept=kept)); run.__enter__()",
+        "hidden = torch.zeros(2); kept = torch.ones(2)\n"
+        "run = Run(path, dict(hidden=hidden, kept=kept)); run.__enter__()",
         names,
     )
     exec("for _ in run.steps(4): hidden = hidden + kept", names)
@@ -717,7 +727,9 @@ def test_the_first_value_of_a_variable_is_not_kept_alive(tmp_path):
 
 
 def test_a_value_that_only_the_run_ever_held_is_told(tmp_path):
-    """The loop cannot change it. One in a mapping that the script keeps, a model's own tensors, members in use: silent."""
+    """The loop cannot change it. One in a mapping that the script keeps, a model's own tensors, members in use:
+    silent.
+    """
     toy, model, net, kept = Average(), nn.Linear(1, 1), nn.Linear(1, 1), {"count": [0]}
     with Run(
         tmp_path / "a", {"toy": toy.state_dict(), "model": model.state_dict(), "nets": [net], "n": {"n": 1}}

@@ -42,7 +42,9 @@ def same(a, b):
 
 
 def test_a_new_run_starts_from_anothers_weights(tmp_path, capsys):
-    """The model's alone: step 0, a fresh optimizer; said and journalled. A restart goes on, and does not start again."""
+    """The model's alone: step 0, a fresh optimizer; said and journalled. A restart goes on, and does not start
+    again.
+    """
     source, state = objects(), objects()
     train(tmp_path / "a", source)
     with pytest.raises(Cut):
@@ -194,7 +196,9 @@ def test_two_models_that_start_from_a_run_take_one_checkpoints_weights(weights, 
 
 
 def test_where_no_checkpoint_is_whole_weights_are_refused(weights):
-    """Untouched where the layout tells; else the error says which model is not to be used. An older one is read through first."""
+    """Untouched where the layout tells; else the error says which model is not to be used. An older one is read
+    through first.
+    """
     store, by_step = weights
     model, before = pair()["model"], pair()["model"]
     model.load_state_dict(before.state_dict())

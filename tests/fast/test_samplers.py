@@ -1,4 +1,6 @@
-"""Samplers of many ranks: torch's own order, a place in it, and every sample once, however often their number changes."""
+"""Samplers of many ranks: torch's own order, a place in it, and every sample once, however often their number
+changes.
+"""
 
 from collections import Counter
 from itertools import chain, islice, product
@@ -409,7 +411,9 @@ def test_other_groups_are_another_order():
 
 
 def test_groups_fill_up_in_the_order_of_their_samples():
-    """Full batches first, in the order in which the last sample of each comes; then what is left, the earliest first."""
+    """Full batches first, in the order in which the last sample of each comes; then what is left, the earliest
+    first.
+    """
     ids = "abababbba"
     assert groups.batches(range(9), ids, 2) == [[0, 2], [1, 3], [5, 6], [4, 8], [7]]
     assert groups.count(ids, 2) == 5

@@ -1,4 +1,6 @@
-"""Samplers of many ranks under a run: it counts for them, once, and goes on in the middle of an epoch on any number of ranks."""
+"""Samplers of many ranks under a run: it counts for them, once, and goes on in the middle of an epoch on any number
+of ranks.
+"""
 
 from itertools import chain
 
@@ -71,7 +73,9 @@ def test_a_loop_without_a_run_counts_again(tmp_path):
 
 
 def test_a_place_that_one_rank_counted_is_no_place_of_all():
-    """As a sampler that is drawn again has it, and as earlier versions had it for torch's: refused, whatever is accepted."""
+    """As a sampler that is drawn again has it, and as earlier versions had it for torch's: refused, whatever is
+    accepted.
+    """
     position = {"epoch": 0, "batches": 2, "samples": 6, "digest": "0" * 32}
     with pytest.raises(Mismatch, match="its place among all ranks is not known"):
         feed_for(DataLoader(DATA, **torchs(2, 0, 3)), 1).open(0, position)

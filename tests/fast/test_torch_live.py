@@ -128,7 +128,9 @@ def test_the_shard_has_the_names_of_the_state_dict():
 
 
 def test_tied_tensors_are_read_once_and_buffers_that_are_not_persistent_never():
-    """Law: one leaf for two names is one read; two leaves with one place to go are a difference; others are untouched."""
+    """Law: one leaf for two names is one read; two leaves with one place to go are a difference; others are
+    untouched.
+    """
     new = Tied()
     new.mask.fill_(9)
     tree = handed_over(Tied(), new)
@@ -246,7 +248,9 @@ def test_data_parallel_processes_leave_no_trace():
 
 
 def test_averaged_models_keep_their_own_names_and_go_on():
-    """Law: `module.` and n_averaged are structure, compiled inside or not; averages go on bitwise, whatever averages."""
+    """Law: `module.` and n_averaged are structure, compiled inside or not; averages go on bitwise, whatever
+    averages.
+    """
     ema = swa_utils.get_ema_multi_avg_fn(0.9)
     for options in ({"multi_avg_fn": ema}, {"avg_fn": lambda a, b, n: a * 0.9 + b * 0.1, "use_buffers": True}):
         model, other = net(), net()
@@ -301,7 +305,9 @@ def test_a_load_state_dict_that_refuses_is_a_mismatch():
 
 
 def train(parts, steps):
-    """Steps whose data are a function of the step's number; `parts` are a model, its optimizer and perhaps a scheduler."""
+    """Steps whose data are a function of the step's number; `parts` are a model, its optimizer and perhaps a
+    scheduler.
+    """
     model, optimizer, *scheduler = parts
     for step in steps:
         learn(model, optimizer, batch(model, torch.Generator().manual_seed(step)))
@@ -508,7 +514,9 @@ def test_named_parameters_in_another_order_are_a_difference():
 
 
 def test_the_checkpoints_options_win_in_the_objects_that_are_there():
-    """Law: what only the live group has is kept; a rate that is a tensor here stays it, whatever is in the checkpoint."""
+    """Law: what only the live group has is kept; a rate that is a tensor here stays it, whatever is in the
+    checkpoint.
+    """
     tree = kept_state(torch.optim.SGD(net().parameters(), lr=0.3))
     optimizer = torch.optim.SGD(net().parameters(), lr=0.1)
     lr_scheduler.StepLR(optimizer, 2)
@@ -571,7 +579,9 @@ def test_an_override_changes_every_group_and_says_so():
 
 
 def test_an_overridden_rate_scales_the_schedule():
-    """Law: with a scheduler, "lr" is the base rate: the schedule goes on at the same phase, scaled; its bounds as well."""
+    """Law: with a scheduler, "lr" is the base rate: the schedule goes on at the same phase, scaled; its bounds as
+    well.
+    """
 
     def schedule(make, rate, override_at=None, to=None):
         model = net()

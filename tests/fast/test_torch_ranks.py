@@ -27,7 +27,9 @@ def store(request, tmp_path):
 
 
 def test_what_is_put_is_there_for_all_until_it_is_dropped(store):
-    """Any bytes, over each connection; what is not there is not waited for. A server hears its connections in any order."""
+    """Any bytes, over each connection; what is not there is not waited for. A server hears its connections in any
+    order.
+    """
     mine, other = Channel(store, "run"), Channel(store, "run").twin()
     for value in (b"", b"\0\xff", os.urandom(100_000)):
         mine.put("key", value)

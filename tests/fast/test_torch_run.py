@@ -108,7 +108,9 @@ def stopped(path, made, passes, total):
 
 
 def test_every_kind_of_object_goes_on_as_if_uninterrupted(tmp_path):
-    """Stopped after three steps of seven, restored into fresh objects: the same bytes, dtypes and devices at the end."""
+    """Stopped after three steps of seven, restored into fresh objects: the same bytes, dtypes and devices at the
+    end.
+    """
     torch.manual_seed(0)
     expected = bits_of(ended(tmp_path / "whole", all_kinds(), 7))
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Exactness: whatever kills a training run, wherever it does, the bytes at its end are those of one that was never killed.
+"""Exactness: whatever kills a training run, the bytes at its end are those of one that was never killed.
 
 All places, loaders, threads and workers; tests/slow/test_exactness.py asks a sample of them.
 """

@@ -1,8 +1,8 @@
 """The real thing: a process is killed by the kernel at each system call with which a save changes the file system.
 
 strace delivers SIGKILL at the Nth call of a class. A dry run first counts the calls, so that only those after the
-marker, which the script writes when the interpreter has started, are aimed at. It counts each thread apart: the engine's
-threads, new ones for each file, begin at one, so the script is told in which of its saves they are used.
+marker, which the script writes when the interpreter has started, are aimed at. It counts each thread apart: the
+engine's threads, new ones for each file, begin at one, so the script is told in which of its saves they are used.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Exactness: whatever kills a training run, wherever it does, the bytes at its end are those of one that was never killed.
+"""Exactness: whatever kills a training run, the bytes at its end are those of one that was never killed.
 
 A sample of places, loaders and workers; tests/prove/test_every_kill.py asks all of them.
 """
@@ -67,12 +67,16 @@ def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab):
     ("number", "loader"), [*enumerate(["batch_sampler", "stateful", "iterable", "own_state", "nested"])]
 )
 def test_every_kind_of_loader_and_loop_goes_on_where_it_was(lab, number, loader):
-    """A batch sampler of the user's, torchdata's loader, a stream that is read again, a state of its own, nested steps."""
+    """A batch sampler of the user's, torchdata's loader, a stream that is read again, a state of its own, nested
+    steps.
+    """
     check(lab, each(2, ANYWHERE, number % 2), loader=loader)
 
 
 def test_groups_of_batches_are_never_torn(lab):
-    """With accumulate=4 an epoch of six batches has two steps, and a kill in the middle of a group does it again whole."""
+    """With accumulate=4 an epoch of six batches has two steps, and a kill in the middle of a group does it again
+    whole.
+    """
     cases = {
         "before the first save": [{"at": "body", "step": 0, "passes": 2}],
         "in the middle of a whole group": [{"at": "body", "step": 2, "passes": 3}],
@@ -95,7 +99,9 @@ def test_persistent_workers_see_every_epoch(lab):
 
 
 def test_the_oracle_sees_one_bit_of_each_fact(lab):
-    """Every single fact of a final checkpoint, and every line of the metrics log, when altered alone is reported alone."""
+    """Every single fact of a final checkpoint, and every line of the metrics log, when altered alone is reported
+    alone.
+    """
     reference = lab.run({}).end
     areas = ("model/", "ema/", "optimizer/", "holdfast/rng/", "tree/dict/cosine", "tree/dict/holdfast/dict/position")
     assert [area for area in areas if not [key for key in reference.facts if key.startswith(area)]] == []

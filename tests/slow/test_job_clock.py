@@ -35,7 +35,8 @@ def test_a_run_that_stops_in_a_job_requeues_it_as_its_last_act(tmp_path, fakes):
     try:
         {textwrap.indent(textwrap.dedent(STOPPING).strip(), "        ").strip()}
     finally:
-        print("finally", open({str(fakes._log)!r}).read().count("requeue") if os.path.exists({str(fakes._log)!r}) else 0)
+        log = {str(fakes._log)!r}
+        print("finally", open(log).read().count("requeue") if os.path.exists(log) else 0)
     """
     ended = launch(script(tmp_path, body))
     assert (75, "finally 0\n") == (ended.code, ended.out), ended

@@ -1,4 +1,6 @@
-"""Every kind of loader, cut after every batch and at every end of an epoch: what follows is what would have followed."""
+"""Every kind of loader, cut after every batch and at every end of an epoch: what follows is what would have
+followed.
+"""
 
 import random
 

@@ -1,4 +1,6 @@
-"""Samplers under a run of several real processes, and metrics over them: saved on some ranks, gone on with on others."""
+"""Samplers under a run of several real processes, and metrics over them: saved on some ranks, gone on with on
+others.
+"""
 
 import os
 from itertools import chain

@@ -1,4 +1,6 @@
-"""Samplers of many ranks under a run that is cut, and goes on with other ranks: one process plays each of them in turn."""
+"""Samplers of many ranks under a run that is cut, and goes on with other ranks: one process plays each of them in
+turn.
+"""
 
 from itertools import chain
 

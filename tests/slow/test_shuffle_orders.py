@@ -1,4 +1,6 @@
-"""The whole battery of tests/fast/test_shuffle.py; tests/prove/test_shuffle_epochs.py asks it of epochs and of torch."""
+"""The whole battery of tests/fast/test_shuffle.py; tests/prove/test_shuffle_epochs.py asks it of epochs and of
+torch.
+"""
 
 from test_shuffle import BATTERY, LIMIT, shuffles
 

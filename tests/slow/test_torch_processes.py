@@ -1,4 +1,6 @@
-"""Runs with torch in processes of their own: memory, compiled wrappers, workers of loaders, and signals to all of them."""
+"""Runs with torch in processes of their own: memory, compiled wrappers, workers of loaders, and signals to all of
+them.
+"""
 
 import json
 import os
@@ -37,7 +39,9 @@ def both(model):
 
 @pytest.mark.usefixtures("no_syncs")
 def test_a_wrapped_model_goes_on_under_another_wrapper(tmp_path):
-    """Saved compiled, restored plain, and back: the same bytes as when trained in one piece, and no name has changed."""
+    """Saved compiled, restored plain, and back: the same bytes as when trained in one piece, and no name has
+    changed.
+    """
     torch.manual_seed(0)
     expected = bits_of(ended(tmp_path / "whole", adam(dropping()), 9))
     torch.manual_seed(0)
@@ -128,7 +132,9 @@ with Run(sys.argv[1], dict(model=model)) as run:
 
 
 def test_a_signal_to_the_whole_group_in_the_middle_of_an_evaluation_is_a_stop_like_any_other(tmp_path):
-    """Slurm and `timeout` signal every process: workers of a loader outside run.batches live on, and the run is saved."""
+    """Slurm and `timeout` signal every process: workers of a loader outside run.batches live on, and the run is
+    saved.
+    """
 
     def begun(process):
         lines = iter(process.stdout.readline, "")
@@ -167,7 +173,9 @@ CHILD = """
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_run_inside_a_child_process_ends_with_its_workers(start, tmp_path):
-    """Launchers start training through multiprocessing, whose children run no atexit functions: they end all the same."""
+    """Launchers start training through multiprocessing, whose children run no atexit functions: they end all the
+    same.
+    """
     script = tmp_path / "launch.py"
     script.write_text(textwrap.dedent(CHILD))
     command = [sys.executable, str(script), str(tmp_path / "run"), start]
