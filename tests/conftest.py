@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 from causes import zygotes  # noqa: F401
@@ -29,6 +30,12 @@ settings.load_profile(chosen)
 def pytest_collection_modifyitems(items):
     """Real Slurm's stories come first: they wait while other workers work."""
     items.sort(key=lambda item: not hasattr(getattr(item, "function", None), "story"))
+
+
+@pytest.fixture
+def no_syncs(monkeypatch):
+    """No power fails in this test, and synchronising is most of a small save's time."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def pytest_collection_finish():

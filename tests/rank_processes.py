@@ -14,7 +14,9 @@ HANGS_S = 240  # a rank that takes so long never ends: it is made to say where i
 
 
 class Outcome(NamedTuple):
-    """What became of one rank: `exit_code` is negative when a signal ended it, and then there is no value and no error."""
+    """What became of one rank: `exit_code` is negative when a signal ended it, and then there is no value and no
+    error.
+    """
 
     value: Any
     error: str  # "UsageError: what it says"
@@ -48,7 +50,9 @@ def everywhere(world, work, *, timeout_s=30.0, method="fork", hosted=False):
 
 
 def _store(listening):
-    """Begun when all are forked: its thread asks for names of hosts, and a rank forked meanwhile has glibc's lock for that taken."""
+    """Begun when all are forked: its thread asks for names of hosts, and a rank forked meanwhile has glibc's lock
+    for that taken.
+    """
     port, descriptor = listening.getsockname()[1], listening.detach()
     return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
 

@@ -1,4 +1,6 @@
-"""One training for any number of ranks, by DDP or FSDP2, whose parameters are declared out of the order of their use."""
+"""One training for any number of ranks, by DDP or FSDP2, whose parameters are declared out of the order of their
+use.
+"""
 
 import os
 from functools import partial
@@ -87,7 +89,9 @@ def whole(tree):
 
 
 def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, background=False):
-    """Which samples this rank saw in which epoch, and its state at the end; `steps`: the process is gone after so many."""
+    """Which samples this rank saw in which epoch, and its state at the end; `steps`: the process is gone after so
+    many.
+    """
     torch.set_num_threads(1)
     Reducers.warm = WARM if warm else lambda *_: []
     os.fsync = lambda descriptor: None  # no power is lost here

@@ -1,8 +1,11 @@
 """Runs whose ranks are threads of this process: what they do together does not need processes."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+from holdfast import Every, Last, Run
+from holdfast.run import saving
 from holdfast.run import session as room
 from rank_threads import ranks
 
@@ -16,7 +19,7 @@ def among_threads(monkeypatch):
     monkeypatch.setattr(room, "here", lambda: next(HERE.runs))
     monkeypatch.setattr(room, "speak_for", lambda rank: None)  # one process has one number
 
-    def outcomes(world, work, timeout_s=20.0):
+    def outcomes(world, work, timeout_s=60.0):
         turns = [ranks(world, timeout_s) for _ in range(8)]  # one for each run that the work makes
 
         def outcome(rank):
@@ -30,3 +33,63 @@ def among_threads(monkeypatch):
             return list(pool.map(outcome, range(world)))
 
     return outcomes
+
+
+class Part:
+    """What one rank has: something that is the same everywhere, and something of its own."""
+
+    def __init__(self, rank=0):
+        self.common, self.own = 0, rank
+
+    def learn(self):
+        self.common += 1
+        self.own = (self.own * 31 + self.common) % (2**61 - 1)
+
+    def state_dict(self):
+        return {"common": self.common, "own": self.own}
+
+    def load_state_dict(self, state):
+        self.common, self.own = state["common"], state["own"]
+
+
+def train(path, rank, steps=12, before=lambda run: None, part=None, **options):
+    """What the rank's part is in the end."""
+    part = part or Part(rank)
+    with Run(path, {"part": part}, **{"every": Every(steps=4), "keep": Last(1000), **options}) as run:
+        for _ in run.steps(steps):
+            before(run)
+            part.learn()
+    return part.common, part.own
+
+
+def alone(rank, steps=12):
+    part = Part(rank)
+    for _ in range(steps):
+        part.learn()
+    return part.common, part.own
+
+
+def stop_at(step, of=0):
+    """Has rank `of` stop when it comes to that step; wherever the others are."""
+
+    def before(rank):
+        def at(run):
+            time.sleep(0.002)
+            if rank == of and run.step == step:
+                run._session.stop.hear("SIGUSR1")
+
+        return at
+
+    return before
+
+
+def noted_saves(monkeypatch):
+    """Step and reason of each save, by rank."""
+    found, save = {}, saving.save
+
+    def noted(session, reason, *rest, **options):
+        found.setdefault(session.ranks.rank, []).append((session.position.step, reason))
+        return save(session, reason, *rest, **options)
+
+    monkeypatch.setattr(saving, "save", noted)
+    return found

@@ -2,8 +2,8 @@
 
     strikes.py SUBJECT [EVERY]
 
-Strikes a subject at each (EVERYth) such place, and makes it go on after that. A process that hangs, then or at its end, says where
-on stderr, and fails.
+Strikes a subject at each (EVERYth) such place, and makes it go on after that. A process that hangs, then or at its
+end, says where on stderr, and fails.
 
 Source: CPython's ceval.c: it looks for signals as a function begins, after calls of C, and where a loop goes back.
 """
@@ -12,6 +12,7 @@ import dis
 import faulthandler
 import itertools
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -267,6 +268,14 @@ def main(name, every=1):
             break
     print(nth, "places", flush=True)
     faulthandler.dump_traceback_later(HANGS_S, exit=True)  # the end of the process is a wait, too
+
+
+def struck_all_over(subject, every):
+    """How many places it has, of which each `every`th was struck, in a process of its own."""
+    words = [sys.executable, __file__, subject, str(every)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=450)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[0])
 
 
 if __name__ == "__main__":

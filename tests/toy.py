@@ -1,19 +1,31 @@
-"""A model without a framework, whose value at the end tells whether each step was done once, in order and with its luck."""
+"""A model without a framework, whose value at the end tells whether each step was done once, in order and with its
+luck.
+"""
 
 import os
 import random
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
-from holdfast import Every, Last, Run
+from holdfast import Every, Last, Run, Store, journal
 
 EPOCHS, BATCHES = 3, 4
+ENDS_S = 240  # also on a busy machine: what takes longer hangs
 
 
 class Cut(BaseException):
     """The process is gone, as far as a run can tell within one process."""
+
+
+def waited_for(condition, limit_s=60):
+    """Return when it holds; it has to within the limit."""
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s, f"not within {limit_s} s"
+        time.sleep(0.01)
 
 
 class Toy:
@@ -47,9 +59,17 @@ def new_run(path, toy, **options):
 
 
 def events(path, kind):
-    from holdfast import journal
-
     return [event for log in journal.logs(Path(path)) for event in log.events if event["event"] == kind]
+
+
+def names(path):
+    """Of the checkpoints, in their order."""
+    return [checkpoint.name for checkpoint in Store(path).checkpoints()]
+
+
+def lines(path):
+    """Step, phase and values of each line of the metrics log."""
+    return [(line["step"], line["phase"], line["values"]) for line in Run(path, {}).metrics()]
 
 
 def script(place, body):
@@ -86,7 +106,11 @@ class Ended:
     """How a process ended: its exit code (negative: the signal), stdout, stderr."""
 
     def __init__(self, process):
-        self.out, self.err = process.communicate(timeout=50)
+        try:
+            self.out, self.err = process.communicate(timeout=ENDS_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
         self.code = process.returncode
 
     def __repr__(self):

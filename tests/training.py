@@ -19,9 +19,8 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ from holdfast import Every, Last, Run, disk
 SIZE, BATCH = 46, 8  # six batches an epoch, the last one short
 PER_EPOCH = -(-SIZE // BATCH)
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS = {
     "path": "",
     "threads": 1,
     "workers": 0,
@@ -58,15 +57,15 @@ DEFAULTS: dict[str, Any] = {
 class Images(Dataset):
     """Noise with a label, augmented by draws from three generators."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         made = torch.Generator().manual_seed(7)
         self.x = torch.randn(SIZE, 1, 16, 16, generator=made)
         self.y = (self.x.mean((1, 2, 3)) * 40).long().clamp(-2, 2) + 2
 
-    def __len__(self) -> int:
+    def __len__(self):
         return SIZE
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, index):
         x = self.x[index]
         if random.random() < 0.5:
             x = x.flip(-1)
@@ -77,10 +76,10 @@ class Images(Dataset):
 class Stream(IterableDataset):
     """The same images in one fixed order."""
 
-    def __init__(self, images: Any) -> None:
+    def __init__(self, images):
         self.images = images
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         info = torch.utils.data.get_worker_info()
         first, apart = (info.id, info.num_workers) if info else (0, 1)
         return (self.images[holdfast.data.seeded.Index(index, 0)] for index in range(first, SIZE, apart))
@@ -89,7 +88,7 @@ class Stream(IterableDataset):
 class Uneven(Sampler):
     """A batch sampler of the user's: batches of two sizes, drawn from the global generator."""
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self):
         order = torch.randperm(SIZE).tolist()
         while order:
             count = random.choice((5, 9))
@@ -100,11 +99,11 @@ class Uneven(Sampler):
 class Batches:
     """A loader that keeps its own state. Not `fair`: its order comes out of the global generator, the planted fault."""
 
-    def __init__(self, images: Any, *, fair: bool = True) -> None:
+    def __init__(self, images, *, fair=True):
         self.images, self.fair = images, fair
         self.epoch = self.done = 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         made = torch.Generator().manual_seed(self.epoch) if self.fair else torch.default_generator
         order = torch.randperm(SIZE, generator=made).tolist()
         for number in range(self.done, PER_EPOCH):
@@ -112,33 +111,33 @@ class Batches:
             yield batch(self.images, order[number * BATCH : (number + 1) * BATCH], self.epoch)
         self.epoch, self.done = self.epoch + 1, 0
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self):
         return {"epoch": self.epoch, "done": self.done}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state):
         self.epoch, self.done = state["epoch"], state["done"]
 
 
 class Amnesiac:
     """Saves the state of `inner` and takes none back."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner):
         self.inner = inner
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         return iter(self.inner)
 
-    def state_dict(self) -> Any:
+    def state_dict(self):
         return self.inner.state_dict()
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         pass
 
 
 class Net(nn.Module):
     """Large enough that two threads share its work."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Sequential(nn.Conv2d(1, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(), nn.Dropout(0.2))
         self.second = nn.Sequential(nn.Conv2d(24, 8, 3, stride=4), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten())
@@ -147,18 +146,18 @@ class Net(nn.Module):
         self.decode.weight = self.encode.weight
         self.head = nn.Linear(128, 5)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         x = self.second(self.first(x))
         x = nn.functional.dropout(self.decode(self.encode(x).relu()), 0.3, self.training)
         return self.head(x)
 
 
-def batch(images: Any, indices: list[int], epoch: int) -> list[torch.Tensor]:
+def batch(images, indices, epoch):
     samples = [images[holdfast.data.seeded.Index(index, epoch)] for index in indices]
     return [torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples])]
 
 
-def loader_of(kind: str, images: Any, workers: dict[str, Any]) -> Any:
+def loader_of(kind, images, workers):
     if kind == "sampler":
         return DataLoader(images, BATCH, sampler=holdfast.data.Sampler(images, seed=11), **workers)
     if kind == "batch_sampler":
@@ -179,20 +178,20 @@ def loader_of(kind: str, images: Any, workers: dict[str, Any]) -> Any:
 class Killer:
     """Ends this process at the one place that it was told."""
 
-    def __init__(self, kill: dict[str, Any] | None) -> None:
+    def __init__(self, kill):
         wanted = dict(kill or {"at": "nowhere"})
         self.place, self.signal = wanted.pop("at"), signal.Signals[f"SIG{wanted.pop('signal', 'KILL')}"]
         self.where = wanted
         if self.place in ("commit", "committed"):
             disk.rename_new = self._around(disk.rename_new)
 
-    def at(self, place: str, **where: Any) -> None:
+    def at(self, place, **where):
         if place == self.place and self.where.items() <= where.items():
             self.place = "nowhere"
             os.kill(os.getpid(), self.signal)
 
-    def _around(self, rename: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
-        def renamed(source: Path, target: Path) -> None:
+    def _around(self, rename):
+        def renamed(source, target):
             committing = Path(target).parent.name == "checkpoints"
             if committing:
                 self.at("commit", name=Path(target).name)
@@ -206,7 +205,7 @@ class Killer:
 class Training:
     """The objects, and what one step and one evaluation do to them."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
+    def __init__(self, asked):
         self.asked, self.killer = asked, Killer(asked["kill"])
         self.workers: dict[str, Any] = {"num_workers": asked["workers"]}
         if asked["workers"] and asked["persistent"]:
@@ -224,14 +223,14 @@ class Training:
         self.scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=4)
         self.forgotten = set(asked["forget"]) if asked["again"] else set()
 
-    def state(self) -> dict[str, Any]:
+    def state(self):
         names = ("model", "ema", "optimizer", "cosine", "plateau", "scaler")
         return {
             name: Amnesiac(getattr(self, name)) if name in self.asked["forget"] else getattr(self, name)
             for name in names
         }
 
-    def learn(self, run: Run, x: torch.Tensor, y: torch.Tensor, *, last: bool = False) -> None:
+    def learn(self, run, x, y, *, last=False):
         """One pass of the body; the optimizer steps when a group is whole, or the epoch's `last` batch is in it."""
         self._reseed()
         if random.random() < 0.5:
@@ -252,7 +251,7 @@ class Training:
             self.ema.update_parameters(self.model)
         run.log(loss=loss.item(), lr=self.cosine.get_last_lr()[0], scale=self.scaler.get_scale())
 
-    def evaluate(self, run: Run, epoch: int) -> None:
+    def evaluate(self, run, epoch):
         """Loss under noise: it draws from all three generators, and making its loader's iterator draws once more."""
         self.model.eval()
         total, averaged = random.random() * float(np.random.rand()), 0.0
@@ -268,7 +267,7 @@ class Training:
         run.vars.best = min(run.vars.best, total)
         run.log(val_loss=total, averaged=averaged, rounds=self.plateau.last_epoch)
 
-    def _reseed(self) -> None:
+    def _reseed(self):
         """Of the generators that are to be forgotten."""
         for name, seed in (("python", random.seed), ("numpy", np.random.seed), ("torch", torch.manual_seed)):
             if name in self.forgotten:
@@ -276,7 +275,7 @@ class Training:
                 seed(99)
 
 
-def train(asked: dict[str, Any]) -> None:
+def train(asked):
     asked = DEFAULTS | asked
     torch.set_num_threads(asked["threads"])
     if not asked["synced"]:
@@ -295,7 +294,7 @@ def train(asked: dict[str, Any]) -> None:
             by_epochs(training, run)
 
 
-def by_steps(training: Training, run: Run) -> None:
+def by_steps(training, run):
     for step in run.steps(training.asked["epochs"] * PER_EPOCH):
         training.learn(run, *batch(training.images, torch.randint(SIZE, (BATCH,)).tolist(), 0))
         if (step + 1) % PER_EPOCH == 0:
@@ -303,7 +302,7 @@ def by_steps(training: Training, run: Run) -> None:
             run.save()
 
 
-def by_epochs(training: Training, run: Run) -> None:
+def by_epochs(training, run):
     asked = training.asked
     loader = loader_of(asked["loader"], training.images, training.workers)
     if "position" in asked["forget"]:
@@ -320,7 +319,7 @@ def by_epochs(training: Training, run: Run) -> None:
         run.save()
 
 
-def serve() -> None:
+def serve():
     """Fork an attempt for each line of stdin, answer how it ended."""
     gc.freeze()  # a child's collector need not touch, and thereby copy, what it shares with its parent
     for line in sys.stdin:
@@ -334,7 +333,7 @@ def serve() -> None:
 HANGS_S = 300  # an attempt that takes so long never ends; the log shows where it stands
 
 
-def attempt(asked: dict[str, Any]) -> NoReturn:
+def attempt(asked):
     """Train, and end as the interpreter would, but for the half second in which it frees what torch has imported."""
     log = os.open(asked.pop("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     null = os.open(os.devnull, os.O_RDONLY)

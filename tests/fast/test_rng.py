@@ -144,7 +144,8 @@ def test_another_global_bit_generator_is_told():
 
 def test_only_imported_packages_are_captured():
     """A script without NumPy and torch pays for neither; a state of them imports them when it is restored."""
-    code = "import sys; from holdfast.state import rng; print(list(rng.capture())); exec(sys.argv[1]); print(list(rng.capture()))"
+    code = "import sys; from holdfast.state import rng; say = lambda: print(list(rng.capture()))"
+    code += "; say(); exec(sys.argv[1]); say()"
     done = subprocess.run([sys.executable, "-c", code, "import numpy"], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["['python']", "['python', 'numpy']"]
 

@@ -8,19 +8,17 @@ import time
 import pytest
 from torch import nn
 
-from holdfast import Best, Every, Last, Run, Store, disk, journal
+from holdfast import Best, Every, Run, Store, disk, journal
 from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, Stopped, StoreError, UsageError
 from holdfast.job import Job
 from holdfast.ranks import Ranks
-from holdfast.run import saving
-from holdfast.run import windows as room
 from holdfast.run.job_clock import JobClock
 from holdfast.run.ranks import agreed, require_alike
 from holdfast.run.stop import Stop
 from holdfast.run.weights import StartFrom
 from rank_threads import everywhere
-from run_ranks import among_threads
-from toy import events
+from run_ranks import Part, alone, among_threads, noted_saves, stop_at, train
+from toy import events, names
 
 
 @pytest.fixture
@@ -28,98 +26,12 @@ def among(monkeypatch):
     return among_threads(monkeypatch)
 
 
-class Part:
-    """What one rank has: something that is the same everywhere, and something of its own."""
-
-    def __init__(self, rank=0):
-        self.common, self.own = 0, rank
-
-    def learn(self):
-        self.common += 1
-        self.own = (self.own * 31 + self.common) % (2**61 - 1)
-
-    def state_dict(self):
-        return {"common": self.common, "own": self.own}
-
-    def load_state_dict(self, state):
-        self.common, self.own = state["common"], state["own"]
-
-
-def train(path, rank, steps=12, before=lambda run: None, part=None, **options):
-    """What the rank's part is in the end."""
-    part = part or Part(rank)
-    with Run(path, {"part": part}, **{"every": Every(steps=4), "keep": Last(1000), **options}) as run:
-        for _ in run.steps(steps):
-            before(run)
-            part.learn()
-    return part.common, part.own
-
-
-def alone(rank, steps=12):
-    part = Part(rank)
-    for _ in range(steps):
-        part.learn()
-    return part.common, part.own
-
-
-def names(path):
-    return [checkpoint.name for checkpoint in Store(path).checkpoints()]
-
-
-def stop_at(step, of=0):
-    """Has rank `of` stop when it comes to that step; wherever the others are."""
-
-    def before(rank):
-        def at(run):
-            time.sleep(0.002)
-            if rank == of and run.step == step:
-                run._session.stop.hear("SIGUSR1")
-
-        return at
-
-    return before
-
-
 @pytest.fixture
 def saves(monkeypatch):
-    """Step and reason of each save, by thread."""
-    found, save = {}, saving.save
-
-    def noted(session, reason, *rest, **options):
-        found.setdefault(session.ranks.rank, []).append((session.position.step, reason))
-        return save(session, reason, *rest, **options)
-
-    monkeypatch.setattr(saving, "save", noted)
-    return found
+    return noted_saves(monkeypatch)
 
 
 # One state, one position -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("of", [0, 1])
-def test_what_one_rank_hears_stops_all_and_each_goes_on_as_it_was(tmp_path, among, saves, world, of):
-    """At one step; the resumed ranks have their own state, and the run ends as one that was never stopped."""
-    before = stop_at(5, of)
-    stopped = among(world, lambda rank: train(tmp_path, rank, steps=300, before=before(rank), every=None))
-    assert [True] * world == [isinstance(each, Stopped) for each in stopped]
-    (first, *_) = saves.values()
-    assert [first] * world == list(saves.values())
-    assert 5 < first[-1][0] < 300
-    assert [alone(rank, 300) for rank in range(world)] == among(world, lambda rank: train(tmp_path, rank, steps=300))
-
-
-@pytest.mark.slow
-def test_saves_by_the_clock_are_those_of_rank_0(tmp_path, among, saves):
-    """On the same steps everywhere, however far apart the ranks are."""
-
-    def nap(rank):
-        return lambda run: time.sleep(0.3 if (rank, run.step) in {(1, 20), (0, 120)} else 0.003)
-
-    among(2, lambda rank: train(tmp_path, rank, steps=300, every=Every(minutes=0.001), before=nap(rank)))
-    assert saves[0] == saves[1]
-    assert ["due"] * 2 == [why for _, why in saves[0]][:2]
 
 
 def test_a_deadline_is_kept_by_rank_0(tmp_path, among, saves, monkeypatch):
@@ -162,7 +74,7 @@ def test_a_rank_that_is_lost_after_the_last_word_of_a_stop_changes_nothing(tmp_p
         return gather(self, topic, *rest, **options)
 
     monkeypatch.setattr(Ranks, "gather", killed)
-    found = among(2, lambda rank: train(tmp_path, rank, steps=300, before=stop_at(5)(rank), every=None), timeout_s=0.5)
+    found = among(2, lambda rank: train(tmp_path, rank, steps=300, before=stop_at(5)(rank), every=None), timeout_s=2.0)
     assert [SystemExit if rank == lost else Stopped for rank in range(2)] == [type(each) for each in found]
     assert "stop" == journal.logs(tmp_path)[-1].last["event"]
     monkeypatch.undo()
@@ -199,27 +111,21 @@ def test_a_further_rank_begins_with_rank_0s_state_and_luck_of_its_own(tmp_path, 
 # What rank 0 does for all ------------------------------------------------------------------------------------------
 
 
-def test_the_journal_is_written_once(tmp_path, among):
-    """By rank 0: steps, saves and metrics of a run are those of one."""
-
-    def before(run):
-        run.log(loss=run.step)
-
-    among(3, lambda rank: train(tmp_path, rank, before=before))
-    assert [list(range(12))] == [[event["values"]["loss"] for event in events(tmp_path, "metrics")]]
-    assert [4, 8, 12] == [event["step"] for event in events(tmp_path, "saved")]
-    assert 1 == len(events(tmp_path, "end"))
-
-
-def test_the_tracker_is_asked_on_rank_0(tmp_path, among):
-    """What it returns is the id in the next attempt."""
+def test_the_journal_is_written_and_the_tracker_asked_on_rank_0(tmp_path, among):
+    """Once: steps, saves and metrics of a run are those of one, and what the tracker returned is the next attempt's
+    id.
+    """
     asked = []
 
     def work(rank):
-        return train(tmp_path, rank, steps=3, tracker=lambda known, step: asked.append((rank, known)) or "id")
+        tracker = lambda known, step: asked.append((rank, known)) or "id"
+        return train(tmp_path, rank, before=lambda run: run.log(loss=run.step), tracker=tracker)
 
-    among(2, work)
-    among(2, work)
+    among(3, work)
+    assert list(range(12)) == [event["values"]["loss"] for event in events(tmp_path, "metrics")]
+    assert [4, 8, 12] == [event["step"] for event in events(tmp_path, "saved")]
+    assert 1 == len(events(tmp_path, "end"))
+    among(3, work)
     assert [(0, None), (0, "id")] == asked
 
 
@@ -253,20 +159,6 @@ def test_a_best_inside_of_an_epoch_is_measured_by_all(tmp_path, among, saves):
     assert [1, 2, 3] == [step for step, why in saves[0] if why == "new best"]
 
 
-def test_one_that_is_logged_inside_of_an_epoch_on_rank_0_alone_forces_no_save(
-    tmp_path, among, saves, monkeypatch, capsys
-):
-    """The others could not know of it: that is said once."""
-    monkeypatch.setattr("holdfast.run.best.PATIENCE_S", 0.1)
-
-    def work(rank):
-        return train(tmp_path, rank, before=lambda run: rank or run.log(score=run.step), keep=Best("score", max))
-
-    assert [alone(rank) for rank in range(2)] == among(2, work)
-    assert [(4, "due"), (8, "due"), (12, "the end")] == saves[0] == saves[1]
-    assert 1 == capsys.readouterr().err.count("logged inside of an epoch, and not on every rank")
-
-
 def test_going_back_is_done_once_for_all(tmp_path, among):
     """Rank 0 moves what is newer aside, and a restart does not repeat it."""
     among(2, lambda rank: train(tmp_path, rank))
@@ -287,26 +179,38 @@ def test_a_branch_goes_on_from_what_rank_0_has_chosen(tmp_path, among):
 # Errors are those of all -------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_on_one_rank_is_one_on_all_and_training_goes_on(tmp_path, among, saves, monkeypatch):
-    """Nothing of it is committed; the next save is made by all, on one step."""
+def full_for_rank_1(monkeypatch, most):
+    """So many times the disk is full as rank 1 writes its part; which parts these were."""
     write, failed = disk.write, []
 
     def full(path, *rest):
-        if path.name == "rank-00001.json" and not failed:
-            failed.append(path)
+        if path.name == "rank-00001.json" and len(failed) < most:
+            failed.append(path.parent.name)
             raise OSError(errno.ENOSPC, "full")
         write(path, *rest)
 
     monkeypatch.setattr(disk, "write", full)
+    return failed
+
+
+def test_a_full_disk_on_one_rank_is_one_on_all_and_training_goes_on(tmp_path, among, saves, monkeypatch):
+    """Nothing of it is committed; the next save is made by all, on one step. Of the last one, all get the error."""
+    failed = full_for_rank_1(monkeypatch, 1)
     found = among(2, lambda rank: train(tmp_path, rank, steps=40, before=lambda _: time.sleep(0.003)))
     assert [alone(rank, 40) for rank in range(2)] == found
     assert saves[0] == saves[1]
     assert ["save_failed"] == [event["event"] for event in events(tmp_path, "save_failed")]
-    assert failed[0].parent.name not in names(tmp_path)
+    assert (1, False) == (len(failed), failed[0] in names(tmp_path))
+    full_for_rank_1(monkeypatch, 99)
+    ended = among(2, lambda rank: train(tmp_path / "last", rank, every=None))
+    assert [NoSpace, NoSpace] == [type(each) for each in ended]
+    assert 1 == len(events(tmp_path / "last", "failed"))
 
 
 def test_a_disk_that_is_full_once_a_save_is_committed_is_no_failure_of_it(tmp_path, among, monkeypatch):
-    """Only rank 0 writes the journal's line about it, and keeps it until it fits: else it alone would save once more."""
+    """Only rank 0 writes the journal's line about it, and keeps it until it fits: else it alone would save once
+    more.
+    """
     append, failed = journal.append, []
 
     def full(path, waiting, **options):
@@ -327,21 +231,6 @@ def test_a_disk_that_is_full_once_a_save_is_committed_is_no_failure_of_it(tmp_pa
     assert [] == events(tmp_path, "save_failed")
 
 
-def test_the_last_save_fails_on_all(tmp_path, among, monkeypatch):
-    """With the same kind of error, and as a failure in the journal."""
-    write = disk.write
-
-    def full(path, *rest):
-        if path.name == "rank-00001.json":
-            raise OSError(errno.ENOSPC, "full")
-        write(path, *rest)
-
-    monkeypatch.setattr(disk, "write", full)
-    ended = among(2, lambda rank: train(tmp_path, rank, every=None))
-    assert [NoSpace, NoSpace] == [type(each) for each in ended]
-    assert 1 == len(events(tmp_path, "failed"))
-
-
 def spoil(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -349,19 +238,15 @@ def spoil(path):
 
 
 def test_what_one_rank_finds_damaged_is_damaged_for_all(tmp_path, among):
-    """The next older one is restored by all of them; the run ends as it would have."""
+    """The next older one is restored by all; none is an error on all, never a silent start from scratch."""
     among(2, lambda rank: train(tmp_path, rank, steps=9))
     spoil(tmp_path / "checkpoints" / "step-000000009" / "rank-00001.json")
     assert [alone(rank, 12) for rank in range(2)] == among(2, lambda rank: train(tmp_path, rank))
     assert ["step-000000009-damaged"] == os.listdir(tmp_path / "quarantine")
     (restored,) = [event for event in events(tmp_path, "restored") if event["checkpoint"]]
     assert "step-000000008" == restored["checkpoint"]
-
-
-def test_none_that_is_whole_for_all_is_an_error_on_all(tmp_path, among):
-    """Never from scratch silently; with allow_fresh all of them begin anew."""
-    among(2, lambda rank: train(tmp_path, rank, steps=4))
-    spoil(tmp_path / "checkpoints" / "step-000000004" / "rank-00001.json")
+    for name in names(tmp_path):
+        spoil(tmp_path / "checkpoints" / name / "rank-00001.json")
     assert [StoreError, StoreError] == [type(each) for each in among(2, lambda rank: train(tmp_path, rank))]
     assert [alone(rank) for rank in range(2)] == among(2, lambda rank: train(tmp_path, rank, allow_fresh=True))
 
@@ -402,31 +287,17 @@ def test_a_state_that_one_rank_cannot_save_fails_on_all(tmp_path, among):
     assert [UsageError, UsageError] == [type(each) for each in found]
 
 
-@pytest.mark.slow
-def test_a_rank_that_dies_in_its_step_is_missed_in_time(tmp_path, among):
-    """The others end with an error that names it; what was saved before is there."""
-
-    def before(run):
-        if run.step == 6:
-            run._session.ranks.leave = lambda why: None  # as SIGKILL would have it
-            raise SystemExit
-
-    found = among(2, lambda rank: train(tmp_path, rank, before=before if rank else lambda _: None), timeout_s=1.0)
-    assert isinstance(found[0], RanksError)
-    assert "rank 1 did not come to 'a save'" in str(found[0])
-    assert ["step-000000004"] == names(tmp_path)
-    assert [alone(rank) for rank in range(2)] == among(2, lambda rank: train(tmp_path, rank, take_over=True))
-
-
 def test_a_rank_that_fails_is_not_waited_for(tmp_path, among):
-    """It says that it leaves, and why."""
+    """It says that it leaves, why, and where it was; the journal names it."""
 
     def before(run):
         if run.step == 6:
             raise ValueError("of this rank alone")
 
     found = among(2, lambda rank: train(tmp_path, rank, before=before if rank else lambda _: None), timeout_s=60.0)
-    assert "rank 1 has left with ValueError: of this rank alone" in str(found[0])
+    assert "rank 1 has left with ValueError: of this rank alone, at step 6, epoch 0" in str(found[0])
+    (failed,) = events(tmp_path, "failed")
+    assert "rank 1: ValueError: of this rank alone" == failed["error"]
 
 
 def test_a_rank_that_fails_before_the_run_is_claimed_is_not_waited_for(tmp_path, among, monkeypatch):
@@ -546,12 +417,3 @@ def test_a_drill_sees_the_state_of_every_rank(tmp_path, among, monkeypatch):
     first, second = events(tmp_path, "digests")
     assert "@1/tree:part" in first["leaves"]
     assert first["leaves"]["@1/tree:part"] != second["leaves"]["@1/tree:part"]
-
-
-def test_windows_are_short_of_words(tmp_path, among, monkeypatch):
-    """Between edges ranks say nothing: a thousand quick steps take few words."""
-    said = []
-    announce = room.Windows._announce
-    monkeypatch.setattr(room.Windows, "_announce", lambda self, order: said.append(order) or announce(self, order))
-    among(2, lambda rank: train(tmp_path, rank, steps=1000, every=None))
-    assert len(said) < 100

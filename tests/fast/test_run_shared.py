@@ -1,14 +1,16 @@
 """A run and what else lives beside it: forked children, other runs, a changed directory, generators that live on."""
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from holdfast import Every, Run, Stopped, Store, journal
+from holdfast import Every, Run, Store, journal
 from holdfast.errors import StoreError, UsageError
-from toy import Toy, new_run
+from holdfast.run.stop import SIGNALS, Stop
+from toy import Cut, Toy, new_run
 
 
 def test_a_forked_child_that_leaves_the_block_says_nothing_for_its_parent(tmp_path):
@@ -21,9 +23,10 @@ def test_a_forked_child_that_leaves_the_block_says_nothing_for_its_parent(tmp_pa
                     try:
                         run.__exit__(SystemExit, SystemExit(0), None)
                         run.__exit__(None, None, None)
+                        os._exit(7)
                     finally:
-                        os._exit(0)
-                os.waitpid(child, 0)
+                        os._exit(1)
+                assert 7 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
                 assert not journal.logs(tmp_path)[-1].closed
                 other = subprocess.run(
                     [sys.executable, "-c", f"from holdfast import Store; Store({str(tmp_path)!r}).save(1, step=99)"],
@@ -112,6 +115,7 @@ def test_two_runs_of_one_script_do_not_share_the_moved_directory(tmp_path, monke
         with Run("runs/pretrain", {"toy": Toy()}, every=None) as run:
             for _ in run.steps(1):
                 pass
+        assert tmp_path / "moved" == run.path
     with pytest.raises(UsageError, match="this script has two: runs/pretrain and runs/finetune"):
         Run("runs/finetune", {"toy": Toy()})
 
@@ -124,9 +128,34 @@ def test_a_deadline_that_has_passed_is_refused(tmp_path):
         pass
 
 
-def test_a_swallowed_stop_is_told_from_the_end(tmp_path):
-    """What was stopped stays stopped."""
-    with pytest.raises(Stopped), new_run(tmp_path, Toy(), every=None) as run:
-        for step in run.steps(3):
-            if step == 1:
-                os.kill(os.getpid(), 15)
+def test_previous_handlers_come_back(tmp_path):
+    """After the block, after an exception, and after a start that was refused."""
+    mine = lambda number, frame: None
+    before = {number: signal.signal(number, mine) for number in SIGNALS}
+    try:
+        with new_run(tmp_path, Toy()) as run:
+            assert all(signal.getsignal(number) is not mine for number in SIGNALS)
+            with pytest.raises(Exception, match="may still be running"):
+                new_run(tmp_path, Toy()).__enter__()
+            list(run.steps(1))
+        assert all(signal.getsignal(number) is mine for number in SIGNALS)
+        with pytest.raises(Cut), new_run(tmp_path, Toy()):
+            raise Cut
+        with pytest.raises(Exception, match="does not fit"):
+            Run(tmp_path, {}).__enter__()
+        assert all(signal.getsignal(number) is mine for number in SIGNALS)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_the_first_reason_to_stop_is_the_one_that_is_told():
+    """A batch system sends USR1 and then TERM; an interrupt by hand always counts."""
+    with Stop() as stop:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert "SIGUSR1" == stop.reason
+        os.kill(os.getpid(), signal.SIGINT)
+        assert "SIGINT" == stop.reason
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)

@@ -1,14 +1,14 @@
 """State as people have it: containers, arrays, tensors and attributes, restored into the live objects by a run."""
 
-from __future__ import annotations
-
 import copy
-import os
 import random
 import weakref
 from collections import deque
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from holdfast import Every, Fields, Run
 from holdfast.errors import Mismatch, NotFound, UsageError
@@ -16,22 +16,10 @@ from holdfast.pages import pieces
 from holdfast.run.objects import OBJECTS
 from holdfast.state import tree
 from holdfast.state.captured import captured
-from toy import events
+from subjects import asked_of
+from toy import Cut, events
 
-torch = pytest.importorskip("torch")
-np = pytest.importorskip("numpy")
-
-from torch import nn  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def _unsynced(monkeypatch):
-    """No power fails here, and synchronising is most of a small save's time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-class Cut(BaseException):
-    """The process is gone, as far as a run can tell within one process."""
+pytestmark = pytest.mark.usefixtures("no_syncs")
 
 
 def run_to(path, state, total, body, *, cut=None, **options):
@@ -52,8 +40,8 @@ def run_to(path, state, total, body, *, cut=None, **options):
 class Average:
     """An average of a model, whose state_dict() nests the module's own."""
 
-    def __init__(self, model):
-        self.module = copy.deepcopy(model)
+    def __init__(self):
+        self.module = nn.Linear(2, 2)
 
     def state_dict(self):
         return {"module": self.module.state_dict()}
@@ -62,70 +50,40 @@ class Average:
         self.module.load_state_dict(state["module"])
 
 
-def test_a_copy_of_a_modules_state_dict_in_run_vars_is_restored(tmp_path):
-    """Best weights: `run.vars.best = copy.deepcopy(model.state_dict())` holds real tensors after a restart."""
+def test_a_modules_state_dict_is_restored_as_real_tensors_inside_other_state(tmp_path):
+    """Best weights in run.vars, and an average that keeps `{"module": module.state_dict()}`: no handles of tensors."""
 
     def body(run, step):
-        model.weight.data += 1
-        run.vars.best = copy.deepcopy(model.state_dict())
+        average.module.weight.data += 1
+        run.vars.best = copy.deepcopy(average.module.state_dict())
 
-    model = nn.Linear(2, 2)
-    run_to(tmp_path, {"model": model}, 4, body, cut=2)
-    model = nn.Linear(2, 2)
-    with Run(tmp_path, {"model": model}) as run:
-        assert torch.equal(model.weight, run.vars.best["weight"])
-        model.load_state_dict(run.vars.best)
-
-
-def test_a_stateful_object_may_nest_a_modules_state_dict(tmp_path):
-    """An average keeps `{"module": module.state_dict()}`; it gets tensors, not handles of them."""
-    average = Average(nn.Linear(2, 2))
-    run_to(tmp_path, {"average": average}, 2, lambda run, step: average.module.weight.data.add_(1))
-    fresh = Average(nn.Linear(2, 2))
-    with Run(tmp_path, {"average": fresh}):
-        assert torch.equal(average.module.weight, fresh.module.weight)
+    average = Average()
+    run_to(tmp_path, {"average": average}, 4, body, cut=2)
+    fresh = Average()
+    with Run(tmp_path, {"average": fresh}) as run:
+        assert torch.equal(fresh.module.weight, run.vars.best["weight"])
+        fresh.module.load_state_dict(run.vars.best)
 
 
 # What cannot be saved ----------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_saved_is_refused_at_the_first_safe_point(tmp_path):
-    """Not by the first save, hours later: the state and run.vars are taken apart after the first step."""
-
-    class Growing:
-        def __init__(self):
-            self.state = {}
-
-        def state_dict(self):
-            return self.state
-
-        def load_state_dict(self, state):
-            self.state = state
-
-    growing, steps = Growing(), []
-
-    def body(run, step):
-        steps.append(step)
-        growing.state["odd"] = lambda: None
-
-    with (
-        pytest.raises(UsageError, match=r'state\["growing"\]\["odd"\]'),
-        Run(tmp_path, {"growing": growing}, every=None) as run,
+def test_what_cannot_be_saved_is_refused_at_the_first_safe_point_after_it_came(tmp_path):
+    """Not by the first save, hours later: the state is taken apart after the first step, run.vars when a name is
+    new.
+    """
+    average = Average()
+    for number, (state, passes, words) in enumerate(
+        [({"it": average}, 1, r'state\["it"\]\["odd"\]'), ({}, 3, r'\["vars"\]\["odd"\]')]
     ):
-        for step in run.steps(5):
-            body(run, step)
-    assert [0] == steps
-
-
-def test_a_variable_that_comes_later_is_looked_at_when_it_is_new(tmp_path):
-    """At the next safe point; the message names it."""
-    steps = []
-    with pytest.raises(UsageError, match=r'\["vars"\]\["odd"\]'), Run(tmp_path, {}, every=None) as run:
-        for step in run.steps(5):
-            steps.append(step)
-            if step == 2:
-                run.vars.odd = lambda: None
-    assert [0, 1, 2] == steps
+        steps = []
+        with pytest.raises(UsageError, match=words), Run(tmp_path / str(number), state, every=None) as run:
+            for step in run.steps(5):
+                steps.append(step)
+                average.state_dict = lambda: {"odd": lambda: None}
+                if step == 2:
+                    run.vars.odd = lambda: None
+        assert [*range(passes)] == steps
 
 
 # What is told once ----------------------------------------------------------------------------------------------
@@ -157,44 +115,35 @@ def test_a_rebound_tensor_is_told_once(tmp_path, capsys):
     assert "or change it in place: hidden.copy_(....detach())" in said
 
 
-@pytest.mark.parametrize("kind", ["list", "dict", "array", "deque", "tensor"])
-def test_a_rebound_value_is_told_in_state_and_in_vars(tmp_path, kind):
+def test_a_rebound_value_is_told_in_state_and_in_vars(tmp_path):
     """Whatever its type. What the loop goes on using stays silent."""
-    make = {
-        "list": lambda: [1],
-        "dict": lambda: {"a": 1},
-        "array": lambda: np.zeros(2),
-        "deque": lambda: deque([1]),
-        "tensor": lambda: torch.zeros(2),
-    }[kind]
-    value, other, constant = make(), make(), make()
-    with Run(tmp_path, {"value": value, "constant": constant}, vars={"other": other}) as run:
-        for _ in run.steps(6):
-            value, other = make(), make()
-    assert {("rebound", "value"), ("rebound", "other")} == set(told(tmp_path))
-    assert 2 == len(told(tmp_path))
-    assert constant is not None
+    makers = [lambda: [1], lambda: {"a": 1}, lambda: np.zeros(2), lambda: deque([1]), lambda: torch.zeros(2)]
+    for number, make in enumerate(makers):
+        value, other, constant = make(), make(), make()
+        path = tmp_path / str(number)
+        with asked_of(type(value)):
+            with Run(path, {"value": value, "constant": constant}, vars={"other": other}) as run:
+                for _ in run.steps(6):
+                    value, other = make(), make()
+            assert [("rebound", "other"), ("rebound", "value")] == sorted(told(path))
+            assert constant is not None
 
 
 def test_an_attribute_that_is_bound_anew_is_told(tmp_path):
-    """`self.hidden = ...` in a class of the loop's."""
-
-    class Loop:
-        hidden = torch.zeros(2)
-
-        def __init__(self):
-            self.hidden = torch.zeros(2)
-
-    loop = Loop()
+    """`self.hidden = ...` in an object of the loop's."""
+    loop = Holder()
+    loop.limit = torch.zeros(2)
 
     def body(run, step):
-        loop.hidden = loop.hidden + 1
+        loop.limit = loop.limit + 1
 
-    assert [("rebound", "hidden")] == walk(tmp_path, {"hidden": loop.hidden}, body)
+    assert [("rebound", "hidden")] == walk(tmp_path, {"hidden": loop.limit}, body)
 
 
 def test_values_in_use_and_values_given_inline_are_silent(tmp_path):
-    """In-place changes, constants, views, members, what is read from run.vars, and what nobody but the run ever held."""
+    """In-place changes, constants, views, members, what is read from run.vars, and what nobody but the run ever
+    held.
+    """
     array, weights, buffer = np.zeros(4), torch.ones(3), torch.zeros(4)
     rows, items, queue = [np.zeros(2), np.zeros(2)], [1], deque()
     row, part, view = rows[0], buffer[:2], array[:2]
@@ -229,43 +178,22 @@ def test_a_function_that_made_the_objects_and_returned_rebinds_nothing(tmp_path)
 
 
 def test_a_generator_that_the_loop_no_longer_uses_is_told(tmp_path):
-    """`env.reset(seed=)` makes a new one; the old one is tracked."""
+    """`env.reset(seed=)` makes a new one; the old one is tracked. Not where somebody draws from its bits alone."""
+    of_torch = lambda seed: torch.Generator().manual_seed(seed)
+    env = Holder()
+    for number, make in enumerate((np.random.default_rng, np.random.RandomState, random.Random, of_torch)):
+        env.limit = make(0)
 
-    class Env:
-        def reset(self, seed):
-            self.np_random = np.random.default_rng(seed)
+        def body(run, step, make=make):
+            if step == 1:
+                env.limit = make(1)
 
-    for number, (make, draws) in enumerate(
-        [
-            (np.random.default_rng, True),
-            (np.random.RandomState, True),
-            (random.Random, True),
-            (lambda seed: torch.Generator().manual_seed(seed), True),
-            (np.random.default_rng, False),
-        ]
-    ):
-        env = Env()
-        env.np_random = make(0)
-
-        def body(run, step, env=env, make=make, draws=draws):
-            if step == 1 and draws:
-                env.np_random = make(1)
-
-        expected = [("generator_replaced", "rng")] if draws else []
-        assert expected == walk(tmp_path / str(number), {"rng": env.np_random}, body)
-
-
-def test_a_generator_whose_bits_are_still_drawn_from_is_silent(tmp_path):
-    """Somebody may hold the bit generator alone."""
+        with asked_of(make):
+            assert [("generator_replaced", "rng")] == walk(tmp_path / str(number), {"rng": env.limit}, body)
     rng = np.random.default_rng(0)
-    bits = rng.bit_generator
-
-    def body(run, step):
-        bits.random_raw()
-
-    state = {"rng": rng}
+    bits, state = rng.bit_generator, {"rng": rng}
     del rng
-    assert [] == walk(tmp_path, state, body)
+    assert [] == walk(tmp_path / "bits", state, lambda run, step: bits.random_raw())
 
 
 def learn(model, optimizer):
@@ -285,21 +213,6 @@ def test_an_optimizer_of_another_model_is_told(tmp_path):
     optimizer = sgd(model)
     state = {"model": tracked, "optimizer": optimizer}
     assert [("untracked_parameters", "optimizer")] == walk(tmp_path, state, lambda run, step: learn(model, optimizer))
-
-
-def test_parameters_in_the_runs_variables_are_tracked(tmp_path):
-    """They are saved and restored with the run, in whichever container they stand."""
-    for number, hold in enumerate((lambda weight: weight, lambda weight: deque([weight]))):
-        weight = torch.zeros(2, 2, requires_grad=True)
-        optimizer = torch.optim.SGD([weight], 0.1)
-        other = nn.Linear(2, 2, bias=False)
-
-        def body(run, step, weight=weight, optimizer=optimizer):
-            weight.sum().backward()
-            optimizer.step()
-
-        state = {"other": other, "optimizer": optimizer}
-        assert [] == walk(tmp_path / str(number), state, body, vars={"weights": hold(weight)})
 
 
 class Answering:
@@ -324,16 +237,16 @@ class Raising(Answering):
         raise RuntimeError(name)
 
 
-@pytest.mark.parametrize("kind", [Answering, Raising])
-def test_no_wrapper_is_taken_for_a_random_generator(tmp_path, kind):
-    for cut in (1, None):
-        wrapper = kind()
+def test_no_wrapper_is_taken_for_a_random_generator(tmp_path):
+    for kind in (Answering, Raising):
+        for cut in (1, None):
+            wrapper = kind()
 
-        def body(run, step, wrapper=wrapper):
-            wrapper.value += 1 + step
+            def body(run, step, wrapper=wrapper):
+                wrapper.value += 1 + step
 
-        run_to(tmp_path, {"wrapper": wrapper, "all": [wrapper]}, 3, body, cut=cut)
-    assert 6 == wrapper.value
+            run_to(tmp_path / kind.__name__, {"wrapper": wrapper, "all": [wrapper]}, 3, body, cut=cut)
+        assert (kind, 6) == (kind, wrapper.value)
 
 
 def ema():
@@ -377,11 +290,22 @@ def moved():
     return {"model": nn.DataParallel(model.to("cpu")), "optimizer": optimizer}, model
 
 
-@pytest.mark.parametrize("make", [ema, target, frozen, gan, wrapped, moved])
-def test_models_that_no_optimizer_steps_are_silent(tmp_path, make):
-    """An average, a target network, a frozen backbone, two of each, a model inside another object, a wrapper."""
-    state, model = make()
-    assert [] == walk(tmp_path, state, lambda run, step: learn(model, state["optimizer"]))
+def in_vars():
+    weight = nn.Linear(2, 2)
+    return {"other": nn.Linear(2, 2), "optimizer": sgd(weight), "vars": {"weights": deque(weight.parameters())}}, weight
+
+
+def test_models_that_no_optimizer_steps_are_silent(tmp_path):
+    """An average, a target network, a frozen backbone, two of each, a model inside another object or in run.vars, a
+    wrapper.
+    """
+    for make in (ema, target, frozen, gan, wrapped, moved, in_vars):
+        state, model = make()
+        options = {"vars": state.pop("vars")} if "vars" in state else {}
+        with asked_of(make.__name__):
+            path = tmp_path / make.__name__
+            step = lambda *_, model=model, state=state: learn(model, state["optimizer"])
+            assert [] == walk(path, state, step, **options)
 
 
 def test_a_value_that_can_still_be_reached_is_silent_when_its_name_is_gone(tmp_path):
@@ -405,11 +329,9 @@ def test_a_value_that_can_still_be_reached_is_silent_when_its_name_is_gone(tmp_p
 # In place: interrupted runs equal those that were not ----------------------------------------------------------------
 
 
-class Case:
-    """Objects, one step of a loop that uses them by its own names, and what is compared at the end."""
-
-    def __init__(self, state, body, variables=None):
-        self.state, self.body, self.variables = state, body, variables or {}
+def case(state, body, variables=None):
+    """Objects, one step of a loop that uses them by its own names, and variables."""
+    return state, body, variables or {}
 
 
 def hidden_state():
@@ -424,7 +346,7 @@ def hidden_state():
         optimizer.step()
         hidden.copy_(new.detach())
 
-    return Case({"cell": cell, "hidden": hidden, "optimizer": optimizer}, body)
+    return case({"cell": cell, "hidden": hidden, "optimizer": optimizer}, body)
 
 
 def hidden_in_a_dict():
@@ -436,7 +358,7 @@ def hidden_in_a_dict():
         before = tuple(each.detach() for each in memory["hc"]) if memory else None
         memory["hc"] = cell(torch.randn(1, 2), before)
 
-    return Case({"cell": cell, "memory": memory}, body)
+    return case({"cell": cell, "memory": memory}, body)
 
 
 def replay_buffer():
@@ -462,7 +384,7 @@ def replay_buffer():
         buffer.add(step)
         run.log(total=float(rows.sum()) + float(buffer.rewards.sum()) + buffer.pos + buffer.full)
 
-    return Case({"buffer": fields}, body)
+    return case({"buffer": fields}, body)
 
 
 def queue_in_vars():
@@ -475,7 +397,7 @@ def queue_in_vars():
         run.vars.best.append(max(queue))
         run.log(mean=sum(queue) / len(queue), steps=counts["steps"])
 
-    return Case({}, body, {"queue": queue, "counts": counts, "best": []})
+    return case({}, body, {"queue": queue, "counts": counts, "best": []})
 
 
 def optimizers_in_a_list():
@@ -491,7 +413,7 @@ def optimizers_in_a_list():
             optimizer.step()
         schedule.step()
 
-    return Case({"nets": nets, "optimizers": optimizers, "schedule": schedule}, body)
+    return case({"nets": nets, "optimizers": optimizers, "schedule": schedule}, body)
 
 
 def generators():
@@ -502,7 +424,7 @@ def generators():
         drawn = old.rand() + new.random() + mine.random() + torch.rand(1, generator=own).item()
         run.log(drawn=drawn)
 
-    return Case({"old": old, "others": [new, mine, own]}, body)
+    return case({"old": old, "others": [new, mine, own]}, body)
 
 
 def shared():
@@ -513,9 +435,7 @@ def shared():
         seen.append(step)
         run.log(length=len(seen))
 
-    case = Case({"seen": seen, "again": seen, "inside": {"seen": seen}}, body)
-    case.same = lambda: case.state["seen"] is case.state["again"] is case.state["inside"]["seen"] is seen
-    return case
+    return case({"seen": seen, "again": seen, "inside": {"seen": seen}}, body)
 
 
 def scattered():
@@ -534,7 +454,7 @@ def scattered():
         text[step % 4] = step
         run.log(total=float(base.sum()) + float(big.sum()) + float(records["b"].sum()) + len(seen))
 
-    return Case({"part": part, "big": big, "columns": columns, "records": records, "seen": seen, "text": text}, body)
+    return case({"part": part, "big": big, "columns": columns, "records": records, "seen": seen, "text": text}, body)
 
 
 CASES = [
@@ -543,123 +463,127 @@ CASES = [
 TOTAL = 7
 
 
-def outcome(path, make, *, cut=None, spoil=lambda case: None):
-    """Bits of the state after `TOTAL` steps, and the metrics."""
+def outcome(path, *, cut=None, spoil=lambda variables: None):
+    """Bits of the state of all cases after `TOTAL` steps, and the metrics."""
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
-    case = make()
+    state, bodies, variables = {}, [], {}
+    for make in CASES:
+        objects, body, first = make()
+        state |= {f"{make.__name__}-{name}": value for name, value in objects.items()}
+        bodies.append(body)
+        variables |= first
     try:
-        with Run(path, case.state, vars=case.variables, every=Every(steps=1), background=False) as run:
-            spoil(case)
+        with Run(path, state, vars=variables, every=Every(steps=1), background=False) as run:
+            spoil(variables)
             for step in run.steps(TOTAL):
-                case.body(run, step)
+                for body in bodies:
+                    body(run, step)
                 if step == cut:
                     raise Cut
-            flat = tree.flatten(captured({"state": case.state, "vars": run.vars.state_dict()}, OBJECTS))
-            assert getattr(case, "same", lambda: True)()
+            flat = tree.flatten(captured({"state": state, "vars": run.vars.state_dict()}, OBJECTS))
+            assert state["shared-seen"] is state["shared-again"] is state["shared-inside"]["seen"]
     except Cut:
-        return None, None
-    assert all(run.vars.state_dict()[name] is value for name, value in case.variables.items() if name != "best")
+        return None
+    assert all(run.vars.state_dict()[name] is value for name, value in variables.items() if name != "best")
     leaves = {key: b"".join(map(bytes, pieces(block.data))) for key, block in flat.leaves.items()}
-    return (flat.tree, leaves), [line["values"] for line in run.metrics()]
+    return flat.tree, leaves, [line["values"] for line in run.metrics()]
 
 
-@pytest.mark.parametrize("make", CASES)
-def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, make):
-    """Whatever the loop's own names hold: the same bits and metrics, cut in the first step, later, and twice."""
-    expected = outcome(tmp_path / "whole", make)
-    assert expected[0] is not None
-    for number, cuts in enumerate([(0,), (3,), (2, 5)]):
+def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path):
+    """Whatever the loop's own names hold: the same bits and metrics, cut in the first step, and twice later on."""
+    expected = outcome(tmp_path / "whole")
+    for number, cuts in enumerate([(0,), (2, 5)]):
         for cut in cuts:
-            assert (None, None) == outcome(tmp_path / str(number), make, cut=cut)
-        assert expected == outcome(tmp_path / str(number), make)
+            assert outcome(tmp_path / str(number), cut=cut) is None
+        assert expected == outcome(tmp_path / str(number))
 
 
 def test_what_code_before_the_loop_changes_is_put_back_in_place(tmp_path):
     """As for models: the restored state counts, in the objects that the loop uses."""
 
-    def spoil(case):
-        case.variables["queue"].clear()
-        case.variables["counts"]["steps"] = 99
+    def spoil(variables):
+        variables["queue"].clear()
+        variables["counts"]["steps"] = 99
 
-    expected = outcome(tmp_path / "whole", queue_in_vars)
-    outcome(tmp_path / "cut", queue_in_vars, cut=3)
-    assert expected == outcome(tmp_path / "cut", queue_in_vars, spoil=spoil)
+    expected = outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "cut", cut=3) is None
+    assert expected == outcome(tmp_path / "cut", spoil=spoil)
     assert events(tmp_path / "cut", "put_back")
 
 
 # What does not fit ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "line"),
-    [
-        ({"a": np.zeros(2)}, {"a": np.zeros(3)}, "a: shape (2,) in the checkpoint, (3,) here"),
-        ({"a": np.zeros(2)}, {"a": np.zeros(2, "f4")}, "a: dtype float64 in the checkpoint, float32 here"),
-        ({"a": torch.zeros(2)}, {"a": torch.zeros(2, 1)}, "a: shape (2,) in the checkpoint, (2, 1) here"),
-        ({"a": torch.zeros(2)}, {"a": np.zeros(2, "f4")}, "a: dtype torch leaf in the checkpoint, float32 here"),
-        ({"a": [1]}, {"a": {}}, "a: a list in the checkpoint, a dict here"),
-        ({"a": [1]}, {"a": np.zeros(1)}, "a: a list in the checkpoint, a ndarray here"),
-        ({"a": deque([1, 2, 3])}, {"a": deque(maxlen=2)}, "a: 3 items in the checkpoint, a deque with maxlen=2 here"),
-        ({"a": [nn.Linear(2, 2)]}, {"a": [nn.Linear(2, 3)]}, "a/0/weight: shape (2, 2) in the checkpoint, (3, 2) here"),
-        ({"a": [nn.Linear(1, 1)] * 1}, {"a": [nn.Linear(1, 1), nn.Linear(1, 1)]}, "a/1: not in the checkpoint"),
-        ({"a": [nn.Linear(1, 1), [1]]}, {"a": [nn.Linear(1, 1)]}, "a/1: in the checkpoint, but not tracked here"),
-        ({"a": None}, {"a": [1]}, "a: not in the checkpoint (it was None or not tracked when that was saved)"),
-        (
-            {"a": [1]},
-            {"a": None},
-            "a: in the checkpoint, but None here: give the object, or begin a new run with start_from=",
-        ),
-        (
-            {"a": [1], "b": [2]},
-            {"a": (same := []), "b": same},
-            "b: one object with another here, two in the checkpoint",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_a_mismatch_before_anything_is_overwritten(tmp_path, before, after, line):
-    """It names the place, what the checkpoint has and what is here."""
-    canary = [0]
-    run_to(tmp_path, {"canary": [1], **before}, 1, lambda run, step: None)
-    with pytest.raises(Mismatch) as raised:
-        Run(tmp_path, {"canary": canary, **after}).__enter__()
-    assert line in str(raised.value)
-    assert [0] == canary
+def misfits():
+    """What was saved, what is tracked here, and what is said of it."""
+    made = lambda width=2: nn.Linear(2, width)
+    queue, there = deque([1, 2, 3]), "in the checkpoint"
+    yield np.zeros(2), np.zeros(3), f"a: shape (2,) {there}, (3,) here"
+    yield np.zeros(2), np.zeros(2, "f4"), f"a: dtype float64 {there}, float32 here"
+    yield torch.zeros(2), torch.zeros(2, 1), f"a: shape (2,) {there}, (2, 1) here"
+    yield torch.zeros(2), np.zeros(2, "f4"), f"a: dtype torch leaf {there}, float32 here"
+    yield [1], {}, f"a: a list {there}, a dict here"
+    yield [1], np.zeros(1), f"a: a list {there}, a ndarray here"
+    yield queue, deque(maxlen=2), f"a: 3 items {there}, a deque with maxlen=2 here"
+    yield [made()], [made(3)], f"a/0/weight: shape (2, 2) {there}, (3, 2) here"
+    yield [made()], [made(), made()], "a/1: not in the checkpoint"
+    yield [made(), [1]], [made()], f"a/1: {there}, but not tracked here"
+    yield None, [1], "a: not in the checkpoint (it was None or not tracked when that was saved)"
+    yield [1], None, f"a: {there}, but None here: give the object, or begin a new run with start_from="
+    count, numbers = Fields(Holder(), "count"), Fields(Holder(), "numbers")
+    yield count, numbers, "a/numbers: not in the checkpoint"
+    yield count, numbers, f"a/count: {there}, but not named here"
 
 
-def test_a_deque_in_vars_that_is_too_short_is_a_mismatch(tmp_path):
-    """Nothing is dropped silently, and the loop's deque is not replaced by another one."""
-    run_to(tmp_path, {}, 1, lambda run, step: None, vars={"queue": deque([1, 2, 3], maxlen=3)})
+def test_what_does_not_fit_is_a_mismatch_before_anything_is_overwritten(tmp_path):
+    """It names the place, what the checkpoint has and what is here. None fits None: nothing is saved of it."""
+    canary, same = [0], []
+    cases = [({"a": before}, {"a": after}, line) for before, after, line in misfits()]
+    cases += [({"a": [1], "b": [2]}, {"a": same, "b": same}, "b: one object with another here, two in the checkpoint")]
+    for number, (before, after, line) in enumerate(cases):
+        with asked_of(line):
+            path = tmp_path / str(number)
+            run_to(path, {"canary": [1], "none": None, **before}, 1, lambda run, step: None)
+            with pytest.raises(Mismatch) as raised:
+                Run(path, {"canary": canary, "none": None, **after}).__enter__()
+            assert line in str(raised.value)
+            assert [0] == canary
+    run_to(tmp_path / "vars", {"none": None}, 1, lambda run, step: None, vars={"queue": deque([1, 2, 3], maxlen=3)})
     with pytest.raises(Mismatch, match=r"run\.vars\.queue: 3 items in the checkpoint, a deque with maxlen=2 here"):
-        Run(tmp_path, {}, vars={"queue": deque(maxlen=2)}).__enter__()
-
-
-def test_none_is_left_out(tmp_path):
-    """An optional scheduler: nothing is saved of it, and nothing is missed."""
-    run_to(tmp_path, {"a": [1], "scheduler": None}, 1, lambda run, step: None)
-    with Run(tmp_path, {"a": [1], "scheduler": None}) as run:
+        Run(tmp_path / "vars", {"none": None}, vars={"queue": deque(maxlen=2)}).__enter__()
+    with Run(tmp_path / "vars", {"none": None}) as run:
         assert 1 == run.step
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: np.broadcast_to(np.zeros(1), 3), "read-only: numpy.array(it)"),
-        (lambda: torch.zeros(1).expand(3), "several of its items are one in memory: clone()"),
-        (
-            lambda: torch.zeros(1, requires_grad=True) * 2,
-            "it has a graph: detach() it; or write Run(..., vars=dict(a=...))",
-        ),
-        (lambda: torch.empty(2, device="meta"), "meta device"),
-        (lambda: np.array([object()]), "not plain bytes"),
-    ],
-)
-def test_arrays_that_cannot_be_filled_are_refused_with_what_to_write(tmp_path, make, words):
-    """When the run is made, or when it begins."""
-    with pytest.raises(UsageError) as raised:
-        Run(tmp_path, {"a": make()}).__enter__()
-    assert words in str(raised.value)
+def refusals():
+    """The state, and what is said of it."""
+    optimizer, around, deep = sgd(nn.Linear(1, 1)), [], []
+    around += [around, around]
+    for _ in range(5000):
+        deep = [deep]
+    yield np.broadcast_to(np.zeros(1), 3), r"read-only: numpy.array\(it\)"
+    yield torch.zeros(1).expand(3), r"several of its items are one in memory: clone\(\)"
+    with_graph = r"it has a graph: detach\(\) it; or write Run\(..., vars=dict\(a=...\)\)"
+    yield torch.zeros(1, requires_grad=True) * 2, with_graph
+    yield torch.empty(2, device="meta"), "meta device"
+    yield np.array([object()]), "not plain bytes"
+    yield around, r'state\["a"\].*contains itself'
+    yield deep, "sys.setrecursionlimit|containers deep"
+    copied = r"is a dict that a state_dict\(\) has returned, a copy: give the optimizer"
+    for each in (optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2), torch.amp.GradScaler("cpu")):
+        yield each.state_dict(), copied
+
+
+def test_what_cannot_be_filled_is_refused_with_what_to_write(tmp_path):
+    """When the run is made, or when it begins: a copy would never change, and run.vars takes values, not objects."""
+    cases = [({"state": {"a": value}}, words) for value, words in refusals()]
+    cases += [({"vars": {"a": nn.Linear(1, 1)}}, r"a.*save its state_dict\(\)")]
+    cases += [({"vars": {"a": torch.eye(2).to_sparse()}}, "sparse")]
+    for options, words in cases:
+        with asked_of(words), pytest.raises(UsageError, match=words):
+            Run(tmp_path, **{"state": {}, **options}).__enter__()
 
 
 # Fields ----------------------------------------------------------------------------------------------------------
@@ -687,24 +611,25 @@ class Holder:
         pass
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        ((), "name the attributes that change"),
-        (("limit",), "no such attribute"),
-        (("double",), "a property that cannot be set"),
-        (("method",), "it is a method"),
-        ((3,), "named by strings"),
-    ],
-)
-def test_fields_that_cannot_be_tracked_are_refused_when_they_are_named(names, words):
+def test_fields_that_cannot_be_tracked_are_refused_when_they_are_named():
     """Not at the first restore."""
-    with pytest.raises(UsageError, match=words):
-        Fields(Holder(), *names)
+    for holder, names, words in [
+        (Holder(), (), "name the attributes that change"),
+        (Holder(), ("limit",), "no such attribute"),
+        (Holder(), ("double",), "a property that cannot be set"),
+        (Holder(), ("method",), "it is a method"),
+        (Holder(), (3,), "named by strings"),
+        ({"x": 1}, ("y",), "no such name"),
+        ({"x": 1}, (3,), "named by strings"),
+    ]:
+        with asked_of(names), pytest.raises(UsageError, match=words):
+            Fields(holder, *names)
 
 
 def test_fields_are_filled_or_set(tmp_path):
-    """Slots and properties with a setter too; a list stays the same object. It is a stateful object by itself as well."""
+    """Slots and properties with a setter too; a list stays the same object. It is a stateful object by itself as
+    well.
+    """
     holder = Holder()
 
     def body(run, step):
@@ -740,19 +665,6 @@ def test_fields_of_a_dict_are_its_values(tmp_path):
     assert ([3, 3], (2, "best"), 5) == (begun["x"].tolist(), begun["best"], begun["other"])
 
 
-@pytest.mark.parametrize(("name", "words"), [("y", "no such name"), (3, "named by strings")])
-def test_names_that_a_dict_does_not_have_are_refused(name, words):
-    with pytest.raises(UsageError, match=words):
-        Fields({"x": 1}, name)
-
-
-def test_fields_that_have_changed_are_a_mismatch(tmp_path):
-    """A name that is new or gone is told before anything is overwritten."""
-    run_to(tmp_path, {"holder": Fields(Holder(), "count")}, 1, lambda run, step: None)
-    with pytest.raises(Mismatch, match=r"holder/numbers: not in the checkpoint\n.*holder/count: in the checkpoint"):
-        Run(tmp_path, {"holder": Fields(Holder(), "numbers")}).__enter__()
-
-
 def test_a_tracked_optimizer_in_a_container_takes_part_in_everything(tmp_path):
     """Its steps are known to the overlap, its model to the probe and the checkpoint's document."""
     nets, optimizers = {"a": nn.Linear(2, 2)}, []
@@ -765,7 +677,9 @@ def test_a_tracked_optimizer_in_a_container_takes_part_in_everything(tmp_path):
 
 
 def test_an_object_in_a_container_that_is_none_on_resume_is_a_mismatch(tmp_path):
-    """A generator that the script has not made yet is not replaced by the numbers that stand for it in the checkpoint."""
+    """A generator that the script has not made yet is not replaced by the numbers that stand for it in the
+    checkpoint.
+    """
     env = Holder()
     env.limit = np.random.default_rng(0)
     run_to(tmp_path, {"env": Fields(env, "limit")}, 1, lambda run, step: None)
@@ -792,7 +706,8 @@ def test_a_name_of_a_module_may_be_bound_anew_by_another_cell(tmp_path, capsys):
     """A notebook's cells run one after the other in one module; so do the parts of a script."""
     names = {"__name__": "__main__", "torch": torch, "Run": Run, "path": tmp_path}
     exec(
-        "hidden = torch.zeros(2); kept = torch.ones(2)\nrun = Run(path, dict(hidden=hidden, kept=kept)); run.__enter__()",
+        "hidden = torch.zeros(2); kept = torch.ones(2)\n"
+        "run = Run(path, dict(hidden=hidden, kept=kept)); run.__enter__()",
         names,
     )
     exec("for _ in run.steps(4): hidden = hidden + kept", names)
@@ -811,22 +726,11 @@ def test_the_first_value_of_a_variable_is_not_kept_alive(tmp_path):
         assert alive() is None
 
 
-@pytest.mark.parametrize("kind", ["optimizer", "schedule", "scaler"])
-def test_a_copy_that_state_dict_returned_is_refused(tmp_path, kind):
-    """It would never change: `dict(optimizer=optimizer.state_dict())` is torch.save's way."""
-    optimizer = sgd(nn.Linear(1, 1))
-    objects = {
-        "optimizer": optimizer,
-        "schedule": torch.optim.lr_scheduler.StepLR(optimizer, 2),
-        "scaler": torch.amp.GradScaler("cpu"),
-    }
-    with pytest.raises(UsageError, match=r"is a dict that a state_dict\(\) has returned, a copy: give the optimizer"):
-        Run(tmp_path, {kind: objects[kind].state_dict()})
-
-
 def test_a_value_that_only_the_run_ever_held_is_told(tmp_path):
-    """The loop cannot change it. One in a mapping that the script keeps, a model's own tensors, members in use: silent."""
-    toy, model, net, kept = Average(nn.Linear(1, 1)), nn.Linear(1, 1), nn.Linear(1, 1), {"count": [0]}
+    """The loop cannot change it. One in a mapping that the script keeps, a model's own tensors, members in use:
+    silent.
+    """
+    toy, model, net, kept = Average(), nn.Linear(1, 1), nn.Linear(1, 1), {"count": [0]}
     with Run(
         tmp_path / "a", {"toy": toy.state_dict(), "model": model.state_dict(), "nets": [net], "n": {"n": 1}}
     ) as run:
@@ -839,33 +743,10 @@ def test_a_value_that_only_the_run_ever_held_is_told(tmp_path):
     assert [] == told(tmp_path / "b")
 
 
-def test_a_container_that_contains_itself_is_refused_at_once(tmp_path):
-    """With its place, however often it does, and not by a stack that overflows."""
-    around, deep = [], []
-    around += [around, around]
-    for _ in range(5000):
-        deep = [deep]
-    for value, words in (
-        (around, r'state\["around"\].*contains itself'),
-        (deep, "sys.setrecursionlimit|containers deep"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            Run(tmp_path, {"around": value}).__enter__()
-
-
-def test_a_model_in_run_vars_is_refused_with_what_to_save(tmp_path):
-    """At the start, as ever: run.vars takes values, and the state mapping objects."""
-    with pytest.raises(UsageError, match=r"model.*save its state_dict\(\)"):
-        Run(tmp_path, {}, vars={"model": nn.Linear(1, 1)}).__enter__()
-    with pytest.raises(UsageError, match="sparse"):
-        Run(tmp_path, {}, vars={"a": torch.eye(2).to_sparse()}).__enter__()
-
-
-@pytest.mark.parametrize("way", ["rebound", "in run.vars", "in place"])
-def test_each_line_that_is_told_makes_the_resume_exact(tmp_path, way):
+def test_each_line_that_is_told_makes_the_resume_exact(tmp_path):
     """Written as it says, the interrupted run ends as the other; without it, it does not."""
 
-    def end(path, cut=None):
+    def end(path, way, cut=None):
         torch.manual_seed(1)
         cell, hidden = nn.RNNCell(2, 2), torch.zeros(1, 2)
         inside = way == "in run.vars"
@@ -883,7 +764,8 @@ def test_each_line_that_is_told_makes_the_resume_exact(tmp_path, way):
                     raise Cut
             return (run.vars.hidden if inside else hidden).tolist()
 
-    expected = end(tmp_path / "whole")
-    with pytest.raises(Cut):
-        end(tmp_path / "cut", cut=2)
-    assert (end(tmp_path / "cut") == expected) is (way != "rebound")
+    for way in ("rebound", "in run.vars", "in place"):
+        expected = end(tmp_path / way / "whole", way)
+        with pytest.raises(Cut):
+            end(tmp_path / way / "cut", way, cut=2)
+        assert (way, end(tmp_path / way / "cut", way) == expected) == (way, way != "rebound")

@@ -7,11 +7,7 @@ from holdfast import Best, Every, Last, Run, StartFrom, Store, load_into
 from holdfast.errors import Damaged, Mismatch, NotFound, UsageError
 from toy import Cut, events
 
-
-@pytest.fixture(autouse=True)
-def _no_syncs(monkeypatch):
-    """Thousands of saves; what a power loss does is asked elsewhere."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_syncs")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +42,9 @@ def same(a, b):
 
 
 def test_a_new_run_starts_from_anothers_weights(tmp_path, capsys):
-    """The model's alone: step 0, a fresh optimizer; said and journalled. A restart goes on, and does not start again."""
+    """The model's alone: step 0, a fresh optimizer; said and journalled. A restart goes on, and does not start
+    again.
+    """
     source, state = objects(), objects()
     train(tmp_path / "a", source)
     with pytest.raises(Cut):
@@ -75,6 +73,8 @@ def test_a_start_takes_a_subset_under_other_names_and_reports_the_rest(tmp_path,
     with Run(tmp_path / "b", {"model": model}, start_from=start):
         assert torch.equal(source["model"][0].weight, model["body"].weight)
         assert torch.equal(kept, model["head"].weight)
+    report = load_into(model, tmp_path / "a", rename={"0": "head"}, strict=False)
+    assert ["head.weight", "head.bias"] == report.mismatched
     told = capsys.readouterr().err
     assert "2 tensors read; 2 missing: head.weight, head.bias; 5 unexpected: 1.weight" in told
 
@@ -128,13 +128,6 @@ def test_an_override_of_a_fresh_run_is_made_at_its_start(tmp_path):
     assert 0.5 == state["optimizer"].param_groups[0]["lr"]
     train(tmp_path, objects(), steps=3, overrides={"optimizer": {"lr": 0.5}})
     assert 1 == len(events(tmp_path, "override"))
-
-
-def test_an_override_of_nothing_is_refused(tmp_path):
-    """With the options that there are."""
-    train(tmp_path, objects())
-    with pytest.raises(UsageError, match="AdamW has no option 'rate'; it has"):
-        train(tmp_path, objects(), overrides={"optimizer": {"rate": 1}})
 
 
 def test_weights_are_read_without_a_run(tmp_path):
@@ -203,7 +196,9 @@ def test_two_models_that_start_from_a_run_take_one_checkpoints_weights(weights, 
 
 
 def test_where_no_checkpoint_is_whole_weights_are_refused(weights):
-    """Untouched where the layout tells; else the error says which model is not to be used. An older one is read through first."""
+    """Untouched where the layout tells; else the error says which model is not to be used. An older one is read
+    through first.
+    """
     store, by_step = weights
     model, before = pair()["model"], pair()["model"]
     model.load_state_dict(before.state_dict())
@@ -260,16 +255,6 @@ def test_a_probe_leaves_no_trace(tmp_path):
     probed = go(tmp_path / "probed", probe=True)
     assert same(go(tmp_path / "plain"), probed)
     assert [True, True, False, True] == [module.training for module in probed.modules()]
-    state = objects()
-    x = torch.ones(1, 2)
-    with Run(tmp_path / "fixed", state, probe=lambda: state["model"](x)) as run:
-        for _ in run.steps(2):
-            learn(state)
-    state = objects()
-    with Run(tmp_path / "fixed", state, probe=lambda: state["model"](x)) as run:
-        assert 2 == run.step
-    with pytest.raises(Mismatch, match="probe"), Run(tmp_path / "fixed", state, probe=lambda: state["model"](2 * x)):
-        pass
 
 
 def test_the_manifest_names_the_model(tmp_path):
@@ -277,24 +262,3 @@ def test_the_manifest_names_the_model(tmp_path):
     train(tmp_path, objects())
     model = Store(tmp_path).latest().document["model"]
     assert {"model": {"class": "torch.nn.modules.container.Sequential", "parameters": 15}} == model
-
-
-def test_a_loader_with_its_own_generator_tracked_resumes(tmp_path):
-    """torch.Generator is a tracked object like any other."""
-
-    def go(path, cut=None):
-        torch.manual_seed(1)
-        generator = torch.Generator()
-        generator.manual_seed(5)
-        drawn = []
-        with Run(path, {"generator": generator}, every=Every(steps=1)) as run:
-            for step in run.steps(4):
-                if step == cut:
-                    raise Cut
-                drawn.append(torch.rand((), generator=generator).item())
-        return drawn
-
-    whole = go(tmp_path / "a")
-    with pytest.raises(Cut):
-        go(tmp_path / "b", 2)
-    assert whole[2:] == go(tmp_path / "b")

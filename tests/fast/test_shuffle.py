@@ -185,13 +185,10 @@ BATTERY = [
 ]
 
 
-@pytest.mark.parametrize(
-    "orders", [shuffles, *(pytest.param(each, marks=pytest.mark.slow) for each in (epochs, randperms))]
-)
-@pytest.mark.parametrize("measure", BATTERY, ids=lambda measure: measure.__name__)
-def test_an_order_is_as_random_as_randperm(measure, orders):
-    """Seed after seed, and epoch after epoch, by the same limit as torch's own."""
-    assert abs(measure(orders)) < LIMIT
+def test_an_order_is_as_random_as_randperm():
+    """Seed after seed, by a limit that one fair order in a million exceeds; by the quick measures."""
+    quick = (values_by_place, steps, waves, fixed_points, values_by_the_next_order)
+    assert {} == {each.__name__: score for each in quick if abs(score := each(shuffles)) >= LIMIT}
 
 
 FOUND_OUT = {  # rounds left -> who must see it
@@ -210,27 +207,3 @@ def test_a_weakened_order_is_found_out(rounds, measure, monkeypatch):
     """A battery that never went red would prove nothing: with rounds left out, it does."""
     monkeypatch.setattr(order, "ROUNDS", rounds)
     assert abs(measure(shuffles)) > LIMIT
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rounds", "seen"),
-    [
-        (4, True),
-        (5, True),
-        (6, False),
-        (order.ROUNDS, False),
-    ],
-)
-def test_half_of_the_rounds_are_enough(rounds, seen):
-    """Two million draws of the keys, on as few bits as a mixing ever has: five rounds still show, six no longer do."""
-    draws, bits, random = 2_000_000, 9, np.random.default_rng(1)
-    words = [random.integers(0, 2**bits, draws, dtype=np.uint64) for _ in range(2 * rounds)]
-    keys = tuple(zip([factor | np.uint64(1) for factor in words[::2]], words[1::2], strict=True))
-    mixing = order._Mixing(np.uint64(2**bits - 1), np.uint64((bits + 1) // 2), keys)
-    scores = []
-    for one, other in ((0, 1), (3, 508), (5, 133), (5, 261)):
-        first, second = (order._mixed(np.full(draws, place, np.uint64), mixing) for place in (one, other))
-        counts = np.bincount((first ^ second).astype(int), minlength=2**bits)[1:]
-        scores.append(chi_square(counts, draws / 511, 510))
-    assert seen == (abs(worst(scores)) > LIMIT)

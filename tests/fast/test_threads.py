@@ -1,19 +1,16 @@
 """Waits for threads: whatever Ctrl-C does to the one who waits, nobody waits for ever."""
 
 import itertools
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from holdfast import threads as room
 from holdfast.threads import Condition, Latch, Worker, WorkerGroup, WorkerPool, map_in_threads
-from strikes import SUBJECTS, strike
+from strikes import strike
 
-WAIT_S = 10
+WAIT_S = 60  # also on a busy machine: what takes longer hangs
 
 
 @pytest.fixture
@@ -80,46 +77,27 @@ def test_ctrl_c_anywhere_in_setting_leaves_it_set_for_all_or_for_nobody():
     assert nth > 3
 
 
-def struck_all_over(subject, every):
-    """How many places it has."""
-    words = [sys.executable, str(Path(__file__).parents[1] / "strikes.py"), subject, str(every)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_ctrl_c_anywhere_keeps_nobody_waiting_for_ever(subject):
-    """Not the threads, not the one who goes on, not the end of the process; and nobody is left who does the old work."""
-    assert struck_all_over(subject, 1) > 50
-
-
 # Threads ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_latch_wakes_all_who_wait():
-    """At once, not at their next look; one of a few times also where the machine does much else."""
-    took = []
-    for _ in range(5):
-        latch, found = Latch(), []
-        threads = [threading.Thread(target=lambda: found.append(latch.wait(WAIT_S))) for _ in range(5)]  # noqa: B023
-        for thread in threads:
-            thread.start()
-        began = time.monotonic()
-        latch.set()
-        for thread in threads:
-            thread.join(WAIT_S)
-        took.append(time.monotonic() - began)
-        assert [True] * 5 == found
-    assert min(took) < room.LOOK_S / 2
+def test_a_latch_wakes_all_who_wait(monkeypatch):
+    """At once, not at their next look, which here never comes."""
+    monkeypatch.setattr(room, "LOOK_S", 10 * WAIT_S)
+    latch, found = Latch(), []
+    threads = [threading.Thread(target=lambda: found.append(latch.wait(10 * WAIT_S)), daemon=True) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    latch.set()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert [True] * 5 == found
 
 
 def test_a_wait_that_is_not_over_in_time_says_so():
     """In time, and not much later."""
     began = time.monotonic()
     assert not Latch().wait(0.05)
-    assert 0.05 <= time.monotonic() - began < 1
+    assert 0.05 <= time.monotonic() - began < WAIT_S / 2
 
 
 def test_a_word_that_woke_nobody_is_found(monkeypatch):

@@ -2,12 +2,6 @@
 
 import os
 import random
-import signal
-import subprocess
-import sys
-import textwrap
-import time
-from contextlib import suppress
 from itertools import chain, islice, repeat
 
 import numpy as np
@@ -25,12 +19,11 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from holdfast import Run
 from holdfast.data import Sampler, Seeded
 from holdfast.data.feed import ReplayFeed, StatefulFeed, feed_for
 from holdfast.errors import Mismatch
 from holdfast.torch.loader import DataLoaderFeed
-from toy import Toy
+from subjects import asked_of
 
 LENGTH = 23
 
@@ -125,13 +118,6 @@ SAMPLERS = {
     "remembering": lambda: {"batch_size": 4, "sampler": Remembering()},
     "no batches, weighted": lambda: {"batch_size": None, "sampler": WeightedRandomSampler([1.0] * LENGTH, 9)},
 }
-SHUFFLING = [name for name in SAMPLERS if name != "sequential"]
-WORKERS = [
-    {},
-    pytest.param({"num_workers": 1}, marks=pytest.mark.slow),
-    {"num_workers": 2, "persistent_workers": True},
-    pytest.param({"num_workers": 4, "prefetch_factor": 3}, marks=pytest.mark.slow),
-]
 
 
 def loader(name, dataset=None, **settings):
@@ -159,15 +145,24 @@ def uninterrupted(name, epochs=3, **settings):
     return batches, positions
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_a_resume_at_any_batch_gives_the_rest(name):
-    """Without workers, at every position: what was left, and then the same epochs."""
-    expected, positions = uninterrupted(name)
-    for (epoch, taken), position in positions.items():
-        feed = feed_for(loader(name), 1)
-        assert plain(feed.open(epoch, position)) == expected[epoch][taken:]
-        if epoch < 2:
-            assert plain(feed.open(epoch + 1, None)) == expected[epoch + 1]
+def test_a_resume_at_any_batch_gives_the_rest():
+    """Without workers, at every position: what was left, and then the same epochs; an epoch's end opens the next one.
+    Every shuffled epoch has an order of its own.
+    """
+    for name in SAMPLERS:
+        expected, positions = uninterrupted(name)
+        for (epoch, taken), position in [*positions.items()][::-3]:  # the last one, an epoch's end, among them
+            with asked_of(name, epoch, taken):
+                feed = feed_for(loader(name), 1)
+                assert plain(feed.open(epoch, position)) == expected[epoch][taken:]
+                if epoch < 2:
+                    assert plain(feed.open(epoch + 1, None)) == expected[epoch + 1]
+                if epoch < 2 and taken == len(expected[epoch]):
+                    assert plain(feed_for(loader(name), 1).open(epoch + 1, position)) == expected[epoch + 1]
+        if name != "sequential":
+            assert expected[0] != expected[1] != expected[2], name
+        if name == "shuffle":
+            assert [sorted(flat(epoch)) for epoch in expected] == [list(range(LENGTH))] * 3
 
 
 def without_once(position):
@@ -175,64 +170,30 @@ def without_once(position):
     return {name: value for name, value in position.items() if name != "once"}
 
 
-@pytest.mark.parametrize("settings", WORKERS, ids=str)
-@pytest.mark.parametrize("name", ["shuffle", "buckets", "remembering"])
-def test_workers_change_nothing(name, settings):
-    """How many processes load, and how long they live, neither moves the order nor the position."""
-    expected, positions = uninterrupted(name)
-    found, theirs = uninterrupted(name, **settings)
-    assert (found, {place: without_once(each) for place, each in theirs.items()}) == (expected, positions)
-    for taken in (0, 1, 4, len(expected[1])):
-        feed = feed_for(loader(name, **settings), 1)
-        assert plain(feed.open(1, positions[1, taken])) == expected[1][taken:]
-        assert plain(feed.open(2, None)) == expected[2]
+PERSISTENT = {"num_workers": 2, "persistent_workers": True}
 
 
-@pytest.mark.slow
-def test_spawned_workers_change_nothing():
-    """Workers that share nothing with the process that starts them."""
-    expected, positions = uninterrupted("shuffle")
-    settings = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "spawn"}
-    feed = feed_for(loader("shuffle", **settings), 1)
-    assert plain(feed.open(1, positions[1, 2])) == expected[1][2:]
-    assert plain(feed.open(2, None)) == expected[2]
+def changes_nothing(place, settings, names=("shuffle", "buckets", "remembering")):
+    """How many processes load, and how long they live, neither moves the order nor the position. A resume reads the
+    samples that are left, each once, and no other.
+    """
+    for name in names:
+        expected, positions = uninterrupted(name)
+        found, theirs = uninterrupted(name, **settings)
+        assert (found, {place: without_once(each) for place, each in theirs.items()}) == (expected, positions)
+        log = place / name
+        feed = feed_for(loader(name, Numbers(log=log), **settings), 1)
+        with asked_of(name, settings):
+            assert plain(feed.open(1, positions[1, 4])) == expected[1][4:]
+            assert sorted(log.read_bytes()) == sorted(flat(expected[1][4:]))
+            assert plain(feed.open(2, None)) == expected[2]
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_a_resume_after_an_epoch_gives_the_next_one(name):
-    """The position at an epoch's end opens the next epoch in a new process."""
-    expected, positions = uninterrupted(name)
-    for epoch in (0, 1):
-        position = positions[epoch, len(expected[epoch])]
-        assert plain(feed_for(loader(name), 1).open(epoch + 1, position)) == expected[epoch + 1]
-
-
-@pytest.mark.parametrize("name", SHUFFLING)
-def test_every_epoch_has_an_order_of_its_own(name):
-    """No epoch repeats the last."""
-    batches, _ = uninterrupted(name)
-    assert batches[0] != batches[1] != batches[2]
-
-
-@pytest.mark.parametrize("settings", WORKERS, ids=str)
-def test_every_shuffled_epoch_is_a_permutation(settings):
-    """Each sample once per epoch."""
-    batches, _ = uninterrupted("shuffle", **settings)
-    assert [sorted(flat(epoch)) for epoch in batches] == [list(range(LENGTH))] * 3
-
-
-@pytest.mark.parametrize("settings", WORKERS, ids=str)
-@pytest.mark.parametrize("name", ["shuffle", "holdfast", "buckets", "remembering"])
-def test_no_skipped_sample_is_read(name, settings, tmp_path):
-    """A resume reads the samples that are left, each once, and no other."""
-    expected, positions = uninterrupted(name)
-    log = tmp_path / "reads"
-    feed = feed_for(loader(name, Numbers(log=log), **settings), 1)
-    assert plain(feed.open(1, positions[1, 4])) == expected[1][4:]
-    assert sorted(log.read_bytes()) == sorted(flat(expected[1][4:]))
-
-
-FEW_WORKERS = [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
+def test_workers_change_nothing(tmp_path):
+    """Two persistent ones, or none; tests/slow/test_torch_loader_workers.py asks others."""
+    changes_nothing(tmp_path, PERSISTENT)
+    (tmp_path / "none").mkdir()
+    changes_nothing(tmp_path / "none", {}, ("shuffle", "holdfast", "buckets", "remembering"))
 
 
 def global_states(walk, epochs=2):
@@ -246,35 +207,27 @@ def global_states(walk, epochs=2):
     return found
 
 
-@pytest.mark.parametrize("settings", FEW_WORKERS, ids=str)
-@pytest.mark.parametrize(
-    ("name", "generator"), [*((name, None) for name in SAMPLERS), ("sequential", 3), ("shuffle", 3), ("weighted", 3)]
-)
-def test_the_global_generators_move_as_a_plain_loader_moves_them(name, settings, generator):
+def test_the_global_generators_move_as_a_plain_loader_moves_them():
     """Each epoch draws what it draws without Holdfast; only a sampler of the user's has a stream of its own."""
-    own = {} if generator is None else {"generator": torch.Generator().manual_seed(generator)}
-    feed = feed_for(loader(name, **settings, **own), 1)
-    users = loader("sequential" if name == "buckets" else name, **settings, **own)
-    if name == "buckets":  # as many epochs, and no draw of the sampler's
-        steps = [len(list(feed.open(epoch, None))) for epoch in range(2)]
-        expected = global_states(lambda epoch: islice(chain(users, repeat(0)), steps[epoch]))
-        feed = feed_for(loader(name, **settings, **own), 1)
-    else:
-        expected = global_states(lambda _: users)
-    assert global_states(lambda epoch: feed.open(epoch, None)) == expected
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_workers_draw_what_those_of_a_plain_loader_draw(persistent):
-    """An unshuffled loader whose dataset draws random numbers hands out the same samples with Holdfast and without."""
-    settings = {"num_workers": 2, "persistent_workers": persistent, "batch_size": 4}
-    torch.manual_seed(5)
-    plain_loader = DataLoader(Drawing(), **settings)
-    expected = [plain(plain_loader) for _ in range(2)]
-    torch.manual_seed(5)
-    feed = feed_for(DataLoader(Drawing(), **settings), 1)
-    assert [plain(feed.open(epoch, None)) for epoch in range(2)] == expected
-    assert expected[0] != expected[1]
+    for name, settings, generator in [
+        *((name, {}, None) for name in SAMPLERS),
+        *((name, {}, 3) for name in ("sequential", "shuffle", "weighted")),
+        ("shuffle", {"num_workers": 2}, 3),
+        ("weighted", PERSISTENT, None),
+    ]:
+        own = dict(settings)
+        if generator is not None:
+            own["generator"] = torch.Generator().manual_seed(generator)
+        feed = feed_for(loader(name, **own), 1)
+        users = loader("sequential" if name == "buckets" else name, **own)
+        walk = lambda _, users=users: users
+        if name == "buckets":  # as many epochs, and no draw of the sampler's
+            steps = [len(list(feed.open(epoch, None))) for epoch in range(2)]
+            walk = lambda epoch, users=users, steps=steps: islice(chain(users, repeat(0)), steps[epoch])
+        expected = global_states(walk)
+        feed = feed_for(loader(name, **own), 1) if name == "buckets" else feed
+        with asked_of(name, settings, generator):
+            assert global_states(lambda epoch, feed=feed: feed.open(epoch, None)) == expected
 
 
 class Drawing(Numbers):
@@ -284,33 +237,39 @@ class Drawing(Numbers):
         return index + torch.rand(()) + random.random()
 
 
-@pytest.mark.parametrize("settings", WORKERS, ids=str)
-def test_a_position_counts_what_was_consumed(settings):
+def test_a_position_counts_what_was_consumed():
     """Batches that workers have read ahead are not behind us."""
-    feed = feed_for(loader("shuffle", **settings), 1)
-    batches = feed.open(0, None)
-    assert without_once(feed.position(0)) == {"epoch": 0, "batches": 0, "samples": 0}
-    for taken in (1, 2, 3):
-        next(batches)
-        assert without_once(feed.position(taken)) == {"epoch": 0, "batches": taken, "samples": 4 * taken}
+    for settings in ({}, {"num_workers": 2}):
+        feed = feed_for(loader("shuffle", **settings), 1)
+        batches = feed.open(0, None)
+        for taken in (0, 1, 2, 3):
+            if taken:
+                next(batches)
+            assert without_once(feed.position(taken)) == {"epoch": 0, "batches": taken, "samples": 4 * taken}
+        batches.close()
 
 
-@pytest.mark.parametrize("settings", WORKERS, ids=str)
-@pytest.mark.parametrize("name", ["shuffle", "buckets", "remembering"])
-def test_breaking_out_leaves_the_next_epoch_whole(name, settings):
+def leaves_the_next_epoch_whole(settings):
     """After a break, in the same process or from its position in another, the next epoch is the same."""
 
     def left_early(feed):
         for number, _ in enumerate(feed.open(0, None), 1):
             if number == 2:
                 return feed.position(2)
-        return None
+        raise AssertionError("fewer than two batches")
 
-    feed = feed_for(loader(name, **settings), 1)
-    position = left_early(feed)
-    expected = plain(feed.open(1, None))
-    assert sorted(flat(expected)) == list(range(LENGTH))
-    assert plain(feed_for(loader(name), 1).open(1, position)) == expected
+    for name, of in (("shuffle", {}), ("buckets", {}), ("remembering", {}), ("shuffle", settings)):
+        feed = feed_for(loader(name, **of), 1)
+        position = left_early(feed)
+        expected = plain(feed.open(1, None))
+        with asked_of(name, of):
+            assert sorted(flat(expected)) == list(range(LENGTH))
+            assert plain(feed_for(loader(name), 1).open(1, position)) == expected
+
+
+def test_breaking_out_leaves_the_next_epoch_whole():
+    """Without workers, and with two that persist."""
+    leaves_the_next_epoch_whole(PERSISTENT)
 
 
 def test_an_endless_sampler_is_drawn_lazily():
@@ -399,8 +358,7 @@ class StatefulStream(IterableDataset):
         self.at = state["at"]
 
 
-@pytest.mark.parametrize("settings", WORKERS, ids=str)
-def test_an_iterable_dataset_is_read_again(settings):
+def is_read_again(settings):
     """Only reading what was consumed leads back; the feed says that this costs."""
     feed = feed_for(DataLoader(Stream(), batch_size=4, **settings), 1)
     expected = plain(feed.open(0, None))
@@ -409,6 +367,11 @@ def test_an_iterable_dataset_is_read_again(settings):
     assert isinstance(fresh, ReplayFeed)
     assert plain(fresh.open(0, {"epoch": 0, "batches": 3})) == expected[3:]
     assert plain(fresh.open(1, None)) == expected
+
+
+def test_an_iterable_dataset_is_read_again():
+    """Without workers."""
+    is_read_again({})
 
 
 def test_a_stateful_iterable_dataset_is_not_read_again():
@@ -493,58 +456,3 @@ def test_workers_end_with_their_iterator(persistent):
     assert set(workers_of(os.getpid())) - before == (first if persistent else set())
     list(feed.open(1, None))
     assert set(workers_of(os.getpid())) - before == (first if persistent else set())
-
-
-@pytest.mark.slow
-def test_persistent_workers_end_with_the_run(tmp_path):
-    """Left to the garbage collector, each of them is waited for in vain for 5 s: its queue is collected before it."""
-    before = set(workers_of(os.getpid()))
-    with Run(tmp_path, {"toy": Toy()}, every=None, background=False) as run:
-        users = loader("sequential", num_workers=2, persistent_workers=True)
-        for _ in run.epochs(2):
-            for _ in run.batches(users):
-                assert len(set(workers_of(os.getpid())) - before) == 2
-    assert set(workers_of(os.getpid())) - before == set()
-
-
-SCRIPT = """
-    import os, signal, sys, time
-    from torch.utils.data import DataLoader
-    from holdfast.data.feed import feed_for
-
-    class Slow:
-        def __len__(self): return 400
-        def __getitem__(self, index):
-            time.sleep(0.01)
-            return int(index)
-
-    if __name__ == "__main__":
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda *_: None)
-        settings = {"persistent_workers": True, "multiprocessing_context": sys.argv[1]}
-        feed = feed_for(DataLoader(Slow(), batch_size=4, num_workers=2, **settings), 1)
-        batches = feed.open(0, None)
-        print("open", flush=True)
-        print(sum(len(batch) for batch in batches), flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_workers_ignore_the_signals_that_stop_a_run(start, tmp_path):
-    """A signal to the whole group, as Slurm and Ctrl-C send it, costs no batch; afterwards the script ends at once."""
-    path = tmp_path / "train.py"
-    path.write_text(textwrap.dedent(SCRIPT))
-    command = [sys.executable, str(path), start]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as train:
-        try:
-            assert train.stdout.readline() == b"open\n"
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-                os.killpg(train.pid, number)
-                time.sleep(0.05)
-            assert train.stdout.readline() == b"400\n"
-            assert train.wait(20) == 0
-            assert train.stderr.read() == b""
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(train.pid, signal.SIGKILL)

@@ -1,19 +1,18 @@
 """Ranks over torch's rendezvous stores, and which processes are ranks of one run at all."""
 
 import os
-import time
 
 import pytest
 from torch import distributed
 
-import rank_processes
 from holdfast import Run
 from holdfast.errors import RanksError, UsageError
 from holdfast.ranks import ALONE
 from holdfast.run import ranks as room
 from holdfast.run import settings
 from holdfast.torch.ranks import Channel
-from toy import Toy
+from subjects import asked_of
+from toy import Toy, waited_for
 
 STORES = {
     "hash": lambda place: distributed.HashStore(),
@@ -28,22 +27,21 @@ def store(request, tmp_path):
 
 
 def test_what_is_put_is_there_for_all_until_it_is_dropped(store):
-    """Any bytes, over each connection; what is not there is not waited for. A server hears its connections in any order."""
+    """Any bytes, over each connection; what is not there is not waited for. A server hears its connections in any
+    order.
+    """
     mine, other = Channel(store, "run"), Channel(store, "run").twin()
     for value in (b"", b"\0\xff", os.urandom(100_000)):
         mine.put("key", value)
         assert value == mine.get("key")
-        assert soon(lambda: other.get("key"), value)
+        soon(lambda: other.get("key"), value)
     other.drop("key")
     assert other.get("key") is None
-    assert soon(lambda: mine.get("key"), None)
+    soon(lambda: mine.get("key"), None)
 
 
 def soon(ask, expected):
-    end = time.monotonic() + 30
-    while (found := ask()) != expected and time.monotonic() < end:
-        time.sleep(0.01)
-    return found == expected
+    waited_for(lambda: ask() == expected)
 
 
 def test_runs_have_keys_of_their_own(store):
@@ -108,21 +106,17 @@ def test_one_of_several_without_a_group_is_told_what_is_missing(tmp_path, monkey
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("text", "seconds"), [(None, 600.0), ("5", 5.0), ("0.5", 0.5)])
-def test_the_deadline_comes_from_the_environment(text, seconds, monkeypatch):
-    """HOLDFAST_RANKS_TIMEOUT_S, in seconds."""
+def test_the_deadline_comes_from_the_environment(monkeypatch):
+    """HOLDFAST_RANKS_TIMEOUT_S, in seconds. Without any, a rank that is missing would be waited for for ever."""
     monkeypatch.delenv("HOLDFAST_RANKS_TIMEOUT_S", raising=False)
-    if text is not None:
+    assert 600.0 == settings.ranks_timeout_s()
+    for text, seconds in (("5", 5.0), ("0.5", 0.5)):
         monkeypatch.setenv("HOLDFAST_RANKS_TIMEOUT_S", text)
-    assert seconds == settings.ranks_timeout_s()
-
-
-@pytest.mark.parametrize("text", ["", "soon", "0", "-1", "inf", "nan"])
-def test_no_deadline_at_all_is_refused(text, monkeypatch):
-    """A rank that is missing would be waited for for ever."""
-    monkeypatch.setenv("HOLDFAST_RANKS_TIMEOUT_S", text)
-    with pytest.raises(UsageError, match="HOLDFAST_RANKS_TIMEOUT_S"):
-        settings.ranks_timeout_s()
+        assert seconds == settings.ranks_timeout_s()
+    for text in ("", "soon", "0", "-1", "inf", "nan"):
+        monkeypatch.setenv("HOLDFAST_RANKS_TIMEOUT_S", text)
+        with asked_of(repr(text)), pytest.raises(UsageError, match="HOLDFAST_RANKS_TIMEOUT_S"):
+            settings.ranks_timeout_s()
 
 
 def test_other_ranks_only_warn(capsys):
@@ -136,13 +130,3 @@ def test_other_ranks_only_warn(capsys):
     finally:
         terminal.speak_for(0)
     assert "holdfast: rank 3: warning: careful\n" == capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.ranks
-def test_ranks_that_the_tests_fork_come_to_their_store(monkeypatch):
-    """All, however often: none is forked while a thread has a lock that nobody would give back in the fork."""
-    monkeypatch.setattr(rank_processes.dist, "init_process_group", lambda *_, **__: None)
-    monkeypatch.setattr(rank_processes, "HANGS_S", 20)
-    for _ in range(9):
-        assert [(rank, "", 0) for rank in range(6)] == rank_processes.everywhere(6, int)

@@ -4,10 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 
-
-@pytest.mark.slow
 def test_jax_arrays_are_saved_by_reference_and_restored_to_the_bit():
     """Every test in jax_alone.py."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "jax_alone.py"]

@@ -16,8 +16,6 @@ from rank_scripts import odd, train
 from torchrun import begin, by_hand, ended, notes, torchrun
 from toy import events
 
-pytestmark = [pytest.mark.slow, pytest.mark.ranks]
-
 STEPS = 30
 
 
@@ -45,7 +43,7 @@ class Training:
         return everywhere(world, work, method="forkserver", timeout_s=timeout_s, hosted=hosted)
 
     def finish(self, world=2, **asked):
-        assert [""] * world == [outcome.error for outcome in self.fork(world, **asked)]
+        assert [("", 0)] * world == [(outcome.error, outcome.exit_code) for outcome in self.fork(world, **asked)]
 
     def noted(self, key, rank, attempt=None):
         lines = notes(self.place / "notes", attempt or self.attempts, rank)

@@ -12,14 +12,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from holdfast.drill.evidence import generator_of
 from holdfast.inspect.diff import same_state
 from holdfast.store.store import Store
 from toy import events
-
-pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
 TRAIN = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 STEPS = 30  # six saves; the fourth is the first that prunes, and the stop may interrupt that of the fifth
@@ -60,7 +56,7 @@ finally:
 """
 
 
-def train(root: Path, *command: str) -> int:
+def train(root, *command):
     """The demo's script as the drill runs it, for STEPS steps with a save every five; its exit code."""
     asked = json.dumps({"steps": STEPS, "save_every_steps": 5})
     environment = {**os.environ, "HOLDFAST_RUN_DIR": str(root), "HOLDFAST_DRILL": asked}
@@ -77,7 +73,7 @@ def train(root: Path, *command: str) -> int:
         return child.returncode
 
 
-def die(root: Path, kind: str, number: int) -> tuple[int, str]:
+def die(root, kind, number):
     """The exit code, and what the script noted last: the thread in which it died, or how often it was asked."""
     log = root.with_suffix(".log")
     code = train(root, "-c", DYING, str(Path(__file__).parents[1]), str(TRAIN), kind, str(number), str(log))

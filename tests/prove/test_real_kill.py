@@ -1,8 +1,8 @@
 """The real thing: a process is killed by the kernel at each system call with which a save changes the file system.
 
 strace delivers SIGKILL at the Nth call of a class. A dry run first counts the calls, so that only those after the
-marker, which the script writes when the interpreter has started, are aimed at. It counts each thread apart: the engine's
-threads, new ones for each file, begin at one, so the script is told in which of its saves they are used.
+marker, which the script writes when the interpreter has started, are aimed at. It counts each thread apart: the
+engine's threads, new ones for each file, begin at one, so the script is told in which of its saves they are used.
 """
 
 import re
@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -22,7 +21,6 @@ from holdfast.errors import NotFound
 from holdfast.store.store import Facts, Store
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.system,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed; .ci/run brings it"),
 ]
@@ -67,12 +65,12 @@ store.close()
 """
 
 
-def state_of(step: int) -> dict:
+def state_of(step):
     model = {"w": bytes([step]) * 70_000, "still": b"s" * 5000}
     return {"model": model, "text": bytes([step]) * 2000, "step": step}
 
 
-def prepare(root: Path) -> None:
+def prepare(root):
     """Two checkpoints, saved by an attempt that said good-bye."""
     store = Store(root)
     for step in (1, 2):
@@ -80,13 +78,13 @@ def prepare(root: Path) -> None:
     store.close()
 
 
-def traced(root: Path, engine_from: int, *options: str) -> subprocess.CompletedProcess:
+def traced(root, engine_from, *options):
     """The script under strace, with its own address layout and nothing left to compile."""
     command = ["strace", "-f", "-qq", *options, sys.executable, "-B", "-c", SCRIPT, str(root), str(engine_from)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def among(names: tuple[str, ...]) -> str:
+def among(names):
     return ",".join(f"?{name}" for name in names)
 
 
@@ -98,7 +96,7 @@ class Aim(NamedTuple):
     engine_from: int = 3  # the first save whose files the engine's threads write
 
 
-def aims(base: Path) -> list[Aim]:
+def aims(base):
     """Calls after the marker: of the main thread, of which a few of each name are chosen, and all of the engine's."""
     prepare(base / "dry")
     log = base / "dry.log"
@@ -124,13 +122,13 @@ def aims(base: Path) -> list[Aim]:
     return found
 
 
-def sampled(numbers: range) -> list[int]:
+def sampled(numbers):
     """All of a few, evenly chosen of many."""
     stride = max(1, -(-len(numbers) // MOST_OF_A_CLASS))
     return [*numbers][::stride]
 
 
-def kill(root: Path, aim: Aim) -> None:
+def kill(root, aim):
     """Kill the script at that call, then ask the law of what is left."""
     prepare(root)
     inject = f"inject={aim.name}:signal=KILL:when={aim.number}"

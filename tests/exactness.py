@@ -1,0 +1,203 @@
+"""Training runs that are killed where they are told to be, and all that their ends have to have in common.
+
+Every attempt is a process of its own (tests/training.py), forked from one that has torch imported, and dies for good.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast import journal
+
+SCRIPT = Path(__file__).with_name("training.py")
+KILLED, STOPPED, DONE = -signal.SIGKILL, 75, 0
+
+
+class Zygote:
+    """A process that has torch imported and forks an attempt whenever it is asked to."""
+
+    def __init__(self):
+        command = [sys.executable, str(SCRIPT), "--zygote"]
+        # Idle threads sleep: with more threads than free cores, spinning ones cost more than the training.
+        environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def attempt(self, asked):
+        """How the attempt ended: its exit code, or minus the signal that killed it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
+class End(NamedTuple):
+    """All that an uninterrupted run and an interrupted one have to have in common."""
+
+    facts: Mapping[str, Any]  # place in the final checkpoint -> what is there; leaves by their digests
+    metrics: Sequence[tuple[Any, ...]]
+
+
+def end(run):
+    """The last checkpoint of `run` as its manifest records it, without the library's help, and the metrics log."""
+    manifests = [json.loads(path.read_bytes()) for path in run.glob("checkpoints/step-*/manifest.json")]
+    last = max(manifests, key=lambda manifest: (manifest["step"], manifest["phase"] == "end"))
+    facts = {f"at {name}": last[name] for name in ("step", "phase", "epoch", "metrics")}
+    for key, leaf in last["leaves"].items():
+        facts |= {f"{key} {name}": leaf[name] for name in ("kind", "dtype", "shape", "attrs", "digest")}
+    facts |= dict(places("tree", last["tree"]))
+    lines = [(line["step"], line["phase"], line["epoch"], line["values"]) for line in journal.metrics(run)]
+    return End(facts, lines)
+
+
+def places(where, node):
+    """Every scalar of a JSON value, and the order of every mapping, by its path."""
+    if isinstance(node, dict | list):
+        items = list(node.items()) if isinstance(node, dict) else list(enumerate(node))
+        yield f"{where}:", [type(node).__name__, *(name for name, _ in items)]
+        for name, value in items:
+            yield from places(f"{where}/{name}", value)
+    else:
+        yield where, repr(node)
+
+
+def differences(expected, actual, exempt="\n"):
+    """What is not the same; the places in which `exempt` occurs are passed over. Empty: bit for bit the same run."""
+    keys = [key for key in {**expected.facts, **actual.facts} if exempt not in key]
+    found = [key for key in keys if expected.facts.get(key) != actual.facts.get(key)]
+    pairs = enumerate(zip_longest(expected.metrics, actual.metrics))
+    return found + [f"metrics line {number}: {a}, then {b}" for number, (a, b) in pairs if repr(a) != repr(b)]
+
+
+class Outcome(NamedTuple):
+    codes: list[int]
+    restored: list[tuple[int, str]]  # where each attempt but the first began
+    end: End
+    log: str
+
+
+class Lab:
+    """Runs configurations to their end, over as many attempts as their kills need."""
+
+    def __init__(self, zygote, home):
+        self.zygote, self.home, self.count = zygote, home, 0
+
+    def run(self, *attempts, **asked):
+        """`attempts`: what each attempt is asked for besides what all are."""
+        self.count += 1
+        path, log = self.home / str(self.count), self.home / f"{self.count}.log"
+        codes = [
+            self.zygote.attempt({**asked, **each, "path": str(path), "log": str(log), "again": number > 0})
+            for number, each in enumerate(attempts)
+        ]
+        begun = [event for each in journal.logs(path) for event in each.events if event["event"] == "restored"]
+        restored = [(event["step"], event["phase"]) for event in begun[1:]]
+        outcome = Outcome(codes, restored, end(path), log.read_text())
+        shutil.rmtree(path)
+        return outcome
+
+    def killed(self, *kills, **asked):
+        """One attempt for each kill, and one that reaches the end."""
+        return self.run(*({"kill": kill} for kill in kills), {}, **asked)
+
+
+EPOCH_KILLS = {
+    "before the first save": [{"at": "body", "step": 2}],
+    "in mid-epoch": [{"at": "body", "step": 9}],
+    "while the save of an epoch's end commits": [{"at": "commit", "name": "step-000000012-end"}],
+    "just after the save of an epoch's end": [{"at": "committed", "name": "step-000000012-end"}],
+    "as an epoch begins": [{"at": "begin", "epoch": 1}],
+    "inside evaluation": [{"at": "evaluate", "epoch": 1}],
+    "in the last step": [{"at": "body", "step": 17}],
+    "in the last evaluation": [{"at": "evaluate", "epoch": 2}],
+    "in the last save": [{"at": "commit", "name": "step-000000018-end"}],
+    "after the last save": [{"at": "committed", "name": "step-000000018-end"}],
+    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 11}],
+    "in the same evaluation twice": [{"at": "evaluate", "epoch": 0}, {"at": "evaluate", "epoch": 0}],
+}
+
+
+STEP_KILLS = {
+    "before the first save": [{"at": "body", "step": 2}],
+    "in mid-epoch": [{"at": "body", "step": 9}],
+    "while the save of an epoch's end commits": [{"at": "commit", "name": "step-000000012"}],
+    "just after the save of an epoch's end": [{"at": "committed", "name": "step-000000012"}],
+    "inside evaluation": [{"at": "evaluate", "epoch": 1}],
+    "in the last step": [{"at": "body", "step": 17}],
+    "in the last save": [{"at": "commit", "name": "step-000000018"}],
+    "after the last save": [{"at": "committed", "name": "step-000000018"}],
+    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 11}],
+}
+
+
+def with_signal(name, kills):
+    return [{**kill, "signal": name} for kill in kills]
+
+
+def check(lab, cases, **asked):
+    """Every case ends in the bytes of a run without a kill; every kill has hit, and cost no more than it had to."""
+    reference = lab.run({}, **asked)
+    assert reference.codes == [DONE], reference.log
+    again = lab.run({}, **asked)
+    assert differences(reference.end, again.end) == [], "not deterministic by itself"
+    wrong = {}
+    for case, kills in cases.items():
+        outcome = lab.killed(*kills, **asked)
+        codes = [STOPPED if kill.get("signal") == "TERM" else KILLED for kill in kills]
+        assert outcome.codes == [*codes, DONE], f"{case}: {outcome.log}"
+        starts_over = case == "before the first save" and KILLED in codes
+        assert all((step == 0) == starts_over for step, _ in outcome.restored), f"{case}: {outcome.restored}"
+        if found := differences(reference.end, outcome.end):
+            wrong[case] = (len(found), found[:5])
+    assert wrong == {}
+
+
+STOPS = {
+    "in mid-epoch": [{"at": "body", "step": 9}],
+    "while the save of an epoch's end commits": [{"at": "commit", "name": "step-000000012-end"}],
+    "as an epoch begins": [{"at": "begin", "epoch": 1}],
+    "inside evaluation": [{"at": "evaluate", "epoch": 1}],
+    "in the last step": [{"at": "body", "step": 17}],
+    "in the last evaluation": [{"at": "evaluate", "epoch": 2}],
+    "in the last save": [{"at": "commit", "name": "step-000000018-end"}],
+    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 11}],
+}
+
+
+STEP_STOPS = {
+    case: STEP_KILLS[case] for case in ("in mid-epoch", "inside evaluation", "in the last step", "twice in a row")
+}
+
+
+ANYWHERE = {
+    "in mid-epoch": [{"at": "body", "step": 9}],
+    "as an epoch begins": [{"at": "begin", "epoch": 1}],
+    "inside evaluation": [{"at": "evaluate", "epoch": 1}],
+    "four times": [
+        {"at": "body", "step": 5},
+        {"at": "evaluate", "epoch": 0},
+        {"at": "body", "step": 10, "signal": "TERM"},
+        {"at": "body", "step": 14},
+    ],
+}
+
+
+@contextmanager
+def a_zygote():
+    zygote = Zygote()
+    with zygote.process:
+        yield zygote
+
+
+# The checkpoint of step 8 is there when the process dies in the next step: the run does not start anew.
+LATE = {"background": False}

@@ -1,0 +1,129 @@
+"""What a run does about the end of the job that it runs in and about its grace, with a Slurm that small scripts
+play.
+"""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from holdfast.run import job_clock
+from holdfast.run.stop import ONCE_DONE, Stop, hear_again
+from job_fakes import in_a_job
+from toy import Toy, new_run, waited_for
+
+
+@pytest.fixture
+def fakes(tmp_path, monkeypatch):
+    return in_a_job(tmp_path, monkeypatch)
+
+
+def looked(run, condition):
+    """Let safe points pass until the condition holds."""
+
+    def look():
+        run._session.job_clock.look(save_s=run._session.save_s, step_s=run._session.step_s)
+        return condition(run._session.job_clock)
+
+    waited_for(look)
+
+
+def test_the_end_of_the_job_is_the_deadline(tmp_path, fakes):
+    """A moment earlier, and not the same one for every job. The random numbers of the script are not touched."""
+    fakes.say("squeue", "1:00:00\n")
+    random.seed(7)
+    before = random.getstate()
+    with new_run(tmp_path / "run", Toy()) as run:
+        looked(run, lambda here: here.ends.end_s is not None)
+        left_s = run._session.stop.deadline_s - time.time()
+        run._session.stop.wanted(save_s=0, step_s=0)
+        assert before == random.getstate()
+    assert 3600 - 12 < left_s < 3601
+
+
+def test_a_deadline_of_the_users_own_stays(tmp_path, fakes):
+    """Then nobody asks."""
+    fakes.say("squeue", "1:00:00\n")
+    mine = time.time() + 7200
+    with new_run(tmp_path / "run", Toy(), deadline=mine) as run:
+        looked(run, lambda here: here.grace.preempt_s is not None)
+        assert mine == run._session.stop.deadline_s
+    assert not any("squeue" in call for call in fakes.calls)
+
+
+def test_a_save_that_takes_longer_than_the_grace_is_said(tmp_path, fakes, capsys):
+    """From what earlier saves took, or the first one of this attempt; once."""
+    with new_run(tmp_path / "run", Toy()) as run:
+        run._session.save_s, run._session.step_s = 41.0, 1.0
+        looked(run, lambda here: here.grace.kill_wait_s is not None)
+        looked(run, lambda here: True)
+    said = capsys.readouterr().err
+    assert 1 == said.count("a save takes 41 s and a step 1 s, and the grace after SIGTERM is 30 s (KillWait)")
+    assert "#SBATCH --signal=B:USR1@120" in said
+
+
+def test_a_save_within_the_grace_is_not_talked_about(tmp_path, fakes, capsys):
+    """The usual."""
+    with new_run(tmp_path / "run", Toy()) as run:
+        run._session.save_s, run._session.step_s = 20.0, 1.0
+        looked(run, lambda here: here.grace.kill_wait_s is not None)
+    assert "KillWait" not in capsys.readouterr().err
+
+
+def test_a_notice_leaves_jobs_to_save_one_after_the_other(tmp_path, fakes):
+    """Within a part of the time that the save does not need; after SIGTERM, with no second chance, within a small
+    one.
+    """
+    fakes.say("squeue", "2:00\n")
+    with new_run(tmp_path / "run", Toy()) as run:
+        session = run._session
+        session.save_s = session.step_s = 1.0
+        looked(run, lambda here: here.ends.end_s is not None and here.grace.preempt_s is not None)
+        spare = session.stop.spare_s
+    assert 25 < spare["SIGUSR1"] == spare["SIGUSR2"] <= 30
+    assert 3 < spare["SIGTERM"] <= 4
+
+
+def test_500_jobs_do_not_save_in_the_same_second():
+    """Each draws its own moment."""
+    moments = []
+    for _ in range(500):
+        stop = Stop()
+        stop.spare_s = {"SIGUSR1": 20.0}
+        stop._on_signal(signal.SIGUSR1, None)
+        stop.wanted(save_s=0, step_s=0)
+        moments.append(int(stop._until_s - stop.at_s))
+    assert max(moments.count(second) for second in set(moments)) < 60
+    assert set(range(20)) == set(moments)
+
+
+def test_a_second_signal_and_a_near_end_wait_no_longer():
+    """Whoever presses is heard."""
+    for press in (
+        lambda stop: stop._on_signal(signal.SIGTERM, None),
+        lambda stop: setattr(stop, "deadline_s", time.time()),
+    ):
+        stop = Stop()
+        stop.spare_s = {"SIGUSR1": 1e6}
+        stop._on_signal(signal.SIGUSR1, None)
+        assert stop.wanted(save_s=0, step_s=0) is None
+        press(stop)
+        assert "SIGUSR1" == stop.wanted(save_s=0, step_s=0)
+
+
+def test_a_process_is_deaf_after_its_stop_and_hears_again_in_its_next_run(tmp_path, fakes):
+    """Only where it would have been ended; handlers of the user's own come back."""
+    mine = lambda number, frame: None
+    previous = signal.signal(signal.SIGUSR2, mine)
+    try:
+        with pytest.raises(SystemExit), new_run(tmp_path / "run", Toy()) as run:
+            for _ in run.steps(5):
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert [signal.SIG_IGN, signal.SIG_IGN, mine] == [signal.getsignal(number) for number in ONCE_DONE]
+        job_clock.forget()
+        assert [signal.SIG_DFL, signal.SIG_DFL, mine] == [signal.getsignal(number) for number in ONCE_DONE]
+    finally:
+        signal.signal(signal.SIGUSR2, previous)
+        hear_again()

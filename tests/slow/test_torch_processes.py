@@ -1,0 +1,183 @@
+"""Runs with torch in processes of their own: memory, compiled wrappers, workers of loaders, and signals to all of
+them.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from test_torch_run import adam, bits_of, dropping, ended, stopped
+from torch import nn
+
+from holdfast import Store
+from toy import waited_for
+
+SCRIPT = Path(__file__).parents[1] / "training.py"
+
+
+def python(code, *words):
+    """What a program prints; it ends well."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager")
+
+
+def both(model):
+    return nn.DataParallel(compiled(model))
+
+
+@pytest.mark.usefixtures("no_syncs")
+def test_a_wrapped_model_goes_on_under_another_wrapper(tmp_path):
+    """Saved compiled, restored plain, and back: the same bytes as when trained in one piece, and no name has
+    changed.
+    """
+    torch.manual_seed(0)
+    expected = bits_of(ended(tmp_path / "whole", adam(dropping()), 9))
+    torch.manual_seed(0)
+    for wrap in (compiled, nn.DataParallel, lambda model: model, both):
+        stopped(tmp_path / "broken", adam(wrap(dropping())), 2, 9)
+    assert expected == bits_of(ended(tmp_path / "broken", adam(dropping()), 9))
+
+
+PEAK = """
+    import os, re, sys, torch
+    from holdfast import Run
+    os.fsync = lambda descriptor: None
+
+    def peak_mib():
+        return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
+
+    torch.manual_seed(int(sys.argv[2]))
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(16)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with Run(sys.argv[1] + "-warm", dict(model=torch.nn.Linear(2, 2)), every=None):
+        pass
+    open("/proc/self/clear_refs", "w").write("5")
+    before = peak_mib()
+    with Run(sys.argv[1], dict(model=model, optimizer=optimizer), every=None) as run:
+        for step in run.steps(1 + int(sys.argv[2])):
+            pass
+    restored = peak_mib()
+    copies = [parameter.detach().clone() for parameter in model.parameters()]
+    print(restored - before, peak_mib() - restored, run.step, float(model[15].weight.double().sum()))
+"""
+
+
+def test_a_resume_needs_no_second_copy_of_the_model(tmp_path):
+    """256 MiB are saved by one process and restored by another: the peak rises by less than a quarter of that."""
+    lines = [python(PEAK, tmp_path / "run", attempt).split() for attempt in (0, 1)]
+    (_, _, _, saved), (peak_mib, copy_mib, step, restored) = lines
+    assert (saved, "2") == (restored, step)
+    assert int(peak_mib) < 64
+    assert int(copy_mib) > 200, "the measure sees a copy when there is one"
+
+
+def group_signalled(command, number, begun):
+    """Exit code and output of a process whose whole group is signalled once `begun(process)` has returned."""
+    command = [sys.executable, *map(str, command)]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, **options) as process:
+        try:
+            begun(process)
+            os.killpg(process.pid, number)
+            said = process.communicate(timeout=120)[0]
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, said
+
+
+def test_a_signal_to_the_whole_group_saves_and_exits_75(tmp_path):
+    """Slurm and Ctrl-C signal the workers too: they go on, the run saves and ends, and nothing else is printed."""
+    run = tmp_path / "run"
+    asked = {"path": str(run), "workers": 2, "persistent": True, "evaluation_workers": 0, "epochs": 1000}
+
+    def begun(process):
+        waited_for(lambda: process.poll() is not None or len(list(run.glob("checkpoints/step-*"))) >= 3, 120)
+
+    code, said = group_signalled([SCRIPT, json.dumps(asked)], signal.SIGINT, begun)
+    assert code == 75, said
+    endings = ("starts fresh (attempt 1)", "saved, run me again")
+    lines = said.splitlines()
+    assert [True, True] == [line.endswith(text) for line, text in zip(lines, endings, strict=True)], lines
+
+
+GROUP = """
+import sys, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from holdfast import Run
+data = TensorDataset(torch.arange(64.0).unsqueeze(1))
+evaluation = DataLoader(data, batch_size=1, num_workers=2)
+model = torch.nn.Linear(1, 1)
+with Run(sys.argv[1], dict(model=model)) as run:
+    for epoch in run.epochs(1000):
+        for (x,) in run.batches(DataLoader(data, batch_size=32, num_workers=2)):
+            model(x)
+        for number, (x,) in enumerate(evaluation):
+            if number == 1:
+                print("evaluating", flush=True)
+            time.sleep(0.01)
+"""
+
+
+def test_a_signal_to_the_whole_group_in_the_middle_of_an_evaluation_is_a_stop_like_any_other(tmp_path):
+    """Slurm and `timeout` signal every process: workers of a loader outside run.batches live on, and the run is
+    saved.
+    """
+
+    def begun(process):
+        lines = iter(process.stdout.readline, "")
+        assert any(line == "evaluating\n" for line in lines)
+
+    code, said = group_signalled(["-c", GROUP, tmp_path / "run"], signal.SIGTERM, begun)
+    assert (75, False) == (code, "Traceback" in said), said
+    assert Store(tmp_path / "run").latest().phase == "end"
+
+
+CHILD = """
+    import multiprocessing, os, signal, sys, torch
+    from torch.utils.data import DataLoader, TensorDataset
+    from holdfast import Run
+
+    def train(path):
+        model = torch.nn.Linear(2, 2)
+        loader = DataLoader(TensorDataset(torch.zeros(40, 2)), 4, num_workers=2, persistent_workers=True)
+        with Run(path, dict(model=model), every=None) as run:
+            for epoch in run.epochs(3):
+                for number, (x,) in enumerate(run.batches(loader)):
+                    if epoch == 1 and number == 3:
+                        os.kill(os.getpid(), signal.SIGTERM)
+
+    if __name__ == "__main__":
+        import holdfast.torch.loader
+        child = multiprocessing.get_context(sys.argv[2]).Process(target=train, args=(sys.argv[1],))
+        child.start()
+        child.join(60)
+        print(child.exitcode)
+        if child.is_alive():
+            child.kill()
+        os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_run_inside_a_child_process_ends_with_its_workers(start, tmp_path):
+    """Launchers start training through multiprocessing, whose children run no atexit functions: they end all the
+    same.
+    """
+    script = tmp_path / "launch.py"
+    script.write_text(textwrap.dedent(CHILD))
+    command = [sys.executable, str(script), str(tmp_path / "run"), start]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    assert done.stdout == "75\n", done.stderr
