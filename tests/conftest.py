@@ -9,6 +9,8 @@ from hypothesis import settings
 from real_slurm import begun, pytest_sessionfinish, slurm  # noqa: F401
 from scheduling import pytest_configure, pytest_xdist_make_scheduler  # noqa: F401
 
+pytest_plugins = ("laws_ran",)
+
 # Before torch is there: several test processes share the cores, and operators' threads would only spin for each other.
 # What their number changes is asked by tests/test_exactness.py, which sets it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.ranks import Ranks
 
+WAIT_S = 20.0
+
 
 class Shared:
     """Keys and values of all threads."""
@@ -29,12 +31,12 @@ class Shared:
         return self
 
 
-def ranks(world, timeout_s=20.0):
+def ranks(world, timeout_s=None):
     shared = Shared()
-    return [Ranks(rank, world, shared, timeout_s=timeout_s) for rank in range(world)]
+    return [Ranks(rank, world, shared, timeout_s=timeout_s or WAIT_S) for rank in range(world)]
 
 
-def everywhere(world, work, timeout_s=20.0):
+def everywhere(world, work, timeout_s=None):
     """What `work(ranks)` returned or raised on each of so many ranks."""
 
     def outcome(mine):

@@ -29,6 +29,7 @@ from holdfast.store.store import Store
 from holdfast.threads import WorkerPool
 
 CHUNK = 2 * PAGE
+WAIT_S = 10
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 
 
@@ -177,7 +178,7 @@ def test_whole_pages_go_past_the_cache_side_by_side_into_a_file_of_full_length(t
             with alone:
                 how.append((bool(direct), len(call.data), os.fstat(call.descriptor).st_size))
             if next(requested) < 2:
-                meet.wait(10)
+                meet.wait(WAIT_S)
         return perform()
 
     with requests(CHUNK, 3), door(act):
@@ -192,7 +193,7 @@ def test_the_descriptor_is_closed_when_no_thread_uses_it_any_more(tmp_path, monk
     def act(call, perform):
         if call.name == "write":
             under_way.set()
-            assert go.wait(10)
+            assert go.wait(WAIT_S)
             done = perform()
             under_way.clear()
             return done
@@ -202,7 +203,7 @@ def test_the_descriptor_is_closed_when_no_thread_uses_it_any_more(tmp_path, monk
 
     def before_each():
         if next(turns, None) is None:
-            assert under_way.wait(10)
+            assert under_way.wait(WAIT_S)
             raise KeyError("enough")
 
     end, close = WorkerPool.close, os.close
@@ -474,40 +475,3 @@ def test_a_forked_child_gets_zeros_where_its_parents_pages_were():
             os._exit(code)
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert all(view[:4] == b"mine" for view in views)
-
-
-# For the tests of the tests --------------------------------------------------------------------------------------
-
-
-def every_way(place):
-    """Images and scattered pieces, small and large, direct and not, inline and on threads."""
-    for number, (kind, threads, direct) in enumerate(
-        itertools.product(("at a page", "inside a page", "read-only"), (0, 3), (0, 1 << 30))
-    ):
-        with requests(CHUNK, threads):
-            bulk.DIRECT_BYTES = direct
-            pieces = [Run(laid(kind, bytes_of(size)), [size]) for size in (100, 3 * CHUNK, CHUNK - 100, 5, PAGE)]
-            written(place / str(number), [*one_image(kind=kind), *pieces])
-
-
-def patched(law):
-    def run(place):
-        with pytest.MonkeyPatch.context() as patch:
-            law(place, patch)
-
-    return run
-
-
-QUICK = (
-    every_way,
-    *(lambda place, case=case: test_memory_that_is_still_being_filled_is_waited_for(place, *case) for case in LATE),
-    test_a_request_is_asked_for_before_it_is_made,
-    test_whole_pages_go_past_the_cache_side_by_side_into_a_file_of_full_length,
-    patched(test_the_descriptor_is_closed_when_no_thread_uses_it_any_more),
-    lambda place: test_a_file_system_that_refuses_the_first_direct_request_gets_plain_ones(place, 3),
-    lambda place: test_a_request_that_was_done_in_part_goes_on_from_there(place, 3),
-    lambda place: test_an_error_at_any_request_is_raised(place, FULL, 0),
-    lambda place: test_an_error_at_any_request_is_raised(place, BROKEN, 3),
-    patched(test_a_system_that_gives_no_thread_gets_the_file_all_the_same),
-    patched(test_buffers_are_made_once_and_can_be_given_back),
-)
