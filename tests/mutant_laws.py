@@ -1,6 +1,6 @@
 """The laws that each mutant is asked, the quick ones first; each is found by its name, in whatever test module it lies.
 
-`ask` reports every step to `say`, as it happens: that a law begins, that it failed and how, or that all of them held.
+`ask` tells `say` as it happens that a law begins, that it failed and how, or that all of them held.
 """
 
 import ast
@@ -28,6 +28,7 @@ class Law(NamedTuple):
     name: str
     ask: Callable[[Path], object]  # with a directory of its own
     of: tuple[str, ...] = ()  # the modules, by their file's name, of whose mutants it is asked; empty: of all
+    waits: bool = False  # a thread of it waits for others: asked last, since what is gone may make it hang
 
 
 class NotFound(Exception):
@@ -86,18 +87,30 @@ def _patching(name: str, of: tuple[str, ...] = ()) -> Law:
 
 
 def _every_way(place: Path) -> None:
-    """Images and scattered pieces, small and large, direct and not, inline and on threads."""
-    from faults import requests
+    """Images and scattered pieces, small and large, past the page cache and through it, inline and on threads."""
+    import fcntl
+    import os
+
+    from faults import door, requests
     from holdfast import bulk
 
     its = _module_of("nothing_left")
     ways = list(itertools.product(("at a page", "inside a page", "read-only"), (0, 3), (0, 1 << 30)))
+    flags = []
+
+    def noted(call, perform):
+        if call.name == "write":
+            flags.append(fcntl.fcntl(call.descriptor, fcntl.F_GETFL) & os.O_DIRECT)
+        return perform()
+
     for number, (kind, threads, direct) in enumerate(ways):
-        with requests(its.CHUNK, threads):
+        with requests(its.CHUNK, threads), door(noted):
             bulk.DIRECT_BYTES = direct
             sizes = (100, 3 * its.CHUNK, its.CHUNK - 100, 5, bulk.PAGE)
             pieces = [bulk.Run(its.laid(kind, its.bytes_of(size)), [size]) for size in sizes]
             its.written(place / str(number), [*its.one_image(kind=kind), *pieces])
+        assert any(flags) == (direct == 0)
+        flags.clear()
 
 
 def _engine(law: Law) -> Law:
@@ -122,8 +135,8 @@ def _engine_laws() -> list[Law]:
                 for case in _module_of("nothing_left").LATE
             ),
             _plain("test_a_request_is_asked_for_before_it_is_made"),
-            _plain("test_whole_pages_go_past_the_cache_side_by_side_into_a_file_of_full_length"),
-            _patching("test_the_descriptor_is_closed_when_no_thread_uses_it_any_more"),
+            _plain("test_whole_pages_go_past_the_cache_side_by_side_into_a_file_of_full_length")._replace(waits=True),
+            _patching("test_the_descriptor_is_closed_when_no_thread_uses_it_any_more")._replace(waits=True),
             _plain("test_a_file_system_that_refuses_the_first_direct_request_gets_plain_ones", 3),
             _plain("test_a_request_that_was_done_in_part_goes_on_from_there", 3),
             _plain("test_an_error_at_any_request_is_raised", FULL, 0),
@@ -228,13 +241,18 @@ def laws(file: str = "") -> list[Law]:
     return [law for law in every if not file or not law.of or Path(file).name in law.of]
 
 
-def ask(file: str, place: Path, say: Callable[..., None], seconds: Mapping[str, float]) -> None:
-    """Ask the laws one after another, the quickest first by their known `seconds`, and stop at the first that fails.
+def prepared(file: str, place: Path, seconds: Mapping[str, float], longest_s: float) -> list[Law]:
+    """The laws to ask, the quickest first by their known `seconds`, and none that takes longer."""
+    _prepare(place)
+    found = [law for law in laws(file) if seconds.get(law.name, 0.0) <= longest_s]
+    return sorted(found, key=lambda law: (law.waits, seconds.get(law.name, 0.0)))
+
+
+def ask(asked: list[Law], place: Path, say: Callable[..., None]) -> None:
+    """Ask one law after another, and stop at the first that fails.
 
     An error that is no failure of a law leaves this function: what cannot be imported, a skip, an end of the process.
     """
-    _prepare(place)
-    asked = sorted(laws(file), key=lambda law: seconds.get(law.name, 0.0))
     say("laws", names=[law.name for law in asked])
     for number, law in enumerate(asked):
         (place / str(number)).mkdir()

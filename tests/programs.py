@@ -70,6 +70,7 @@ def interrupted(place, app, command, kills, fresh):
 def by_hand(program, command, place, checkpoint=None, time_left_s=None, after_s=None, told=None):
     """One start without a supervisor: what the adapter says of it."""
     words = program.begin(command, checkpoint, time_left_s)
+    stopped = False
     child = subprocess.Popen(
         [*words],
         cwd=place,
@@ -85,12 +86,14 @@ def by_hand(program, command, place, checkpoint=None, time_left_s=None, after_s=
     except subprocess.TimeoutExpired:
         if after_s is None:
             raise
+        stopped = True
         os.killpg(child.pid, program.stop(told or signal.SIGTERM, child.pid))
         printed, _ = child.communicate(timeout=60)
     finally:
         child.kill()
         child.wait()
-    ended = Ended(child.returncode, printed[-4000:], after_s is not None)
+    assert stopped == (after_s is not None), f"it ended by itself before it was told to:\n{printed}"
+    ended = Ended(child.returncode, printed[-4000:], stopped)
     return ended, program.verdict(ended)
 
 

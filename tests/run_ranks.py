@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.run import session as room
-from rank_threads import ranks
+from rank_threads import Outcomes, ranks
 
 HERE = threading.local()
 
@@ -27,6 +27,6 @@ def among_threads(monkeypatch):
                 return error
 
         with ThreadPoolExecutor(world) as pool:
-            return list(pool.map(outcome, range(world)))
+            return Outcomes(pool.map(outcome, range(world)))
 
     return outcomes

@@ -46,6 +46,8 @@ class Held:
         """Start it; whether it came to its nth change."""
         self._thread.start()
         assert self._arrived.wait(WAIT_S)
+        if self.held is None and self.error is not None:
+            raise self.error  # else it would look as if it had come to its end
         return self.held is not None
 
     def wake(self) -> None:
