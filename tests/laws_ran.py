@@ -56,12 +56,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Ran(wanted, every=config.option.every_law), "laws that ran")
 
 
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return ["guarantees: not checked, since only some tests are asked for"] if _selected(config) else []
+
+
+def _selected(config: pytest.Config) -> bool:
+    names = ("keyword", "markexpr", "deselect", "lf", "stepwise")
+    return any(getattr(config.option, name, None) for name in names)
+
+
 def _whole(config: pytest.Config) -> Iterable[Path]:
     """The folders of which all tests are asked for."""
+    if _selected(config):
+        return []
     asked = {(config.invocation_params.dir / each).resolve() for each in config.args}
     tests = config.rootpath / "tests"
-    if any(getattr(config.option, name, None) for name in ("keyword", "markexpr", "deselect", "lf", "stepwise")):
-        return []
     return [tests / name for name in FOLDERS if asked & {tests / name, tests, config.rootpath}]
 
 

@@ -44,6 +44,12 @@ class Trial(NamedTuple):
     file: str = ""
     text: Callable[[], str] = str
     longest_s: float = math.inf  # laws that are known to take longer are not asked
+    first: str = ""  # the law to ask first
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its file and function."""
+        return self.file, self.name.partition(":")[0]
 
 
 class Verdict(NamedTuple):
@@ -61,21 +67,30 @@ class Verdict(NamedTuple):
 def verdicts(
     trials: Iterable[Trial], limits: Callable[[str], Limits], jobs: int = 2, seconds: Mapping[str, float] = NOTHING
 ) -> Iterator[Verdict]:
-    """Those of all trials, as they end. The laws are asked in the order of the `seconds` that they are known to take."""
+    """Those of all trials, as they end.
+
+    The laws are asked in the order of the `seconds` that they are known to take; first of all the one that has caught
+    another trial of the same function.
+    """
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     _import_libraries()
     assert len(os.listdir("/proc/self/task")) == 1, "only a process with one thread is safely forked"
     waiting, running = list(reversed(list(trials))), selectors.DefaultSelector()
+    caught: dict[tuple[str, str], str] = {}
     try:
         while waiting or running.get_map():
             while waiting and len(running.get_map()) < jobs:
-                child = _Child(waiting.pop(), limits, seconds)
+                trial = waiting.pop()
+                child = _Child(trial._replace(first=caught.get(trial.place, "")), limits, seconds)
                 running.register(child.pipe, selectors.EVENT_READ, child)
             ready = {key.data for key, _ in running.select(LOOK_S)}
             for child in [key.data for key in running.get_map().values()]:
                 if (child in ready and child.hears_end()) or child.is_late():
                     running.unregister(child.pipe)
-                    yield child.verdict()
+                    verdict = child.verdict()
+                    if verdict.kind == "caught":
+                        caught[verdict.trial.place] = verdict.law
+                    yield verdict
     finally:
         for key in running.get_map().values():
             key.data.end(kill=True)
@@ -197,6 +212,7 @@ def _in_child(trial: Trial, place: Path, pipe: int, seconds: Mapping[str, float]
         import mutant_laws
 
         asked = mutant_laws.prepared(trial.file, place, seconds, trial.longest_s)
+        asked.sort(key=lambda law: law.name != trial.first)
         mutant_laws.ask(asked, place, lambda event, **facts: os.write(pipe, _line(event, facts)))
         _assert_exchanged(trial)
         status = 0
