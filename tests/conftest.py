@@ -11,6 +11,8 @@ from causes import zygotes  # noqa: F401
 from real_slurm import begun, pytest_sessionfinish, slurm  # noqa: F401
 from workers import pytest_configure  # noqa: F401
 
+pytest_plugins = ("laws_ran",)
+
 # Before torch is there: several test processes share the cores, and operators' threads would only spin for each other.
 # What their number changes is asked by tests/test_exactness.py, which sets it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

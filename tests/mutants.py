@@ -1,37 +1,26 @@
 """Mutants made mechanically: every call of `disk` in the store, and every call in `bulk` that is a statement of its own,
-removed, or swapped with its neighbour, one at a time.
+removed, or swapped with its neighbour, one at a time. Each must make a law fail.
 
-`python tests/mutants.py check [file]` runs a quick choice of the laws on whatever `holdfast` it finds, and fails at the first
-that does not hold. `python tests/mutants.py` makes the mutants and prints which of them survive that.
+`python tests/mutants.py` asks a quick choice of the laws of all of them (`--json`: prints what came of each as JSON).
+A mutant is caught when a law has failed on it and said so. An end without such a word (a limit of time, an import that
+fails, a crash) is no verdict, and fails the proof; so does code as it is on which not every law holds.
 """
 
+import argparse
 import ast
 import copy
-import os
-import signal
-import subprocess
+import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
-SOURCE = Path(__file__).parents[1] / "src" / "holdfast"
-FILES = (
-    "bulk.py",
-    "store/attempt.py",
-    "store/claiming.py",
-    "store/committing.py",
-    "store/files.py",
-    "store/pins.py",
-    "store/rank_share.py",
-    "store/sharing.py",
-    "store/store.py",
-    "journal.py",
-)
-SLOWEST_S = 400
+from mutant_trials import SOURCE, Limits, Trial, Verdict, verdicts
 
+# Rooms whose calls of `disk` are not mutated: the laws of the store say nothing of them, and tests of their own do.
+ELSEWHERE = ("apps", "board", "cli", "cluster", "compat", "doctor", "drill", "run", "supervise")
+ASKS_FOR_COLD_BYTES = "store/reading.py"  # its one call drops pages from the cache, and changes no file
 
 _OWN_ROOM = "it only orders or syncs what lies in the attempt's own room, which nobody counts on after a crash"
 
@@ -42,13 +31,14 @@ _ANOTHER_MACHINE = (
 
 _ALONE = "both come before anything else looks at either, or after an error that ends the file all the same"
 
-# Mutants that change nothing which anybody could ever notice, and why.
+# Mutants that change nothing that anybody could ever notice, and why.
 EQUIVALENT = {
     "fence: _discard_fenced(attempt) before disk.sync_dir(attempt.root / 'attempts')": _OWN_ROOM,
     "publish: without disk.sync_dir(attempt.room)": _OWN_ROOM,
     "sealed: without disk.sync_dir(partial)": _ANOTHER_MACHINE,
     "sealed: disk.sync_dir(partial) before disk.write(partial / name, [data])": _ANOTHER_MACHINE,
-    "make_durable: files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name) before disk.sync_file(Path(place) / name)": "the digest is of the same bytes before and after they are flushed",
+    "make_durable: files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name)"
+    " before disk.sync_file(Path(place) / name)": "the digest is of the same bytes before and after they are flushed",
     "publish: disk.sync_dir(attempt.room) before disk.sync_dir(target.parent)": "save has not returned before both",
     "write: writing.go_direct(THREADS) before _preallocate(descriptor, size, path)": _ALONE,
     "take: self.free.append(fresh) before self._all.append(fresh)": _ALONE,
@@ -57,10 +47,20 @@ EQUIVALENT = {
 }
 
 
-class Mutant(NamedTuple):
-    name: str  # function: what was done to which call
-    file: str
-    text: Callable[[], str]
+# Mutants of which only a law that does not end tells, and why; at most eight.
+_NO_CHUNK = "a chunk never comes back, and the thread that fills files waits for one in a loop: the file is never wrong"
+
+ONLY_HANG = {
+    "take: without self.free.append(fresh)": _NO_CHUNK,
+    "_next_chunk: without self._settle()": _NO_CHUNK,
+    "_settle: without self._free(chunk)": _NO_CHUNK,
+    "_free: without self._buffers.free.extend([chunk] if chunk else [])": _NO_CHUNK,
+    "_next_chunk: without self._hand_out(self._chunk, ours=True)": "the chunk is lost: the next one never comes back",
+    "_hand_out: without self._settle()": "no request is taken off the list of those under way: the loop that waits for"
+    " a place in it never ends",
+}
+MOST_HANGS = 8
+QUICK_S = 1.0  # an equivalent mutant is asked only the laws that take no longer: every other one would hold as well
 
 
 def is_change(node: ast.stmt, file: str) -> bool:
@@ -89,34 +89,46 @@ def bodies(tree: ast.AST) -> Iterator[tuple[str, list[ast.stmt]]]:
     yield from visit(tree, "module")
 
 
-def changing() -> set[str]:
-    """The store's modules in which a statement is nothing but a call that changes files."""
-    texts = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in (SOURCE / "store").glob("*.py")}
-    return {
+def changing() -> list[str]:
+    """The modules of every room but those elsewhere in which a statement is nothing but a call that changes files."""
+    texts = {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    return sorted(
         file
         for file, text in texts.items()
-        if any(is_change(node, file) for _, block in bodies(ast.parse(text)) for node in block)
-    }
+        if file.split("/")[0] not in ELSEWHERE
+        and file != ASKS_FOR_COLD_BYTES
+        and any(is_change(node, file) for _, block in bodies(ast.parse(text)) for node in block)
+    )
 
 
-def mutants() -> list[Mutant]:
+def mutants() -> list[Trial]:
+    """All of them; no two have the same name."""
     found = []
-    for file in FILES:
-        tree = ast.parse((SOURCE / file).read_text())
+    for file in changing():
+        tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
         for number, (place, block) in enumerate(bodies(tree)):
             for index, node in enumerate(block):
                 call = ast.unparse(node)
                 if is_change(node, file):
-                    found.append(
-                        Mutant(f"{place}: without {call}", file, partial(_changed, tree, number, index, swap=False))
-                    )
+                    text = partial(_changed, tree, number, index, swap=False)
+                    found.append(Trial(f"{place}: without {call}", file, text))
                 pair = block[index : index + 2]
                 if len(pair) == 2 and any(is_change(each, file) for each in pair) and _may_matter(*pair):
                     name = f"{place}: {ast.unparse(pair[1])} before {call}"
-                    found.append(Mutant(name, file, partial(_changed, tree, number, index, swap=True)))
+                    found.append(Trial(name, file, partial(_changed, tree, number, index, swap=True)))
         for call, keyword in _syncs(tree):
-            found.append(Mutant(f"{call}, never synced", file, partial(_unsynced, tree, keyword)))
-    return found
+            found.append(Trial(f"{call}, never synced", file, partial(_unsynced, tree, keyword)))
+    return _told_apart(found)
+
+
+def _told_apart(found: list[Trial]) -> list[Trial]:
+    """Of several calls that read alike, the second and later ones are numbered."""
+    seen: Counter[str] = Counter()
+    named = []
+    for each in found:
+        seen[each.name] += 1
+        named.append(each._replace(name=f"{each.name} ({seen[each.name]})") if seen[each.name] > 1 else each)
+    return named
 
 
 def _may_matter(first: ast.stmt, second: ast.stmt) -> bool:
@@ -160,105 +172,102 @@ def _unsynced(tree: ast.Module, number: int) -> str:
     return ast.unparse(tree)
 
 
-def planted(mutant: Mutant | None, place: Path) -> Path:
-    """A package like ours with one file changed; its front door is empty, so that it imports quickly."""
-    package = place / "holdfast"
-    package.mkdir(parents=True)
-    alone = {file for file in FILES if "/" not in file}
-    for path in SOURCE.iterdir():
-        if path.name not in ("__init__.py", "__pycache__", "store", *alone):
-            (package / path.name).symlink_to(path)
-    (package / "__init__.py").write_text("")
-    (package / "store").mkdir()
-    for path in [*(SOURCE / file for file in alone), *(SOURCE / "store").glob("*.py")]:
-        name = str(path.relative_to(SOURCE))
-        (package / name).write_text(mutant.text() if mutant and mutant.file == name else path.read_text())
-    return place
+# -- the proof ------------------------------------------------------------------------------------------------------
+
+AS_IT_IS = Trial("the code as it is")
 
 
-def caught(mutant: Mutant | None, place: Path) -> bool:
-    """Whether a law failed on the mutant; one that never ends is caught by the test that waits for it."""
-    planted(mutant, place)
-    environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, __file__, "check", *([mutant.file] if mutant else [])]
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=SLOWEST_S, check=False, cwd=place
+class Proof(NamedTuple):
+    """What came of the code as it is, and of each mutant; `wrong` says what the proof fails of."""
+
+    control: Verdict
+    mutants: list[Verdict]
+    wrong: list[str]
+
+
+def prove(made: list[Trial], fixed: Limits | None, jobs: int, tell: Callable[[Verdict], None]) -> Proof:
+    """Ask the laws of the code as it is and, if they all hold, of each mutant.
+
+    `fixed` limits each law; by default a law gets ten times what it took on the code as it is, and five seconds.
+    """
+    (control,) = verdicts([AS_IT_IS], lambda _: fixed or Limits(600, 60))
+    tell(control)
+    if control.kind != "survives":
+        return Proof(
+            control, [], [f"the laws do not hold on the code as it is: {control.kind}, {control.law} {control.how}"]
         )
-    except subprocess.TimeoutExpired:
-        return mutant is not None
-    return "every law held" not in done.stdout
+
+    def limits(law: str) -> Limits:
+        cpu_s = 5 + 10 * control.held.get(law, 1.0)
+        return fixed or Limits(cpu_s)
+
+    found, same = [], [each._replace(longest_s=QUICK_S) if each.name in EQUIVALENT else each for each in made]
+    for verdict in verdicts(same, limits, jobs, control.held):
+        tell(verdict)
+        found.append(verdict)
+    return Proof(control, found, [*_lists_that_lie(made), *filter(None, map(_wrong, found))])
 
 
-def survivors(place: Path) -> tuple[list[Mutant], list[Mutant]]:
-    """All mutants, and those that the check did not catch."""
-    made = [mutant for mutant in mutants() if mutant.name not in EQUIVALENT]
-    with ThreadPoolExecutor(2) as pool:
-        results = pool.map(lambda each: caught(each[1], place / str(each[0])), enumerate(made))
-        return made, [mutant for mutant, result in zip(made, results, strict=True) if not result]
+def _wrong(verdict: Verdict) -> str:
+    """What a mutant should have come to and did not; empty when all is well."""
+    name = verdict.trial.name
+    wanted = "survives" if name in EQUIVALENT else "hangs" if name in ONLY_HANG else "caught"
+    told = f"{verdict.kind}, {verdict.law} {verdict.how}".rstrip()
+    return "" if verdict.kind == wanted else f"{verdict.trial.file} {name}: is to be {wanted}, and was: {told}"
 
 
-# -- the quick choice of laws ---------------------------------------------------------------------------------------
+def _lists_that_lie(made: list[Trial]) -> list[str]:
+    """A reason goes with its mutant, and few mutants are only seen by what does not end."""
+    gone = (set(EQUIVALENT) | set(ONLY_HANG)) - {each.name for each in mutants()}
+    wrong = [f"listed, and not made any more: {name}" for name in sorted(gone)]
+    if len(ONLY_HANG) > MOST_HANGS:
+        wrong.append(f"{len(ONLY_HANG)} mutants are listed as hanging, and {MOST_HANGS} are allowed")
+    return wrong if made else [*wrong, "no mutant was made"]
 
 
-def check(file: str = "") -> None:
-    """Ask the laws, those of the engine only if it may be that file which was changed."""
-    sys.path.append(str(Path(__file__).with_name("fast")))
-    import test_bulk
-    import test_collective
-    import test_collective_links
-    import test_crash
-    import test_every_byte
-    import test_fence
-    import test_store
+def _row(verdict: Verdict) -> str:
+    return f"{verdict.cpu_s:7.1f} s  {verdict.kind:10}  {verdict.trial.file} {verdict.trial.name}  <-  {verdict.law}"
 
-    from faults import BROKEN, FULL, links, scratched
 
-    test_fence.WAIT_S = 1
-    with scratched("quick") as base, test_bulk.nothing_left():  # what is quick comes first: most mutants need no more
-        signal.alarm(60)  # some mutants never end
-        for number, law in enumerate(test_bulk.QUICK if file in ("", "bulk.py") else ()):
-            (base / str(number)).mkdir()
-            law(base / str(number))
-        signal.alarm(0)
-        test_store.test_what_an_own_failure_left_blocks_nothing(base / "own")
-        test_store.test_a_directory_is_committed_whole_or_not_at_all(base / "directory")
-        test_store.test_what_a_killed_pin_left_goes_with_the_next(base / "killed-pin")
-        test_store.test_a_pin_at_the_moment_of_the_link_wins(base / "pin")
-        test_store.test_a_file_that_is_not_the_one_that_was_read_back_is_read_again(base / "another")
-        assert test_every_byte.flips(base, 110)[1] == []
-    if file in ("", "store/rank_share.py", "store/sharing.py"):
-        with links(), scratched("linked") as base:
-            test_collective_links.test_a_file_that_was_linked_before_another_turns_out_damaged_is_written_too(base)
-        test_collective.test_a_power_loss_anywhere_in_a_save_leaves_the_old_or_the_new()
-    test_every_byte.test_what_is_left_of_a_checkpoint_does_not_block_its_step()
-    test_fence.test_drafts_of_dead_claimers_are_swept_away()
-    test_fence.test_two_who_begin_a_run_agree_on_its_id()
-    with links():
-        for tell in test_crash.STORIES:
-            test_crash.enumerate_ends(tell)
-    for nth in range(0, 120, 4):
-        test_fence.wake_after(nth, nth // 4 % 4)
-    for nth in range(0, 80, 2):
-        test_fence.held_successor(nth)
-    test_fence.test_of_two_successors_one_is_superseded()
-    test_fence.test_who_gives_way_to_a_newer_attempt_leaves_no_room()
-    for number, tell in enumerate(test_crash.STORIES):
-        nth = 0
-        with links():
-            while test_crash.refused(tell, nth, (FULL, BROKEN)[number % 2]):
-                nth += 1
-    print("every law held")
+def report(proof: Proof) -> dict[str, object]:
+    rows = [
+        {"file": each.trial.file, "mutant": each.trial.name, "verdict": each.kind, "law": each.law, "how": each.how}
+        for each in proof.mutants
+    ]
+    kinds = Counter(each.kind for each in proof.mutants)
+    return {
+        "laws": len(proof.control.held),
+        "control": proof.control.kind,
+        "counts": dict(kinds),
+        "by law": dict(Counter(each.law for each in proof.mutants if each.kind == "caught").most_common()),
+        "cpu_s": round(proof.control.cpu_s + sum(each.cpu_s for each in proof.mutants), 1),
+        "wrong": proof.wrong,
+        "mutants": rows,
+        "seconds by law": dict(proof.control.held),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print what came of each mutant as JSON")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--limit", type=float, help="seconds for each law, on the code as it is too")
+    parser.add_argument("--only", default="", help="only mutants whose file and name hold this text")
+    given = parser.parse_args()
+    made = [each for each in mutants() if given.only in f"{each.file} {each.name}"]
+    fixed = None if given.limit is None else Limits(given.limit, given.limit)
+    proof = prove(made, fixed, given.jobs, lambda verdict: print(_row(verdict), file=sys.stderr, flush=True))
+    found = report(proof)
+    if given.json:
+        print(json.dumps(found, indent=1))
+    else:
+        print(*(f"WRONG: {line}" for line in proof.wrong), sep="\n", end="\n" if proof.wrong else "")
+        print(
+            f"{len(proof.mutants)} mutants, {found['laws']} laws, {found['counts']}, {found['cpu_s']} CPU s,", end=" "
+        )
+        print("every one as it should be" if not proof.wrong else f"{len(proof.wrong)} wrong")
+    return 1 if proof.wrong else 0
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["check"]:
-        check(*sys.argv[2:])
-    else:
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as scratch:
-            made, left = survivors(Path(scratch))
-            print(f"{len(made)} mutants, {len(left)} survive")
-            for mutant in left:
-                print(f"{mutant.file}: {mutant.name}")
+    sys.exit(main())

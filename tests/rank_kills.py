@@ -169,6 +169,7 @@ def ask(found: Reference, place: Path, aim: Aim) -> str:
     outcomes, took_s = launched(place, (STEPS, None)[aim.launch], aim, aim.launch)
     dead = [rank for rank, outcome in enumerate(outcomes) if outcome.exit_code == -signal.SIGKILL]
     assert dead in ([], [aim.rank]), (aim, outcomes)
+    assert not [each for each in outcomes if each.exit_code not in (0, -signal.SIGKILL)], (aim, outcomes)
     assert took_s < found.took_s * 3 + 2 * DEADLINE_S, (aim, f"hung: {took_s:.1f} s", outcomes)
     came = f"{took_s:.1f} s, {_told(outcomes)}" if dead else ""
     _require_readable(place)
@@ -181,7 +182,9 @@ def ask(found: Reference, place: Path, aim: Aim) -> str:
 
 
 def _told(outcomes) -> str:
-    return ", ".join(sorted({outcome.error.partition(":")[0] for outcome in outcomes if outcome.error})) or "no error"
+    """The kinds of errors of the ranks that were not killed."""
+    kinds = {outcome.error.partition(":")[0] for outcome in outcomes if outcome.exit_code != -signal.SIGKILL}
+    return ", ".join(sorted(kinds - {""})) or "no error"
 
 
 def _require_readable(place: Path) -> None:

@@ -14,9 +14,7 @@ HANGS_S = 240  # a rank that takes so long never ends: it is made to say where i
 
 
 class Outcome(NamedTuple):
-    """What became of one rank: `exit_code` is negative when a signal ended it, and then there is no value and no
-    error.
-    """
+    """What became of one rank. One that ended without an answer has no value; its error is "Gone" or "Hung", and why."""
 
     value: Any
     error: str  # "UsageError: what it says"
@@ -81,11 +79,14 @@ def _rank(rank, world, port, inherited, hosted, timeout_s, work, say):
 
 
 def _outcome(process, hear):
-    if not hear.poll(HANGS_S):
+    hangs = not hear.poll(HANGS_S)
+    if hangs:
         os.kill(process.pid, signal.SIGABRT)  # which faulthandler hears, where pytest has turned it on
     try:
         value, error = hear.recv()
     except EOFError:
-        value, error = None, ""
+        value, error = None, None
     process.join()
+    if error is None:
+        error = f"Hung: no answer within {HANGS_S} s" if hangs else f"Gone: exit code {process.exitcode}"
     return Outcome(value, error, process.exitcode)

@@ -5,6 +5,33 @@ from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.ranks import Ranks
 
+WAIT_S = 20.0
+
+
+class Outcomes(list):
+    """What a piece of work returned or raised on each rank. Errors that nobody looks at are raised as this is dropped:
+    pytest makes a failure of such an error.
+    """
+
+    seen = False
+    __hash__ = None
+
+    def __iter__(self):
+        self.seen = True
+        return super().__iter__()
+
+    def __getitem__(self, which):
+        self.seen = True
+        return super().__getitem__(which)
+
+    def __eq__(self, other):
+        self.seen = True
+        return super().__eq__(other)
+
+    def __del__(self):
+        if errors := [] if self.seen else [each for each in self if isinstance(each, BaseException)]:
+            raise ExceptionGroup("ranks failed, and nobody looked at their outcomes", errors)
+
 
 class Shared:
     """Keys and values of all threads."""
@@ -29,12 +56,12 @@ class Shared:
         return self
 
 
-def ranks(world, timeout_s=20.0):
+def ranks(world, timeout_s=None):
     shared = Shared()
-    return [Ranks(rank, world, shared, timeout_s=timeout_s) for rank in range(world)]
+    return [Ranks(rank, world, shared, timeout_s=timeout_s or WAIT_S) for rank in range(world)]
 
 
-def everywhere(world, work, timeout_s=20.0):
+def everywhere(world, work, timeout_s=None):
     """What `work(ranks)` returned or raised on each of so many ranks."""
 
     def outcome(mine):
@@ -44,4 +71,4 @@ def everywhere(world, work, timeout_s=20.0):
             return error
 
     with ThreadPoolExecutor(world) as pool:
-        return list(pool.map(outcome, ranks(world, timeout_s)))
+        return Outcomes(pool.map(outcome, ranks(world, timeout_s)))

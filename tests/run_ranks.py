@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from holdfast import Every, Last, Run
 from holdfast.run import saving
 from holdfast.run import session as room
-from rank_threads import ranks
+from rank_threads import Outcomes, ranks
 
 HERE = threading.local()
 
@@ -30,7 +30,7 @@ def among_threads(monkeypatch):
                 return error
 
         with ThreadPoolExecutor(world) as pool:
-            return list(pool.map(outcome, range(world)))
+            return Outcomes(pool.map(outcome, range(world)))
 
     return outcomes
 

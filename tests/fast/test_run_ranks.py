@@ -402,7 +402,7 @@ def test_a_lost_rank_does_not_speak_against_a_checkpoint(tmp_path, among, error,
     def before(run):
         raise error
 
-    among(2, lambda rank: train(tmp_path, rank, before=before))
+    assert [error] * 2 == list(among(2, lambda rank: train(tmp_path, rank, before=before)))
     (failed,) = events(tmp_path, "failed")
     assert counts is failed["counts"]
 

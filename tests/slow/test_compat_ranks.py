@@ -345,12 +345,13 @@ def train(output_directory, fatal, rank):
 
 def test_sigkill_of_either_rank_at_seeded_instants_leaves_the_latest_whole(tmp_path):
     """Twelve kills: the other rank ends in time with an error, and the next start goes on from a whole checkpoint."""
-    generator, before = random.Random(7), 0
+    generator, before, kills = random.Random(7), 0, 0
     for _ in range(12):
         fatal = (generator.randrange(2), generator.randrange(1, 30))
         outcomes = everywhere(2, partial(train, tmp_path, fatal), timeout_s=0.7)
         killed, other = outcomes[fatal[0]], outcomes[1 - fatal[0]]
         if killed.exit_code == -signal.SIGKILL:
+            kills += 1
             assert other.error.startswith("RanksError") or other.value is not None
         if os.path.lexists(tmp_path / LINK):
             target = Path(os.path.realpath(tmp_path / LINK))
@@ -359,3 +360,4 @@ def test_sigkill_of_either_rank_at_seeded_instants_leaves_the_latest_whole(tmp_p
             before = int(number)
     assert [before, before] == [each.value for each in everywhere(2, partial(train, tmp_path, None))]
     assert before > 3
+    assert kills >= 6

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from test_drill import is_gone
-from test_torchrun import TRAINS, torchrun
+from test_torchrun_launcher import TRAINS, torchrun
 
 from causes import SCRIPTS, planted, quiet
 from holdfast import drill
