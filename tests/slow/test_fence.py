@@ -55,11 +55,7 @@ class Held:
     def stop(self) -> bool:
         """Start it; whether it came to its nth change."""
         self._thread.start()
-<<<<<<< HEAD:tests/slow/test_fence.py
         _answered(self._arrived.wait(WAIT_S))
-=======
-        assert self._arrived.wait(WAIT_S)
->>>>>>> h-proofs:tests/fast/test_fence.py
         if self.held is None and self.error is not None:
             raise self.error  # else it would look as if it had come to its end
         return self.held is not None
