@@ -94,7 +94,7 @@ DOCS_PIP := $(PYTHON) -m pip --python $(DOCS)/bin/python --disable-pip-version-c
 .PHONY: docs docs-lock docs-clean
 
 docs: $(DOCS)/.ready  ## the documentation as a site, in site/
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --site-dir site  # with --quiet it counts no warning
 
 $(DOCS)/.ready: docs/requirements.lock pyproject.toml
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS) || $(PYTHON) -m venv --clear --without-pip $(DOCS)
