@@ -116,7 +116,7 @@ class Checkpoint:
 
     @property
     def phase(self) -> str:
-        """ "step" after a step, "end" after an epoch's body."""
+        """Where it was saved: "step" after a step, "end" after an epoch's body."""
         return self.head.phase
 
     @property
