@@ -1,67 +1,62 @@
-"""Together: one checkpoint that all ranks write. Rank 0 commits when all of it is durable.
+"""A checkpoint that all ranks write. Rank 0 commits it when the files of all ranks are durable.
 
-Rank 0 never reads what the others wrote: the manifest names a part of each, with its digest, and that costs no more than
-there are ranks.
+Rank 0 never reads what the other ranks wrote. The manifest names one part for each rank, with its digest, so that its
+size grows only with the number of ranks.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from ..errors import Damaged, NotFound, UsageError
 from ..ranks import Ranks
-from . import format
-from .attempt import JOIN_S, Attempt, is_checkpoint, join
+from ..state.codec import Block
+from . import attempt as attempts
+from . import format, pruning
+from .attempt import Attempt
 from .checkpoint import Checkpoint
+from .collective import appear, tried
+from .committing import Committing, Facts
 from .division import Decision, Mine, Plan, Sheet, decided, spares
-from .format import Manifest
+from .format import Manifest, Name
 from .pruning import DamagedSince
 from .rank_share import Laid, RankShare, Seal, sealed
-from .shards import Abandoned, Staged
+from .shards import Abandoned, Shard, Staged
 from .sharing import Unchanged
-from .shelf import Shelf
-
-T = TypeVar("T")
 
 _KNOWN = (Abandoned, DamagedSince)  # told besides our own errors
 
 
 class Agreed(NamedTuple):
-    """What a rank is to write, and what of it need not be written."""
+    """What a rank has to write, and which of its leaves did not change."""
 
     plan: Plan
     unchanged: Unchanged
 
 
 class CollectiveSave:
-    """One save of all ranks. Every one of them calls the same methods in the same order; what fails on one fails on all."""
+    """One save of all ranks. All ranks call the same methods in the same order; a failure on one fails the save on all."""
 
     def __init__(self, ranks: Ranks, attempt: Attempt, name: format.Name, share: RankShare) -> None:
         self.ranks, self.attempt, self.name, self.share = ranks, attempt, name, share
         self.partial = attempt.room / str(name)
 
     def lead(self, what: str, work: Callable[[], bytes]) -> bytes:
-        """What `work` gives on rank 0; it alone does it."""
+        """Rank 0 alone does `work`; all ranks get its result."""
         return self.ranks.lead(f"{what} of {self.name}", self._acting(work), _KNOWN)
 
     def collect(
         self, what: str, work: Callable[[], bytes], then: Callable[[list[bytes]], bytes] = lambda _: b""
     ) -> bytes:
-        """Do `work` on all ranks, then on rank 0 `then` with what it gave; what that gives."""
+        """All ranks do `work`; rank 0 calls `then` with their results; all ranks get what `then` returned."""
         return self.ranks.collect(
             f"{what} of {self.name}", self._acting(work), lambda found: self._acting(lambda: then(found))(), _KNOWN
         )
 
     def _acting(self, work: Callable[[], bytes]) -> Callable[[], bytes]:
-        """What fails is raised as what it means for the attempt."""
+        """`work`, whose errors are raised as what they mean for the attempt."""
 
         def done() -> bytes:
             with self.attempt.acting("save"):
@@ -72,7 +67,9 @@ class CollectiveSave:
     def plan(
         self, staged: Staged, parent: str | None, begin: Callable[[], object], require_space: Callable[[int], None]
     ) -> Agreed:
-        """Who writes what, after the checkpoint `parent`. Rank 0 calls `begin` first; `require_space` is asked there, for all.
+        """Decide which rank writes which leaves, given the checkpoint `parent`.
+
+        Rank 0 calls `begin` first, and `require_space` for the bytes of all ranks.
 
         Raises:
             UsageError: the ranks do not hold pieces of the same leaves.
@@ -89,7 +86,7 @@ class CollectiveSave:
             found.append(self.share.unchanged(looked[0], parent))
             return msgspec.msgpack.encode(looked[0].sheet)
 
-        look = _tried(self._acting(look))  # now: each looks at its own while rank 0 does
+        look = tried(self._acting(look))  # now, so that all ranks look at their leaves at the same time
         sheet = msgspec.msgpack.decode(self.lead("sheet", look), type=Sheet)
 
         def answer() -> bytes:
@@ -102,7 +99,7 @@ class CollectiveSave:
         return Agreed(looked[0].plan(sheet, decision, spare, self.ranks), found[0])
 
     def _spare(self, mine: Mine, doubtful: Sequence[str]) -> set[str]:
-        """Which of these pieces a rank before this one writes: a mesh of some ranks may not know of its neighbours."""
+        """Which of these pieces a lower rank writes. A device mesh does not know the pieces of ranks outside."""
         word = self.collect("pieces", lambda: msgspec.msgpack.encode(mine.places(doubtful)), spares)
         return set(msgspec.msgpack.decode(word, type=list[list[str]])[self.ranks.rank])
 
@@ -114,7 +111,7 @@ class CollectiveSave:
         before_last: Callable[[], None],
         commit: Callable[[list[Seal]], Manifest],
     ) -> None:
-        """Write this rank's shards and its part; when those of all ranks are durable, `commit` on rank 0."""
+        """Write this rank's shards and its part. When those of all ranks are durable, rank 0 calls `commit`."""
         laid: list[Laid] = []
 
         def written() -> bytes:
@@ -131,98 +128,72 @@ class CollectiveSave:
         self.share.remember(self.attempt.root / "checkpoints" / str(self.name), created, laid[0])
 
 
-def _tried(work: Callable[[], bytes]) -> Callable[[], bytes]:
-    """What gives, or raises, again what `work` does now."""
-    try:
-        found = work()
-        return lambda: found
-    except Exception as error:
-        return _raising(error)
+class Hooks(NamedTuple):
+    """Callbacks of a save, as `Store.commit` describes them."""
+
+    before_each: Callable[[], None]
+    before_last: Callable[[], None]
+    leave: Callable[[], int]
 
 
-def _raising(error: Exception) -> Callable[[], bytes]:
-    def fail() -> bytes:
-        raise error
+class CollectiveSaves:
+    """The saves of several ranks, from the plan to the retention rule; one object in each rank."""
 
-    return fail
+    def __init__(self, committing: Committing) -> None:
+        self._owner = committing
+        self._share = RankShare(committing.ranks.rank, committing.sharing)
 
+    def foreseen(self, leaves: Mapping[str, Block]) -> Sequence[Shard]:
+        """The layout of files for a snapshot, as the next save is likely to write them."""
+        return self._share.foreseen(leaves)
 
-def claim(ranks: Ranks, root: Path, begin: Callable[[], Attempt]) -> Attempt:
-    """What `begin` gives on rank 0; on the others the same attempt, joined.
+    def commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
+        """Save as `Store.commit` does, together with all other ranks. A failure on one rank fails the save on all."""
+        owner = self._owner
+        attempt = owner.claim()
+        save = CollectiveSave(owner.ranks, attempt, name, self._share)
 
-    Raises:
-        UsageError: what `begin` raised; or a rank does not see rank 0's directory.
-    """
-    if ranks.alone:
-        return begin()
-    found: list[Attempt] = []
+        def commit(seals: list[Seal]) -> Manifest:
+            return owner.finish(name, save.partial, lambda _: owner.sealed(name, facts, seals, staged.tree))
 
-    def claimed() -> bytes:
-        found.append(begin())
-        return msgspec.json.encode((found[0].number, found[0].run))
-
-    number, run = msgspec.json.decode(ranks.lead("claim", claimed), type=tuple[int, str])
-
-    def joined() -> bytes:
-        if ranks.rank:
+        with owner.acting(attempt, "save"):
             try:
-                found.append(join(root, number, run))
-            except UsageError as error:
-                raise UsageError(f"rank {ranks.rank} does not see what rank 0 does: {error}") from None
-        return b""
+                agreed = save.plan(staged, owner.parent, lambda: owner.begin(name), owner.require_space)
+                save.write(agreed, staged, hooks.before_each, hooks.before_last, commit)
+            except Exception:
+                if owner.ranks.rank == 0:
+                    attempts.clean_up(save.partial)
+                raise
+            owner.parent = str(name)
+            checkpoint = owner.shelf.checkpoint(name)
+            with owner.telling():
+                self._apply_rule(save, checkpoint, hooks.leave)
+        return checkpoint
 
-    ranks.collect("join", joined)
-    return found[0]
+    def _apply_rule(self, save: CollectiveSave, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
+        """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
+        owner, plan = self._owner, pruning.Plan([], [])
+        attempt, rank = owner.claim(), owner.ranks.rank
 
+        def rule() -> bytes:
+            if owner.keep is not None:
+                plan.doomed[:], plan.needed[:] = pruning.plan(owner.shelf, owner.keep, {checkpoint.path.name})
+            names = [each.path.name for each in plan.doomed]
+            return msgspec.json.encode(names) if len(names) > leave() else b""
 
-def appear(checkpoint: Path) -> None:
-    """Return when this process, too, sees what rank 0 has committed.
-
-    Raises:
-        FileNotFoundError: it does not, in the time that network file systems lag.
-    """
-    until = time.monotonic() + JOIN_S
-    while not is_checkpoint(checkpoint):
-        if time.monotonic() > until:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(checkpoint))
-        os.listdir(checkpoint.parent)  # makes them look again
-        time.sleep(0.05)
-
-
-def load(ranks: Ranks, shelf: Shelf, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], T]) -> T:
-    """What `read` makes, on each rank, of what that rank saved: of the checkpoint that `choose` finds on rank 0, or of the
-    newest that is whole for all of them.
-
-    Raises:
-        NotFound: there is none.
-        Damaged: none that would do is whole for every rank.
-    """
-
-    def one(checkpoint: Checkpoint) -> T:
-        found: list[T] = []
-
-        def mine() -> bytes:
-            found.append(read(checkpoint.as_rank(ranks.rank)))
+        def read_back() -> bytes:
+            appear(checkpoint.path)
+            pruning.verify(attempt, [checkpoint.as_rank(rank)], owner.sharing, doomed=doomed)
+            others = [each for each in plan.needed if each.path != checkpoint.path]
+            pruning.verify(attempt, others, owner.sharing)
             return b""
 
-        ranks.collect(f"load {checkpoint.path.name}", mine)
-        return found[0]
+        def discard(_: list[bytes]) -> bytes:
+            pruning.discard(attempt, plan.doomed)
+            owner.point()
+            return b""
 
-    def told(find: Callable[[], Checkpoint] | None) -> Checkpoint:
-        def named() -> bytes:
-            return find().path.name.encode() if find is not None else b""
-
-        return shelf.checkpoint(ranks.lead("checkpoint", named).decode())
-
-    if choose is not None:
-        return one(told(choose))
-    if ranks.rank == 0:
-        try:
-            return shelf.read_newest(lambda checkpoint: one(told(lambda: checkpoint)))
-        except (NotFound, Damaged) as error:
-            ranks.lead("checkpoint", _raising(error))
-            raise
-    while True:  # until rank 0 has no further one
-        checkpoint = told(None)
-        with suppress(NotFound, Damaged):
-            return one(checkpoint)
+        word = save.lead("rule", rule)
+        if word:
+            doomed = [owner.shelf.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
+            save.collect("pruning", read_back, discard)

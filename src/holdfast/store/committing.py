@@ -24,7 +24,7 @@ from . import attempt as attempts
 from . import claiming, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
-from .collective_save import claim
+from .collective import claim
 from .format import MANIFEST, Leaf, Manifest, Name
 from .rank_share import Seal
 from .shards import Abandoned

@@ -18,8 +18,8 @@ from ..state.snapshot import Arena, Image, Snapshot
 from . import divided, format, pins, pruning, shards
 from .attempt import Attempt
 from .checkpoint import Checkpoint, Problem
-from .collective_save import load
-from .collective_saves import CollectiveSaves, Hooks
+from .collective import load
+from .collective_save import CollectiveSaves, Hooks
 from .committing import Committing, Facts, writing
 from .files import make_durable
 from .format import Manifest, Name
