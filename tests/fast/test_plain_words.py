@@ -4,6 +4,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
+from holdfast.cli import COMMANDS, commands
+
 ROOT = Path(__file__).parents[2]
 AT_MOST = 30
 FIRST_ADR = 27  # decisions before this one are records, and stay as they were written
@@ -83,6 +87,17 @@ def test_no_sentence_is_longer_than_thirty_words():
     assert len(pages) > 10
     found = [sentence for page in pages for sentence in long_sentences(page)]
     assert not found, "\n".join(found)
+
+
+def test_no_sentence_of_the_commands_help_is_longer():
+    """The site shows it, too: what each command says of itself and of its options."""
+    context = click.Context(commands)
+    told = [commands, *filter(None, (commands.get_command(context, name) for name in COMMANDS))]
+    assert len(told) == len(COMMANDS) + 1
+    texts = [command.help or "" for command in told]
+    texts += [each.help or "" for command in told for each in command.params if isinstance(each, click.Option)]
+    blocks = [" ".join(block.split()) for text in texts for block in text.split("\n\n")]
+    assert [each for block in blocks for each in sentences(block) if words(each) > AT_MOST] == []
 
 
 def test_a_long_sentence_is_found_wherever_it_stands():
