@@ -11,6 +11,7 @@ import griffe  # part of mkdocstrings: reads the source, and needs no framework
 LOG = logging.getLogger("mkdocs.hooks.holdfast")  # a warning fails a strict build
 ROOT = Path(__file__).parents[1]
 OUTWARD = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(?:#[^)]*)?\)")
+MARKED = re.compile(r"^```python (?:program|no-run)$", re.MULTILINE)  # the words are for the tests
 PUBLIC = ["holdfast", "holdfast.data", "holdfast.torch", "holdfast.cluster", "holdfast.board"]
 
 
@@ -30,7 +31,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
     if page.file.src_uri == "adr/README.md":
         markdown += "\n\n" + "\n".join(f"* [{titled(each)}]({each.name})" for each in sorted(here.glob("0*.md")))
-    return OUTWARD.sub(spelled, markdown)
+    return OUTWARD.sub(spelled, MARKED.sub("```python", markdown))
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """A fence that Markdown did not understand is an error, too."""
+    if "```" in html:
+        LOG.warning("%s shows a fence as text", page.file.src_uri)
+    return html
 
 
 def titled(page: Path) -> str:
@@ -64,3 +72,12 @@ def undocumented(found: griffe.Object | griffe.Alias, options: str) -> list[str]
         each for each in members if not each.name.startswith("_") and ("property" in each.labels or each.is_function)
     ]
     return [each.path for each in [found, *spoken] if not each.has_docstring]
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """The page of options has a heading for each command, by its name."""
+    if page.file.src_uri == "cli.md":
+        for name in importlib.import_module("holdfast.cli").COMMANDS:
+            if f'id="holdfast-{name}"' not in output:
+                LOG.warning("cli.md has no heading for holdfast %s", name)
+    return output

@@ -53,6 +53,7 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(MODULES[cmd_name])
         command: click.Command = getattr(module, cmd_name if cmd_name in HOMES else "command")
+        command.name = cmd_name  # and not its function's: the documentation takes its headings from here
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
