@@ -91,3 +91,30 @@ lock:  ## resolves the extra `dev` anew and pins what it finds
 clean:
 	rm -rf $(VENV) $(BENCH) .lock build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis runs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The site's tools live in an environment of their own, too. A broken link or an undocumented public name fails the build.
+DOCS := .venv-docs
+DOCS_PIP := $(PYTHON) -m pip --python $(DOCS)/bin/python --disable-pip-version-check
+.PHONY: docs docs-lock docs-clean
+
+docs: $(DOCS)/.ready  ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --site-dir site  # with --quiet it counts no warning
+
+$(DOCS)/.ready: docs/requirements.lock pyproject.toml
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS) || $(PYTHON) -m venv --clear --without-pip $(DOCS)
+	$(DOCS_PIP) install --quiet --requirement docs/requirements.lock
+	$(DOCS_PIP) install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+docs-lock:  ## resolves the site's tools anew and pins what it finds
+	rm -rf .lock
+	$(PYTHON) -m venv .lock
+	.lock/bin/pip install --quiet hatchling mkdocs-material 'mkdocstrings[python]' mkdocs-click ruff --editable .
+	grep '^#' docs/requirements.lock > .lock/pinned
+	.lock/bin/pip freeze --exclude-editable >> .lock/pinned
+	mv .lock/pinned docs/requirements.lock
+	rm -rf .lock
+
+clean: docs-clean
+docs-clean:
+	rm -rf $(DOCS) site

@@ -48,9 +48,9 @@ def test_the_page_of_the_architecture_has_every_room_in_its_layer():
     assert there <= {name for row in rows for name in re.findall(r"`(\w+)/?`", row)}
 
 
-def test_exit_codes_in_the_readme_are_those_of_the_errors():
-    """Every exit code that an error can give stands in the README's table, and no other."""
-    table = {int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)}
+def test_exit_codes_in_the_documents_are_those_of_the_errors():
+    """Every exit code that an error can give stands in the table of docs/commands.md, and no other."""
+    table = {int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "docs/commands.md").read_text(), re.MULTILINE)}
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "exit_code")]
     assert table == {0, 75} | {kind.exit_code for kind in kinds}
 

@@ -1,6 +1,7 @@
 """The front door: light, small, and as it says."""
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,4 +37,4 @@ def test_nothing_unlisted_is_public():
 def test_the_package_is_typed_and_has_a_version():
     """Type checkers read our types; the installed version is the one that is told."""
     assert (Path(holdfast.__file__).parent / "py.typed").exists()
-    assert importlib.metadata.version("holdfast").count(".") == 2
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", importlib.metadata.version("holdfast"))

@@ -53,6 +53,7 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(MODULES[cmd_name])
         command: click.Command = getattr(module, cmd_name if cmd_name in HOMES else "command")
+        command.name = cmd_name  # and not its function's: the documentation takes its headings from here
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -105,7 +106,7 @@ def spelled(error: OSError) -> str:
 def commands(ctx: click.Context) -> None:
     """Look at runs and tend them. RUN is a run's directory, a checkpoint's, or a copy of either.
 
-    Exit codes: 0 done, 1 failed or different, 2 wrong use, 3 not found, 4 damaged, 6 the scheduler refused, 7 no space,
+    Exit codes: 0 done, 1 failed or different, 2 wrong use, 3 not found, 4 damaged, 6 the scheduler refused, 7 no space.
     8 the command failed for good, 9 superseded, 75 stopped: run me again.
     """
     if ctx.invoked_subcommand is None:

@@ -63,9 +63,9 @@ def command(
 ) -> None:
     """Run COMMAND, a script that uses holdfast.Run, twice undisturbed and once with kills; compare every bit.
 
-    COMMAND itself is left as it is: HOLDFAST_RUN_DIR moves its run into a directory of the drill's, HOLDFAST_DRILL has
-    it note the digests of its state at each step, and save where the drill wants to resume it: in the first epoch, in a
-    later one, after an epoch's last batch, at its end, and soon after a resume.
+    COMMAND itself is left as it is. HOLDFAST_RUN_DIR moves its run into a directory of the drill's. HOLDFAST_DRILL makes it
+    note the digests of its state at each step, and save where the drill wants to resume it. That is in the first epoch, in
+    a later one, after an epoch's last batch, at its end, and soon after a resume.
 
         holdfast drill --kills 20 -- python train.py --lr 0.1
 

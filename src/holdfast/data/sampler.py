@@ -58,6 +58,7 @@ class Sampler:
         return {"length": self.length, "seed": self.seed, "shuffle": self.shuffle, "order": VERSION}
 
     def state_dict(self) -> dict[str, Any]:
+        """Epoch and position, with what describes the order."""
         return {"epoch": self.epoch, "position": self.position, **self.describe()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

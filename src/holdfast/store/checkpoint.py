@@ -106,14 +106,17 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
+        """Its directory's name, as in `step-000000100`."""
         return str(self.head.name)
 
     @property
     def step(self) -> int:
+        """Steps completed when it was saved."""
         return self.head.step
 
     @property
     def phase(self) -> str:
+        """Where it was saved: "step" after a step, "end" after an epoch's body."""
         return self.head.phase
 
     @property
@@ -128,6 +131,7 @@ class Checkpoint:
 
     @property
     def size_bytes(self) -> int:
+        """Bytes of all its files but the manifest, shared ones included."""
         return self.head.size_bytes
 
     def leaf(self, key: str) -> Stored:

@@ -361,6 +361,7 @@ class Store:
             pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
+        """Let the rules remove that checkpoint again."""
         if self.ranks.rank:
             return
         name = self[step].path.name

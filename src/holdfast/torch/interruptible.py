@@ -94,6 +94,7 @@ class Interruptible:
         return self._order.describe()
 
     def state_dict(self) -> dict[str, Any]:
+        """Epoch and position over all ranks, with what describes the order."""
         return {"epoch": self.epoch, "position": self._position(), **self.describe()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -69,10 +69,12 @@ class MetricsTracker:
 
     @property
     def local(self) -> Mapping[str, float]:
+        """Sums and means since the last `reset_local`."""
         return _values(_joined(self._local, self._fresh))
 
     @property
     def agg(self) -> Mapping[str, float]:
+        """Sums and means of this epoch, as far as they were reduced."""
         return _values(self._agg)
 
     def update(self, metrics: Mapping[str, Any], weight: Any = None) -> Self:
@@ -133,6 +135,7 @@ class MetricsTracker:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        """Restore what `state_dict` returned."""
         weights = state.get("weights", {})
         self.epoch_reports = [dict(report) for report in state["epoch_reports"]]
         self._agg = {

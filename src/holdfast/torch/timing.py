@@ -49,9 +49,11 @@ class TimestampedTimer:
         return took_s
 
     def state_dict(self) -> dict[str, Any]:
+        """The seconds that were counted so far."""
         return {"running": self.running}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from the seconds in `state`."""
         self.running = float(state["running"])
 
     def _say(self, what: str, took_s: float) -> None:

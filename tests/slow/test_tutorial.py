@@ -1,0 +1,56 @@
+"""docs/tutorial.md: its program is run, stopped and killed as the page says, and prints what the page shows."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[2] / "docs/tutorial.md").read_text()
+PROGRAM = re.search(r"^```python program\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[1]
+WHOLE, STOPPED, KILLED, FINISHED, _ = re.findall(
+    r"^```console\n\$ (?:python|holdfast) (.*?)^```", PAGE, re.DOTALL | re.MULTILINE
+)
+NUMBERS = re.compile(r"step-\d+(?:-end)?|\d+(?:\.\d+)?(?:e[-+]\d+)?|[\w./-]*runs/first")
+
+
+def attempt(folder, until=None, kind=signal.SIGINT):
+    """Run the program, with `kind` sent to it once it prints `until`: its lines and its exit status."""
+    command = [sys.executable, "-u", "train.py"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        lines = []
+        for line in child.stdout:
+            lines.append(line.rstrip())
+            if until and line.startswith(until):
+                child.send_signal(kind)
+    assert until is None or any(line.startswith(until) for line in lines), lines
+    return lines, child.returncode
+
+
+def shown(section):
+    """The program's lines in a console block, without the command and what the shell says."""
+    lines = section.partition("\n")[2].partition("\n$ ")[0].splitlines()
+    return [masked(line) for line in lines if line != "Killed"]
+
+
+def masked(line):
+    """A line without its numbers and paths: they differ between machines, and a signal may find an epoch at its end."""
+    return NUMBERS.sub("#", line)
+
+
+def test_the_tutorial_prints_what_the_page_shows(tmp_path):
+    """Uninterrupted; stopped by Ctrl-C; killed; finished, with the same sum and the same means as without interruption."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    whole, code = attempt(tmp_path)
+    assert ([masked(line) for line in whole], code) == (shown(WHOLE), 0)
+    (tmp_path / "runs").rename(tmp_path / "before")
+
+    stopped, code = attempt(tmp_path, "epoch 0", signal.SIGINT)
+    assert ([masked(line) for line in stopped], code) == (shown(STOPPED), 75)
+    killed, code = attempt(tmp_path, "epoch 2", signal.SIGKILL)
+    assert ([masked(line) for line in killed], code) == (shown(KILLED), -signal.SIGKILL)
+    finished, code = attempt(tmp_path)
+    assert (masked(finished[0]), code) == (shown(FINISHED)[0], 0)
+    assert finished[-1] == whole[-1]
+    told = {line for line in [*stopped, *killed, *finished] if line.startswith("epoch")}
+    assert told == {line for line in whole if line.startswith("epoch")}
