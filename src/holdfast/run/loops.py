@@ -304,8 +304,6 @@ def _inside(session: Session, walk: Walk) -> Iterator[None]:
         raise
     finally:
         walks.open.remove(walk)
-        if not session.is_over:
-            session.overlap.settle()  # code after a loop (an evaluation on averaged weights) is not what was tried
 
 
 _OURS = frozenset({epochs.__code__, steps.__code__, batches.__code__})  # whose frames a loop holds

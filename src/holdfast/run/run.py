@@ -68,9 +68,6 @@ class Run(AbstractContextManager["Run"]):
         take_over: the caller knows that no other attempt of this run lives.
         background: periodic saves stall the loop only while the state is copied to memory; an error of one surfaces at
             a later safe point, with its own type. False: each save has returned before the loop goes on.
-        overlap: what changes only in the step of a tracked optimizer is copied for a periodic save while the next
-            forward and backward pass run. Writes elsewhere are noticed when they come in every round, or when the
-            framework counts them; one through `.data` or a NumPy view, now and then, is not: then say False.
         whole: how often leaves that do not change are written anew instead of linked.
         board: keep TensorBoard's files of the metrics log, in `<path>-board` or the directory given.
     """
@@ -99,7 +96,6 @@ class Run(AbstractContextManager["Run"]):
         seed: int | None = None,
         take_over: bool = False,
         background: bool = True,
-        overlap: bool = True,
         whole: Whole = Whole(),  # noqa: B008
         board: bool | str | os.PathLike[str] = False,
     ) -> None:
@@ -127,7 +123,6 @@ class Run(AbstractContextManager["Run"]):
             seed=seed,
             take_over=take_over,
             background=background,
-            overlap=overlap,
             whole=whole,
             board=board,
         )

@@ -20,7 +20,6 @@ from ..store.store import Facts
 from ..terminal import say, warn
 from ..threads import Latch
 from . import aimed, best, looks, watched
-from .overlap import Later
 from .ranks import GOOD_BYE_S, parting, require_one_place
 from .session import Flight, Session
 from .windows import Order, Windows
@@ -83,8 +82,8 @@ def passed(session: Session) -> None:
 
 
 def may_land(session: Session) -> bool:
-    """Whether the outcome of the save in flight is there, or known to be worth nothing."""
-    return session.flight is not None and (session.writer.done or session.overlap.refuted)
+    """Whether the outcome of the save in flight is there."""
+    return session.flight is not None and session.writer.done
 
 
 def stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:
@@ -147,7 +146,7 @@ def save(
     session.asked = False
     background = session.options.background and reason in BACKGROUND and not at_once
     try:
-        staged = session.stage(background=background, due=reason == "due")
+        staged = session.stage(background=background)
     except Exception as error:
         session.store.ranks.report("a save", error)  # the others have come to it, or will
         raise
@@ -160,14 +159,14 @@ def save(
         before=session.saved,
         began_s=began,
         stall_s=time.monotonic() - began,
-        snapshot=staged.snapshot if isinstance(staged, Staged) else None,
+        snapshot=staged.snapshot,
     )
     session.saved, session.ranked, session.flight = flight.name, None, flight
     session.saves_here += 1
     session.saved_at = 0 if session.windows is None else session.windows.point
     session.last_save = session.mark(epoch, at_end=session.position.phase == "end")
     commit = partial(_commit_and_read_on, session, staged, flight, over)
-    in_place = isinstance(staged, Staged) and staged.snapshot is None
+    in_place = staged.snapshot is None
     others_wait = background and not session.ranks.alone  # they take the outcome when rank 0 says so: then we do, too
     if (in_place and not others_wait) or not _took_off(session, flight, commit):
         _settle(session, flight, partial(commit, lambda: None), last_chance=last_chance)
@@ -181,7 +180,6 @@ def _took_off(session: Session, flight: Flight, commit: Callable[[BeforeEach], o
     try:
         session.writer.submit(commit)
     except RuntimeError:
-        session.overlap.forget()
         beside = False
     try:
         if flight.snapshot is not None:
@@ -209,47 +207,30 @@ def secure(session: Session, reason: str, metrics: Mapping[str, float]) -> None:
 
 
 def _commit_and_read_on(
-    session: Session, made: Staged | Later, flight: Flight, over: Latch, before_each: BeforeEach
+    session: Session, staged: Staged, flight: Flight, over: Latch, before_each: BeforeEach
 ) -> Checkpoint:
     """Commit, and let what the next save will link be read until that begins."""
-    checkpoint = _commit(session, made, flight, before_each)
+    checkpoint = _commit(session, staged, flight, before_each)
     if session.options.background and flight.reason in BACKGROUND and not _is_stopping(session):
         session.readback.begin(over)
     return checkpoint
 
 
-def _commit(session: Session, made: Staged | Later, flight: Flight, before_each: BeforeEach) -> Checkpoint:
+def _commit(session: Session, staged: Staged, flight: Flight, before_each: BeforeEach) -> Checkpoint:
     """The part of a save that need not stall the loop."""
-    overlap, waited_s = session.overlap, 0.0
     with session.store.ranks.together("a save", known=(Abandoned,)):
-        staged = made if isinstance(made, Staged) else made()
-        snapshot = staged.snapshot
-        if snapshot is not None:
-            overlap.finish(snapshot)
         session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
     require_one_place(session.store.ranks, flight.name, flight.facts.epoch)
-
-    def still_wanted() -> None:
-        before_each()
-        overlap.require(snapshot)
-
-    def confirm() -> None:
-        nonlocal waited_s
-        began = time.monotonic()
-        if snapshot is None:  # this rank's share is written; the others' may wait for its loop to go on
-            session.writer.let_go()
-        overlap.confirm(snapshot, session.store.ranks.failed)
-        waited_s = time.monotonic() - began  # for the loop, not for the disk
 
     checkpoint = session.store.commit(
         staged,
         step=flight.name.step,
         facts=flight.facts,
-        before_each=still_wanted,
-        before_last=confirm,
+        before_each=before_each,
+        before_last=session.writer.let_go,  # this rank's share is written: its loop need not wait for the others'
         leave=lambda: LEFT if _is_stopping(session) else 0,
     )
-    save_s = time.monotonic() - flight.began_s - waited_s
+    save_s = time.monotonic() - flight.began_s
     session.save_s = max(session.save_s, save_s)
     if session.ranks.rank:
         return checkpoint
@@ -290,8 +271,6 @@ def land(session: Session, *, last_chance: bool = False) -> None:
     if session.flight is not None:
         if session.flight.snapshot is not None:
             session.flight.snapshot.give_up()
-        if session.writer.in_flight:
-            session.overlap.settle()
         _settle(session, session.flight, session.writer.wait, last_chance=last_chance or session.flight.last_chance)
 
 

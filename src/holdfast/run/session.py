@@ -28,7 +28,6 @@ from ..terminal import Progress, say, speak_for, warn
 from . import fingerprint, settings
 from .means import Means
 from .objects import model_facts
-from .overlap import Later, Overlap
 from .position import Position
 from .ranks import facts, here, present, require_alike
 from .readback import ReadBack
@@ -72,7 +71,6 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
     seed: int | None
     take_over: bool
     background: bool
-    overlap: bool
     whole: Whole
     board: bool | str | os.PathLike[str]
 
@@ -176,7 +174,6 @@ class Session:
         self.cramped = False  # there was no memory for a snapshot, and it was told
         self.writer, self.arena = Writer(), Arena()
         self.readback = ReadBack(self.store, self._tell_damage)
-        self.overlap = Overlap(self._tell_no_overlap, lambda: self.writer.in_flight)
 
     def _agree(self) -> None:
         """Look at what decides how the attempt goes, and compare it with the other ranks."""
@@ -223,9 +220,6 @@ class Session:
         self.around.callback(self.job_clock.close)
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
-            if self.options.background and self.options.overlap:
-                steps = module.Steps(self.tracked.inside().values(), self.overlap.before_step)
-                self.overlap.steps.append(self.around.enter_context(steps))
 
     def begin_board(self) -> None:
         """Keep a board, if that was asked for, until the attempt has said good-bye; of a drilled run, beside that run."""
@@ -305,23 +299,21 @@ class Session:
         """All that a checkpoint holds."""
         return {**self.tracked.capture(), RESERVED: self.memory()}
 
-    def stage(self, *, background: bool, due: bool) -> Staged | Later:
+    def stage(self, *, background: bool) -> Staged:
         """The state ready to be written: for a save in the background, a copy of it, if memory allows.
 
-        What of a save that is `due` is copied beside the loop is left to `overlap.finish`. While the memory for the copy
-        is being touched there is none: to write the state takes no longer than to copy it into fresh memory. A copy that
-        takes long is still to be made: the save begins first.
+        While the memory for the copy is being touched, no copy is made: writing the state takes no longer than a copy
+        into fresh memory. A copy of one process that takes long is only laid out: the write begins first.
         """
         if background and self.arena.size_bytes == 0 and not self.cramped:
             self.warm_arena()
         state = self.state()
         if background and not self.arena.warming:
-            fresh = {id(state[RESERVED][name]) for name in ("rng", "epoch_rng")}
-            later = self.overlap.later(self.store, state, self.arena, due=due, own=fresh)
-            if later is not None:
-                return later
             try:
-                return self.overlap.stage(self.store, state, self.arena, due=due)
+                staged = self.store.lay_out(state, self.arena)
+                if staged.snapshot is not None and not (self.ranks.alone and staged.snapshot.is_long):
+                    staged.snapshot.copy()
+                return staged
             except MemoryError as error:
                 if not self.cramped:
                     warn(f"{error}: saves stall the loop until they are durable")
@@ -372,11 +364,6 @@ class Session:
             made = document(self.options.hyperparameters, self.options.dataset)
             self._document = {**made, "model": models}
         return self._document
-
-    def _tell_no_overlap(self, leaf: str, line: str) -> None:
-        self.attempt.record("overlap_off", leaf=leaf)
-        if not self.overlap.refuted:  # else the save in flight ends with this line
-            warn(line)
 
     def _tell_damage(self, line: str) -> None:
         self.attempt.record("told", what=line)
