@@ -427,7 +427,7 @@ else:
     with Run(path, {"model": model}, every=Every(steps=1), keep=keep) as run:
         warm = 0
         for step in run.steps(100):
-            warm += step > 0 and not run._now().arena.warming
+            warm += step > 0 and not run._now().saves.arena.warming
             if warm == 3:
                 run.wait()
                 print(peak() - before)

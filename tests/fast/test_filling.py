@@ -297,7 +297,7 @@ def test_threads_that_ctrl_c_has_left_behind_reach_no_later_save(tmp_path, monke
             run.safe_point()
         presses.out.set()
         assert presses.over.wait(WAIT_S)
-        run._session.writer.rest()
+        run._session.saves.writer.rest()
         later.set()
         run._session.stop.reason = None  # a loop that takes Ctrl-C for something else
         for _ in range(9):
@@ -356,7 +356,7 @@ def test_ctrl_c_that_python_calls_a_runtime_error_is_no_lack_of_threads(tmp_path
         armed.append(True)
         with pytest.raises(KeyboardInterrupt):
             run.safe_point()
-        run._session.writer.rest()
+        run._session.saves.writer.rest()
         assert [] == numbers(tmp_path)
 
 
@@ -423,7 +423,9 @@ def test_a_system_that_gives_no_thread_gets_the_save_all_the_same(tmp_path, monk
     """Then the loop copies, and waits."""
     wide = Wide()
     with running(tmp_path, wide) as run:
-        monkeypatch.setattr(run._session.writer, "submit", lambda work: raised(RuntimeError("can't start new thread")))
+        monkeypatch.setattr(
+            run._session.saves.writer, "submit", lambda work: raised(RuntimeError("can't start new thread"))
+        )
         run.safe_point()
         assert [1] == numbers(tmp_path)
     assert same(Store(tmp_path)[1].load("wide"), wide)

@@ -187,7 +187,7 @@ def test_a_restart_that_finds_no_checkpoint_warns(tmp_path, fakes):
 def looked(run, condition):
     """Let safe points pass until the condition holds."""
     for _ in range(300):
-        run._session.job_clock.look(save_s=run._session.save_s, step_s=run._session.step_s)
+        run._session.job_clock.look(save_s=run._session.saves.save_s, step_s=run._session.progress.step_s)
         if condition(run._session.job_clock):
             return
         time.sleep(0.01)
@@ -220,7 +220,7 @@ def test_a_deadline_of_the_users_own_stays(tmp_path, fakes):
 def test_a_save_that_takes_longer_than_the_grace_is_said(tmp_path, fakes, capsys):
     """From what earlier saves took, or the first one of this attempt; once."""
     with new_run(tmp_path / "run", Toy()) as run:
-        run._session.save_s, run._session.step_s = 41.0, 1.0
+        run._session.saves.save_s, run._session.progress.step_s = 41.0, 1.0
         looked(run, lambda here: here.grace.kill_wait_s is not None)
         looked(run, lambda here: True)
     said = capsys.readouterr().err
@@ -231,7 +231,7 @@ def test_a_save_that_takes_longer_than_the_grace_is_said(tmp_path, fakes, capsys
 def test_a_save_within_the_grace_is_not_talked_about(tmp_path, fakes, capsys):
     """The usual."""
     with new_run(tmp_path / "run", Toy()) as run:
-        run._session.save_s, run._session.step_s = 20.0, 1.0
+        run._session.saves.save_s, run._session.progress.step_s = 20.0, 1.0
         looked(run, lambda here: here.grace.kill_wait_s is not None)
     assert "KillWait" not in capsys.readouterr().err
 
@@ -241,7 +241,7 @@ def test_a_notice_leaves_jobs_to_save_one_after_the_other(tmp_path, fakes):
     fakes.say("squeue", "2:00\n")
     with new_run(tmp_path / "run", Toy()) as run:
         session = run._session
-        session.save_s = session.step_s = 1.0
+        session.saves.save_s = session.progress.step_s = 1.0
         looked(run, lambda here: here.ends.end_s is not None and here.grace.preempt_s is not None)
         spare = session.stop.spare_s
     assert 25 < spare["SIGUSR1"] == spare["SIGUSR2"] <= 30

@@ -12,10 +12,10 @@ from holdfast import Best, Every, Last, Run, Store, disk, journal
 from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, Stopped, StoreError, UsageError
 from holdfast.job import Job
 from holdfast.ranks import Ranks
-from holdfast.run import saving
 from holdfast.run import windows as room
 from holdfast.run.job_clock import JobClock
 from holdfast.run.ranks import agreed, require_alike
+from holdfast.run.saves import Saves
 from holdfast.run.stop import Stop
 from holdfast.run.weights import StartFrom
 from rank_threads import everywhere
@@ -83,13 +83,14 @@ def stop_at(step, of=0):
 @pytest.fixture
 def saves(monkeypatch):
     """Step and reason of each save, by thread."""
-    found, save = {}, saving.save
+    found, save = {}, Saves.save
 
-    def noted(session, reason, *rest, **options):
-        found.setdefault(session.ranks.rank, []).append((session.position.step, reason))
-        return save(session, reason, *rest, **options)
+    def noted(saves, reason, *rest, **options):
+        session = saves._session
+        found.setdefault(session.ranks.rank, []).append((session.progress.position.step, reason))
+        return save(saves, reason, *rest, **options)
 
-    monkeypatch.setattr(saving, "save", noted)
+    monkeypatch.setattr(Saves, "save", noted)
     return found
 
 

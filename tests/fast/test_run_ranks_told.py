@@ -8,8 +8,8 @@ import pytest
 
 from holdfast import Best, Every, Last, Run, Store, journal
 from holdfast.errors import RanksError, UsageError
-from holdfast.run import saving
 from holdfast.run.ranks import blamed
+from holdfast.run.saves import Saves
 from rank_threads import ranks
 from run_ranks import among_threads
 from toy import Toy, events
@@ -23,13 +23,13 @@ def among(monkeypatch):
 @pytest.fixture
 def reasons(monkeypatch):
     """Of the saves, by rank."""
-    found, save = {0: [], 1: []}, saving.save
+    found, save = {0: [], 1: []}, Saves.save
 
-    def noted(session, reason, *rest, **options):
-        found[session.ranks.rank].append(reason)
-        return save(session, reason, *rest, **options)
+    def noted(saves, reason, *rest, **options):
+        found[saves._session.ranks.rank].append(reason)
+        return save(saves, reason, *rest, **options)
 
-    monkeypatch.setattr(saving, "save", noted)
+    monkeypatch.setattr(Saves, "save", noted)
     return found
 
 

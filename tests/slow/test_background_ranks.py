@@ -53,7 +53,7 @@ def test_a_rank_without_memory_for_a_snapshot_holds_up_no_other(tmp_path, among)
     together = threading.Barrier(2)
 
     def cramped(run):
-        run._session.arena = Full()
+        run._session.saves.arena = Full()
 
     found = among(2, lambda rank: train(tmp_path, rank, together, cramped if rank else lambda run: None), timeout_s=6.0)
     assert [5, 5] == found

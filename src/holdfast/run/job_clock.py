@@ -1,22 +1,26 @@
-"""Within: what a run does about the job that it runs in: when that ends, how long its grace is, and what becomes of it."""
+"""Job clock: what a run does about the job that it runs in: its turn, its end, its grace, and what becomes of it."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 from .. import interval, journal
-from ..cluster import job_leader
+from ..cluster import chain, job_leader
 from ..cluster.cause import Heard
+from ..cluster.chain import Earlier
 from ..cluster.requeue import HOLD, Journal, continue_job, on_hold
 from ..cluster.watch import DICE, Ends, Grace
 from ..errors import StoreError
 from ..job import Job, job
+from ..journal import Log
+from ..store import claiming
 from ..store.attempt import Attempt
 from ..terminal import say, warn
-from . import settings, turn
+from . import settings
 from .stop import Stop, hear_again
 
 MOST_JITTER_S = 30.0  # by which 500 jobs that are told at once save one after the other
@@ -38,7 +42,7 @@ class JobClock:
 
     def await_turn(self, root: Path) -> None:
         """Before it is claimed: an earlier task of the same array may still be saving there."""
-        turn.await_turn(root, self.job)
+        await_turn(root, self.job)
 
     def begin(self, *, fresh: bool) -> None:
         """Tell the supervisor where the run is; warn of a restart that finds nothing to go on from."""
@@ -61,23 +65,21 @@ class JobClock:
         self.ends.look()
         self.grace.look()
         now, end_s = time.time(), self.ends.end_s
-        if end_s is not None:
-            if self.early_s is None:
-                self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
-            self.stop.deadline_s = end_s - self.early_s
+        if end_s is not None and self.early_s is None:
+            self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
         self._warn_of_a_short_grace(save_s, step_s)
         need_s = interval.SAVE_MARGIN * save_s + step_s + interval.LEAVE_S
         notice_s = _spare(self._notice_s(now), need_s) / 2
-        self.stop.spare_s = {
-            "SIGTERM": _spare(self.grace.kill_wait_s, 4 * need_s) / 4,  # there is no second chance
-            "SIGUSR1": notice_s,
-            "SIGUSR2": notice_s,
-        }
+        kill_s = _spare(self.grace.kill_wait_s, 4 * need_s) / 4  # there is no second chance
+        self.stop.plan(
+            None if end_s is None or self.early_s is None else end_s - self.early_s,
+            {"SIGTERM": kill_s, "SIGUSR1": notice_s, "SIGUSR2": notice_s},
+        )
 
     def stopped(self, attempt: Attempt) -> None:
         """The state is saved and the run leaves: as this process's last act, the job is carried on."""
         if self.job is not None and self.stop.reason is not None and job_leader.supervisor() is None:
-            self.stop.deaf = True  # what Slurm sends now, and to its own commands too, must not keep us from it
+            self.stop.stay_deaf()  # what Slurm sends now, and to its own commands too, must not keep us from it
             _remember(_Pending(self.job, Heard(self.stop.reason, self.stop.at_s), self.path, attempt))
 
     def close(self) -> None:
@@ -98,6 +100,17 @@ class JobClock:
                 f"{self.path}: a save takes {save_s:.0f} s and a step {step_s:.0f} s, and the grace after SIGTERM is "
                 f"{kill_wait_s:.0f} s (KillWait). Ask for a notice: #SBATCH --signal=B:USR1@{_round(save_s, step_s)}"
             )
+
+
+def await_turn(root: Path, here: Job | None) -> None:
+    """Wait while attempts of other tasks of this array end in the run at `root`."""
+    chain.await_turn(
+        root, lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)], here, say
+    )
+
+
+def _close(log: Log) -> None:
+    journal.append(log.path, [{"event": "failed", "why": chain.OVER}], sync=True)
 
 
 class _Pending:

@@ -1,15 +1,22 @@
-"""Passes: what run.epochs, run.steps, run.batches and run.enumerate return: what a `for` goes through."""
+"""Passes: what run.epochs, run.steps, run.batches and run.enumerate return, and which of these loops are in progress."""
 
 from __future__ import annotations
 
 import inspect
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..errors import UsageError
 
 T = TypeVar("T")
+
+
+class Logged(NamedTuple):
+    """What was logged since the last safe point."""
+
+    values: dict[str, float | str]
+    early: frozenset[str]  # names of what was measured before the step began
 
 
 class Walk:
@@ -83,6 +90,54 @@ class Passes(Iterable[T], Generic[T]):
 
     def __repr__(self) -> str:
         return f"<run.{self._kind}(): {self.done} done>"
+
+
+class Walks:
+    """The loops of one attempt: which are in progress, and which were left early."""
+
+    def __init__(self) -> None:
+        self.open: list[Walk] = []  # begun and not ended, outermost first
+        self.named: set[str] = set()  # loaders begun by this attempt: in this epoch, or outside of run.epochs()
+        self.totals: dict[str, int] = {}  # up to which this attempt has walked outermost loops, by their kind
+        self.raised: BaseException | None = None  # the last error that came out of a loop
+        self._outer: tuple[str, int] | None = None  # the outermost loop, begun and not ended, and its total
+        self._outer_logged: Logged | None = None  # logged in the outermost loop's body, which was left
+        self._left_pass: Logged | None = None  # logged in a pass that was left and is not counted yet
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(walk.kind for walk in self.open)
+
+    def close_inside(self, walk: Walk | None = None) -> None:
+        """Close the walks inside of `walk` that somebody holds though their loops were left; all of them without it."""
+        keep = 0 if walk is None else self.open.index(walk) + 1
+        for inner in reversed(self.open[keep:]):
+            inner.close()
+
+    def begin_outer(self, kind: str, total: int) -> None:
+        self._outer, self._outer_logged = (kind, total), None
+
+    def leave_outer(self, logged: Logged) -> None:
+        """The outermost loop was left: `take_outer` says so when the script goes on."""
+        self._outer_logged = logged
+
+    def take_outer(self) -> tuple[tuple[str, int] | None, Logged | None]:
+        """The outermost loop that did not come to its end, if there is one, and what was logged in its body. Once."""
+        outer, self._outer = self._outer, None
+        logged, self._outer_logged = self._outer_logged, None
+        return outer, logged
+
+    def leave_pass(self, logged: Logged) -> None:
+        """The pass in progress was left, by `break` for one: it is counted when the script goes on."""
+        self._left_pass = logged
+
+    def take_left_pass(self) -> Logged | None:
+        """What was logged in the pass that was left and is to be counted now, once; None: there is none."""
+        left, self._left_pass = self._left_pass, None
+        return left
+
+    def failed(self, error: BaseException) -> None:
+        self.raised = error
 
 
 def length_of(loader: Any, what: str) -> int:

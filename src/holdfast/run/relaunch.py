@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from .. import journal, owner
-from ..errors import Stopped
 from ..journal import Log
 from ..ranks import Ranks
 from ..terminal import say
@@ -106,8 +105,7 @@ def leave_again(session: Session, ranks: Ranks) -> None:
         f"{session.path}: stopped by {reason} at step {event.get('step')}, and torchrun has started it again at once "
         f"(restart {mine.restart} of this launch): it does not go on here; run me again"
     )
-    session.over = Stopped(f"{reason}; started again by torchrun, and left again")
-    raise session.over
+    raise session.stopped(f"{reason}; started again by torchrun, and left again")
 
 
 def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | None:

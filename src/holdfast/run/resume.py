@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from .. import journal
 from ..errors import Damaged, HoldfastError, NotFound, StoreError
 from ..journal import Log
@@ -20,7 +18,7 @@ from ..store.format import MANIFEST
 from ..store.store import Store
 from .position import Position
 from .ranks import agreed
-from .tracked import RESERVED, Tracked, require_fit
+from .tracked import RESERVED, Digests, Tracked, require_fit
 
 MOST_FAILURES = 2  # of the same kind from one checkpoint, before it is set aside
 
@@ -28,19 +26,39 @@ MOST_FAILURES = 2  # of the same kind from one checkpoint, before it is set asid
 _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, OSError)
 
 
-class Resumed(msgspec.Struct):
-    """Where a run goes on: nowhere (`checkpoint` None: a fresh start) or from a checkpoint, the one being restored too."""
+class Origin:
+    """Where a run came from: nowhere (`checkpoint` None: a fresh start) or a checkpoint, the one being restored too."""
 
-    checkpoint: Checkpoint | None = None
-    memory: dict[str, Any] = {}  # what the run itself remembered
-    rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and why not
-    outvoted: dict[str, list[str]] = {}  # options of the script's that the checkpoint replaced
+    def __init__(self) -> None:
+        self.checkpoint: Checkpoint | None = None
+        self.memory: dict[str, Any] = {}  # what the run itself remembered
+        self.rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and why not
+        self.outvoted: dict[str, list[str]] = {}  # options of the script's that the checkpoint replaced
+        self.baseline: Digests | None = None  # the state as restored, until the first loop begins
+
+    def choose(self, checkpoint: Checkpoint | None) -> None:
+        """This one is being restored."""
+        self.checkpoint = checkpoint
+
+    def restored(self, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
+        self.checkpoint, self.memory = checkpoint, memory
+
+    def reject(self, name: str, why: str) -> None:
+        self.rejected.append((name, why))
+
+    def outvote(self, found: dict[str, list[str]]) -> None:
+        """Found before the first restore: one that failed half-way has overwritten what the script said."""
+        self.outvoted = found
+
+    def hold(self, baseline: Digests | None) -> None:
+        """Until the first loop begins, the state is to stay as restored; None: the loop has begun."""
+        self.baseline = baseline
 
 
 def restore_newest(
-    resumed: Resumed, store: Store, tracked: Tracked, types: Iterable[type], ranks: Ranks = ALONE, *, allow_fresh: bool
+    origin: Origin, store: Store, tracked: Tracked, types: Iterable[type], ranks: Ranks = ALONE, *, allow_fresh: bool
 ) -> None:
-    """Restore the newest checkpoint that is whole, setting aside the newer ones that are not; `resumed` says which.
+    """Restore the newest checkpoint that is whole, setting aside the newer ones that are not; `origin` says which.
 
     Of several ranks number 0 proposes; what one of them finds damaged is damaged for all.
 
@@ -48,7 +66,7 @@ def restore_newest(
         StoreError: checkpoints exist, or existed, and none would do; `allow_fresh` starts from scratch instead.
         Mismatch: it does not fit the live objects; nothing was overwritten.
     """
-    search = _Search(resumed, store, allow_fresh=allow_fresh) if ranks.rank == 0 else None
+    search = _Search(origin, store, allow_fresh=allow_fresh) if ranks.rank == 0 else None
     fault: StoreError | None = None
     while True:
         with ranks.together("the choice of a checkpoint"):
@@ -56,13 +74,14 @@ def restore_newest(
         name = ranks.announce(
             "the choice of a checkpoint", (chosen.path.name if chosen is not None else "").encode()
         ).decode()
-        resumed.checkpoint = checkpoint = chosen if ranks.rank == 0 else _seen(store, name)
+        checkpoint = chosen if ranks.rank == 0 else _seen(store, name)
+        origin.choose(checkpoint)
         if checkpoint is None:
             return
         try:
             if allow_fresh:  # perhaps nothing comes after it to mend what a restore leaves half-way
                 agreed(ranks, "a look at all bytes", lambda: require_sound(checkpoint) if ranks.rank == 0 else None)  # noqa: B023
-            resumed.checkpoint, resumed.memory = restore(store, checkpoint, tracked, types, resumed, ranks)
+            restore(store, checkpoint, tracked, types, origin, ranks)
         except (Damaged, NotFound) as error:
             fault = error
             continue
@@ -75,8 +94,8 @@ def restore_newest(
 class _Search:
     """Newest first, the checkpoints from which a run may go on; those that are no good are set aside."""
 
-    def __init__(self, resumed: Resumed, store: Store, *, allow_fresh: bool) -> None:
-        self._resumed, self._store, self._allow_fresh = resumed, store, allow_fresh
+    def __init__(self, origin: Origin, store: Store, *, allow_fresh: bool) -> None:
+        self._origin, self._store, self._allow_fresh = origin, store, allow_fresh
         self._logs = [log for log in journal.logs(store.root) if log.attempt < store.claim().number]
         self._found = store.checkpoints()
         self._left = [*self._found]
@@ -89,7 +108,7 @@ class _Search:
         Raises:
             StoreError: there is none left, and that is not allowed.
         """
-        self._resumed.checkpoint = None
+        self._origin.choose(None)
         if self._tried is not None and isinstance(fault, Damaged):  # else it was removed by hand meanwhile
             self._sharing |= self._store.sharing_damage(self._tried)
             self._set_aside(self._tried, str(fault))
@@ -101,7 +120,7 @@ class _Search:
                 self._tried = checkpoint
                 return checkpoint
             self._set_aside(checkpoint, why)
-        rejected, store = self._resumed.rejected, self._store
+        rejected, store = self._origin.rejected, self._store
         if not self._allow_fresh and (rejected or _quarantined(store)):
             raise StoreError(
                 f"{store.root}: checkpoints existed and none is valid: {_list(rejected, store)}. They are in "
@@ -111,7 +130,7 @@ class _Search:
 
     def settle(self) -> None:
         """Older checkpoints may hold a damaged file as well: nothing is to count on them."""
-        rejected = {name for name, _ in self._resumed.rejected}
+        rejected = {name for name, _ in self._origin.rejected}
         for checkpoint in self._store.checkpoints():
             name = checkpoint.path.name
             if name in self._sharing and name not in rejected:
@@ -119,7 +138,7 @@ class _Search:
 
     def _set_aside(self, checkpoint: Checkpoint, why: str) -> None:
         set_aside(self._store, checkpoint, "poison" if why.startswith("failed") else "damaged", why)
-        self._resumed.rejected.append((checkpoint.path.name, why))
+        self._origin.reject(checkpoint.path.name, why)
 
 
 def _seen(store: Store, name: str) -> Checkpoint | None:
@@ -138,10 +157,10 @@ def restore(
     checkpoint: Checkpoint,
     tracked: Tracked,
     types: Iterable[type],
-    resumed: Resumed,
+    origin: Origin,
     ranks: Ranks = ALONE,
-) -> tuple[Checkpoint, dict[str, Any]]:
-    """Put `checkpoint` into the live objects; as this rank has to see it, and what the run itself remembered.
+) -> None:
+    """Put `checkpoint` into the live objects; `origin` gets it as this rank has to see it, and what the run remembered.
 
     Everything that can be compared is compared before the first byte is overwritten, and on all ranks.
     """
@@ -149,8 +168,8 @@ def restore(
     def compared() -> tuple[Checkpoint, dict[str, Any]]:
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
         memory = _fitting(view, tracked, types)
-        if not resumed.outvoted:  # an attempt that failed half-way has overwritten what the script said
-            resumed.outvoted = tracked.outvoted(view, types)
+        if not origin.outvoted:
+            origin.outvote(tracked.outvoted(view, types))
         return view, memory
 
     view, memory = agreed(ranks, "the comparison", compared)
@@ -164,7 +183,7 @@ def restore(
         tracked.restore(view, types)
 
     agreed(ranks, "the restore", filled)
-    return view, memory
+    origin.restored(view, memory)
 
 
 def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:

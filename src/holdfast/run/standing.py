@@ -14,7 +14,7 @@ from types import CodeType
 from ..errors import HoldfastError, Stopped, UsageError
 from ..store import format
 from ..terminal import flush, say, warn
-from . import leaving, left, saving
+from . import leaving
 from .session import Session
 
 STOPPED = 75  # the exit code of a stop
@@ -37,7 +37,6 @@ class Standing:
         self._finished = False  # the end is durable, and journalled
         self._late: BaseException | None = None  # an error that could not be raised where it arose
         self._left_in: CodeType | None = None  # where an exception left the loop: the process's end says which one
-        session.standing = self
         _standing.append(self)
 
     def loop_begins(self) -> None:
@@ -45,7 +44,7 @@ class Standing:
         self._walker = threading.get_ident()
         self.session.stop.__enter__()
         if self.session.ranks.rank == 0:
-            self.session.progress.__enter__()
+            self.session.display.__enter__()
 
     def loop_ended(self) -> None:
         """It has come to its end: the run has finished. Errors are raised where the loop stands."""
@@ -65,12 +64,13 @@ class Standing:
         """It was let go of. `break` and `return` finish the run; what nobody could raise here is raised later."""
         if threading.get_ident() != self._walker:  # garbage, collected by a thread of ours: it stays open
             return
-        found, session = left.how(ours), self.session
+        found, session = leaving.how(ours), self.session
         if not found.on_purpose:
             self._left_in = found.code
-            if found.unclear and session.walks.raised is None:
+            raised = session.progress.walks.raised
+            if found.unclear and raised is None:
                 _say_unclear(session)
-            self._leave(session.walks.raised or LoopLeft("the loop was left by an exception"))
+            self._leave(raised or LoopLeft("the loop was left by an exception"))
             return
         try:
             leaving.finish(session)
@@ -104,9 +104,10 @@ class Standing:
         session = self.session
         if session.attempt.inherited or not self._finished:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
-        session.logged.update(values)
-        saving.flush_metrics(session, "exit")
-        session.attempt.close("end", step=session.position.step, phase=session.position.phase)
+        session.metrics.log(values)
+        session.metrics.flush("exit")
+        position = session.progress.position
+        session.attempt.close("end", step=position.step, phase=position.phase)
 
     def _leave(self, error: BaseException | None) -> None:
         if not self.session.left:
@@ -121,7 +122,8 @@ class Standing:
         if session.attempt.inherited:
             return 0
         if not session.is_over:
-            where = f"step {session.position.step}" + (" of its loop" if session.walks.open else "")
+            progress = session.progress
+            where = f"step {progress.position.step}" + (" of its loop" if progress.walks.open else "")
             say(f"{session.path}: not finished: the process ends at {where}")
             self._leave(LoopLeft("the process ended before the loop did"))
         last = getattr(sys, "last_value", None)
@@ -141,9 +143,9 @@ def end_at(path: Path) -> None:
 
 
 def _say_unclear(session: Session) -> None:
-    saved = session.saved if session.saved is not None else format.Name(0)
+    saved = session.saves.saved or format.Name(0)
     say(
-        f"{session.path}: the loop ended at step {session.position.step} with an exception, or because an iterator "
+        f"{session.path}: the loop ended at step {session.progress.position.step} with an exception, or because an iterator "
         f"around it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit belongs into the loop "
         "itself, as in run.steps(50)"
     )

@@ -72,6 +72,15 @@ class Stop(AbstractContextManager["Stop"]):
         """As if a signal had come: another rank has heard one."""
         self.reason, self.at_s = self.reason or reason, self.at_s or time.time()
 
+    def plan(self, deadline_s: float | None, spare_s: Mapping[str, float]) -> None:
+        """When the job ends, None: not known, and how long each signal may wait until then."""
+        self.deadline_s = self.deadline_s if deadline_s is None else deadline_s
+        self.spare_s = spare_s
+
+    def stay_deaf(self) -> None:
+        """When left, ignore the signals that would end this process by default."""
+        self.deaf = True
+
     def wanted(self, *, save_s: float, step_s: float) -> str | None:
         """Why to stop at this safe point, or None. `save_s` and `step_s`: what one save and one step cost."""
         now = time.time()

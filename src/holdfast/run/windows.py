@@ -46,6 +46,7 @@ class Windows:
         self._began_at, self._began_s, self._point_s = 0, clock(), WINDOW_S
         self.spent: list[Ranks] = []  # conversations that are over when all have come to another edge
         self.said_at = 0  # the safe point at which what now holds was said
+        self._wished = False  # rank 0 was told of the signal that reached this rank
         self.leading = False  # whether this is rank 0 at an edge, and has not said yet what happens at the next
         if ranks.rank == 0:
             self._announce(NOTHING)
@@ -76,6 +77,12 @@ class Windows:
             self.spent.clear()
         self._edge += order.points
         return order
+
+    def wish(self, reason: str) -> None:
+        """Tell rank 0, once, of a signal that reached this rank."""
+        if not self._wished:
+            self._wished = True
+            self._ranks.wish(reason)
 
     @property
     def ahead_s(self) -> float:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from ..errors import UsageError
-from ..legible import is_text
+from ..legible import are_names, is_text
 from . import codec
 from .codec import Block, Node
 from .unflatten import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
@@ -296,7 +296,7 @@ def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
 
 
 def _walk_dict(flattener: _Flattener, value: dict[Any, Any]) -> Any:
-    if all(type(key) is str and is_text(key) for key in value):
+    if are_names(value):
         return {"dict": {key: flattener.walk(each, key) for key, each in value.items()}}
     return {"items": flattener.pairs(value)}
 

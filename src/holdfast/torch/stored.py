@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 import torch
 
 from ..errors import Mismatch
+from ..state.captured import ATOMS
 from ..state.codec import StoredLeaf, decode_leaves, is_stored, read_all
 from . import pieces
 from .items import Now, data, memory
@@ -43,10 +44,12 @@ def facts(value: object) -> Facts | None:
 
 def mapped(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     """`tree` with its containers copied and `leaf` applied to everything in them."""
-    if isinstance(tree, torch.Tensor) or is_stored(tree):
+    if isinstance(tree, torch.Tensor) or type(tree) in ATOMS:
         return leaf(tree)
     if type(tree) is dict:
         return {key: mapped(value, leaf) for key, value in tree.items()}
+    if is_stored(tree):
+        return leaf(tree)
     if isinstance(tree, dict):
         return _with_items(tree, {key: mapped(value, leaf) for key, value in tree.items()})
     if type(tree) in (list, tuple):
