@@ -25,7 +25,7 @@ import torch
 import holdfast.ranks
 from faults import door, half_of
 from holdfast.data.order import key
-from holdfast.store.diff import same_state
+from holdfast.inspect.diff import same_state
 from holdfast.store.store import Store
 from rank_processes import everywhere
 from rank_training import train

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from .rules import Every
 
 SAVE_MARGIN = 1.5  # a save into a busy file system takes longer than the measured one
+LATE_S = 30  # Slurm looks at its limits every 30 s: a notice may come that much too late
 LEAVE_S = 1.0  # journal, open files and the interpreter's own end, after the save
 
 
@@ -46,3 +48,13 @@ def must_stop(now_s: float, deadline_s: float, save_s: float, step_s: float) -> 
 
 def _epochs_done(mark: Mark) -> int:
     return mark.epoch + mark.at_end
+
+
+def needed_s(save_s: float) -> float:
+    """Seconds that a save and the exit after it may take, when the last save took `save_s`."""
+    return SAVE_MARGIN * save_s + LEAVE_S
+
+
+def enough_s(save_s: float) -> int:
+    """Seconds before the end of a job at which to ask for a notice, when a save takes `save_s`."""
+    return math.ceil(needed_s(save_s)) + LATE_S

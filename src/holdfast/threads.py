@@ -1,10 +1,12 @@
-"""Beside: work in threads of our own, and waits for it that end, whatever Ctrl-C does to the one who waits.
+"""Threads, and waits for them that end although a KeyboardInterrupt may come at any instruction.
 
-Python runs signal handlers in the main thread, between any two of its instructions. A KeyboardInterrupt that comes inside
-`threading`'s own code (an Event, a Condition, `Thread.start`; pools and their Futures are made of these) leaves an inner
-lock taken, and whoever says or asks something afterwards waits for ever; `Thread.join` and `is_alive` take a living thread
-for dead (bpo-45274). Here the truth is a plain value that one instruction changes, a lock only wakes, to say something
-never waits, and who waits looks for himself now and then: a word that was cut short is late, and not lost.
+Python runs signal handlers in the main thread, between any two instructions. A KeyboardInterrupt inside `threading`'s
+own code (Event, Condition, `Thread.start`, and the pools and Futures built on them) can leave an inner lock taken. Every
+later call then waits for ever. `Thread.join` and `is_alive` may also report a living thread as dead (bpo-45274).
+
+The classes here store each fact in a plain value that one instruction changes. Locks only wake sleeping threads, and
+setting a fact never waits. A waiting thread also polls the fact every `LOOK_S` seconds: an interrupted notification is
+late, not lost.
 """
 
 from __future__ import annotations
@@ -21,30 +23,30 @@ from typing import Generic, TypeVar, cast
 T = TypeVar("T")
 R = TypeVar("R")
 
-LOOK_S = 0.1  # between two looks of those who wait
-SEEN_S = 1.0  # that a thread waits until its starter has seen it
-GONE_S = 1.0  # that a thread whose work is over may take to be gone
+LOOK_S = 0.1  # between two polls of a waiting thread
+SEEN_S = 1.0  # a new thread waits at most so long until `start` has returned in its starter
+GONE_S = 1.0  # a thread whose work is done may need so long to end
 
 
 class Condition:
-    """Wakes those who wait for something to become true."""
+    """Wakes the threads that wait until a function returns true."""
 
     def __init__(self) -> None:
-        self._asleep: list[threading.Lock] = []  # one each, and taken
+        self._asleep: list[threading.Lock] = []  # one acquired lock for each waiting thread
 
     def ring(self) -> None:
-        """What they wait for may be true by now."""
+        """Let the waiting threads look again: what they wait for may be true now."""
         for each in tuple(self._asleep):
-            with suppress(RuntimeError):  # he is awake, and about to look
+            with suppress(RuntimeError):  # already released: that thread is awake and about to look
                 each.release()
 
     def wait_for(self, true: Callable[[], bool], timeout_s: float = math.inf) -> bool:
-        """Return when it is `true`; False: it was not in time."""
+        """Return True as soon as `true()` is; False after `timeout_s` seconds."""
         if true():
             return True
         until, mine = time.monotonic() + timeout_s, threading.Lock()
         mine.acquire()
-        self._asleep.append(mine)  # before the next look: what is said from now on wakes
+        self._asleep.append(mine)  # before the next look, so that no later ring is missed
         try:
             while not true():
                 left_s = until - time.monotonic()
@@ -57,14 +59,14 @@ class Condition:
 
 
 class Latch:
-    """Something that has happened, or not yet: an Event that Ctrl-C breaks for nobody."""
+    """A one-time event, like threading.Event. A KeyboardInterrupt in one thread does not break it for the others."""
 
     def __init__(self) -> None:
         self._happened = False
         self._bell = Condition()
 
     def set(self) -> None:
-        """It has happened."""
+        """Set it, for good, and wake all who wait."""
         self._happened = True
         self._bell.ring()
 
@@ -72,20 +74,20 @@ class Latch:
         return self._happened
 
     def wait(self, timeout_s: float = math.inf) -> bool:
-        """Return when it has happened; False: it did not in time."""
+        """Return True when it is set; False after `timeout_s` seconds."""
         return self._bell.wait_for(self.is_set, timeout_s)
 
 
 class Worker:
-    """Work that a thread of its own does once, or nobody ever: the first word about that counts.
+    """Work that one thread of its own does once, or that is withdrawn and never done. Whichever comes first holds.
 
-    A thread whose start was cut short by Ctrl-C may run, now or later, or stand still for good, and `Thread` does not say.
+    If Ctrl-C interrupts `Thread.start`, the thread may run now, later or never, and `Thread` does not tell which.
     """
 
     def __init__(self, work: Callable[[], object], name: str) -> None:
         self.ended = Latch()
         self._work = work
-        self._words: dict[str, bool] = {}  # its setdefault is one instruction
+        self._decision: dict[str, bool] = {}  # "begun": setdefault decides it in one instruction
         self._seen, self._started = Latch(), False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._process = os.getpid()
@@ -101,44 +103,44 @@ class Worker:
         except BaseException as error:
             self.withdraw()
             if isinstance(error, RuntimeError) and isinstance(error.__context__, KeyboardInterrupt):
-                raise error.__context__ from None  # it came in the midst of a Condition, which hides it so
+                raise error.__context__ from None  # a Condition replaced the KeyboardInterrupt by this RuntimeError
             raise
         finally:
             self._seen.set()
 
     def withdraw(self) -> None:
-        """Let nobody begin, if nobody has."""
-        self._words.setdefault("begun", False)
+        """Make sure that the work never begins, unless it has begun."""
+        self._decision.setdefault("begun", False)
 
     @property
     def withdrawn(self) -> bool:
-        """Whether nobody has begun, nor ever will."""
+        """Whether the work has not begun and never will."""
         if not self._started:
             self.withdraw()
-        return not self._words.get("begun", True)
+        return not self._decision.get("begun", True)
 
     @property
     def over(self) -> bool:
-        """Whether nobody is at it, nor ever will be. A forked child has no threads of its parent's."""
+        """Whether no thread does the work, now or later. A forked child has none of its parent's threads."""
         return self.ended.is_set() or self.withdrawn or os.getpid() != self._process
 
     def wait(self) -> None:
-        """Return when it is over, and the thread gone."""
+        """Return when the work is over and the thread has ended."""
         while not self.over:
             self.ended.wait(GONE_S)
         if self._started or self.ended.is_set():
-            self._thread.join(GONE_S)  # who forks, or counts threads, is not to find it
+            self._thread.join(GONE_S)  # so that a fork, or a count of threads, does not see it
 
     def dismiss(self) -> None:
-        """As `wait`, and nobody begins any more."""
+        """Withdraw the work if it has not begun; else wait for it."""
         self.withdraw()
         self.wait()
 
     def _run(self) -> None:
-        self._seen.wait(SEEN_S)  # else it keeps the interpreter's lock for 5 ms from a starter who waits for just that
+        self._seen.wait(SEEN_S)  # otherwise it holds the GIL for 5 ms while its starter waits for the GIL
         work = self._work
-        del self._work  # what it holds is nobody's when it has ended
-        if self._words.setdefault("begun", True):
+        del self._work  # so that the objects it refers to are freed when it ends
+        if self._decision.setdefault("begun", True):
             try:
                 work()
             finally:
@@ -146,19 +148,19 @@ class Worker:
 
 
 class WorkerGroup:
-    """Threads at work. `dismiss` waits for them, and lets nobody begin afterwards."""
+    """Several workers. `dismiss` waits for all of them and lets no further one begin."""
 
     def __init__(self) -> None:
-        self.dismissed = False  # who looks at it ends early
+        self.dismissed = False  # workers that look at this end early
         self._members: list[Worker] = []
 
     @property
     def at_work(self) -> bool:
-        """Whether somebody is, or is about to be."""
+        """Whether a worker runs, or is about to."""
         return not all(each.over for each in self._members)
 
     def begin(self, work: Callable[[], object], name: str = "holdfast-worker") -> bool:
-        """Let one more thread do `work`; False: the system gives none."""
+        """Start one more thread for `work`; False when the system gives no more threads."""
         member = Worker(work, name)
         self._members.append(member)
         try:
@@ -168,12 +170,12 @@ class WorkerGroup:
         return True
 
     def wait(self) -> None:
-        """Return when nobody is at work."""
+        """Return when all workers have ended."""
         for each in self._members:
             each.wait()
 
     def dismiss(self) -> None:
-        """As `wait`, and nobody begins any more. Cut short, it may be called again."""
+        """As `wait`, and no further worker begins. After an interrupt it may be called again."""
         self.dismissed = True
         for each in self._members:
             each.withdraw()
@@ -181,10 +183,10 @@ class WorkerGroup:
 
 
 class WorkerPool(Generic[R]):
-    """Up to so many threads for many pieces of work, begun in their order. One more is started when all have something to do."""
+    """Runs pieces of work in up to `threads` threads, in the order given. Starts a thread only when all others are busy."""
 
     def __init__(self, threads: int) -> None:
-        self.under_way = 0  # pieces that were given and not taken
+        self.under_way = 0  # pieces that were given, and whose results were not taken
         self._most, self._begun = threads, 0
         self._crew = WorkerGroup()
         self._todo: deque[Callable[[], R]] = deque()
@@ -192,7 +194,7 @@ class WorkerPool(Generic[R]):
         self._given, self._came = Condition(), Condition()
 
     def begin(self) -> bool:
-        """Start one thread more; False: the system gives none, or they are as many as are wanted."""
+        """Start one more thread; False when the limit is reached or the system gives no more threads."""
         if self._begun >= self._most or not self._crew.begin(self._work, "holdfast-pool"):
             self._most = self._begun
             return False
@@ -200,7 +202,7 @@ class WorkerPool(Generic[R]):
         return True
 
     def give(self, work: Callable[[], R]) -> None:
-        """Have it done by one of the threads, of which there is at least one."""
+        """Queue `work` for one of the threads. At least one must have been started."""
         if self.under_way >= self._begun:
             self.begin()
         self.under_way += 1
@@ -208,7 +210,7 @@ class WorkerPool(Generic[R]):
         self._given.ring()
 
     def take(self, *, everything: bool = False) -> Iterator[R]:
-        """What came of those that are over, when one more is, or `everything`. What one raised is raised."""
+        """Wait until one piece is done (or all, with `everything`) and yield the results. Raises what a piece raised."""
         count = self.under_way if everything else min(1, self.under_way)
         self._came.wait_for(lambda: len(self._done) >= count)
         while self._done:
@@ -219,7 +221,7 @@ class WorkerPool(Generic[R]):
             yield cast("R", result)
 
     def close(self) -> None:
-        """Return when nobody is at work; what was not begun never will be."""
+        """Wait for the pieces that have begun; the others are dropped."""
         self._crew.dismissed = True
         self._given.ring()
         self._crew.dismiss()
@@ -227,7 +229,7 @@ class WorkerPool(Generic[R]):
     def _work(self) -> None:
         while not self._crew.dismissed:
             self._given.wait_for(lambda: bool(self._todo) or self._crew.dismissed)
-            with suppress(IndexError):  # another one was quicker
+            with suppress(IndexError):  # another thread took it
                 self._one(self._todo.popleft())
 
     def _one(self, work: Callable[[], R]) -> None:
@@ -241,9 +243,9 @@ class WorkerPool(Generic[R]):
 def map_in_threads(
     function: Callable[[T], R], items: Sequence[T], threads: int, crew: WorkerGroup | None = None
 ) -> list[R]:
-    """What `function` makes of each, by several threads if the system gives them. After an error no further one is begun.
+    """`[function(item) for item in items]` in several threads, if the system gives them. After an error no item is begun.
 
-    Nobody is at work when this returns or raises. If Ctrl-C cuts the wait short, somebody may be: `crew` can wait again.
+    No thread is at work when this returns or raises. After an interrupt some may be: `crew` can wait for them.
     """
     crew = WorkerGroup() if crew is None else crew
     todo = deque(enumerate(items))
@@ -266,7 +268,7 @@ def map_in_threads(
             if not crew.begin(work):
                 break
         crew.wait()
-        work()  # what nobody has done
+        work()  # what is left
     finally:
         crew.dismiss()
     if wrong:

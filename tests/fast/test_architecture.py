@@ -24,6 +24,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"journal", "retention", "interval", "terminal", "provenance", "job", "state", "children"},
     {"owner", "ranks"},
     {"store", "data", "cluster", "board"},
+    {"inspect"},
     {"run"},
     {"torch", "jax", "keras", "lightning", "transformers"},
     {"compat"},
@@ -49,7 +50,7 @@ FRAMEWORKS = {
 NUMPY = {  # the first two run only once the program itself has imported it
     "state/numpy_leaves.py",
     "state/rng.py",
-    "store/distance.py",  # measures differences; without NumPy it counts by hand
+    "inspect/distance.py",  # measures differences; without NumPy it counts by hand
     "data/order.py",  # blocks of an order, once the program has imported it or asks for an array
 }
 NAMED_BY_OTHERS = {"compat/cycling_utils.py"}  # stands in for a package of that name

@@ -15,8 +15,7 @@ from holdfast.cluster import chain
 from holdfast.errors import UsageError
 from holdfast.job import Job
 from holdfast.run import job_clock
-from holdfast.supervise.place import JOURNAL, living
-from holdfast.supervise.turn import await_turn
+from holdfast.supervise.place import JOURNAL, await_turn, living
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
 

@@ -365,7 +365,7 @@ def test_a_step_that_is_not_there_is_exit_3(run):
 def test_a_format_of_the_future_is_refused_and_not_damage(run):
     """Exit 1, and the advice to use a newer Holdfast."""
     path = run / "checkpoints/step-000000030/manifest.json"
-    now, later = (b'{"holdfast": %d' % version for version in (format.VERSION, format.READABLE[-1] + 1))
+    now, later = (b'{"holdfast": %d' % version for version in (format.VERSION, format.VERSION + 1))
     text = path.read_bytes().replace(now, later, 1)
     start = text.index(b'"digest": "') + 11
     blank = text[:start] + b"0" * 32 + text[start + 32 :]
@@ -591,7 +591,7 @@ def test_help_imports_no_framework_and_no_command():
     code = "import sys, holdfast.cli as c\ntry: c.main()\nfinally: print(*sys.modules, file=sys.stderr)"
     done = process("--help", code=code)
     loaded = set(done.stderr.split())
-    assert not loaded & {"torch", "numpy", "rich", "holdfast.cli.ls", "holdfast.store.diff"}
+    assert not loaded & {"torch", "numpy", "rich", "holdfast.cli.ls", "holdfast.inspect.diff"}
     assert all(f"  {name} " in done.stdout for name in commands.list_commands(None))
 
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Damaged
-from holdfast.store import distance as distances
-from holdfast.store.diff import compare, same_state
-from holdfast.store.distance import FORMATS, distance, ulps
+from holdfast.inspect import distance as distances
+from holdfast.inspect.diff import compare, same_state
+from holdfast.inspect.distance import FORMATS, distance, ulps
 from holdfast.store.store import Facts, Store
 
 

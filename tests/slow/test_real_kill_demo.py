@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.drill.evidence import generator_of
-from holdfast.store.diff import same_state
+from holdfast.inspect.diff import same_state
 from holdfast.store.store import Store
 from toy import events
 

@@ -18,8 +18,8 @@ import msgspec
 
 from .. import disk
 from ..errors import UsageError
-from . import rooms, wait
-from .program import Checkpoint, Ended, Verdict
+from . import wait
+from .program import Checkpoint, Ended, Verdict, emptied
 
 SIZES = "holdfast-sizes.json"
 KILLED = {-signals.SIGKILL, wait.SIGNALLED + signals.SIGKILL}
@@ -45,7 +45,7 @@ class Criu:
             raise UsageError("--app criu: there is no criu on PATH; install CRIU 4.2 or later (docs/apps.md)")
         if not command:
             raise UsageError("--app criu: no command; write it as in `-- ./simulate input.txt`")
-        rooms.emptied(self._images)
+        emptied(self._images)
         self._written, self._found = [], None
         self._asked, self._resumed = False, checkpoint is not None
         if checkpoint is None:

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import UsageError
-from . import rooms
-from .program import Checkpoint, Ended, Verdict
+from .program import Checkpoint, Ended, Verdict, emptied
 from .take import Look, look, looks, take
 
 INTERVAL_S = 900
@@ -42,7 +41,7 @@ class Dmtcp:
             raise UsageError(f"--app dmtcp: there is no {start} on PATH; install DMTCP 4.2 or later (docs/apps.md)")
         if not command:
             raise UsageError("--app dmtcp: no command; write it as in `-- ./simulate input.txt`")
-        rooms.emptied(self._images)
+        emptied(self._images)
         self._asked, self._resumed = None, checkpoint is not None
         interval = self._environment.get("DMTCP_CHECKPOINT_INTERVAL", str(INTERVAL_S))
         launch = ["env", f"DMTCP_CHECKPOINT_DIR={self._images}", start]  # the coordinator knows no --ckptdir on restart

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+from .. import disk
+
 Verdict = Literal["done", "stopped", "failed", "damaged"]  # damaged: it could not go on from what `begin` gave it
 
 
@@ -67,3 +69,10 @@ class Leaver(Protocol):
 
     def left(self, since_unix_s: float) -> Checkpoint | None:
         """The files of a checkpoint that it has written since then, whole or not; asked before `begin`."""
+
+
+def emptied(directory: Path) -> Path:
+    """Make `directory`, empty: what an earlier start left there is in the store already."""
+    disk.remove_tree(directory)
+    disk.make_dirs(directory)
+    return directory

@@ -17,25 +17,26 @@ import click
 from ..errors import HoldfastError
 from .shown import safe
 
-# name -> what it does in a line; its module has the same name
+# name -> what it does in a line; its module has the same name, but for those in HOMES
 COMMANDS = {
     "diff": "Tell in what two checkpoints differ.",
     "doctor": "Tell whether this file system and this cluster will do.",
     "drill": "Kill a run on purpose, and prove that it resumes exactly.",
     "export": "Write a checkpoint's tensors as .safetensors, .npz or .pt.",
-    "hold": "Let a run stop once it has to: no restart, no requeue.",
+    "hold": "Do not restart or requeue a run.",
     "lint": "Find what a Slurm batch script does wrong.",
     "ls": "List a run's checkpoints.",
     "pin": "Keep a checkpoint for ever.",
     "prune": "Remove the checkpoints that a rule does not keep.",
-    "release": "Take back what `holdfast hold` said.",
+    "release": "Allow a held run to be restarted and requeued.",
     "run": "Keep a command going: signals, restarts, requeues.",
     "show": "Show what a checkpoint holds and where it came from.",
     "submit": "Submit a command to Slurm, so that it goes on until it is done.",
     "unpin": "Let the rules remove a checkpoint again.",
     "verify": "Read every byte and tell what is damaged.",
 }
-MODULES = {name: f"holdfast.cli.{name}" for name in COMMANDS}
+HOMES = {"unpin": "pin", "release": "hold"}
+MODULES = {name: f"holdfast.cli.{HOMES.get(name, name)}" for name in COMMANDS}
 BROKEN_PIPE = 141  # what a shell says of a program that SIGPIPE ended
 INTERRUPTED = 130
 
@@ -50,7 +51,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = importlib.import_module(MODULES[cmd_name]).command
+        module = importlib.import_module(MODULES[cmd_name])
+        command: click.Command = getattr(module, cmd_name if cmd_name in HOMES else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

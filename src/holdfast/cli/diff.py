@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from ..errors import HoldfastError
+from ..inspect.diff import Difference, compare
 from ..store import locate
 from ..store.checkpoint import Checkpoint
-from ..store.diff import Difference, compare
 from . import options, spelled, told
 from .shown import echo, echo_json
 

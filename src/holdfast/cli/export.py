@@ -12,11 +12,11 @@ import click
 
 from .. import disk
 from ..errors import UsageError
-from ..store import tensors
+from ..inspect import tensors
+from ..inspect.tensors import Chosen
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again, locate
-from ..store.tensors import Chosen
 from . import options
 from .shown import echo, echo_json, size
 

@@ -1,4 +1,4 @@
-"""`holdfast hold`: let a run stop once it has to."""
+"""`holdfast hold` and `holdfast release`: do not restart or requeue a run, and allow it again."""
 
 from __future__ import annotations
 
@@ -15,19 +15,27 @@ from . import options
 from .shown import echo, echo_json
 
 
-@click.command(short_help="Let a run stop once it has to: no restart, no requeue.")
+@click.command(short_help="Do not restart or requeue a run.")
 @options.run
 @options.as_json
 def command(run: str, as_json: bool) -> None:
-    """Let RUN go on as long as it can, and no further: it is neither started again nor requeued until `holdfast release`.
+    """Do not restart or requeue RUN until `holdfast release`. A process that runs now is not stopped.
 
-    What runs now is not stopped. RUN is a run's directory, or the one that `holdfast run` keeps its journal in.
+    RUN is a run's directory, or the directory in which `holdfast run` keeps its journal.
     """
-    change(run, held=True, as_json=as_json)
+    _change(run, held=True, as_json=as_json)
 
 
-def change(run: str, *, held: bool, as_json: bool) -> None:
-    """Put the file `hold` there, or take it away, and say so. Once more does no harm."""
+@click.command(short_help="Allow a held run to be restarted and requeued.")
+@options.run
+@options.as_json
+def release(run: str, as_json: bool) -> None:
+    """Allow RUN to be restarted and requeued again. If it has stopped meanwhile, start or submit it yourself."""
+    _change(run, held=False, as_json=as_json)
+
+
+def _change(run: str, *, held: bool, as_json: bool) -> None:
+    """Write or remove the file `hold`, and say so. A second call changes nothing."""
     root = _directory(run)
     there = (root / HOLD).exists()
     if held and not there:

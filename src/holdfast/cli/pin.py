@@ -1,4 +1,4 @@
-"""`holdfast pin`: keep a checkpoint, whatever the rules say."""
+"""`holdfast pin` and `holdfast unpin`: keep a checkpoint whatever the rules say, and stop keeping it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ from .shown import echo, echo_json
 @options.as_json
 def command(run: str, step: int | str, as_json: bool) -> None:
     """Keep that checkpoint of RUN until `holdfast unpin`; no rule removes it. Possible while the run goes on."""
-    change(run, step, pinned=True, as_json=as_json)
+    _change(run, step, pinned=True, as_json=as_json)
 
 
-def change(run: str, step: int | str, *, pinned: bool, as_json: bool) -> None:
-    """Pin or unpin one checkpoint, and say so."""
+@click.command(short_help="Let the rules remove a checkpoint again.")
+@options.run
+@options.needed_step
+@options.as_json
+def unpin(run: str, step: int | str, as_json: bool) -> None:
+    """Take the pin off that checkpoint of RUN: the next prune removes it unless a rule keeps it."""
+    _change(run, step, pinned=False, as_json=as_json)
+
+
+def _change(run: str, step: int | str, *, pinned: bool, as_json: bool) -> None:
     place = locate(run)
     root = run_of(place)
     name = place.select(step).name

@@ -15,8 +15,8 @@ from ..cluster.requeue import MOST_REQUEUES
 from ..errors import ChildError, UsageError
 from ..job import job
 from ..supervise.limits import LEAD_S
+from ..supervise.place import await_turn
 from ..supervise.supervise import Options, supervise
-from ..supervise.turn import await_turn
 from ..terminal import say, warn
 from . import options
 from .shown import json_line, safe

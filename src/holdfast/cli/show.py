@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from .. import journal
-from ..store import divided, nodes
+from ..inspect import nodes
+from ..store import divided
 from ..store.checkpoint import Checkpoint
 from ..store.format import Manifest
 from ..store.locate import locate, run_of

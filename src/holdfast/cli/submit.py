@@ -18,11 +18,11 @@ import click
 from .. import disk
 from ..cluster import lint, sbatch, script, slurm
 from ..cluster.job_leader import run_of
-from ..cluster.lead import enough_s
 from ..cluster.requeue import HOLD, on_hold
 from ..cluster.sbatch import Option
 from ..cluster.script import Order
 from ..errors import NoSpace, UsageError
+from ..interval import enough_s
 from ..terminal import say
 from . import lint as told
 from . import measured, options

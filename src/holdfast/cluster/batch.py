@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from . import bash, sbatch
@@ -191,3 +191,20 @@ def starts(command: Command, name: str) -> bool:
     return any(os.path.basename(word) == name for word in program(command)) or (
         name == "torchrun" and any("torch.distributed.run" in word for word in command.words)
     )
+
+
+class Finding(NamedTuple):
+    """What is wrong at a line, why, and what to write instead."""
+
+    line: int
+    rule: str
+    what: str
+    why: str
+    fix: str
+
+
+Rule = Callable[[Script], Iterator[Finding]]
+
+
+def line_of(option: sbatch.Option | None) -> int:
+    return option.line if option else 1

@@ -10,8 +10,7 @@ import re
 from collections.abc import Sequence
 
 from . import lint_files, lint_signals, lint_starts
-from .batch import Around, read
-from .finding import Finding, Rule
+from .batch import Around, Finding, Rule, read
 
 RULES: Sequence[Rule] = (*lint_signals.RULES, *lint_starts.RULES, *lint_files.RULES)
 ALLOWED = re.compile(

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from . import sbatch
-from .batch import Script, program
-from .finding import Finding, Rule
+from .batch import Finding, Rule, Script, program
 
 
 def log_folder_missing(script: Script) -> Iterator[Finding]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ..interval import enough_s, needed_s
 from .bash import Command
-from .batch import Script, is_exec, is_holdfast, program, starts
-from .finding import Finding, Rule, line_of
-from .lead import enough_s, needed_s
+from .batch import Finding, Rule, Script, is_exec, is_holdfast, line_of, program, starts
 
 TORCHRUN_GRACE_S = 30  # Source: torch.distributed.run, --shutdown-timeout
 SLOW = frozenset(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from .batch import Script, is_holdfast
-from .finding import Finding, Rule, line_of
+from .batch import Finding, Rule, Script, is_holdfast, line_of
 
 
 def requeue_missing(script: Script) -> Iterator[Finding]:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from ..cluster import batch, job_leader
 from ..cluster.batch import Around
-from ..cluster.lead import enough_s, needed_s
 from ..cluster.requeue import HOLD
 from ..errors import StoreError
+from ..interval import enough_s, needed_s
 from ..store.locate import locate
 from .check import Check, ok, problem, warning
 from .scheduler import Settings

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from .. import journal
 from ..errors import StoreError
+from ..inspect.diff import same_state
 from ..journal import Event
 from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
-from ..store.diff import same_state
 from ..store.store import Store
 from .safepoint import Place as Place  # noqa: PLC0414  others take it from here
 from .safepoint import place_of

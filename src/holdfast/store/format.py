@@ -17,10 +17,7 @@ from ..errors import Damaged, StoreError, UsageError
 from ..pages import Data, Distant, pieces
 from ..rules import Best
 
-VERSION = 2  # of what one process writes
-RANKS_VERSION = 4  # of what several write together
-DIVIDED_VERSION = 5  # of what one process writes, when it divides a leaf
-READABLE = (1, 2, 3, 4, 5)
+VERSION = 1  # unreleased: until 0.1.0 is out it may change, and a checkpoint is read by the code that wrote it
 MANIFEST = "manifest.json"
 PHASES = ("step", "end")
 BLOCK_BYTES = 16 << 20  # a piece of a file that is not a shard
@@ -89,13 +86,9 @@ class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
     part: str  # the file's name
     size_bytes: int  # of all its shards
-    firsts: list[str] = []  # of the leaves that all had alike, in the order of keys: where those that it has begin
-    first: str | None = None  # the same in version 3, where they all follow on each other
-
-    @property
-    def begins(self) -> list[str]:
-        """Where leaves begin, in the order of the keys of what all ranks had alike, that this one has."""
-        return self.firsts if self.first is None else [self.first]
+    firsts: list[
+        str
+    ] = []  # in the sorted keys of the leaves that are equal on all ranks: where each stretch it wrote begins
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -167,14 +160,11 @@ def joined_digest(digests: Iterable[str]) -> str:
 def encode(manifest: Manifest) -> bytes:
     """The bytes of manifest.json: a first line of fixed form, then a line for every field, file and leaf."""
     fields = msgspec.structs.asdict(manifest)
-    version = VERSION if fields["ranks"] is None else RANKS_VERSION
-    if version == VERSION:
+    if manifest.ranks is None:
         del fields["ranks"]
-        if any(key.startswith("@") for key in manifest.leaves):
-            version = DIVIDED_VERSION
     text = field_lines(fields) + b"\n}\n"
     head = b'{"holdfast": %d, "digest": "%s",\n'
-    return head % (version, digest(head % (version, _ZEROS) + text).encode()) + text
+    return head % (VERSION, digest(head % (VERSION, _ZEROS) + text).encode()) + text
 
 
 def field_lines(fields: Mapping[str, Any]) -> bytes:
@@ -217,12 +207,11 @@ def decode(data: bytes, where: object) -> Manifest:
         Damaged: its own digest does not hold, or it contradicts itself.
         StoreError: it is whole, but of a format that this version does not know.
     """
-    sound = _sound(data, where)
     try:
-        manifest = msgspec.json.decode(sound.text, type=Manifest)
+        manifest = msgspec.json.decode(_sound(data, where), type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
-    _check(manifest, sound.version, where)
+    _check(manifest, where)
     check_leaves(manifest.leaves, manifest.files, where)
     if manifest.ranks is not None and manifest.leaves:
         raise Damaged(f"{where}: holds leaves, which are its parts' to hold")
@@ -231,7 +220,7 @@ def decode(data: bytes, where: object) -> Manifest:
 
 def decode_head(data: bytes, where: object) -> Head:
     """The same, quickly: of what follows the files only the digest is checked."""
-    version, text = _sound(data, where)
+    text = _sound(data, where)
     cut = data.find(_LEAVES, len(data) - len(text))
     if cut < 0:
         return decode(data, where)
@@ -239,17 +228,12 @@ def decode_head(data: bytes, where: object) -> Head:
         head = msgspec.json.decode(bytes(text[: cut - len(data)]) + b"}", type=Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return decode(data, where)  # whole, and not laid out as we do; or it says what is wrong
-    _check(head, version, where)
+    _check(head, where)
     return head
 
 
-class _Sound(NamedTuple):
-    version: int
-    text: memoryview  # JSON
-
-
-def _sound(data: bytes, where: object) -> _Sound:
-    """The fields, once the digest holds."""
+def _sound(data: bytes, where: object) -> memoryview:
+    """The fields as JSON, once the digest holds."""
     head = _HEAD.match(data)
     if head is None:
         raise Damaged(f"{where}: the first line is not a Holdfast manifest's")
@@ -257,36 +241,32 @@ def _sound(data: bytes, where: object) -> _Sound:
     text[slice(*head.span(2))] = _ZEROS
     if digest(text).encode() != head[2]:
         raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
-    if int(head[1]) not in READABLE:
+    if head[1] != b"%d" % VERSION:
         raise StoreError(
-            f"{where}: format version {int(head[1])}; this Holdfast reads 1 to {READABLE[-1]}: use a newer one"
+            f"{where}: format version {head[1][:20].decode()}; this Holdfast reads version {VERSION} only: use a newer one"
         )
     text[head.end() - 1] = ord("{")
-    return _Sound(int(head[1]), memoryview(text)[head.end() - 1 :])
+    return memoryview(text)[head.end() - 1 :]
 
 
-def _check(head: Head, version: int, where: object) -> None:
+def _check(head: Head, where: object) -> None:
     if head.phase not in PHASES or not 0 <= head.step < 10**18:
         raise Damaged(f"{where}: step {head.step}, phase {head.phase!r} is no name")
     for name, value in head.metrics.items():
         if isinstance(value, str) and value not in _NOT_FINITE:
             raise Damaged(f"{where}: metric {name!r} is {value!r}, which is no number")
     check_files(head.files, where)
-    if (head.ranks is not None) != (version in (3, RANKS_VERSION)):
-        raise Damaged(f"{where}: says of which ranks it is, or does not, against its version {version}")
     if head.ranks is not None:
-        _check_ranks(head.ranks, head.files, version, where)
+        _check_ranks(head.ranks, head.files, where)
 
 
-def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], version: int, where: object) -> None:
+def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], where: object) -> None:
     names = [each.part for each in ranks]
     if not names or names != [part_name(rank) for rank in range(len(names))] or {*names} != files.keys():
         raise Damaged(f"{where}: does not name one part for each rank, and nothing else")
-    begins = [key for each in ranks for key in each.begins]
-    runs = [begins] if version == 3 else [each.begins for each in ranks]
-    ordered = all(run == sorted(run) for run in runs) and len(set(begins)) == len(begins)
-    mixed = any(each.firsts if version == 3 else each.first is not None for each in ranks)
-    if mixed or not ordered or any(each.size_bytes < 0 for each in ranks):
+    firsts = [key for each in ranks for key in each.firsts]
+    ordered = all(each.firsts == sorted(each.firsts) for each in ranks) and len(set(firsts)) == len(firsts)
+    if not ordered or any(each.size_bytes < 0 for each in ranks):
         raise Damaged(f"{where}: its parts are not in order")
 
 

@@ -96,9 +96,9 @@ class Parts:
         self.path, self.root = path, root
         self._read: dict[int, Part] = {}
         self._entries = root.ranks or []
-        begins = sorted((key, rank) for rank, said in enumerate(self._entries) for key in said.begins)
-        self._begins = [key for key, _ in begins]
-        self._writers = [rank for _, rank in begins]
+        firsts = sorted((key, rank) for rank, said in enumerate(self._entries) for key in said.firsts)
+        self._firsts = [key for key, _ in firsts]
+        self._writers = [rank for _, rank in firsts]
         self._paths: dict[str, Path] = {}  # of shards: many leaves share one
 
     def __len__(self) -> int:
@@ -163,7 +163,7 @@ class Parts:
         if twin is not None and is_piece(twin):
             return self._pieces(key, twin, writer)
         plain = self[0].leaves.get(key)
-        if plain is None and (place := bisect_right(self._begins, key)):
+        if plain is None and (place := bisect_right(self._firsts, key)):
             plain = self[self._writers[place - 1]].leaves.get(key)
         if plain is not None:
             return self._stored(key, plain)

@@ -8,13 +8,15 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import disk, journal, owner
-from ..cluster import script
+from ..cluster import chain, script
+from ..cluster.chain import Earlier
 from ..errors import NoSpace, StoreError, UsageError
-from ..job import job
+from ..job import Job, job
 from ..journal import CLOSING, Event
 from ..terminal import say, warn
 
@@ -158,3 +160,19 @@ def _is_gone(begin: Event) -> bool:
     if not isinstance(facts, dict) or os.environ.get("HOLDFAST_TAKE_OVER") == "1":
         return True
     return owner.precedes(facts) or owner.is_me(facts) or owner.proven_gone(facts, float(begin.get("time") or 0.0))
+
+
+def await_turn(directory: Path, here: Job | None) -> None:
+    """Wait until the supervisors of earlier tasks of this array have ended in `directory`."""
+    path = directory / JOURNAL
+    chain.await_turn(
+        directory,
+        lambda: [Earlier(begin.get("owner") or {}, partial(_close, path, begin)) for begin in living(path)],
+        here,
+        say,
+    )
+
+
+def _close(path: Path, begin: Event) -> None:
+    facts = {"supervisor": begin.get("supervisor"), "why": chain.OVER}
+    journal.append(path, [{"event": "failed", "time": time.time(), **facts}], sync=True)

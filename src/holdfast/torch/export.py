@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from ..errors import UsageError
-from ..store.tensors import Tensor
+from ..inspect.tensors import Tensor
 from .leaves import DTYPES
 
 

@@ -15,11 +15,11 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from ..errors import Damaged
+from ..store.checkpoint import Checkpoint
+from ..store.parts import own_key, top
+from ..store.stored import Stored, StoredPieces
 from . import nodes
-from .checkpoint import Checkpoint
 from .distance import Distance, distance, in_ulps, ulps
-from .parts import own_key, top
-from .stored import Stored, StoredPieces
 
 RNG = "holdfast/rng/"
 POSITION = "holdfast/position"

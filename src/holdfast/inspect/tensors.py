@@ -13,9 +13,9 @@ import msgspec
 
 from ..errors import Damaged, NotFound, UsageError
 from ..state.codec import ITEMSIZE, SAFETENSORS
+from ..store.checkpoint import Checkpoint
+from ..store.stored import Stored
 from . import nodes
-from .checkpoint import Checkpoint
-from .stored import Stored
 
 # Source: numpy.lib.format, version 1.0, and the array interface's type strings.
 _NPY = {
