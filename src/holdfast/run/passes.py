@@ -20,14 +20,14 @@ class Logged(NamedTuple):
 
 
 class Walk:
-    """One walk of a loop, from its first pass until it ends or is left.
+    """One `for` over a loop, from its first pass until it ends or is left.
 
-    The generator is not kept alive: it closes as soon as the loop lets go of it, and that is how a `break` is noticed.
+    Only the `for` holds the generator. So Python closes it as soon as the `for` is left: that shows a `break`.
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind  # "epochs", "steps" or "batches"
-        self.closed = False  # by the run: its epoch or its block has ended
+        self.closed = False  # the run closed it: its epoch or its block has ended
         self._generator: Callable[[], Generator[Any, None, None] | None] = lambda: None
 
     def begin(self, generator: Generator[T, None, None]) -> Iterator[T]:
@@ -35,7 +35,7 @@ class Walk:
         return _Walking(self, generator)
 
     def close(self) -> None:
-        """Close the generator as if its loop had let go of it, unless this is called from inside of it."""
+        """Close the generator as if its loop was left, unless it is the caller."""
         generator = self._generator()
         if generator is not None and inspect.getgeneratorstate(generator) != inspect.GEN_RUNNING:
             self.closed = True
@@ -43,7 +43,7 @@ class Walk:
 
 
 class _Walking(Iterator[T]):
-    """What a loop holds, and nothing else does."""
+    """The iterator that a `for` holds; nothing else holds it."""
 
     def __init__(self, walk: Walk, generator: Generator[T, None, None]) -> None:
         self._walk, self._generator = walk, generator
@@ -61,9 +61,9 @@ class _Walking(Iterator[T]):
 
 
 class Passes(Iterable[T], Generic[T]):
-    """What is still to do of a loop. Each `for` walks it; `len()` and `done` begin nothing.
+    """The passes of a loop that are still to do. Each `for` walks them; `len()` and `done` begin nothing.
 
-    `len()` is the whole loop's count, what was done before included; `done` is how much of it is done. A progress bar
+    `len()` counts the whole loop, passes done before included; `done` counts those. A progress bar
     takes both: `tqdm(batches, initial=batches.done)`.
     """
 
@@ -85,7 +85,7 @@ class Passes(Iterable[T], Generic[T]):
 
     @property
     def done(self) -> int:
-        """How many passes of the whole loop are complete: of this epoch, inside of run.epochs()."""
+        """How many passes of the whole loop are complete; inside of run.epochs(), of this epoch."""
         return self._done()
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class Walks:
         return tuple(walk.kind for walk in self.open)
 
     def close_inside(self, walk: Walk | None = None) -> None:
-        """Close the walks inside of `walk` that somebody holds though their loops were left; all of them without it."""
+        """Close the walks inside of `walk` (without it, all) that are still held after their loops were left."""
         keep = 0 if walk is None else self.open.index(walk) + 1
         for inner in reversed(self.open[keep:]):
             inner.close()
@@ -144,7 +144,7 @@ def length_of(loader: Any, what: str) -> int:
     """len(loader).
 
     Raises:
-        TypeError: it does not know; the message says so of `what`.
+        TypeError: the loader has no length; the message names `what`.
     """
     try:
         return len(loader)

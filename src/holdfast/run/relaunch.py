@@ -1,7 +1,7 @@
-"""Relaunch: torchrun starts its workers again at once when they have stopped; a run that has stopped does not go on then.
+"""Relaunch: torchrun restarts its workers at once when they have stopped; a run that has stopped then exits again.
 
-To torchrun every exit code but 0 is a failure, and uses up one of --max-restarts. The machine is being taken away all
-the same. After a failure, a rank that was killed for one, a run goes on as always.
+To torchrun every exit code but 0 is a failure and uses one of --max-restarts, although the machine is being taken away.
+After a real failure, for example a rank that was killed, the run goes on as always.
 
 Source: torch 2.13, torch/distributed/elastic/agent/server/api.py (_invoke_run), local_elastic_agent.py (_start_workers).
 """

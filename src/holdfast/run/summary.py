@@ -1,4 +1,4 @@
-"""Summary: what a run's journals say of the whole of it: whether it has finished, and what was done again."""
+"""Summary: what a run's journals say about all attempts: whether the run has finished, and how many steps were repeated."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Redone(NamedTuple):
-    """Steps that attempts did and that a later one did again."""
+    """Steps that a later attempt did again."""
 
     steps: int
-    exact: bool  # else an attempt was killed, and may have done more than its journal tells
+    exact: bool  # False: an attempt was killed and may have done more than its journal tells
 
 
 def redone(logs: Sequence[Log]) -> Redone:
-    """What each attempt did after the place from which the next one went on."""
+    """Steps of each attempt after the place from which the next one went on."""
     begun = [log for log in logs if log.restored is not None]
     steps, exact = 0, True
     for log, after in itertools.pairwise(begun):
