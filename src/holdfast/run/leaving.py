@@ -20,9 +20,9 @@ from .session import Session
 
 
 def count_left_pass(session: Session) -> None:
-    """Count the pass of a body that was left, if one was: a step, with a line of its own.
+    """Count the pass of a body that was left, if there is one: a step, with a line of its own in the metrics.
 
-    Not when it was left, because an exception may have left it, and then the block, too: only when the script goes on.
+    It is counted only when the script goes on: until then, an exception may be on its way out of the block.
     """
     progress = session.progress
     logged = progress.walks.take_left_pass()
@@ -34,7 +34,7 @@ def count_left_pass(session: Session) -> None:
 
 
 def end_outer(session: Session) -> dict[str, float]:
-    """Note that the outermost loop was left before its end, if it was; the metrics that belong to the end."""
+    """Note that the outermost loop was left before its end, if it was; returns the metrics of that end."""
     count_left_pass(session)
     outer, logged = session.progress.walks.take_outer()
     if outer is None:
@@ -45,7 +45,7 @@ def end_outer(session: Session) -> dict[str, float]:
 
 
 def finish(session: Session) -> None:
-    """The work is done: save what is not saved yet, and stop if that was asked for."""
+    """The block or loop has ended: save a state that is not saved yet, and stop if that was asked for."""
     session.require_alive()
     session.progress.walks.close_inside()
     metrics = end_outer(session)
@@ -57,7 +57,7 @@ def finish(session: Session) -> None:
     reason = session.ranks.announce("the end", (session.stop.reason or session.ranks.wished() or "").encode())
     if reason:
         stop_now(session, reason.decode())
-    session.ranks.report("the end of the block")  # another rank may fail in it still, or take long
+    session.ranks.report("the end of the block")  # another rank may still fail in its block, or take long
     with parting(session.ranks):
         session.attempt.close("end", step=position.step, phase=position.phase)
     if session.ranks.rank == 0 and (session.progress.steps_here or summary.finished_s(session) is None):
@@ -66,7 +66,7 @@ def finish(session: Session) -> None:
 
 
 def leave(session: Session, error: BaseException | None) -> None:
-    """Say good-bye in the journal, give signals and terminal back. Never hides `error`."""
+    """Write the journal's last line, and give signals and terminal back. Never hides `error`."""
     try:
         if error is not None:
             if session.over is None:
@@ -87,12 +87,12 @@ def leave(session: Session, error: BaseException | None) -> None:
 
 def say_failed(session: Session, error: BaseException) -> None:
     """The journal's last line: the attempt has failed with `error`."""
-    with suppress(StoreError):  # nothing may hide the error itself
+    with suppress(StoreError):  # a second error must not hide the first
         session.attempt.close("failed", **_failure(session, error))
 
 
 def _land_quietly(session: Session) -> None:
-    """The save in flight is as good as any, whatever ended the block."""
+    """Wait for the save in flight: it is valid, whatever ended the block."""
     try:
         session.saves.land()
     except Exception as error:
@@ -111,13 +111,13 @@ def _failure(session: Session, error: BaseException) -> dict[str, Any]:
 
 
 def _where(session: Session) -> str:
-    """Where a rank has left, for the others."""
+    """Where this rank has left, as the other ranks are told."""
     position = session.progress.position
     return f", at step {position.step}, epoch {position.epoch}"
 
 
 def _may_be_anothers(session: Session, error: BaseException) -> bool:
-    """Whether a rank may have been lost: a collective then fails here with a framework's own error, which is one of these."""
+    """Whether the error may come from the loss of another rank: then the framework's collective fails with this type."""
     return not session.ranks.alone and isinstance(error, RuntimeError)
 
 

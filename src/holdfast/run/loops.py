@@ -138,14 +138,14 @@ def _consume(session: Session, source: Source, served: Served, consumed: int) ->
                 session.progress.reach(name, source.feed, consumed, counts=True)
                 step_done(session)
             session.progress.leave_source(name, source.feed, taken)
-        except GeneratorExit:  # left: the rest of the epoch's batches is left out, now and after a resume
+        except GeneratorExit:  # `break`: skip the rest of the epoch's batches, now and after a resume
             if _leave_pass(session):
                 session.progress.leave_source(name, source.feed, taken)
             raise
 
 
 def _leave_pass(session: Session) -> bool:
-    """The pass in progress was left: remember it, to be counted when the script goes on. Not when the run is over."""
+    """The pass in progress was left: remember it, to be counted when the script goes on. False: the run has ended."""
     if session.is_over:
         return False
     session.progress.walks.leave_pass(session.metrics.set_aside())
@@ -165,7 +165,7 @@ def _open(session: Session, source: Source, name: str, consumed: int) -> Generat
 
 
 def _closable(rest: Iterator[Any]) -> Generator[Any, None, None]:
-    """`rest` as a generator: `close` reaches it, whatever kind of iterator it is."""
+    """`rest` as a generator, so that `close` also closes an iterator that is no generator."""
     try:
         yield from rest
     finally:
@@ -175,22 +175,22 @@ def _closable(rest: Iterator[Any]) -> Generator[Any, None, None]:
 
 
 def _source(session: Session, served: Served, consumed: int) -> Source:
-    """The loader with its feed, made once for each object that comes under `name`.
+    """The loader with its feed, made once for each object that is given under `name`.
 
-    One that is like its predecessor goes on where that one was; another kind of loader begins anew, which in the
-    middle of an epoch is refused.
+    A new loader with the same facts goes on where the one before was. One with other facts begins anew; in the middle of
+    an epoch it is refused.
     """
     loader, name, progress = served.loader, served.name, session.progress
     known = progress.sources.get(name)
     same = known is not None and known.loader is loader
     source = known if known is not None and same else Source(loader, feed_for(loader, progress.seed or 0, name))
     before, now = progress.loaders.get(name), {**source.feed.describe(), "accumulate": served.accumulate}
-    if before is not None and known is None:  # the first since the restore; afterwards a change is the script's own
+    if before is not None and known is None:  # the first since the restore; a later change is the script's own
         if consumed:
             fingerprint.require_accepted(name, before, now, session.options.accept)
         for line in fingerprint.changes(before, now, f"loader {name}: "):
             session.tell(line)
-    afresh = known is not None and source.feed.replays  # this process has made its passes: nothing is to be caught up
+    afresh = known is not None and source.feed.replays  # this process has read its batches: there is nothing to skip
     if not (same or afresh) and (consumed or before is None or fingerprint.alike(before, now)):
         source.go_on_at(progress.position.feeds.get(name))
     progress.keep_source(name, source, now)
@@ -199,20 +199,20 @@ def _source(session: Session, served: Served, consumed: int) -> Source:
 
 @contextmanager
 def _outer(session: Session, walk: Walk, total: int, first: int = 0) -> Iterator[None]:
-    """An outermost loop: what ends it early is noted, and told from its own end."""
+    """An outermost loop: note whether it ends by itself, is left, or raises."""
     _begin_outer(session, walk.kind, total, first)
     standing, walks = session.standing, session.progress.walks
     if standing is not None:
         standing.loop_begins()
     try:
         yield
-    except GeneratorExit:  # `break`; or an exception that leaves the block too, and then nothing is saved
+    except GeneratorExit:  # `break`, or an exception that leaves the block, too: then nothing is saved
         if not session.is_over:
             walks.leave_outer(session.metrics.set_aside())
             if standing is not None:
                 standing.loop_left(_OURS)
         raise
-    except BaseException as error:  # of the loader, or of a save: the position is as true as it was
+    except BaseException as error:  # of the loader, or of a save: the position is still right
         walks.take_outer()
         if standing is not None:
             standing.loop_raised(error)
@@ -236,7 +236,7 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     if kind == "epochs":
         progress.position.begin_epochs(first)
     was = targets.get(kind, total)
-    if total > was and progress.steps_here == 0:  # as restored; a second loop of the script's own is no news
+    if total > was and progress.steps_here == 0:  # as restored; a second loop of the script need not be reported
         session.attempt.record("extended", loop=kind, was=was, now=total)
         say(f"{session.path}: {kind} were to end at {was}, now {f'at {total}' if total < ENDLESS else 'without end'}")
     targets[kind] = max(total, was)

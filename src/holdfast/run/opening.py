@@ -1,4 +1,4 @@
-"""Opening: how a session begins, fresh or where an earlier attempt left off."""
+"""Opening: begin an attempt, afresh or from a checkpoint of an earlier one."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from .weights import StartFrom
 
 
 def begin(session: Session) -> None:
-    """Restore the newest valid checkpoint into the live objects, or begin afresh; say which in one line.
+    """Restore the newest valid checkpoint into the live objects, or begin afresh; one line says which.
 
-    On all ranks, or on none.
+    It succeeds on all ranks or fails on all ranks.
     """
     options, ranks, origin = session.options, session.ranks, session.origin
     relaunch.leave_again(session, ranks)
@@ -44,16 +44,18 @@ def begin(session: Session) -> None:
         resume.restore(session.store, checkpoint, session.tracked, types, origin, ranks)
         session.attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
     start_from = options.start_from if origin.checkpoint is None else None
-    if start_from is not None and not ranks.alone:  # a choice that each of them might make otherwise
+    if start_from is not None and not ranks.alone:  # each rank might choose another checkpoint
         start_from = msgspec.structs.replace(start_from, path=_place(ranks, start_from.path))
     with ranks.together("the beginning"):
         _begin_here(session, start_from)
-    if session.saves.saved is not None and session.drill_limit:  # killed between that save and its good-bye
+    if (
+        session.saves.saved is not None and session.drill_limit
+    ):  # the attempt before was killed after that save and before its last line
         stop_now(session, "drill limit")
 
 
 def _place(ranks: Ranks, path: str | os.PathLike[str]) -> Path:
-    """Where the checkpoint lies that `path` means, as rank 0 sees it."""
+    """The path of the checkpoint that `path` means, as rank 0 sees it."""
     with ranks.together("the choice of a checkpoint"):
         found = str(weights.at(path).path.absolute()) if ranks.rank == 0 else ""
     return Path(os.fsdecode(ranks.announce("the choice of a checkpoint", os.fsencode(found))))
@@ -68,7 +70,7 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
     session.job_clock.begin(fresh=checkpoint is None)
     if session.ranks.rank == 0:
         _track(session)
-        document()  # asks git, which is cached: at the first save it would cost the loop a process
+        document()  # asks git now and caches it: the first save need not start a process
         session.saves.expect(_cost_of_saving(session))
     session.attempt.flush(sync=True)
     if session.ranks.rank == 0:
@@ -77,9 +79,9 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
 
 
 def settle(session: Session, *, ready: bool = True) -> None:
-    """The first loop begins after a restore: undo what the code before it did to the state, and say so.
+    """The first loop after a restore begins: undo, and report, what the code before it changed in the state.
 
-    `ready`: the position is reached, so that random numbers go back too.
+    `ready`: the position is reached, so random numbers are restored again, too.
     """
     baseline = session.origin.baseline
     if baseline is None:
@@ -104,9 +106,9 @@ def settle(session: Session, *, ready: bool = True) -> None:
 
 
 def begin_again(session: Session) -> None:
-    """Put the random numbers back to the beginning of the epoch that is resumed in its middle.
+    """An epoch is resumed in its middle: restore the random numbers of its beginning.
 
-    What its body does before its loop is then done again with the same numbers: `zip(a, b)` begins both of its loaders.
+    Then its body draws the same numbers again before its inner loop; `zip(a, b)`, for example, begins both loaders.
     """
     if session.origin.baseline is not None and session.progress.epoch_rng is not None:
         rng.restore(session.progress.epoch_rng)
@@ -145,7 +147,7 @@ def _begin_fresh(session: Session, source: StartFrom | None) -> None:
 
 
 def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
-    """Take up what the run itself remembered, in the order that exactness wants: random numbers last."""
+    """Restore what the run itself saved, random numbers last: the other steps may draw some."""
     position = Position.of(memory["position"])
     session.progress.go_on(position, memory)
     if session.options.go_back is not None and session.options.go_back not in position.went_back:
@@ -184,13 +186,13 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
 
 
 def _rejected(session: Session) -> str:
-    """Which newer checkpoints were not taken, and why; empty when none."""
+    """Which newer checkpoints were rejected, and why; empty when none was."""
     lines = [f"{name} ({why})" for name, why in session.origin.rejected]
     return f"; set aside in {session.path / 'quarantine'}: {', '.join(lines)}" if lines else ""
 
 
 def _check_probe(session: Session, changed: list[str]) -> None:
-    """Compare the probe's result with the one that was kept: the same bits, or a reason."""
+    """Compare the probe's result with the saved one. A difference needs a changed environment as its reason."""
     kept = session.origin.memory["probe"]
     if session.options.probe is None or kept is None:
         return
@@ -202,7 +204,7 @@ def _check_probe(session: Session, changed: list[str]) -> None:
 
 
 def _override(session: Session, applied: Mapping[str, Any]) -> None:
-    """Set the caller's overrides, except those that this run has behind it."""
+    """Set the caller's overrides, except those that an earlier attempt has applied."""
     for name, changes in session.options.overrides.items():
         if dict(changes) != applied.get(name):
             target = session.tracked.objects[name]
@@ -212,7 +214,7 @@ def _override(session: Session, applied: Mapping[str, Any]) -> None:
 
 
 def _put_back(session: Session) -> None:
-    """Restore once more what was restored on entry."""
+    """Restore once more the state that was restored on entry."""
     checkpoint, memory = session.origin.checkpoint, session.origin.memory
     if checkpoint is not None:
         session.tracked.restore(checkpoint, session.types())
@@ -224,7 +226,9 @@ def _put_back(session: Session) -> None:
 
 def _restore_rng(session: Session) -> None:
     checkpoint, rank = session.origin.checkpoint, session.ranks.rank
-    if checkpoint is not None and rank >= checkpoint.world:  # there was no such rank: numbers that nobody else draws
+    if (
+        checkpoint is not None and rank >= checkpoint.world
+    ):  # the checkpoint has no such rank: seed numbers that no other rank draws
         rng.seed(key("rank", session.progress.seed, session.progress.position.step, rank))
         return
     for skipped in rng.restore(session.origin.memory["rng"]):
@@ -232,7 +236,7 @@ def _restore_rng(session: Session) -> None:
 
 
 def _track(session: Session) -> None:
-    """Give the tracker the id that it had, and the step from which this attempt goes on."""
+    """Call the tracker with its last id and the step from which this attempt goes on."""
     if session.options.tracker is None:
         return
     events = [event for log in journal.logs(session.path) for event in log.events]
@@ -248,7 +252,7 @@ def _track(session: Session) -> None:
 
 
 def _cost_of_saving(session: Session) -> float:
-    """Seconds that saves of the last attempt that made any took, until this one has measured its own; 0.0 if none did."""
+    """The longest save, in seconds, of the last attempt that saved; 0.0 if none did. Used until this one has measured."""
     for log in reversed(journal.logs(session.path)):
         costs = [float(event.get("save_s", 0)) for event in log.events if event.get("event") == "saved"]
         if costs:
