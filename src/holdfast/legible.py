@@ -7,7 +7,7 @@ file keep their exact bytes in ways of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,11 +16,6 @@ import msgspec
 def is_text(text: str) -> bool:
     """Whether `text` has no lone surrogates."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def are_names(keys: Iterable[object]) -> bool:
-    """Whether each of them is a string without lone surrogates."""
-    return all(type(key) is str and is_text(key) for key in keys)
 
 
 def legible(text: str) -> str:

@@ -31,7 +31,7 @@ class Facts(NamedTuple):
 
 
 def is_stored_tensor(value: object) -> TypeGuard[StoredLeaf]:
-    return is_stored(value) and value.kind == "torch"
+    return getattr(value, "kind", None) == "torch" and is_stored(value)
 
 
 def facts(value: object) -> Facts | None:
@@ -79,13 +79,15 @@ def decoded(tree: Any) -> Any:
     stored: dict[str, StoredLeaf] = {}
 
     def note(value: Any) -> Any:
-        if is_stored(value):
+        if type(value) not in ATOMS and is_stored(value):
             stored.setdefault(value.key, value)
         return value
 
     mapped(tree, note)
+    if not stored:
+        return tree
     leaves = dict(zip(stored, decode_leaves(list(stored.values())), strict=True))
-    return mapped(tree, lambda value: leaves[value.key] if is_stored(value) else value) if leaves else tree
+    return mapped(tree, lambda value: leaves[value.key] if is_stored(value) else value)
 
 
 class Filling:
