@@ -43,7 +43,6 @@ CONTENDERS: dict[str, type[Contender]] = {
     RAW: RawGpu,
     "Holdfast, synchronous": ours.Synchronous,
     "Holdfast, background": ours.Background,
-    "Holdfast, overlapped": ours.Overlapped,
     "torch.save": peers.TorchSave,
     "safetensors": peers.Safetensors,
     "DCP": peers.Dcp,

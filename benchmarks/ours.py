@@ -7,7 +7,6 @@ from pathlib import Path
 from contender import Contender, Saved
 from harness import remove
 from holdfast import Every, Last, Run, Store
-from peers import compute, overlap_s
 from subject import Watch
 
 ALL = Last(1_000_000)  # nothing is pruned in a turn: the peers prune nothing either
@@ -56,8 +55,6 @@ class Restored(Contender):
 class Background(Contender):
     """Run(background=True): the loop waits for the copy."""
 
-    overlap = False
-
     def prepare(self) -> None:
         super().prepare()
         self.run = Run(
@@ -66,7 +63,6 @@ class Background(Contender):
             every=Every(steps=1),
             keep=ALL,
             background=True,
-            overlap=self.overlap,
         )
         self.run.__enter__()
 
@@ -82,37 +78,6 @@ class Background(Contender):
 
     def close(self) -> None:
         self.run.__exit__(None, None, None)
-
-
-class Overlapped(Background):
-    """Run(background=True, overlap=True): the copy runs beside the next forward and backward; the step waits for its end."""
-
-    overlap = True
-
-    def prepare(self) -> None:
-        super().prepare()
-        first = self.live.model[0]
-        first.grad = first.detach() * 0  # the step changes one tensor; bump() changes the others
-
-    def save(self, path: Path) -> Saved:
-        watch = Watch()
-        self.run.safe_point()
-        wait_s = watch()
-        compute(overlap_s(self.setting))
-        wait_s += stepped(self.live.optimizer)
-        self.run.wait()
-        return Saved(wait_s, watch())
-
-
-def stepped(optimizer: object) -> float:
-    """Take one step; the seconds that the hooks before it took, ours the last of them."""
-    ends: list[float] = []
-    watch = Watch()
-    handle = optimizer.register_step_pre_hook(lambda *_: ends.append(watch()))  # type: ignore[attr-defined]
-    began = watch()
-    optimizer.step()  # type: ignore[attr-defined]
-    handle.remove()
-    return ends[0] - began
 
 
 def _forget(run: Path) -> None:

@@ -15,7 +15,6 @@ CONTENDERS = {
     RAW: Raw,
     "Holdfast, synchronous": ours.Synchronous,
     "Holdfast, background": ours.Background,
-    "Holdfast, overlapped": ours.Overlapped,
     "torch.save": peers.TorchSave,
     "safetensors": peers.Safetensors,
     "DCP": peers.Dcp,
@@ -39,7 +38,7 @@ COLUMNS = [
 NOTES = """
 Medians (smallest to largest) of the rounds after the first; ratios are formed within a round. Every contender's files
 and directories are synced inside `durable`. A synchronous peer's loop waits until its own call returns, without our
-fsync. Overlapped: what the loop waits for in the save and in the next step, which computes longer than the copy takes.
+fsync. DCP's overlapped mode: what the loop waits for in the save and in the next step, which computes longer than the copy takes.
 """
 
 

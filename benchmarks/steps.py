@@ -76,12 +76,6 @@ class Background(Stepping, ours.Background):
         return lambda: len(list(checkpoints.iterdir())) > before
 
 
-class Overlapped(Background):
-    """The wait for the copy is part of the step that follows."""
-
-    overlap = True
-
-
 class Beside(Stepping):
     """A peer: its save is waited for and synced by a thread, the loop only asks whether it is done."""
 
@@ -115,7 +109,6 @@ class Torchsnapshot(Beside, peers.TorchsnapshotAsync):
 
 CONTENDERS = {
     "Holdfast, background": Background,
-    "Holdfast, overlapped": Overlapped,
     "DCP async": Dcp,
     "DCP async, kept stager": DcpKept,
     "torchsnapshot async": Torchsnapshot,
@@ -131,7 +124,7 @@ COLUMNS = [
 NOTES = """
 Medians (smallest to largest) of the rounds after the first. One compute thread. Slower: the median step while the save is
 in flight against the median step before and after. What a save costs the loop: its wait, and what all steps beside it
-took longer, waiting for an overlapped copy included.
+took longer.
 """
 
 

@@ -32,14 +32,12 @@ def peers_of(contenders: Iterable[str]) -> list[str]:
     return [name for name in contenders if not name.startswith(("raw", "Holdfast"))]
 
 
-BACKGROUND, OVERLAPPED = "Holdfast, background", "Holdfast, overlapped"
+BACKGROUND = "Holdfast, background"
 FROZEN = "Holdfast, background"  # with the time between two saves in which it reads back
 TARGETS = [
     Target("loop waits, background, x memcpy", 1.25, "save", BACKGROUND, "wait_s", save.RAW),
     Target("loop waits, background, x DCP async", 0.35, "save", BACKGROUND, "wait_s", "DCP async"),
-    Target("loop waits, overlapped, x memcpy", 0.01, "save", OVERLAPPED, "wait_s", save.RAW),
     Target("steps slower beside a save, %", 10, "steps", BACKGROUND, "slower_percent"),
-    Target("steps slower beside an overlapped save, %", 10, "steps", OVERLAPPED, "slower_percent"),
     Target("durable, x raw write", 1.2, "save", BACKGROUND, "durable_s", save.RAW),
     Target("durable, x torch.save + fsync", 0.5, "save", BACKGROUND, "durable_s", "torch.save"),
     Target("durable, x the fastest peer", 1.0, "save", BACKGROUND, "durable_s", peers_of(save.CONTENDERS)),

@@ -5,8 +5,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast import Every, Last, Run
-from holdfast.run import saving
 from holdfast.run import session as room
+from holdfast.run.saves import Saves
 from rank_threads import Outcomes, ranks
 
 HERE = threading.local()
@@ -85,11 +85,12 @@ def stop_at(step, of=0):
 
 def noted_saves(monkeypatch):
     """Step and reason of each save, by rank."""
-    found, save = {}, saving.save
+    found, save = {}, Saves.save
 
-    def noted(session, reason, *rest, **options):
-        found.setdefault(session.ranks.rank, []).append((session.position.step, reason))
-        return save(session, reason, *rest, **options)
+    def noted(saves, reason, *rest, **options):
+        session = saves._session
+        found.setdefault(session.ranks.rank, []).append((session.progress.position.step, reason))
+        return save(saves, reason, *rest, **options)
 
-    monkeypatch.setattr(saving, "save", noted)
+    monkeypatch.setattr(Saves, "save", noted)
     return found

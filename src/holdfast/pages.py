@@ -195,9 +195,3 @@ def sample(data: Data) -> bytes:
     """A few bytes of it: where these differ, all need not be compared."""
     middle = data.nbytes // 2
     return bytes(data[:32]) + bytes(data[middle : middle + 32]) + bytes(data[-32:])
-
-
-def sample_at(place: int, size: int) -> bytes:
-    """As `sample`, of at least 64 bytes at an address."""
-    middle = place + size // 2
-    return ctypes.string_at(place, 32) + ctypes.string_at(middle, 32) + ctypes.string_at(place + size - 32, 32)

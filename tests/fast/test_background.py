@@ -18,7 +18,7 @@ import pytest
 from faults import BROKEN, FULL, door, requests
 from holdfast import Best, Every, Last, Run, Stopped, Store
 from holdfast.errors import NoSpace, StoreError, Superseded, UsageError
-from holdfast.run import saving
+from holdfast.run import session as session_room
 from holdfast.run.writer import Writer
 from holdfast.state import snapshot
 from holdfast.threads import Latch
@@ -31,7 +31,7 @@ WAIT_S = 60  # also on a busy machine: what takes longer hangs
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
     """No line is shown before its save: what changes files is the writer. And none of these is left."""
-    monkeypatch.setattr(saving, "FLUSH_S", 1e9)
+    monkeypatch.setattr(session_room, "FLUSH_S", 1e9)
     yield
     assert "holdfast" not in {thread.name for thread in threading.enumerate()}
 
@@ -53,7 +53,7 @@ class Hold:
         return perform()
 
     def watch(self, run):
-        writer, wait = run._session.writer, run._session.writer.wait
+        writer, wait = run._session.saves.writer, run._session.saves.writer.wait
 
         def waiting():
             self.waits.append(run.step)
@@ -73,7 +73,7 @@ def held(path, hold, **options):
 
 def ended(run):
     """Return when the save in flight has ended; nobody has asked yet how."""
-    assert run._session.writer._ended.wait(WAIT_S)
+    assert run._session.saves.writer._ended.wait(WAIT_S)
 
 
 def saved(path):
@@ -193,7 +193,7 @@ def test_without_the_background_a_save_has_returned_before_the_loop_goes_on(tmp_
         for step in run.steps(3):
             assert step == len(names(tmp_path))
             assert "holdfast" not in {thread.name for thread in threading.enumerate()}
-        assert 0 == run._session.arena.size_bytes
+        assert 0 == run._session.saves.arena.size_bytes
     assert all(event["stall_s"] == event["save_s"] for event in events(tmp_path, "saved"))
 
 
@@ -223,7 +223,7 @@ def test_the_memory_of_a_copy_is_used_again(tmp_path):
     with Run(tmp_path, {"many": Holds(size)}, every=Every(steps=1), keep=Last(1)) as run:
         for step in run.steps(6):
             if step:
-                assert size < run._session.arena.size_bytes <= 1.05 * size
+                assert size < run._session.saves.arena.size_bytes <= 1.05 * size
 
 
 class Holds:
@@ -371,7 +371,7 @@ def stopped_while_in_flight(path, nth, ask):
     """A stop at step 4 while the save of step 2 or 3 is before its nth change; whether it came that far."""
     hold = Hold(nth)
     with pytest.raises(Stopped), held(path, hold, every=None if ask else Every(steps=3), keep=Last(9)) as run:
-        writer, abandon = run._session.writer, run._session.writer.abandon
+        writer, abandon = run._session.saves.writer, run._session.saves.writer.abandon
         writer.abandon = lambda: (abandon(), hold.go.set())
         for step in run.steps(9):
             if step == 2 and ask:
@@ -440,7 +440,7 @@ def test_a_deadline_leaves_time_for_the_save_in_flight_and_one_more(tmp_path):
         pytest.raises(Stopped, match="deadline"),
         held(tmp_path, hold, every=None, deadline=timedelta(seconds=200)) as run,
     ):
-        run._session.save_s = 100.0
+        run._session.saves.save_s = 100.0
         for step in run.steps(9):
             assert step < 3
             if step == 1:
@@ -456,7 +456,7 @@ def test_a_second_interrupt_ends_the_waiting_and_not_the_save(tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt), held(tmp_path, hold, every=None) as run:
-        writer, waits = run._session.writer, itertools.count()
+        writer, waits = run._session.saves.writer, itertools.count()
 
         def waiting(*given):
             if next(waits) == 0:

@@ -11,7 +11,7 @@ from holdfast import Store, owner
 from holdfast.cluster import chain
 from holdfast.errors import UsageError
 from holdfast.job import Job
-from holdfast.run import turn
+from holdfast.run import job_clock
 from holdfast.supervise.place import JOURNAL, await_turn, living
 
 # The task before is still ending -------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_a_run_without_a_supervisor_waits_as_well(tmp_path, monkeypatch, capsys)
             fakes.job(JobState="TIMEOUT")
 
     monkeypatch.setattr(chain, "time", SimpleNamespace(monotonic=time.monotonic, sleep=ends))
-    turn.await_turn(tmp_path / "run", Job("slurm", "7_2", 0, "7", "2"))
+    job_clock.await_turn(tmp_path / "run", Job("slurm", "7_2", 0, "7", "2"))
     assert 1 == capsys.readouterr().err.count("task 1 of this array is still ending")
     assert 2 == Store(tmp_path / "run").claim().number
     assert 2 == len(looks)

@@ -285,14 +285,13 @@ def test_large_leaves_are_shared_out_among_threads(monkeypatch):
         "text": codec.encode_leaf(text),
         "weight": codec.encode_leaf(in_layout("channels_last", tensor_of(torch.float32, (16, 16, 16, 16)))),
     }
-    expected = {key: bytes(block.data) for key, block in blocks.items()}
     for threads in (1, 2, 3):
-        later = Snapshot(Arena(), [Image(b"lead", list(blocks))], blocks, lambda _: True)
-        assert blocks.keys() == later.left.keys()
-        later.finish(threads)
-        assert later.left == {}
-        assert expected == {key: bytes(block.data) for key, block in later.blocks.items()}
-        assert later.images[0][:4] == b"lead"
+        monkeypatch.setattr("holdfast.state.snapshot.COPY_THREADS", threads)
+        taken = Snapshot(Arena(), [Image(b"lead", list(blocks))], blocks)
+        taken.copy()
+        expected = {key: bytes(block.data) for key, block in blocks.items()}
+        assert expected == {key: bytes(block.data) for key, block in taken.blocks.items()}, threads
+        assert taken.images[0][:4] == b"lead"
 
 
 def test_unchanged_leaves_in_another_order_are_linked(tmp_path):

@@ -206,7 +206,7 @@ def test_ctrl_c_that_python_calls_a_runtime_error_is_no_lack_of_threads(tmp_path
         armed.append(True)
         with pytest.raises(KeyboardInterrupt):
             run.safe_point()
-        run._session.writer.rest()
+        run._session.saves.writer.rest()
         assert [] == steps(Store(tmp_path))
 
 
@@ -273,7 +273,9 @@ def test_a_system_that_gives_no_thread_gets_the_save_all_the_same(tmp_path, monk
     """Then the loop copies, and waits."""
     wide = Wide()
     with running(tmp_path, wide) as run:
-        monkeypatch.setattr(run._session.writer, "submit", lambda work: raised(RuntimeError("can't start new thread")))
+        monkeypatch.setattr(
+            run._session.saves.writer, "submit", lambda work: raised(RuntimeError("can't start new thread"))
+        )
         run.safe_point()
         assert [1] == steps(Store(tmp_path))
     assert same(Store(tmp_path)[1].load("wide"), wide)

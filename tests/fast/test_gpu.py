@@ -232,8 +232,8 @@ def trained(path, steps, stop=None, **options):
 
 @pytest.mark.parametrize(
     "options",
-    [{"background": False}, {"overlap": False}, {}],
-    ids=["synchronous", "in the background", "overlapped, as far as that goes"],
+    [{"background": False}, {}],
+    ids=["synchronous", "in the background"],
 )
 def test_training_with_a_fused_optimizer_resumes_bit_for_bit(tmp_path, monkeypatch, options):
     """Saved after each step, while kernels are under way; cut in the midst, the end is the same."""

@@ -24,7 +24,7 @@ def looked(run, condition):
     """Let safe points pass until the condition holds."""
 
     def look():
-        run._session.job_clock.look(save_s=run._session.save_s, step_s=run._session.step_s)
+        run._session.job_clock.look(save_s=run._session.saves.save_s, step_s=run._session.progress.step_s)
         return condition(run._session.job_clock)
 
     waited_for(look)
@@ -56,7 +56,7 @@ def test_a_deadline_of_the_users_own_stays(tmp_path, fakes):
 def test_a_save_that_takes_longer_than_the_grace_is_said(tmp_path, fakes, capsys):
     """From what earlier saves took, or the first one of this attempt; once."""
     with new_run(tmp_path / "run", Toy()) as run:
-        run._session.save_s, run._session.step_s = 41.0, 1.0
+        run._session.saves.save_s, run._session.progress.step_s = 41.0, 1.0
         looked(run, lambda here: here.grace.kill_wait_s is not None)
         looked(run, lambda here: True)
     said = capsys.readouterr().err
@@ -67,7 +67,7 @@ def test_a_save_that_takes_longer_than_the_grace_is_said(tmp_path, fakes, capsys
 def test_a_save_within_the_grace_is_not_talked_about(tmp_path, fakes, capsys):
     """The usual."""
     with new_run(tmp_path / "run", Toy()) as run:
-        run._session.save_s, run._session.step_s = 20.0, 1.0
+        run._session.saves.save_s, run._session.progress.step_s = 20.0, 1.0
         looked(run, lambda here: here.grace.kill_wait_s is not None)
     assert "KillWait" not in capsys.readouterr().err
 

@@ -250,7 +250,7 @@ def test_who_shares_a_damaged_file_is_known_without_reading_it(tmp_path):
     resumed = Frozen()
     with new_run(tmp_path, resumed, keep=Last(9)) as run:
         assert sharing[0] - 1 == run.step
-        rejected = dict(run._now().resumed.rejected)
+        rejected = dict(run._now().origin.rejected)
     assert "shares toy-steady.safetensors with step-000000006" in rejected[f"step-{sharing[0]:09d}"]
     assert resumed.small.tolist() == [run.step] * 3
 

@@ -166,13 +166,13 @@ def test_nobody_begins_to_read_when_the_next_save_has_begun(tmp_path, reads):
         run.wait()
         rest()
         if run.step == 3:
-            over, reads.error = run._session.readback.over, None
+            over, reads.error = run._session.saves.readback.over, None
             reads.seen.clear()
-            now = run._session.readback.give_way()
-            run._session.readback.begin(over)
+            now = run._session.saves.readback.give_way()
+            run._session.saves.readback.begin(over)
             rest()
             assert [] == reads.seen
-            run._session.readback.begin(now)
+            run._session.saves.readback.begin(now)
             rest()
             assert [3] == reads.steps(readback.NAME)
 

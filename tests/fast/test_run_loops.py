@@ -10,7 +10,7 @@ import pytest
 from holdfast import Every, Store
 from holdfast.errors import Damaged, Mismatch, UsageError
 from holdfast.journal import Log
-from holdfast.run import saving
+from holdfast.run import session as session_room
 from holdfast.run.position import Position
 from holdfast.run.summary import redone
 from toy import Cut, Toy, events, lines, new_run
@@ -469,7 +469,7 @@ def test_what_an_attempt_that_was_killed_did_is_a_lower_bound():
 
 def test_how_far_an_attempt_has_come_is_noted_now_and_then(tmp_path, monkeypatch):
     """Without metrics a kill would leave no trace of the steps that it cost."""
-    monkeypatch.setattr(saving, "FLUSH_S", 0.0)
+    monkeypatch.setattr(session_room, "FLUSH_S", 0.0)
     with new_run(tmp_path, Toy(), every=None) as run:
         for step in run.steps(200):
             if step == 100:

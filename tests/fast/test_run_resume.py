@@ -525,7 +525,7 @@ def test_the_cost_of_saving_is_known_from_the_attempt_before(tmp_path):
     train(tmp_path, by_steps)
     run = new_run(tmp_path, Toy())
     with run:
-        assert run._now().save_s == max(event["save_s"] for event in events(tmp_path, "saved")) > 0
+        assert run._now().saves.save_s == max(event["save_s"] for event in events(tmp_path, "saved")) > 0
         assert interval.must_stop(0, 10, save_s=6, step_s=0.1)
         assert not interval.must_stop(0, 12, save_s=6, step_s=0.1)
 

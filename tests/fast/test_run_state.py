@@ -666,7 +666,7 @@ def test_fields_of_a_dict_are_its_values(tmp_path):
 
 
 def test_a_tracked_optimizer_in_a_container_takes_part_in_everything(tmp_path):
-    """Its steps are known to the overlap, its model to the probe and the checkpoint's document."""
+    """Its model is known to the probe and the checkpoint's document."""
     nets, optimizers = {"a": nn.Linear(2, 2)}, []
     optimizers.append(sgd(nets["a"]))
     with Run(tmp_path, {"nets": nets, "optimizers": optimizers}, probe=lambda: nets["a"].training) as run:

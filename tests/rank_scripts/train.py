@@ -16,7 +16,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast import Every, Last, Run, Stopped, disk
-from holdfast.run import saving
+from holdfast.run.saves import Saves
 from holdfast.store import attempt
 
 DEFAULTS = {
@@ -115,13 +115,13 @@ def wait_for(notes, step):
 
 def prepare(mine, note):
     """Notes each save's step, and kills at places that are inside of Holdfast."""
-    save = saving.save
+    save = Saves.save
 
-    def noted(session, reason, *rest, **options):
-        note(saves=session.position.step, why=reason)
-        return save(session, reason, *rest, **options)
+    def noted(saves, reason, *rest, **options):
+        note(saves=saves._session.progress.position.step, why=reason)
+        return save(saves, reason, *rest, **options)
 
-    saving.save = noted
+    Saves.save = noted
     rename, write = disk.rename_new, disk.write
 
     def renamed(source, target):

@@ -116,7 +116,7 @@ class Turns:
     """Holds the writer of a run before each of its changes, until it is told to make that one."""
 
     def __init__(self, run: Run) -> None:
-        self._writer, work = run._session.writer, run._session.writer._run
+        self._writer, work = run._session.saves.writer, run._session.saves.writer._run
         self._go, self._rests = threading.Semaphore(0), threading.Semaphore(0)
 
         def ended(*given: Any) -> None:
@@ -289,11 +289,13 @@ def background(story: Story) -> Iterator[None]:
         for step in run.steps(10**6):
             model.learn(step + 1)
             run.log(loss=step)
-            if session.flight is not None:
-                turns.wait() if session.flight.name.step == step else turns.go()
+            if session.saves.flight is not None:
+                turns.wait() if session.saves.flight.name.step == step else turns.go()
                 continue
-            if session.saved is not None:
-                story.done = story.done._replace(step=session.saved.step, lines=tuple(range(1, session.saved.step + 1)))
+            if session.saves.saved is not None:
+                story.done = story.done._replace(
+                    step=session.saves.saved.step, lines=tuple(range(1, session.saves.saved.step + 1))
+                )
             if saves == 2:
                 raise Crash
             run.save()

@@ -209,8 +209,8 @@ def train(root: Path, steps: int) -> None:
         for step in run.steps(steps):
             model.learn(step + 1)
             run.log(loss=step)
-            if run._session.flight is not None:
-                run._session.writer._ended.wait()
+            if run._session.saves.flight is not None:
+                run._session.saves.writer._ended.wait()
             run.save()
 
 

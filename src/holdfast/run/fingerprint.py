@@ -1,4 +1,4 @@
-"""Fingerprint: what besides the state decides the numbers, compared on every resume. A change is told."""
+"""Fingerprint: facts besides the state that influence results. Every resume compares them and reports changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "")
 
 
 def alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a loader hands out what the other would, as far as one can see."""
+    """Whether two loaders give the same batches, as far as their facts show."""
     return all(before.get(key) == now.get(key) for key in MOVES - {"accumulate"})
 
 

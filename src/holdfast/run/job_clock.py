@@ -1,47 +1,53 @@
-"""Within: what a run does about the job that it runs in: when that ends, how long its grace is, and what becomes of it."""
+"""Job clock: the scheduler's job around a run: when it may begin, when it ends, and whether it is requeued."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 from .. import interval, journal
-from ..cluster import job_leader
+from ..cluster import chain, job_leader
 from ..cluster.cause import Heard
+from ..cluster.chain import Earlier
 from ..cluster.requeue import HOLD, Journal, continue_job, on_hold
 from ..cluster.watch import DICE, Ends, Grace
 from ..errors import StoreError
 from ..job import Job, job
+from ..journal import Log
+from ..store import claiming
 from ..store.attempt import Attempt
 from ..terminal import say, warn
-from . import settings, turn
+from . import settings
 from .stop import Stop, hear_again
 
-MOST_JITTER_S = 30.0  # by which 500 jobs that are told at once save one after the other
-NEAR_S = 900.0  # a notice that comes so long before the end is about the end
+MOST_JITTER_S = 30.0  # over which jobs that get a notice at the same time spread their saves
+NEAR_S = 900.0  # a notice this near to the job's end is about the end
 
 
 class JobClock:
-    """One attempt's job. Nothing here happens outside of one, in a drill, or in a process that is not number 0."""
+    """One attempt's job. It does nothing outside of a job, in a drill, or in a process other than rank 0."""
 
     def __init__(self, path: Path, stop: Stop, *, own_deadline: bool, rank: int = 0) -> None:
         here = None if settings.is_drilled() or rank else job()
         self.rank = rank
         self.path, self.stop = path, stop
         self.job = here if here is not None and job_leader.speaks(here) else None
-        supervised = job_leader.supervisor() is not None  # then somebody else asks, and tells us in time
+        supervised = (
+            job_leader.supervisor() is not None
+        )  # then the supervisor asks the scheduler and signals this process in time
         self.ends, self.grace = Ends(None if own_deadline or supervised else self.job), Grace(self.job)
-        self.early_s: float | None = None  # by which this job stops before its end, so that not all stop at once
+        self.early_s: float | None = None  # before the job's end, at random, so that jobs do not all stop at once
         self._told = False
 
     def await_turn(self, root: Path) -> None:
-        """Before it is claimed: an earlier task of the same array may still be saving there."""
-        turn.await_turn(root, self.job)
+        """Before the run is claimed, wait for an earlier task of the same array that may still be saving."""
+        await_turn(root, self.job)
 
     def begin(self, *, fresh: bool) -> None:
-        """Tell the supervisor where the run is; warn of a restart that finds nothing to go on from."""
+        """Tell the supervisor where the run is; warn when a restarted job finds no checkpoint."""
         forget()
         supervisor = job_leader.supervisor() if self.rank == 0 else None
         if supervisor is not None:
@@ -55,29 +61,27 @@ class JobClock:
             )
 
     def look(self, *, save_s: float, step_s: float) -> None:
-        """At each safe point: learn when the job ends, and how much of a notice's time may pass."""
+        """At each safe point: update the job's end, and how long to wait after each signal."""
         if self.job is None:
             return
         self.ends.look()
         self.grace.look()
         now, end_s = time.time(), self.ends.end_s
-        if end_s is not None:
-            if self.early_s is None:
-                self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
-            self.stop.deadline_s = end_s - self.early_s
+        if end_s is not None and self.early_s is None:
+            self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
         self._warn_of_a_short_grace(save_s, step_s)
         need_s = interval.SAVE_MARGIN * save_s + step_s + interval.LEAVE_S
         notice_s = _spare(self._notice_s(now), need_s) / 2
-        self.stop.spare_s = {
-            "SIGTERM": _spare(self.grace.kill_wait_s, 4 * need_s) / 4,  # there is no second chance
-            "SIGUSR1": notice_s,
-            "SIGUSR2": notice_s,
-        }
+        kill_s = _spare(self.grace.kill_wait_s, 4 * need_s) / 4  # there is no second chance
+        self.stop.plan(
+            None if end_s is None or self.early_s is None else end_s - self.early_s,
+            {"SIGTERM": kill_s, "SIGUSR1": notice_s, "SIGUSR2": notice_s},
+        )
 
     def stopped(self, attempt: Attempt) -> None:
-        """The state is saved and the run leaves: as this process's last act, the job is carried on."""
+        """The state is saved and the run leaves: requeue the job as this process's last act, if its cause allows that."""
         if self.job is not None and self.stop.reason is not None and job_leader.supervisor() is None:
-            self.stop.deaf = True  # what Slurm sends now, and to its own commands too, must not keep us from it
+            self.stop.stay_deaf()  # signals that Slurm sends now, to its own commands too, must not interrupt that
             _remember(_Pending(self.job, Heard(self.stop.reason, self.stop.at_s), self.path, attempt))
 
     def close(self) -> None:
@@ -85,7 +89,7 @@ class JobClock:
         self.grace.close()
 
     def _notice_s(self, now: float) -> float | None:
-        """How long a notice that comes now comes before SIGTERM; None when nobody can know."""
+        """Seconds from a notice that comes now until SIGTERM; None when that is not known."""
         if self.ends.end_s is not None and self.ends.end_s - now < NEAR_S:
             return self.ends.end_s - now
         return self.grace.preempt_s
@@ -100,8 +104,19 @@ class JobClock:
             )
 
 
+def await_turn(root: Path, here: Job | None) -> None:
+    """Wait while attempts of other tasks of this array end in the run at `root`."""
+    chain.await_turn(
+        root, lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)], here, say
+    )
+
+
+def _close(log: Log) -> None:
+    journal.append(log.path, [{"event": "failed", "why": chain.OVER}], sync=True)
+
+
 class _Pending:
-    """What is to be done when this process ends."""
+    """The requeue that is due when this process ends."""
 
     def __init__(self, here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
         self.job, self.heard, self.path, self.attempt, self.pid = here, heard, path, attempt, os.getpid()
@@ -141,18 +156,18 @@ def _remember(pending: _Pending) -> None:
 def _last_act() -> None:
     while _pending:
         pending = _pending.pop()
-        if pending.pid == os.getpid():  # else a forked child that ends
+        if pending.pid == os.getpid():  # else this is a forked child
             pending.continue_job()
 
 
 def forget() -> None:
-    """A run begins: what an earlier one in this process left to be done is not to be done any more."""
+    """A run begins: drop the requeue that an earlier run of this process has left."""
     _pending.clear()
     hear_again()
 
 
 def _spare(budget_s: float | None, need_s: float) -> float:
-    """Seconds that are left over when the save is done in time."""
+    """Seconds of the budget that remain when the save is done in time."""
     return max(0.0, min((budget_s or 0.0) - need_s, 2 * MOST_JITTER_S))
 
 

@@ -1,77 +1,72 @@
-"""Leaving: what happens when a loop was left, when the run has done its work, and when its block or process ends."""
+"""Leaving: how a loop was left, and what happens then, when the run has done its work, and when its block or process ends."""
 
 from __future__ import annotations
 
+import dis
+import inspect
+import sys
+from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 from ..errors import StoreError, Superseded
 from ..store import format
 from ..terminal import say, warn
-from . import resume, saving, summary
+from . import resume, summary
 from .ranks import blamed, parting
+from .safe_point import passed, stop_now
 from .session import Session
 
 
 def count_left_pass(session: Session) -> None:
-    """Count the pass of a body that was left, if one was: a step, with a line of its own.
+    """Count the pass of a body that was left, if there is one: a step, with a line of its own in the metrics.
 
-    Not when it was left, because an exception may have left it, and then the block, too: only when the script goes on.
+    It is counted only when the script goes on: until then, an exception may be on its way out of the block.
     """
-    left = session.walks.left_pass
-    if left is None:
-        return
-    session.walks.left_pass = None
-    after = session.logged, session.early
-    session.logged, session.early = left
-    session.position.step += 1
-    session.position.phase = "step"
-    saving.passed(session)
-    session.walks.left_metrics = saving.flush_metrics(session, "step")
-    session.walks.left_at = session.position.step
-    session.logged, session.early = after
+    progress = session.progress
+    logged = progress.walks.take_left_pass()
+    if logged is not None:
+        progress.position.advance()
+        progress.position.come_to("step")
+        passed(session)
+        session.metrics.flush_left(logged)
 
 
 def end_outer(session: Session) -> dict[str, float]:
-    """Note that the outermost loop was left before its end, if it was; the metrics that belong to the end."""
+    """Note that the outermost loop was left before its end, if it was; returns the metrics of that end."""
     count_left_pass(session)
-    walks, position = session.walks, session.position
-    if walks.outer is None:
+    outer, logged = session.progress.walks.take_outer()
+    if outer is None:
         return {}
-    kind, total = walks.outer
-    walks.outer = None
-    position.left[kind], position.phase = total, "end"
-    if position.in_epoch:
-        position.end_epoch()
-    after, session.logged, walks.logged_inside = session.logged, walks.logged_inside, {}
-    metrics = saving.flush_metrics(session, "end")
-    session.logged = after
-    return metrics
+    session.progress.position.leave_loop(*outer)
+    with session.metrics.instead(logged):
+        return session.metrics.flush("end")
 
 
 def finish(session: Session) -> None:
-    """The work is done: save what is not saved yet, and stop if that was asked for."""
+    """The block or loop has ended: save a state that is not saved yet, and stop if that was asked for."""
     session.require_alive()
-    session.walks.close_inside()
+    session.progress.walks.close_inside()
     metrics = end_outer(session)
-    position = session.position
-    saving.flush_metrics(session, "exit")
-    saving.land(session)
-    if session.here.order > (session.saved or format.Name(0)).order:
-        saving.save(session, "the end", metrics)
+    position, saves = session.progress.position, session.saves
+    session.metrics.flush("exit")
+    saves.land()
+    if session.here.order > (saves.saved or format.Name(0)).order:
+        saves.save("the end", metrics)
     reason = session.ranks.announce("the end", (session.stop.reason or session.ranks.wished() or "").encode())
     if reason:
-        saving.stop_now(session, reason.decode())
-    session.ranks.report("the end of the block")  # another rank may fail in it still, or take long
+        stop_now(session, reason.decode())
+    session.ranks.report("the end of the block")  # another rank may still fail in its block, or take long
     with parting(session.ranks):
         session.attempt.close("end", step=position.step, phase=position.phase)
-    if session.ranks.rank == 0 and (session.steps_here or summary.finished_s(session) is None):
-        session.progress.close()
+    if session.ranks.rank == 0 and (session.progress.steps_here or summary.finished_s(session) is None):
+        session.display.close()
         say(f"{session.path}: {summary.at_the_end(session)}")
 
 
 def leave(session: Session, error: BaseException | None) -> None:
-    """Say good-bye in the journal, give signals and terminal back. Never hides `error`."""
+    """Write the journal's last line, and give signals and terminal back. Never hides `error`."""
     try:
         if error is not None:
             if session.over is None:
@@ -81,50 +76,83 @@ def leave(session: Session, error: BaseException | None) -> None:
                 session.ranks.leave(f"has left with {resume.describe(error)}{_where(session)}")
         if error is not None and session.over is None and not isinstance(error, Superseded):
             say_failed(session, error)
-            if isinstance(error, NameError) and session.steps_here == 0 and session.position.in_epoch:
+            if isinstance(error, NameError) and session.progress.steps_here == 0 and session.progress.position.in_epoch:
                 warn(
                     "resumed inside an epoch; if it was after the last batch, the loop's body has not run, and what only "
                     "the body sets has no value: keep it in run.vars"
                 )
     finally:
-        session.left = True
-        with suppress(Exception):  # of a loader: what is held of its loops ends now
-            session.walks.close_inside()
-        session.around.close()
-        session.progress.close()
-        session.arena.release()
+        session.leave()
 
 
 def say_failed(session: Session, error: BaseException) -> None:
     """The journal's last line: the attempt has failed with `error`."""
-    with suppress(StoreError):  # nothing may hide the error itself
+    with suppress(StoreError):  # a second error must not hide the first
         session.attempt.close("failed", **_failure(session, error))
 
 
 def _land_quietly(session: Session) -> None:
-    """The save in flight is as good as any, whatever ended the block."""
+    """Wait for the save in flight: it is valid, whatever ended the block."""
     try:
-        saving.land(session)
+        session.saves.land()
     except Exception as error:
         warn(f"the save in flight failed: {error}")
 
 
 def _failure(session: Session, error: BaseException) -> dict[str, Any]:
-    checkpoint = session.resumed.checkpoint
+    checkpoint = session.origin.checkpoint
     return {
-        "step": session.position.step,
+        "step": session.progress.position.step,
         "error": blamed(session.ranks, error, resume.describe(error)),
         "script": resume.script(),
         "checkpoint": checkpoint.path.name if checkpoint else None,
-        "counts": session.steps_here == 0 and resume.counts(error) and not _may_be_anothers(session, error),
+        "counts": session.progress.steps_here == 0 and resume.counts(error) and not _may_be_anothers(session, error),
     }
 
 
 def _where(session: Session) -> str:
-    """Where a rank has left, for the others."""
-    return f", at step {session.position.step}, epoch {session.position.epoch}"
+    """Where this rank has left, as the other ranks are told."""
+    position = session.progress.position
+    return f", at step {position.step}, epoch {position.epoch}"
 
 
 def _may_be_anothers(session: Session, error: BaseException) -> bool:
-    """Whether a rank may have been lost: a collective then fails here with a framework's own error, which is one of these."""
+    """Whether the error may come from the loss of another rank: then the framework's collective fails with this type."""
     return not session.ranks.alone and isinstance(error, RuntimeError)
+
+
+_POPS = frozenset({"POP_TOP", "POP_ITER"})  # the second since CPython 3.14
+_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours that is closed in its turn, as tqdm's
+_TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or had enough (islice)
+
+
+class Left(NamedTuple):
+    """How a loop was left."""
+
+    on_purpose: bool  # by `break` or `return`
+    unclear: bool  # it may have been an iterator that had enough
+    code: CodeType | None  # of the function or module in which the loop stands
+
+
+def how(ours: Collection[CodeType]) -> Left:
+    """How the loop was left whose generator, of a function in `ours`, is being closed on this thread.
+
+    The generator sees GeneratorExit in each case. The frame that let go of it tells them apart: `break` and `return` pop
+    the iterator with an instruction of their own, and an exception leaves that frame at the instruction which raised it.
+    What this table does not know counts as an exception: then nothing is committed as finished, and the next start goes
+    on from the last save.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames are what this is about
+    while frame is not None and frame.f_code not in ours:
+        frame = frame.f_back
+    frame = frame.f_back if frame is not None else None
+    while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR and _instruction(frame) in _SUSPENDED:
+        frame = frame.f_back
+    if frame is None:
+        return Left(on_purpose=False, unclear=False, code=None)
+    now = _instruction(frame)
+    return Left(on_purpose=now in _POPS, unclear=now in _TAKES, code=frame.f_code)
+
+
+def _instruction(frame: FrameType) -> str:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""

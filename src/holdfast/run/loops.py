@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from ..data.feed import feed_for
 from ..errors import UsageError
-from ..state import rng
 from ..terminal import say, warn
 from . import fingerprint
 from .arguments import ENDLESS
 from .leaving import count_left_pass, end_outer
 from .opening import begin_again, require_settled, settle
 from .passes import Walk
+from .position import Source
 from .ranks import require_one_loop
-from .saving import safe_point, step_done
-from .session import Session, Source
-from .walks import LeftPass
+from .safe_point import safe_point, step_done
+from .session import Session
 
 _MAY_BEGIN = {(): ("epochs", "steps", "batches"), ("epochs",): ("batches", "steps")}
 
@@ -37,20 +35,19 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
     """Yields the epochs still to do; a safe point follows each one's body."""
     first, total = wanted.start, wanted.stop
     with _inside(session, walk), _outer(session, walk, total, first):
-        position = session.position
+        position, walks = session.progress.position, session.progress.walks
         settle(session, ready=not position.in_epoch or position.current is None)
         while position.epoch < total and total > position.left.get("epochs", -1):
             if position.in_epoch:
                 begin_again(session)
             else:
-                position.begin_epoch()
-                session.means.clear()
-                session.epoch_rng = rng.capture()
-            session.walks.named.clear()
-            session.progress.update(epoch=position.epoch - first, epochs=total - first)
+                session.progress.begin_epoch()
+                session.metrics.means.clear()
+            walks.named.clear()
+            session.display.update(epoch=position.epoch - first, epochs=total - first)
             yield position.epoch
             session.require_alive()
-            session.walks.close_inside(walk)  # a loop of this epoch that was left, whoever still holds its iterator
+            walks.close_inside(walk)  # a loop of this epoch that was left, whoever still holds its iterator
             count_left_pass(session)
             require_settled(session)
             ended = position.epoch
@@ -60,14 +57,14 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
 
 def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int, None, None]:
     """Yields the steps still to do; inside `epochs`, those of this epoch."""
-    if session.walks.kinds == ("epochs",):
+    if session.progress.walks.kinds == ("epochs",):
         yield from batches(session, walk, Served(range(total), name))
         return
     with _inside(session, walk), _outer(session, walk, total):
-        position = session.position
+        position = session.progress.position
         settle(session)
-        session.progress.update(total=total if total < ENDLESS else None)
-        session.early = set(session.logged)
+        session.display.update(total=total if total < ENDLESS else None)
+        session.metrics.begin_step()
         while position.step < total and total > position.left.get("steps", -1):
             try:
                 yield position.step
@@ -80,7 +77,7 @@ def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int,
 def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None, None]:
     """Yields the batches of this epoch still to do; a safe point follows each body, or each group of them."""
     name = served.name
-    if session.walks.kinds == ("epochs",):
+    if session.progress.walks.kinds == ("epochs",):
         with _inside(session, walk):
             _require_first(session, name)
             yield from _walk(session, served)
@@ -88,7 +85,7 @@ def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None
     with _inside(session, walk):
         _require_first(session, name)
         with _outer(session, walk, 1):  # all of the run is one pass
-            position = session.position
+            position = session.progress.position
             if not position.in_epoch and not position.left:
                 position.begin_epoch()
             settle(session, ready=position.current is None)
@@ -102,7 +99,7 @@ def _require_first(session: Session, name: str) -> None:
     Raises:
         UsageError: a loader of that name has been walked, in this epoch or without epochs.
     """
-    named = session.walks.named
+    named = session.progress.walks.named
     if name in named:
         raise UsageError(
             f"the loop {name!r} a second time in one epoch: give each loop its own name, and go through epochs with "
@@ -113,20 +110,20 @@ def _require_first(session: Session, name: str) -> None:
 
 def _walk(session: Session, served: Served) -> Generator[Any, None, None]:
     name = served.name
-    at = session.position.loaders.get(name, {"consumed": 0, "done": False})
+    at = session.progress.position.loaders.get(name, {"consumed": 0, "done": False})
     if not at["done"]:
         source = _source(session, served, at["consumed"])
         yield from _consume(session, source, served, at["consumed"])
 
 
 def _consume(session: Session, source: Source, served: Served, consumed: int) -> Generator[Any, None, None]:
-    position, name = session.position, served.name
+    position, name = session.progress.position, served.name
     begun = taken = counted = consumed  # where a group begins, however large groups were before
     with closing(_open(session, source, name, consumed)) as rest:
         settle(session, ready=position.current in (None, name))
-        position.current = name
+        position.serve(name)
         try:
-            session.early = set(session.logged)
+            session.metrics.begin_step()
             for batch in rest:
                 taken += 1
                 if session.witness is not None:
@@ -135,53 +132,40 @@ def _consume(session: Session, source: Source, served: Served, consumed: int) ->
                 consumed += 1
                 if (consumed - begun) % served.accumulate == 0:
                     counted = consumed
-                    _consumed(session, source, name, consumed)
+                    session.progress.reach(name, source.feed, consumed, counts=True)
+                    step_done(session)
             if consumed > counted:
-                _consumed(session, source, name, consumed)
-            _leave(session, source, name, taken)
-        except GeneratorExit:  # left: the rest of the epoch's batches is left out, now and after a resume
+                session.progress.reach(name, source.feed, consumed, counts=True)
+                step_done(session)
+            session.progress.leave_source(name, source.feed, taken)
+        except GeneratorExit:  # `break`: skip the rest of the epoch's batches, now and after a resume
             if _leave_pass(session):
-                _leave(session, source, name, taken)
+                session.progress.leave_source(name, source.feed, taken)
             raise
 
 
 def _leave_pass(session: Session) -> bool:
-    """The pass in progress was left: remember it, to be counted when the script goes on. Not when the run is over."""
+    """The pass in progress was left: remember it, to be counted when the script goes on. False: the run has ended."""
     if session.is_over:
         return False
-    session.walks.left_pass = LeftPass(session.logged, session.early)
-    session.logged, session.early = {}, set()
+    session.progress.walks.leave_pass(session.metrics.set_aside())
     return True
-
-
-def _consumed(session: Session, source: Source, name: str, consumed: int) -> None:
-    session.reached = {name: (source.feed, consumed)}
-    session.position.loaders[name] = {"consumed": consumed, "done": False}
-    step_done(session)
-
-
-def _leave(session: Session, source: Source, name: str, taken: int) -> None:
-    session.reached = {}
-    session.position.current = None
-    session.position.feeds[name] = dict(source.feed.position(taken))
-    session.position.loaders[name] = {"consumed": taken, "done": True}
 
 
 def _open(session: Session, source: Source, name: str, consumed: int) -> Generator[Any, None, None]:
     """The batches still to do."""
-    feed, begins = source.feed, source.begins
-    source.begins = None  # from here on the feed itself knows
+    feed, begins = source.feed, source.take_begin()
     if consumed and feed.replays:
         warn(
             f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
             "DataLoader, holdfast.data.Zip(a, b), or state_dict() and load_state_dict() would avoid that"
         )
-    session.reached = {name: (feed, consumed)}
-    return _closable(feed.open(session.position.epoch, begins))
+    session.progress.reach(name, feed, consumed)
+    return _closable(feed.open(session.progress.position.epoch, begins))
 
 
 def _closable(rest: Iterator[Any]) -> Generator[Any, None, None]:
-    """`rest` as a generator: `close` reaches it, whatever kind of iterator it is."""
+    """`rest` as a generator, so that `close` also closes an iterator that is no generator."""
     try:
         yield from rest
     finally:
@@ -191,49 +175,49 @@ def _closable(rest: Iterator[Any]) -> Generator[Any, None, None]:
 
 
 def _source(session: Session, served: Served, consumed: int) -> Source:
-    """The loader with its feed, made once for each object that comes under `name`.
+    """The loader with its feed, made once for each object that is given under `name`.
 
-    One that is like its predecessor goes on where that one was; another kind of loader begins anew, which in the
-    middle of an epoch is refused.
+    A new loader with the same facts goes on where the one before was. One with other facts begins anew; in the middle of
+    an epoch it is refused.
     """
-    loader, name = served.loader, served.name
-    known = session.sources.get(name)
+    loader, name, progress = served.loader, served.name, session.progress
+    known = progress.sources.get(name)
     same = known is not None and known.loader is loader
-    source = known if known is not None and same else Source(loader, feed_for(loader, session.seed or 0, name))
-    before, now = session.loaders.get(name), {**source.feed.describe(), "accumulate": served.accumulate}
-    if before is not None and known is None:  # the first since the restore; afterwards a change is the script's own
+    source = known if known is not None and same else Source(loader, feed_for(loader, progress.seed or 0, name))
+    before, now = progress.loaders.get(name), {**source.feed.describe(), "accumulate": served.accumulate}
+    if before is not None and known is None:  # the first since the restore; a later change is the script's own
         if consumed:
             fingerprint.require_accepted(name, before, now, session.options.accept)
         for line in fingerprint.changes(before, now, f"loader {name}: "):
             session.tell(line)
-    afresh = known is not None and source.feed.replays  # this process has made its passes: nothing is to be caught up
+    afresh = known is not None and source.feed.replays  # this process has read its batches: there is nothing to skip
     if not (same or afresh) and (consumed or before is None or fingerprint.alike(before, now)):
-        source.begins = session.position.feeds.get(name)
-    session.loaders[name], session.sources[name] = now, source
+        source.go_on_at(progress.position.feeds.get(name))
+    progress.keep_source(name, source, now)
     return source
 
 
 @contextmanager
 def _outer(session: Session, walk: Walk, total: int, first: int = 0) -> Iterator[None]:
-    """An outermost loop: what ends it early is noted, and told from its own end."""
+    """An outermost loop: note whether it ends by itself, is left, or raises."""
     _begin_outer(session, walk.kind, total, first)
-    standing, walks = session.standing, session.walks
+    standing, walks = session.standing, session.progress.walks
     if standing is not None:
         standing.loop_begins()
     try:
         yield
-    except GeneratorExit:  # `break`; or an exception that leaves the block too, and then nothing is saved
+    except GeneratorExit:  # `break`, or an exception that leaves the block, too: then nothing is saved
         if not session.is_over:
-            walks.logged_inside, session.logged = session.logged, {}
+            walks.leave_outer(session.metrics.set_aside())
             if standing is not None:
                 standing.loop_left(_OURS)
         raise
-    except BaseException as error:  # of the loader, or of a save: the position is as true as it was
-        walks.outer = None
+    except BaseException as error:  # of the loader, or of a save: the position is still right
+        walks.take_outer()
         if standing is not None:
             standing.loop_raised(error)
         raise
-    walks.outer = None
+    walks.take_outer()
     if standing is not None:
         standing.loop_ended()
 
@@ -241,8 +225,8 @@ def _outer(session: Session, walk: Walk, total: int, first: int = 0) -> Iterator
 def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     end_outer(session)
     require_one_loop(session.ranks, kind, total)
-    position = session.position
-    targets = position.targets
+    progress = session.progress
+    targets = progress.position.targets
     if targets and ("batches" in targets) != (kind == "batches"):
         raise UsageError(
             "this run has walked run.batches() outside of run.epochs(), and then that loop is all of the run. Put every "
@@ -250,14 +234,14 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
         )
     _require_more(session, kind, total)
     if kind == "epochs":
-        position.begin_epochs(first)
+        progress.position.begin_epochs(first)
     was = targets.get(kind, total)
-    if total > was and session.steps_here == 0:  # as restored; a second loop of the script's own is no news
+    if total > was and progress.steps_here == 0:  # as restored; a second loop of the script need not be reported
         session.attempt.record("extended", loop=kind, was=was, now=total)
         say(f"{session.path}: {kind} were to end at {was}, now {f'at {total}' if total < ENDLESS else 'without end'}")
     targets[kind] = max(total, was)
-    session.walks.outer = kind, total
-    session.last_point_s = time.monotonic()
+    progress.walks.begin_outer(kind, total)
+    progress.restart_clock()
 
 
 def _require_more(session: Session, kind: str, total: int) -> None:
@@ -265,7 +249,7 @@ def _require_more(session: Session, kind: str, total: int) -> None:
     Raises:
         UsageError: this process has gone through such a loop before, so that this one would be empty.
     """
-    totals, position = session.walks.totals, session.position
+    totals, position = session.progress.walks.totals, session.progress.position
     if kind == "batches":
         if "batches" in position.left and kind in totals:
             raise UsageError(
@@ -285,7 +269,8 @@ def _require_more(session: Session, kind: str, total: int) -> None:
 def _inside(session: Session, walk: Walk) -> Iterator[None]:
     session.require_alive()
     count_left_pass(session)
-    walks, kinds = session.walks, session.walks.kinds
+    walks = session.progress.walks
+    kinds = walks.kinds
     if walk.kind not in _MAY_BEGIN.get(kinds, ()):
         raise UsageError(
             f"run.{walk.kind}() inside run.{kinds[-1]}(): a safe point of the inner loop would lie in the middle of the "
@@ -298,14 +283,12 @@ def _inside(session: Session, walk: Walk) -> Iterator[None]:
     except GeneratorExit:
         raise
     except BaseException as error:
-        walks.raised = error
+        walks.failed(error)
         if session.over is not None and session.standing is not None:  # a stop ends the outermost loop, too
             session.standing.loop_raised(error)
         raise
     finally:
         walks.open.remove(walk)
-        if not session.is_over:
-            session.overlap.settle()  # code after a loop (an evaluation on averaged weights) is not what was tried
 
 
 _OURS = frozenset({epochs.__code__, steps.__code__, batches.__code__})  # whose frames a loop holds

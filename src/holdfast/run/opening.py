@@ -1,9 +1,8 @@
-"""Opening: how a session begins, fresh or where an earlier attempt left off."""
+"""Opening: begin an attempt, afresh or from a checkpoint of an earlier one."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,103 +19,99 @@ from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
-from . import fingerprint, relaunch, resume, summary, weights
-from .means import Means
-from .noted import note
+from . import drilled, fingerprint, relaunch, resume, summary, weights
 from .position import Position
-from .saving import drill_limit, stop_now
+from .safe_point import stop_now
 from .session import Session
 from .tracked import RESERVED, adapter_for, digests, framework_modules
-from .watched import mark_output
 from .weights import StartFrom
 
 
 def begin(session: Session) -> None:
-    """Restore the newest valid checkpoint into the live objects, or begin afresh; say which in one line.
+    """Restore the newest valid checkpoint into the live objects, or begin afresh; one line says which.
 
-    On all ranks, or on none.
+    It succeeds on all ranks or fails on all ranks.
     """
-    options, ranks, resumed = session.options, session.ranks, session.resumed
+    options, ranks, origin = session.options, session.ranks, session.origin
     relaunch.leave_again(session, ranks)
     with ranks.together("going back"):
         if options.go_back is not None and ranks.rank == 0:
             _go_back_once(session, options.go_back)
         types = session.types()
-    resume.restore_newest(resumed, session.store, session.tracked, types, ranks, allow_fresh=options.allow_fresh)
-    if resumed.checkpoint is None and options.branch_from is not None:
+    resume.restore_newest(origin, session.store, session.tracked, types, ranks, allow_fresh=options.allow_fresh)
+    if origin.checkpoint is None and options.branch_from is not None:
         checkpoint = Checkpoint(_place(ranks, options.branch_from))
-        resumed.checkpoint, resumed.memory = resume.restore(
-            session.store, checkpoint, session.tracked, types, resumed, ranks
-        )
+        resume.restore(session.store, checkpoint, session.tracked, types, origin, ranks)
         session.attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
-    start_from = options.start_from if resumed.checkpoint is None else None
-    if start_from is not None and not ranks.alone:  # a choice that each of them might make otherwise
+    start_from = options.start_from if origin.checkpoint is None else None
+    if start_from is not None and not ranks.alone:  # each rank might choose another checkpoint
         start_from = msgspec.structs.replace(start_from, path=_place(ranks, start_from.path))
     with ranks.together("the beginning"):
         _begin_here(session, start_from)
-    if session.saved is not None and drill_limit(session):  # killed between that save and its good-bye
+    if (
+        session.saves.saved is not None and session.drill_limit
+    ):  # the attempt before was killed after that save and before its last line
         stop_now(session, "drill limit")
 
 
 def _place(ranks: Ranks, path: str | os.PathLike[str]) -> Path:
-    """Where the checkpoint lies that `path` means, as rank 0 sees it."""
+    """The path of the checkpoint that `path` means, as rank 0 sees it."""
     with ranks.together("the choice of a checkpoint"):
         found = str(weights.at(path).path.absolute()) if ranks.rank == 0 else ""
     return Path(os.fsdecode(ranks.announce("the choice of a checkpoint", os.fsencode(found))))
 
 
 def _begin_here(session: Session, start_from: StartFrom | None) -> None:
-    checkpoint = session.resumed.checkpoint
+    checkpoint = session.origin.checkpoint
     if checkpoint is None:
         _begin_fresh(session, start_from)
     else:
-        _go_on(session, checkpoint, session.resumed.memory)
-        if checkpoint.path.parent.parent != session.store.root:
-            session.saved = None  # a branch: this run has no checkpoint of its own yet
+        _go_on(session, checkpoint, session.origin.memory)
     session.job_clock.begin(fresh=checkpoint is None)
     if session.ranks.rank == 0:
         _track(session)
-        document()  # asks git, which is cached: at the first save it would cost the loop a process
-        session.save_s = _cost_of_saving(session)
+        document()  # asks git now and caches it: the first save need not start a process
+        session.saves.expect(_cost_of_saving(session))
     session.attempt.flush(sync=True)
     if session.ranks.rank == 0:
         session.begin_board()
-    session.last_point_s = time.monotonic()
+    session.progress.restart_clock()
 
 
 def settle(session: Session, *, ready: bool = True) -> None:
-    """The first loop begins after a restore: undo what the code before it did to the state, and say so.
+    """The first loop after a restore begins: undo, and report, what the code before it changed in the state.
 
-    `ready`: the position is reached, so that random numbers go back too.
+    `ready`: the position is reached, so random numbers are restored again, too.
     """
-    if session.baseline is None:
-        note(session, "begin")
+    baseline = session.origin.baseline
+    if baseline is None:
+        drilled.note(session, "begin")
         return
     session.tracked.warm_late()  # on all ranks: each begins this loop
-    changed = [key.removeprefix("tree:") for key in session.baseline.changed(session.digests())]
+    changed = [key.removeprefix("tree:") for key in baseline.changed(session.digests())]
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         warn(
-            f"code that runs again before the loop's next step changed restored values; they are put back as saved: {', '.join(changed[:3])}{more}"
+            "code that runs again before the loop's next step changed restored values; they are put back as saved: "
+            f"{', '.join(changed[:3])}{more}"
         )
         session.attempt.record("put_back", leaves=changed[:100])
         _put_back(session)
     if ready:
         _restore_rng(session)
-        session.baseline = None
-        session.logged = {}  # by code that runs again: its line is written
-        session.means = Means(session.resumed.memory.get("means"))
-        note(session, "begin")
-        mark_output(session)
+        session.origin.hold(None)
+        session.metrics.go_on(session.origin.memory.get("means"))
+        drilled.note(session, "begin")
+        drilled.mark_output(session)
 
 
 def begin_again(session: Session) -> None:
-    """Put the random numbers back to the beginning of the epoch that is resumed in its middle.
+    """An epoch is resumed in its middle: restore the random numbers of its beginning.
 
-    What its body does before its loop is then done again with the same numbers: `zip(a, b)` begins both of its loaders.
+    Then its body draws the same numbers again before its inner loop; `zip(a, b)`, for example, begins both loaders.
     """
-    if session.baseline is not None and session.epoch_rng is not None:
-        rng.restore(session.epoch_rng)
+    if session.origin.baseline is not None and session.progress.epoch_rng is not None:
+        rng.restore(session.progress.epoch_rng)
 
 
 def require_settled(session: Session) -> None:
@@ -124,8 +119,8 @@ def require_settled(session: Session) -> None:
     Raises:
         Mismatch: an epoch ended, and the loop inside which the checkpoint was saved did not begin in it.
     """
-    if session.baseline is not None:
-        name = session.position.current
+    if session.origin.baseline is not None:
+        name = session.progress.position.current
         raise Mismatch(
             f"{session.path}: the checkpoint lies inside the loop {name!r}, and run.batches(..., name={name!r}) did not "
             "begin in this epoch"
@@ -141,9 +136,8 @@ def _go_back_once(session: Session, step: int) -> None:
 
 
 def _begin_fresh(session: Session, source: StartFrom | None) -> None:
-    if session.seed is None:
-        session.seed = next((int(module.initial_seed()) for module in framework_modules()), 0)
-    session.attempt.record("restored", step=0, phase="step", checkpoint=None, rejected=session.resumed.rejected)
+    session.progress.choose_seed(next((int(module.initial_seed()) for module in framework_modules()), 0))
+    session.attempt.record("restored", step=0, phase="step", checkpoint=None, rejected=session.origin.rejected)
     say(f"{session.path}: starts fresh (attempt {session.attempt.number}){_rejected(session)}")
     if source is not None:
         for name, report in weights.begin_from(source, session.tracked.inside()).items():
@@ -153,33 +147,31 @@ def _begin_fresh(session: Session, source: StartFrom | None) -> None:
 
 
 def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
-    """Take up what the run itself remembered, in the order that exactness wants: random numbers last."""
-    session.position = position = Position.of(memory["position"])
+    """Restore what the run itself saved, random numbers last: the other steps may draw some."""
+    position = Position.of(memory["position"])
+    session.progress.go_on(position, memory)
     if session.options.go_back is not None and session.options.go_back not in position.went_back:
         position.went_back.append(session.options.go_back)
     session.vars.load_state_dict(memory["vars"])
-    session.seed, session.epoch_rng = memory["seed"], memory["epoch_rng"]
-    session.loaders = memory["fingerprint"]["loaders"]
-    session.means = Means(memory.get("means"))
+    session.metrics.go_on(memory.get("means"))
     session.store.parent = checkpoint.name
-    session.saved = checkpoint.head.name
-    session.last_save = session.mark(checkpoint.head.epoch, at_end=position.phase == "end")
+    session.saves.go_on(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # else a branch
     _announce(session, checkpoint)
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
         session.tell(line)
-    for name, lines in session.resumed.outvoted.items():
+    for name, lines in session.origin.outvoted.items():
         for line in lines if name not in session.options.overrides else ():
             session.attempt.record("told", what=f"{name}: {line}")
             say(f"{name}: {line}")
     _check_probe(session, changed)
     _override(session, memory["overrides"])
-    session.baseline = session.digests()
+    session.origin.hold(session.digests())
     _restore_rng(session)
 
 
 def _announce(session: Session, checkpoint: Checkpoint) -> None:
-    position, rejected = session.position, session.resumed.rejected
+    position, rejected = session.progress.position, session.origin.rejected
     session.attempt.record(
         "restored", step=position.step, phase=position.phase, checkpoint=checkpoint.name, rejected=rejected
     )
@@ -194,14 +186,14 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
 
 
 def _rejected(session: Session) -> str:
-    """Which newer checkpoints were not taken, and why; empty when none."""
-    lines = [f"{name} ({why})" for name, why in session.resumed.rejected]
+    """Which newer checkpoints were rejected, and why; empty when none was."""
+    lines = [f"{name} ({why})" for name, why in session.origin.rejected]
     return f"; set aside in {session.path / 'quarantine'}: {', '.join(lines)}" if lines else ""
 
 
 def _check_probe(session: Session, changed: list[str]) -> None:
-    """Compare the probe's result with the one that was kept: the same bits, or a reason."""
-    kept = session.resumed.memory["probe"]
+    """Compare the probe's result with the saved one. A difference needs a changed environment as its reason."""
+    kept = session.origin.memory["probe"]
     if session.options.probe is None or kept is None:
         return
     if not digests({"probe": session.ask_probe()}).changed(digests({"probe": kept})):
@@ -212,7 +204,7 @@ def _check_probe(session: Session, changed: list[str]) -> None:
 
 
 def _override(session: Session, applied: Mapping[str, Any]) -> None:
-    """Set the caller's overrides, except those that this run has behind it."""
+    """Set the caller's overrides, except those that an earlier attempt has applied."""
     for name, changes in session.options.overrides.items():
         if dict(changes) != applied.get(name):
             target = session.tracked.objects[name]
@@ -222,34 +214,35 @@ def _override(session: Session, applied: Mapping[str, Any]) -> None:
 
 
 def _put_back(session: Session) -> None:
-    """Restore once more what was restored on entry."""
-    checkpoint, memory = session.resumed.checkpoint, session.resumed.memory
+    """Restore once more the state that was restored on entry."""
+    checkpoint, memory = session.origin.checkpoint, session.origin.memory
     if checkpoint is not None:
         session.tracked.restore(checkpoint, session.types())
-        fresh = checkpoint.load(
-            part=RESERVED, types=session.types()
-        )  # what was handed out may have been changed in place
+        # loaded once more: what was handed out may have been changed in place
+        fresh = checkpoint.load(part=RESERVED, types=session.types())
         session.vars.load_state_dict(fresh["vars"])
         _override(session, memory["overrides"])
 
 
 def _restore_rng(session: Session) -> None:
-    checkpoint, rank = session.resumed.checkpoint, session.ranks.rank
-    if checkpoint is not None and rank >= checkpoint.world:  # there was no such rank: numbers that nobody else draws
-        rng.seed(key("rank", session.seed, session.position.step, rank))
+    checkpoint, rank = session.origin.checkpoint, session.ranks.rank
+    if (
+        checkpoint is not None and rank >= checkpoint.world
+    ):  # the checkpoint has no such rank: seed numbers that no other rank draws
+        rng.seed(key("rank", session.progress.seed, session.progress.position.step, rank))
         return
-    for skipped in rng.restore(session.resumed.memory["rng"]):
+    for skipped in rng.restore(session.origin.memory["rng"]):
         session.tell(f"random numbers of {skipped} are in the checkpoint and cannot be put back here")
 
 
 def _track(session: Session) -> None:
-    """Give the tracker the id that it had, and the step from which this attempt goes on."""
+    """Call the tracker with its last id and the step from which this attempt goes on."""
     if session.options.tracker is None:
         return
     events = [event for log in journal.logs(session.path) for event in log.events]
     ids = [str(event.get("id")) for event in events if event.get("event") == "tracker"]
     known = ids[-1] if ids else None
-    found = session.options.tracker(known, session.position.step)
+    found = session.options.tracker(known, session.progress.position.step)
     if found is not None and not is_text(str(found)):
         raise UsageError(
             f"tracker returned the id {str(found)!r}, which is no text: the next attempt could not get it back"
@@ -259,7 +252,7 @@ def _track(session: Session) -> None:
 
 
 def _cost_of_saving(session: Session) -> float:
-    """Seconds that saves of the last attempt that made any took, until this one has measured its own; 0.0 if none did."""
+    """The longest save, in seconds, of the last attempt that saved; 0.0 if none did. Used until this one has measured."""
     for log in reversed(journal.logs(session.path)):
         costs = [float(event.get("save_s", 0)) for event in log.events if event.get("event") == "saved"]
         if costs:

@@ -1,12 +1,19 @@
-"""Position: where a run is, between its steps."""
+"""Position: where a run is between its steps. Progress: what this attempt has done, and where its loops are."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import msgspec
+
+from ..data.feed import Feed
 from ..errors import Damaged, Mismatch
+from ..interval import Mark
+from ..state import rng
+from .passes import Walks
 
 _LATER = ("first_epoch",)  # fields that older checkpoints lack, and that are written only when they are not as in those
 
@@ -68,6 +75,14 @@ class Position:
         """Batches of the loader `name` that lie behind, in this epoch."""
         return int(self.loaders.get(name, {}).get("consumed", 0))
 
+    def advance(self) -> None:
+        """One step further."""
+        self.step += 1
+
+    def come_to(self, phase: str) -> None:
+        """The safe point in progress: after a "step", or at the "end" of an epoch or of the run."""
+        self.phase = phase
+
     def begin_epoch(self) -> None:
         self.in_epoch, self.epoch_began = True, self.step
         self.current, self.loaders = None, {}
@@ -78,3 +93,101 @@ class Position:
             self.step += 1
         self.epoch += 1
         self.in_epoch, self.current, self.loaders = False, None, {}
+
+    def leave_loop(self, kind: str, total: int) -> None:
+        """The outermost loop, up to `total`, was left: the run ends here."""
+        self.left[kind], self.phase = total, "end"
+        if self.in_epoch:
+            self.end_epoch()
+
+    def serve(self, name: str) -> None:
+        """The loader `name` is in progress."""
+        self.current = name
+
+    def serve_no_more(self, name: str, taken: int, feed: Feed) -> None:
+        """Nothing more of the loader `name` in this epoch, after `taken` batches."""
+        self.current = None
+        self.feeds[name] = dict(feed.position(taken))
+        self.loaders[name] = {"consumed": taken, "done": True}
+
+
+class Source(msgspec.Struct):
+    """What came under a name in run.batches(), and how it is walked."""
+
+    loader: Any
+    feed: Feed
+    begins: Any = None  # where its first walk goes on: what its predecessor, or an earlier attempt, had reached
+
+    def go_on_at(self, place: Any) -> None:
+        self.begins = place
+
+    def take_begin(self) -> Any:
+        """Where the first walk goes on; from then on the feed itself knows."""
+        begins, self.begins = self.begins, None
+        return begins
+
+
+class Progress:
+    """One attempt: its position, the loops in progress and their loaders, and how long a step takes."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.position = Position()
+        self.walks = Walks()
+        self.seed = seed
+        self.loaders: dict[str, Any] = {}  # fingerprints by name
+        self.sources: dict[str, Source] = {}
+        self.steps_here = 0  # safe points that this attempt has passed
+        self.step_s = 0.0  # the longest step so far
+        self.last_point_s = time.monotonic()
+        self.epoch_rng: Any = None  # random numbers as the body of the present epoch began
+        self._reached: dict[str, tuple[Feed, int]] = {}  # the loader in progress: its feed, and batches consumed of it
+
+    def go_on(self, position: Position, memory: Mapping[str, Any]) -> None:
+        """Take up what a checkpoint remembers."""
+        self.position = position
+        self.seed, self.epoch_rng = memory["seed"], memory["epoch_rng"]
+        self.loaders = memory["fingerprint"]["loaders"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, with the places of the feeds as they are now."""
+        position = self.position
+        position.feeds.update({name: dict(feed.position(consumed)) for name, (feed, consumed) in self._reached.items()})
+        return position.state_dict()
+
+    def choose_seed(self, seed: int) -> None:
+        """A fresh run draws its data order from `seed`, unless the caller gave one."""
+        self.seed = seed if self.seed is None else self.seed
+
+    def begin_epoch(self) -> None:
+        self.position.begin_epoch()
+        self.epoch_rng = rng.capture()
+
+    def pass_point(self) -> int:
+        """Count one more safe point of this attempt; which one it is."""
+        self.steps_here += 1
+        return self.steps_here
+
+    def restart_clock(self) -> None:
+        """What comes before this moment is no part of the next step."""
+        self.last_point_s = time.monotonic()
+
+    def measure_step(self, now_s: float) -> None:
+        self.step_s = max(self.step_s, now_s - self.last_point_s)
+
+    def mark(self, epoch: int | None = None, *, at_end: bool) -> Mark:
+        """This moment, for the interval between saves. `epoch`: the one that has just ended, at its end."""
+        now = self.position.epoch if epoch is None else epoch
+        return Mark(self.position.step, now - self.position.first_epoch, time.monotonic(), at_end)
+
+    def keep_source(self, name: str, source: Source, facts: Mapping[str, Any]) -> None:
+        self.loaders[name], self.sources[name] = facts, source
+
+    def reach(self, name: str, feed: Feed, consumed: int, *, counts: bool = False) -> None:
+        """Of the loader `name`, `consumed` batches lie behind; with `counts` this is a safe point's position."""
+        self._reached = {name: (feed, consumed)}
+        if counts:
+            self.position.loaders[name] = {"consumed": consumed, "done": False}
+
+    def leave_source(self, name: str, feed: Feed, taken: int) -> None:
+        self._reached = {}
+        self.position.serve_no_more(name, taken, feed)

@@ -49,7 +49,7 @@ def here() -> Ranks:
 
 def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> dict[str, str]:
     """What has to be the same on every rank, in words: the caller's options, and what is tracked."""
-    alike = "path keep every whole background overlap start_from branch_from go_back overrides allow_fresh seed"
+    alike = "path keep every whole background start_from branch_from go_back overrides allow_fresh seed"
     found = {name: str(getattr(options, name)) for name in alike.split()}
     found |= {"accept": str(sorted(options.accept)), "probe": "none" if options.probe is None else "given"}
     found |= {"vars": str(sorted(variables.state_dict())), "drilled": str(drilled)}

@@ -1,7 +1,7 @@
-"""Relaunch: torchrun starts its workers again at once when they have stopped; a run that has stopped does not go on then.
+"""Relaunch: torchrun restarts its workers at once when they have stopped; a run that has stopped then exits again.
 
-To torchrun every exit code but 0 is a failure, and uses up one of --max-restarts. The machine is being taken away all
-the same. After a failure, a rank that was killed for one, a run goes on as always.
+To torchrun every exit code but 0 is a failure and uses one of --max-restarts, although the machine is being taken away.
+After a real failure, for example a rank that was killed, the run goes on as always.
 
 Source: torch 2.13, torch/distributed/elastic/agent/server/api.py (_invoke_run), local_elastic_agent.py (_start_workers).
 """
@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from .. import journal, owner
-from ..errors import Stopped
 from ..journal import Log
 from ..ranks import Ranks
 from ..terminal import say
@@ -106,8 +105,7 @@ def leave_again(session: Session, ranks: Ranks) -> None:
         f"{session.path}: stopped by {reason} at step {event.get('step')}, and torchrun has started it again at once "
         f"(restart {mine.restart} of this launch): it does not go on here; run me again"
     )
-    session.over = Stopped(f"{reason}; started again by torchrun, and left again")
-    raise session.over
+    raise session.stopped(f"{reason}; started again by torchrun, and left again")
 
 
 def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | None:

@@ -1,4 +1,4 @@
-"""Resume: which checkpoint a run goes on from, and how it gets into the live objects."""
+"""Resume: choose the checkpoint to go on from, and restore it into the live objects."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-import msgspec
 
 from .. import journal
 from ..errors import Damaged, HoldfastError, NotFound, StoreError
@@ -20,7 +18,7 @@ from ..store.format import MANIFEST
 from ..store.store import Store
 from .position import Position
 from .ranks import agreed
-from .tracked import RESERVED, Tracked, require_fit
+from .tracked import RESERVED, Digests, Tracked, require_fit
 
 MOST_FAILURES = 2  # of the same kind from one checkpoint, before it is set aside
 
@@ -28,27 +26,47 @@ MOST_FAILURES = 2  # of the same kind from one checkpoint, before it is set asid
 _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, OSError)
 
 
-class Resumed(msgspec.Struct):
-    """Where a run goes on: nowhere (`checkpoint` None: a fresh start) or from a checkpoint, the one being restored too."""
+class Origin:
+    """The checkpoint that this attempt goes on from, or is restoring (None: a fresh start), and those that it rejected."""
 
-    checkpoint: Checkpoint | None = None
-    memory: dict[str, Any] = {}  # what the run itself remembered
-    rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and why not
-    outvoted: dict[str, list[str]] = {}  # options of the script's that the checkpoint replaced
+    def __init__(self) -> None:
+        self.checkpoint: Checkpoint | None = None
+        self.memory: dict[str, Any] = {}  # what the run itself remembered
+        self.rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and why not
+        self.outvoted: dict[str, list[str]] = {}  # options of the script's that the checkpoint replaced
+        self.baseline: Digests | None = None  # the state as restored, until the first loop begins
+
+    def choose(self, checkpoint: Checkpoint | None) -> None:
+        """Restore this one next."""
+        self.checkpoint = checkpoint
+
+    def restored(self, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
+        self.checkpoint, self.memory = checkpoint, memory
+
+    def reject(self, name: str, why: str) -> None:
+        self.rejected.append((name, why))
+
+    def outvote(self, found: dict[str, list[str]]) -> None:
+        """Found before the first restore: one that failed half-way has overwritten what the script said."""
+        self.outvoted = found
+
+    def hold(self, baseline: Digests | None) -> None:
+        """Until the first loop begins, the state must stay as restored; None: the loop has begun."""
+        self.baseline = baseline
 
 
 def restore_newest(
-    resumed: Resumed, store: Store, tracked: Tracked, types: Iterable[type], ranks: Ranks = ALONE, *, allow_fresh: bool
+    origin: Origin, store: Store, tracked: Tracked, types: Iterable[type], ranks: Ranks = ALONE, *, allow_fresh: bool
 ) -> None:
-    """Restore the newest checkpoint that is whole, setting aside the newer ones that are not; `resumed` says which.
+    """Restore the newest undamaged checkpoint into the live objects and note it in `origin`; newer ones are set aside.
 
-    Of several ranks number 0 proposes; what one of them finds damaged is damaged for all.
+    Rank 0 proposes a checkpoint. When one rank finds it damaged, all ranks reject it.
 
     Raises:
-        StoreError: checkpoints exist, or existed, and none would do; `allow_fresh` starts from scratch instead.
+        StoreError: checkpoints exist, or existed, and none is valid; `allow_fresh` starts from scratch instead.
         Mismatch: it does not fit the live objects; nothing was overwritten.
     """
-    search = _Search(resumed, store, allow_fresh=allow_fresh) if ranks.rank == 0 else None
+    search = _Search(origin, store, allow_fresh=allow_fresh) if ranks.rank == 0 else None
     fault: StoreError | None = None
     while True:
         with ranks.together("the choice of a checkpoint"):
@@ -56,13 +74,14 @@ def restore_newest(
         name = ranks.announce(
             "the choice of a checkpoint", (chosen.path.name if chosen is not None else "").encode()
         ).decode()
-        resumed.checkpoint = checkpoint = chosen if ranks.rank == 0 else _seen(store, name)
+        checkpoint = chosen if ranks.rank == 0 else _seen(store, name)
+        origin.choose(checkpoint)
         if checkpoint is None:
             return
         try:
-            if allow_fresh:  # perhaps nothing comes after it to mend what a restore leaves half-way
+            if allow_fresh:  # there may be no older checkpoint to restore after half of this one
                 agreed(ranks, "a look at all bytes", lambda: require_sound(checkpoint) if ranks.rank == 0 else None)  # noqa: B023
-            resumed.checkpoint, resumed.memory = restore(store, checkpoint, tracked, types, resumed, ranks)
+            restore(store, checkpoint, tracked, types, origin, ranks)
         except (Damaged, NotFound) as error:
             fault = error
             continue
@@ -73,10 +92,10 @@ def restore_newest(
 
 
 class _Search:
-    """Newest first, the checkpoints from which a run may go on; those that are no good are set aside."""
+    """Tries checkpoints from the newest to the oldest; those that cannot be used are set aside."""
 
-    def __init__(self, resumed: Resumed, store: Store, *, allow_fresh: bool) -> None:
-        self._resumed, self._store, self._allow_fresh = resumed, store, allow_fresh
+    def __init__(self, origin: Origin, store: Store, *, allow_fresh: bool) -> None:
+        self._origin, self._store, self._allow_fresh = origin, store, allow_fresh
         self._logs = [log for log in journal.logs(store.root) if log.attempt < store.claim().number]
         self._found = store.checkpoints()
         self._left = [*self._found]
@@ -84,13 +103,13 @@ class _Search:
         self._sharing: dict[str, str] = {}
 
     def choose(self, fault: StoreError | None) -> Checkpoint | None:
-        """The next one to try, `fault` being what the last one came to; None: the run begins afresh.
+        """The next one to try; `fault`: why the last one failed. None: the run begins afresh.
 
         Raises:
-            StoreError: there is none left, and that is not allowed.
+            StoreError: none is left, and a fresh start is not allowed.
         """
-        self._resumed.checkpoint = None
-        if self._tried is not None and isinstance(fault, Damaged):  # else it was removed by hand meanwhile
+        self._origin.choose(None)
+        if self._tried is not None and isinstance(fault, Damaged):  # else somebody has removed it meanwhile
             self._sharing |= self._store.sharing_damage(self._tried)
             self._set_aside(self._tried, str(fault))
         while self._left:
@@ -101,7 +120,7 @@ class _Search:
                 self._tried = checkpoint
                 return checkpoint
             self._set_aside(checkpoint, why)
-        rejected, store = self._resumed.rejected, self._store
+        rejected, store = self._origin.rejected, self._store
         if not self._allow_fresh and (rejected or _quarantined(store)):
             raise StoreError(
                 f"{store.root}: checkpoints existed and none is valid: {_list(rejected, store)}. They are in "
@@ -110,8 +129,8 @@ class _Search:
         return None
 
     def settle(self) -> None:
-        """Older checkpoints may hold a damaged file as well: nothing is to count on them."""
-        rejected = {name for name, _ in self._resumed.rejected}
+        """Set aside older checkpoints that share a damaged file with a rejected one."""
+        rejected = {name for name, _ in self._origin.rejected}
         for checkpoint in self._store.checkpoints():
             name = checkpoint.path.name
             if name in self._sharing and name not in rejected:
@@ -119,11 +138,11 @@ class _Search:
 
     def _set_aside(self, checkpoint: Checkpoint, why: str) -> None:
         set_aside(self._store, checkpoint, "poison" if why.startswith("failed") else "damaged", why)
-        self._resumed.rejected.append((checkpoint.path.name, why))
+        self._origin.reject(checkpoint.path.name, why)
 
 
 def _seen(store: Store, name: str) -> Checkpoint | None:
-    """The checkpoint that rank 0 has chosen. What this process does not see of it yet, it may see soon."""
+    """The checkpoint that rank 0 has chosen; wait a little for a network file system to show it here."""
     if not name:
         return None
     path, until = store.root / "checkpoints" / name, time.monotonic() + JOIN_S
@@ -138,19 +157,19 @@ def restore(
     checkpoint: Checkpoint,
     tracked: Tracked,
     types: Iterable[type],
-    resumed: Resumed,
+    origin: Origin,
     ranks: Ranks = ALONE,
-) -> tuple[Checkpoint, dict[str, Any]]:
-    """Put `checkpoint` into the live objects; as this rank has to see it, and what the run itself remembered.
+) -> None:
+    """Restore `checkpoint` into the live objects. `origin` notes this rank's view of it, and what the run itself saved.
 
-    Everything that can be compared is compared before the first byte is overwritten, and on all ranks.
+    All ranks compare keys, shapes and dtypes before the first byte is overwritten.
     """
 
     def compared() -> tuple[Checkpoint, dict[str, Any]]:
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
         memory = _fitting(view, tracked, types)
-        if not resumed.outvoted:  # an attempt that failed half-way has overwritten what the script said
-            resumed.outvoted = tracked.outvoted(view, types)
+        if not origin.outvoted:
+            origin.outvote(tracked.outvoted(view, types))
         return view, memory
 
     view, memory = agreed(ranks, "the comparison", compared)
@@ -164,11 +183,11 @@ def restore(
         tracked.restore(view, types)
 
     agreed(ranks, "the restore", filled)
-    return view, memory
+    origin.restored(view, memory)
 
 
 def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
-    """What the run itself remembered in a checkpoint that fits the live objects."""
+    """What the run itself saved in a checkpoint; the checkpoint fits the live objects."""
     checkpoint.check_layout()
     checkpoint.check_unread()
     if RESERVED not in checkpoint.parts():
@@ -186,7 +205,7 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
 
 
 def go_back(store: Store, step: int) -> list[str]:
-    """Move everything newer than `step` aside, so that the run goes on from there; their names."""
+    """Move all checkpoints newer than `step` to quarantine, so that the run goes on from there; their names."""
     target = store[step]
     require_sound(target)
     newer = [c for c in store.checkpoints() if c.head.name.order > target.head.name.order]
@@ -199,18 +218,18 @@ def go_back(store: Store, step: int) -> list[str]:
 def require_sound(checkpoint: Checkpoint) -> None:
     """
     Raises:
-        Damaged: a byte of it is not what was committed.
+        Damaged: its bytes differ from what was committed.
     """
     for problem in checkpoint.problems():
         raise Damaged(str(problem))
 
 
 def remembered(store: Store) -> dict[str, Any]:
-    """What the run itself remembered in its newest checkpoint that can be read; the user's types as placeholders."""
+    """What the run itself saved in its newest readable checkpoint; the user's types are placeholders."""
     for checkpoint in reversed(store.checkpoints()):
         try:
             memory = checkpoint.load(part=RESERVED, placeholders=True)
-        except (Damaged, NotFound):  # the restore will say so
+        except (Damaged, NotFound):  # the restore reports it
             continue
         if isinstance(memory, dict):
             return memory
@@ -224,7 +243,7 @@ def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None
 
 
 def counts(error: BaseException) -> bool:
-    """Whether a failure before the first step speaks against the checkpoint it began from."""
+    """Whether a failure before the first step may be the checkpoint's fault."""
     memory = "OutOfMemory" in type(error).__name__
     return isinstance(error, Exception) and not isinstance(error, _BLAMELESS) and not memory
 
@@ -235,7 +254,7 @@ def describe(error: BaseException) -> str:
 
 
 def script() -> str:
-    """What changes when somebody has edited the program: the time at which its file was written."""
+    """The program's version: the time at which its file was written."""
     try:
         return str(os.stat(sys.argv[0]).st_mtime_ns)
     except (OSError, IndexError):  # interactive, or started by `python -c`
@@ -245,8 +264,8 @@ def script() -> str:
 def poison(name: str, logs: Sequence[Log]) -> str | None:
     """Why the checkpoint `name` is not tried again, or None. `logs`: of the attempts before this one.
 
-    The last attempts of the program as it is now all began from it and failed alike before their first step, and no
-    other beginning has led to the same failure: then it would be the program's.
+    That is so when the last attempts, of the program as it is now, began from it and failed with the same error before
+    their first step. If another checkpoint led to the same error, the program is at fault.
     """
     failures = [_failure(log) for log in logs]
     alike = [failure for failure in failures[-MOST_FAILURES:] if failure and failure[0] == name]

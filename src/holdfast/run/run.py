@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -15,10 +16,11 @@ from ..rules import Every, Last, Rule, Whole
 from ..store import format
 from ..store.store import Store
 from ..terminal import warn
-from . import arguments, leaving, loops, opening, saving, settings
+from . import arguments, leaving, loops, opening, settings
 from .leaving import count_left_pass
 from .loops import Served
 from .passes import Passes, length_of
+from .safe_point import step_done
 from .session import Options, Session, require_overridable
 from .standing import Standing, end_at
 from .stop import Deadline
@@ -68,9 +70,6 @@ class Run(AbstractContextManager["Run"]):
         take_over: the caller knows that no other attempt of this run lives.
         background: periodic saves stall the loop only while the state is copied to memory; an error of one surfaces at
             a later safe point, with its own type. False: each save has returned before the loop goes on.
-        overlap: what changes only in the step of a tracked optimizer is copied for a periodic save while the next
-            forward and backward pass run. Writes elsewhere are noticed when they come in every round, or when the
-            framework counts them; one through `.data` or a NumPy view, now and then, is not: then say False.
         whole: how often leaves that do not change are written anew instead of linked.
         board: keep TensorBoard's files of the metrics log, in `<path>-board` or the directory given.
     """
@@ -99,7 +98,6 @@ class Run(AbstractContextManager["Run"]):
         seed: int | None = None,
         take_over: bool = False,
         background: bool = True,
-        overlap: bool = True,
         whole: Whole = Whole(),  # noqa: B008
         board: bool | str | os.PathLike[str] = False,
     ) -> None:
@@ -127,7 +125,6 @@ class Run(AbstractContextManager["Run"]):
             seed=seed,
             take_over=take_over,
             background=background,
-            overlap=overlap,
             whole=whole,
             board=board,
         )
@@ -178,12 +175,12 @@ class Run(AbstractContextManager["Run"]):
     @property
     def step(self) -> int:
         """Passes of the loop's body (or groups of them) completed."""
-        return self._now().position.step
+        return self._now().progress.position.step
 
     @property
     def epoch(self) -> int:
         """The epoch in progress, or the next one; counted from 0."""
-        return self._now().position.epoch
+        return self._now().progress.position.epoch
 
     def epochs(self, total: int | range) -> Passes[int]:
         """The epochs that are still to do, up to `total`. After each one's body comes a safe point.
@@ -197,7 +194,7 @@ class Run(AbstractContextManager["Run"]):
             "epochs",
             lambda walk: loops.epochs(session, walk, wanted),
             lambda: len(wanted),
-            lambda: max(0, session.position.epoch - wanted.start),
+            lambda: max(0, session.progress.position.epoch - wanted.start),
         )
 
     def steps(self, total: int = arguments.ENDLESS, name: str = "steps") -> Passes[int]:
@@ -216,7 +213,8 @@ class Run(AbstractContextManager["Run"]):
             return total
 
         def done() -> int:
-            return session.position.step if not session.position.in_epoch else session.position.consumed(name)
+            position = session.progress.position
+            return position.consumed(name) if position.in_epoch else position.step
 
         return Passes("steps", lambda walk: loops.steps(session, walk, total, name), length, done)
 
@@ -243,7 +241,7 @@ class Run(AbstractContextManager["Run"]):
             "batches",
             lambda walk: loops.batches(session, walk, served),
             lambda: length_of(served.loader, f"run.{what}()"),
-            lambda: session.position.consumed(name),
+            lambda: session.progress.position.consumed(name),
         )
 
     def safe_point(self) -> None:
@@ -252,29 +250,30 @@ class Run(AbstractContextManager["Run"]):
         For loops of another shape; `epochs`, `steps` and `batches` have safe points of their own.
         """
         session = self._inside("safe_point")
-        inside = session.walks.kinds
+        inside = session.progress.walks.kinds
         if inside and inside[-1] != "epochs":
             raise UsageError("run.batches() and run.steps() are followed by a safe point of their own")
         if not inside and session.standing is not None:
             raise UsageError(
                 "run.safe_point() outside of a loop of this run: it ends with a block: with Run(...) as run:"
             )
-        session.baseline = None
-        saving.step_done(session)
+        session.origin.hold(None)
+        step_done(session)
 
     def save(self) -> None:
         """Save: at the next safe point inside a loop of this run, at once elsewhere."""
         session = self._inside("save")
-        if session.walks.open:
-            session.asked = True
+        saves, progress = session.saves, session.progress
+        if progress.walks.open:
+            saves.ask()
             return
         session.require_alive()
-        session.baseline = None
-        if session.saved != session.here or session.flight is not None:
-            saving.secure(session, "asked", saving.flush_metrics(session, session.position.phase))
-        elif session.steps_here == 0 and session.saves_here:
+        session.origin.hold(None)
+        if saves.saved != session.here or saves.flight is not None:
+            saves.secure("asked", session.metrics.flush(progress.position.phase))
+        elif progress.steps_here == 0 and saves.count:
             raise UsageError(
-                f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the steps; "
+                f"run.save() twice at step {progress.position.step}: outside of a loop of this run nobody counts the steps; "
                 "call run.safe_point() after each, and run.save() after it when that one is to be saved"
             )
 
@@ -289,9 +288,9 @@ class Run(AbstractContextManager["Run"]):
             return
         session = self._inside("wait")
         session.require_alive()
-        flight = session.flight
-        saving.land(session, last_chance=True)
-        if flight is not None and session.saved != flight.name:
+        flight = session.saves.flight
+        session.saves.land(last_chance=True)
+        if flight is not None and session.saves.saved != flight.name:
             raise StoreError(f"{session.path}: {flight.name} was discarded; the state is saved at the next safe point")
 
     def log(self, **metrics: Any) -> None:
@@ -301,13 +300,10 @@ class Run(AbstractContextManager["Run"]):
         """
         values = {legible(name): format.number(name, value) for name, value in metrics.items()}
         if self._session is None and self._last is not None and self._last.standing is not None:
-            self._now().means.add(values)
+            self._now()  # raises what the run ended with
             self._last.standing.log_afterwards(values)
             return
-        session = self._inside("log")
-        session.means.add(values)
-        session.logged.update(values)
-        session.early -= values.keys()
+        self._inside("log").metrics.log(values)
 
     def mean(self, name: str, weight: str | None = None) -> float:
         """The mean of metric `name` over this epoch's run.log() calls so far; outside of `epochs`, over the run's.
@@ -315,7 +311,7 @@ class Run(AbstractContextManager["Run"]):
         `weight` names another metric of the same calls: after run.log(loss=..., n=len(x)), run.mean("loss", weight="n")
         is the mean over samples. It is of this rank, and the same bits whether the run was resumed or not.
         """
-        return self._now().means.mean(name, weight)
+        return self._now().metrics.means.mean(name, weight)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics log over all attempts, oldest first: no step twice, none missing."""
@@ -348,22 +344,21 @@ class Run(AbstractContextManager["Run"]):
 
     def _begin(self, *, standing: bool) -> None:
         """Restore, and take up the run; with `standing` it ends by itself."""
-        used = self._last is not None and self._last.steps_here > 0
+        used = self._last is not None and self._last.progress.steps_here > 0
         end_at(self._options.path)
         self._session = self._last = session = Session(self._options, self._tracked, self.vars)
-        if standing:
-            Standing(session, self._let_go)
+        alone = Standing(session, self._let_go) if standing else None
         living.add(self)
         try:
-            session.begin_listening()
+            session.begin_listening(alone)
             opening.begin(session)
         except BaseException as error:
             self._leave(error)
             raise
-        if used and session.resumed.checkpoint is None:
+        if used and session.origin.checkpoint is None:
             warn("the tracked objects are as the last attempt in this process left them; make them anew to begin anew")
         if session.ranks.rank == 0 and not standing:
-            session.progress.__enter__()
+            session.display.__enter__()
 
     def _let_go(self) -> None:
         self._session = None
@@ -374,3 +369,13 @@ class Run(AbstractContextManager["Run"]):
         self._let_go()
         if session is not None:
             leaving.leave(session, error)
+
+
+def require_outside(path: str | os.PathLike[str], instead: str) -> None:
+    """
+    Raises:
+        UsageError: this process is inside of the block of a run in that directory; `instead` says what to do.
+    """
+    place = Path(path).resolve()
+    if any(Path(run.path).resolve() == place for run in living):
+        raise UsageError(f"{os.fspath(path)}: this is inside of its run's block. {instead}")

@@ -1,4 +1,8 @@
-"""Session: everything that belongs to one attempt of a run, while it lives."""
+"""Session: one attempt of a run while it lives: its parts, what it captures for a checkpoint, and its end.
+
+What the attempt knows lies in four objects that only change themselves: `origin` (where the run came from), `progress`
+(where it is), `saves` and `metrics`.
+"""
 
 from __future__ import annotations
 
@@ -11,43 +15,36 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .. import retention
-from ..data.feed import MOVES, Feed
-from ..errors import Stopped, UsageError
-from ..interval import Mark
+from ..data.feed import MOVES
+from ..errors import NoSpace, Stopped, UsageError
 from ..provenance import document
 from ..rules import Every, Rule, Whole
 from ..state import rng
-from ..state.codec import Block
-from ..state.snapshot import Arena, Snapshot, pin_of
-from ..state.tree import flatten, types_in
+from ..state.tree import types_in
 from ..store import format
-from ..store.shards import Staged
 from ..store.store import Facts, Store
-from ..terminal import Progress, say, speak_for, warn
+from ..terminal import Progress as Display
+from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
-from .means import Means
+from .metrics import Metrics
 from .objects import model_facts
-from .overlap import Later, Overlap
-from .position import Position
+from .position import Progress
 from .ranks import facts, here, present, require_alike
-from .readback import ReadBack
-from .resume import Resumed
+from .resume import Origin
+from .saves import Saves
 from .stop import Deadline, Stop
 from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
 from .vars import Vars
-from .walks import Walks
 from .watch import Watch
 from .weights import StartFrom
 from .windows import MOST_POINTS, Windows
 from .witness import Witness
-from .writer import Writer
 
 if TYPE_CHECKING:
     from ..board import Board
     from .standing import Standing
 
-WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
+FLUSH_S = 1.0  # between two times that readers of a running run are shown its journal
 
 
 class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields would cost a millisecond of every start
@@ -72,7 +69,6 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
     seed: int | None
     take_over: bool
     background: bool
-    overlap: bool
     whole: Whole
     board: bool | str | os.PathLike[str]
 
@@ -93,34 +89,6 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
                 raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
 
 
-class Source(msgspec.Struct):
-    """What came under a name in run.batches(), and how it is walked."""
-
-    loader: Any
-    feed: Feed
-    begins: Any = None  # where its first walk goes on: what its predecessor, or an earlier attempt, had reached
-
-
-class Flight(msgspec.Struct, frozen=True):
-    """A save on its way to the disk, and what it takes the place of."""
-
-    name: format.Name
-    reason: str
-    facts: Facts
-    last_chance: bool
-    before: format.Name | None  # the newest save, should this one come to nothing
-    began_s: float
-    stall_s: float  # but for a copy during which it began
-    snapshot: Snapshot | None = None  # what is written, if the loop copies it
-
-    def ranks(self) -> retention.Facts:
-        """What a new best has to beat, before the checkpoint is there."""
-        name, facts = self.name, self.facts
-        return retention.Facts(
-            str(name), name.step, name.phase, facts.epoch, time.time(), facts.metrics, size_bytes=0, pinned=False
-        )
-
-
 class Session:
     """One attempt: the parts that its loops, saves and restores share."""
 
@@ -129,54 +97,19 @@ class Session:
         self.watch = Watch(tracked, variables)
         self.ranks = here()
         speak_for(self.ranks.rank)
-        self.position = Position()
+        self.origin, self.progress = Origin(), Progress(options.seed)
         self._agree()
         self._claim()
+        self.metrics, self.saves = Metrics(self), Saves(self)
         self.around = ExitStack()  # what holds while the attempt lives
+        self.standing: Standing | None = None  # it has no block: it ends with its outermost loop
         self.left = False  # its block has ended, or without one its outermost loop
         self.over: Stopped | None = None  # it has stopped, and does nothing any more
-
-        # where it is, besides the position
-        self.walks = Walks()
-        self.standing: Standing | None = None  # it has no block: it ends with its outermost loop
-        self.steps_here = self.saves_here = 0  # safe points passed, and saves made, by this attempt
-        self.last_point_s = time.monotonic()
-        self.step_s = 0.0
-
-        # what it remembers besides the tracked objects
-        self.seed = options.seed
-        self.loaders: dict[str, Any] = {}  # fingerprints by name
-        self.sources: dict[str, Source] = {}
-        self.reached: dict[str, tuple[Feed, int]] = {}  # the loader in progress: its feed, and batches consumed of it
-        self.epoch_rng: Any = None  # random numbers as the body of the present epoch began
-
-        # where it came from
-        self.resumed = Resumed()
-        self.baseline: Digests | None = None  # the state as restored, until the first loop begins
-        self._document: dict[str, Any] | None = None
-
-        # what it has measured
-        self.logged: dict[str, float | str] = {}
-        self.early: set[str] = set()  # of these, what was measured before the step began
-        self.means = Means()
-        self.flushed_s = self.noted_s = self.began_s = time.monotonic()
-        self.missed: set[str] = set()  # metrics of `Best` that were not logged, and told so
-        self.shared_metrics: set[str] = set()  # of `Best`, inside of epochs: those that all ranks log, as far as known
-        self.ranked: list[retention.Facts] | None = None  # what a new best has to beat; None: look again
         self.board: Board | None = None
-
-        # what it has saved, and what is to be saved next
-        self.saved: format.Name | None = None  # or about to be: the one in flight
-        self.flight: Flight | None = None
-        self.save_s = 0.0
-        self.last_save = Mark(0, 0, time.monotonic(), at_end=False)
-        self.saved_at = 0  # the safe point of the last save, as windows count them
-        self.asked = False  # run.save() inside a loop
-        self.wished = False  # rank 0 was told of the signal that reached this rank
-        self.cramped = False  # there was no memory for a snapshot, and it was told
-        self.writer, self.arena = Writer(), Arena()
-        self.readback = ReadBack(self.store, self._tell_damage)
-        self.overlap = Overlap(self._tell_no_overlap, lambda: self.writer.in_flight)
+        self._document: dict[str, Any] | None = None
+        self.flushed_s = self.noted_s = self.began_s = (
+            time.monotonic()
+        )  # what readers of the journal were shown, and when
 
     def _agree(self) -> None:
         """Look at what decides how the attempt goes, and compare it with the other ranks."""
@@ -184,7 +117,7 @@ class Session:
         with ranks.together("options"):
             self.drilled = settings.drilled()
             self.witness = Witness(self.tracked.objects | self.tracked.inside()) if self.drilled.digests else None
-            self.stop, self.progress = Stop(options.deadline), Progress()
+            self.stop, self.display = Stop(options.deadline), Display()
             from .job_clock import JobClock  # what asks schedulers is not in every `import holdfast`
 
             self.job_clock = JobClock(
@@ -193,7 +126,7 @@ class Session:
             said = {} if ranks.alone else facts(options, self.tracked, self.vars, self.drilled)
         require_alike(ranks, said)
         if not ranks.alone:
-            ranks.place = lambda: f"step {self.position.step}, epoch {self.position.epoch}"
+            ranks.place = lambda: f"step {self.progress.position.step}, epoch {self.progress.position.epoch}"
         most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill's kill is answered where it struck
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
 
@@ -212,20 +145,18 @@ class Session:
                 self.job_clock.await_turn(self.store.root)
             self.attempt = self.store.claim()
 
-    def begin_listening(self) -> None:
-        """Take the signals, and keep them from the workers of loaders."""
-        if self.standing is None:
+    def begin_listening(self, standing: Standing | None) -> None:
+        """Take the signals, and keep them from the workers of loaders. `standing`: the run has no block."""
+        self.standing = standing
+        if standing is None:
             self.around.enter_context(self.stop)
         else:
             self.around.callback(self.stop.__exit__)  # entered when a loop begins
-        self.around.callback(self.sources.clear)  # persistent workers end here, not when a collector comes by
-        self.around.callback(self.readback.close)
+        self.around.callback(self.progress.sources.clear)  # persistent workers end here, not when a collector comes by
+        self.around.callback(self.saves.readback.close)
         self.around.callback(self.job_clock.close)
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
-            if self.options.background and self.options.overlap:
-                steps = module.Steps(self.tracked.inside().values(), self.overlap.before_step)
-                self.overlap.steps.append(self.around.enter_context(steps))
 
     def begin_board(self) -> None:
         """Keep a board, if that was asked for, until the attempt has said good-bye; of a drilled run, beside that run."""
@@ -247,6 +178,19 @@ class Session:
             self.board = None
             warn(f"the board is not kept up any more: {error}; Board({str(self.path)!r}).update() makes it whole")
 
+    def show(self) -> None:
+        """Let readers of a running run see its journal, a little behind."""
+        now_s = time.monotonic()
+        if now_s - self.flushed_s > FLUSH_S:
+            if now_s - self.noted_s > (now_s - self.began_s) / 100:  # what a kill costs is known to a hundredth
+                position = self.progress.position
+                self.attempt.record("at", step=position.step, phase=position.phase)
+                self.noted_s = now_s
+            with suppress(NoSpace):  # kept, and written by the next
+                self.attempt.show()
+            self.show_board()
+            self.flushed_s = time.monotonic()
+
     @property
     def path(self) -> Path:
         return self.options.path
@@ -258,12 +202,36 @@ class Session:
     @property
     def here(self) -> format.Name:
         """The name of a checkpoint of the present position."""
-        return format.Name(self.position.step, self.position.phase)
+        return format.Name(self.progress.position.step, self.progress.position.phase)
 
     @property
     def is_over(self) -> bool:
         """Whether this process does nothing any more for the run, in this attempt."""
         return self.left or self.over is not None or self.attempt.inherited
+
+    @property
+    def drill_limit(self) -> str | None:
+        """Why to stop, where a drill wants that after so many steps; None: not here."""
+        limit = self.drilled.steps
+        return "drill limit" if limit is not None and self.progress.position.step >= limit else None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stop.reason is not None or self.drill_limit is not None
+
+    def stopped(self, reason: str) -> Stopped:
+        """Note that the attempt has stopped; what to raise."""
+        self.over = Stopped(reason)
+        return self.over
+
+    def leave(self) -> None:
+        """The attempt does nothing more: signals, terminal, loops and memory are given back."""
+        self.left = True
+        with suppress(Exception):  # of a loader: what is held of its loops ends now
+            self.progress.walks.close_inside()
+        self.around.close()
+        self.display.close()
+        self.saves.release()
 
     def require_alive(self) -> None:
         """
@@ -279,74 +247,30 @@ class Session:
 
     def digests(self) -> Digests:
         """What identifies the tracked objects, and the variables that were restored, as they are now."""
-        known = self.resumed.memory["vars"]
+        known = self.origin.memory["vars"]
         variables = {f"run.vars.{name}": value for name, value in self.vars.state_dict().items() if name in known}
         return digests(self.tracked.capture() | variables)
 
     def memory(self, *, probe: bool = True) -> dict[str, Any]:
         """What the run itself remembers. Random numbers are captured last."""
-        position = self.position
-        position.feeds |= {name: dict(feed.position(consumed)) for name, (feed, consumed) in self.reached.items()}
+        progress = self.progress
         return {
-            "position": position.state_dict(),
+            "position": progress.state_dict(),
             "vars": self.vars.state_dict(),
-            "seed": self.seed,
+            "seed": progress.seed,
             "overrides": {name: dict(changes) for name, changes in self.options.overrides.items()},
-            "fingerprint": {"environment": fingerprint.environment(), "loaders": self.loaders},
+            "fingerprint": {"environment": fingerprint.environment(), "loaders": progress.loaders},
             "probe": self.ask_probe() if probe else None,
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
             **({"nested": nested} if (nested := self.tracked.nested()) else {}),
-            **({"means": means} if (means := self.means.state_dict()) else {}),
-            "epoch_rng": self.epoch_rng if position.in_epoch else None,
+            **({"means": means} if (means := self.metrics.means.state_dict()) else {}),
+            "epoch_rng": progress.epoch_rng if progress.position.in_epoch else None,
             "rng": rng.capture(),
         }
 
     def state(self) -> dict[str, Any]:
         """All that a checkpoint holds."""
         return {**self.tracked.capture(), RESERVED: self.memory()}
-
-    def stage(self, *, background: bool, due: bool) -> Staged | Later:
-        """The state ready to be written: for a save in the background, a copy of it, if memory allows.
-
-        What of a save that is `due` is copied beside the loop is left to `overlap.finish`. While the memory for the copy
-        is being touched there is none: to write the state takes no longer than to copy it into fresh memory. A copy that
-        takes long is still to be made: the save begins first.
-        """
-        if background and self.arena.size_bytes == 0 and not self.cramped:
-            self.warm_arena()
-        state = self.state()
-        if background and not self.arena.warming:
-            fresh = {id(state[RESERVED][name]) for name in ("rng", "epoch_rng")}
-            later = self.overlap.later(self.store, state, self.arena, due=due, own=fresh)
-            if later is not None:
-                return later
-            try:
-                return self.overlap.stage(self.store, state, self.arena, due=due)
-            except MemoryError as error:
-                if not self.cramped:
-                    warn(f"{error}: saves stall the loop until they are durable")
-                self.cramped = True
-        return self.store.stage(state)
-
-    def prepare_saves(self, blocks: Collection[Block]) -> None:
-        """Begin what makes the first of them quick, beside the next steps."""
-        if self.options.every is not None:
-            self.warm_arena(blocks)
-        if self.options.background:
-            self.readback.begin(self.readback.over)
-
-    def warm_arena(self, blocks: Collection[Block] | None = None) -> None:
-        """Touch the memory of later snapshots beside the next steps: a first copy into it would stall the loop for long.
-
-        After the first step, when optimizers have their state.
-        """
-        if not self.options.background:
-            return
-        blocks = flatten(self.tracked.capture()).leaves.values() if blocks is None else blocks
-        size = sum(block.data.nbytes for block in blocks)
-        if size >= WARM_BYTES:
-            with suppress(MemoryError):  # the first save will say so
-                self.arena.warm(size, pin_of(blocks))
 
     def ask_probe(self) -> Any:
         """The probe's result; random numbers and training flags are afterwards as they were."""
@@ -358,12 +282,13 @@ class Session:
         rng.restore(before)
         return result
 
-    def mark(self, epoch: int | None = None, *, at_end: bool) -> Mark:
-        """This moment, for the interval. `epoch`: the one that has just ended, at its end."""
-        now = self.position.epoch if epoch is None else epoch
-        return Mark(self.position.step, now - self.position.first_epoch, time.monotonic(), at_end)
+    def facts(self, metrics: Mapping[str, float], epoch: int | None) -> Facts:
+        """What a checkpoint of this moment says of itself. `epoch`: the one that has ended, at its end."""
+        position = self.progress.position
+        at = position.epoch if epoch is None else epoch
+        return Facts(position.phase, at, metrics, self.options.note, self._describe())
 
-    def document(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         """Where this attempt came from, for people; made once, and by rank 0."""
         if self.ranks.rank:
             return {}
@@ -372,15 +297,6 @@ class Session:
             made = document(self.options.hyperparameters, self.options.dataset)
             self._document = {**made, "model": models}
         return self._document
-
-    def _tell_no_overlap(self, leaf: str, line: str) -> None:
-        self.attempt.record("overlap_off", leaf=leaf)
-        if not self.overlap.refuted:  # else the save in flight ends with this line
-            warn(line)
-
-    def _tell_damage(self, line: str) -> None:
-        self.attempt.record("told", what=line)
-        warn(line)
 
     def tell(self, line: str) -> None:
         """Say and record that something is not as it was when the checkpoint was saved."""

@@ -1,4 +1,4 @@
-"""Settings: what the environment asks of a run. A drill moves and watches a run through these two, and changes nothing else."""
+"""Settings: environment variables that a run reads. A drill controls a run by two of them and in no other way."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ SafePoint = tuple[int, str]  # step and phase
 
 
 class Aim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place from which a drill wants the run to be resumed, and what the attempt before that does for it."""
+    """A place from which a drill wants the run to resume, and what the attempt before must do for that."""
 
     place: SafePoint
-    saves: tuple[SafePoint, ...] = ()  # saves are due at these, instead of at the run's own interval
-    exact: bool = False  # the save at the place is durable before the run goes on
+    saves: tuple[SafePoint, ...] = ()  # save here, instead of at the run's own interval
+    exact: bool = False  # make the save at the place durable before the run goes on
     hold: SafePoint | None = None  # where the run waits for a signal, and then stops
-    brink: SafePoint | None = None  # where it waits to be killed, if that has not come before
+    brink: SafePoint | None = None  # the last place at which the run waits to be killed
 
 
 class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a drill wants of the run it watches."""
+    """What a drill asks of a run."""
 
     steps: int | None = None  # stop after this many
     save_every_steps: int | None = None  # instead of the run's own interval; with aims: until the place is reached
     digests: bool = False  # journal the state's digests at every safe point
-    marks: bool = False  # write a mark into the standard output at every safe point
+    marks: bool = False  # write a mark to standard output at every safe point
     aims: tuple[Aim, ...] = ()  # in the order of the run
     opened: str | None = None  # the file that takes a line for each file opened that another run of the drill wrote
     since_ns: tuple[int, int] = (0, 0)  # when the drill, and this run of it, began
@@ -62,7 +62,7 @@ def run_dir(path: str | os.PathLike[str]) -> Path:
 
 
 def is_drilled() -> bool:
-    """Whether a drill watches this process: then what kills it is the drill, and no scheduler."""
+    """Whether a drill runs this process: then the drill kills it, and not a scheduler."""
     return bool(os.environ.get(DRILL))
 
 
@@ -75,7 +75,7 @@ def max_requeues() -> int:
 
 
 def ranks_timeout_s() -> float:
-    """How long a rank of the same run is waited for.
+    """How long to wait for another rank of the run.
 
     Raises:
         UsageError: it is no number of seconds.
@@ -94,7 +94,7 @@ def drilled() -> Drilled:
     """What HOLDFAST_DRILL asks for; nothing when it is unset.
 
     Raises:
-        UsageError: it is set to something else than a drill would.
+        UsageError: its value was not written by a drill.
     """
     text = os.environ.get(DRILL)
     if not text:

@@ -1,4 +1,4 @@
-"""Standing: a run without a block. It ends with its outermost loop, and takes signals only while that is walked."""
+"""Standing: a run without a `with` block. It ends with its outermost loop and takes signals only during that loop."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from types import CodeType
 from ..errors import HoldfastError, Stopped, UsageError
 from ..store import format
 from ..terminal import flush, say, warn
-from . import leaving, left, saving
+from . import leaving
 from .session import Session
 
 STOPPED = 75  # the exit code of a stop
 
-_standing: list[Standing] = []  # begun in this process and not ended, and those of which something is still to be told
+_standing: list[Standing] = []  # runs of this process that have not ended, or whose end must still be reported
 
 
 class LoopLeft(HoldfastError):
@@ -31,24 +31,25 @@ class Standing:
 
     def __init__(self, session: Session, let_go: Callable[[], None]) -> None:
         self.session = session
-        self._let_go = let_go  # tells the Run that it is over
+        self._let_go = let_go  # tells the Run that it has ended
         self.thread = threading.get_ident()
         self._walker = self.thread  # the thread that walks the outermost loop
         self._finished = False  # the end is durable, and journalled
-        self._late: BaseException | None = None  # an error that could not be raised where it arose
-        self._left_in: CodeType | None = None  # where an exception left the loop: the process's end says which one
-        session.standing = self
+        self._late: BaseException | None = None  # an error to raise at the next call: `break` cannot raise it
+        self._left_in: CodeType | None = (
+            None  # the code in which an exception left the loop; at_exit finds the exception by it
+        )
         _standing.append(self)
 
     def loop_begins(self) -> None:
-        """The outermost loop is walked from here on."""
+        """The outermost loop begins."""
         self._walker = threading.get_ident()
         self.session.stop.__enter__()
         if self.session.ranks.rank == 0:
-            self.session.progress.__enter__()
+            self.session.display.__enter__()
 
     def loop_ended(self) -> None:
-        """It has come to its end: the run has finished. Errors are raised where the loop stands."""
+        """The outermost loop has ended: finish the run. Errors are raised at the loop."""
         try:
             leaving.finish(self.session)
         except BaseException as error:
@@ -58,19 +59,22 @@ class Standing:
         self._leave(None)
 
     def loop_raised(self, error: BaseException) -> None:
-        """An error comes out of the loop itself: a stop, a failed save, a loader's."""
+        """The loop itself raises an error: a stop, a failed save, a loader's."""
         self._leave(error)
 
     def loop_left(self, ours: frozenset[CodeType]) -> None:
-        """It was let go of. `break` and `return` finish the run; what nobody could raise here is raised later."""
-        if threading.get_ident() != self._walker:  # garbage, collected by a thread of ours: it stays open
+        """The loop's generator was closed. `break` and `return` finish the run; errors are raised at the next call."""
+        if (
+            threading.get_ident() != self._walker
+        ):  # closed by the garbage collector on a thread of ours: the loop was not left
             return
-        found, session = left.how(ours), self.session
+        found, session = leaving.how(ours), self.session
         if not found.on_purpose:
             self._left_in = found.code
-            if found.unclear and session.walks.raised is None:
+            raised = session.progress.walks.raised
+            if found.unclear and raised is None:
                 _say_unclear(session)
-            self._leave(session.walks.raised or LoopLeft("the loop was left by an exception"))
+            self._leave(raised or LoopLeft("the loop was left by an exception"))
             return
         try:
             leaving.finish(session)
@@ -84,7 +88,7 @@ class Standing:
             self._leave(None)
 
     def end(self, why: str) -> None:
-        """End it from outside, wherever it is: nothing is committed as finished."""
+        """End the run wherever it is; it is not marked as finished."""
         if not self.session.is_over:
             self._leave(LoopLeft(why))
         if self in _standing:
@@ -93,20 +97,21 @@ class Standing:
     def raise_late(self) -> None:
         """
         Raises:
-            HoldfastError, Stopped: what the run ended with when `break` left its loop, once.
+            HoldfastError, Stopped: the error of the run's end after `break`; raised once.
         """
         if self._late is not None:
             late, self._late = self._late, None
             raise late
 
     def log_afterwards(self, values: dict[str, float | str]) -> None:
-        """What is logged after the loop is of the end, and durable when this returns."""
+        """Log numbers after the loop. They belong to the end and are durable when this returns."""
         session = self.session
         if session.attempt.inherited or not self._finished:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
-        session.logged.update(values)
-        saving.flush_metrics(session, "exit")
-        session.attempt.close("end", step=session.position.step, phase=session.position.phase)
+        session.metrics.log(values)
+        session.metrics.flush("exit")
+        position = session.progress.position
+        session.attempt.close("end", step=position.step, phase=position.phase)
 
     def _leave(self, error: BaseException | None) -> None:
         if not self.session.left:
@@ -116,12 +121,13 @@ class Standing:
             _standing.remove(self)
 
     def at_exit(self) -> int:
-        """Say what the journal does not say yet; the exit code that the process owes, or 0."""
+        """At the process's end: journal an unfinished run; the exit code that the process must have, or 0."""
         session = self.session
         if session.attempt.inherited:
             return 0
         if not session.is_over:
-            where = f"step {session.position.step}" + (" of its loop" if session.walks.open else "")
+            progress = session.progress
+            where = f"step {progress.position.step}" + (" of its loop" if progress.walks.open else "")
             say(f"{session.path}: not finished: the process ends at {where}")
             self._leave(LoopLeft("the process ended before the loop did"))
         last = getattr(sys, "last_value", None)
@@ -133,7 +139,7 @@ class Standing:
 
 
 def end_at(path: Path) -> None:
-    """A new run begins at `path`: one that this thread has started there and that has not ended does so now."""
+    """A new run begins at `path`: end a run that this thread has started there."""
     for standing in [*_standing]:
         same = os.path.realpath(standing.session.path) == os.path.realpath(path)
         if same and standing.thread == threading.get_ident():
@@ -141,9 +147,9 @@ def end_at(path: Path) -> None:
 
 
 def _say_unclear(session: Session) -> None:
-    saved = session.saved if session.saved is not None else format.Name(0)
+    saved = session.saves.saved or format.Name(0)
     say(
-        f"{session.path}: the loop ended at step {session.position.step} with an exception, or because an iterator "
+        f"{session.path}: the loop ended at step {session.progress.position.step} with an exception, or because an iterator "
         f"around it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit belongs into the loop "
         "itself, as in run.steps(50)"
     )
@@ -163,7 +169,7 @@ def _at_exit() -> None:
     owed = [standing.at_exit() for standing in [*_standing]]
     _standing.clear()
     codes = [code for code in owed if code]
-    if codes:  # the interpreter would exit as if all were well, and no exception can change that any more
+    if codes:  # the interpreter would exit with 0, and an exception raised here cannot change that
         if "logging" in sys.modules:
             with suppress(Exception):
                 sys.modules["logging"].shutdown()

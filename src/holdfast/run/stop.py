@@ -1,4 +1,4 @@
-"""Stop: the wish to end soon, remembered until the next safe point. Handlers set a flag; loops act."""
+"""Stop: a request to stop, remembered until the next safe point. Handlers set a flag; loops act."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any, Self
 from .. import interval
 from ..errors import UsageError
 
-ONCE_DONE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # a process that has stopped need not hear them
+ONCE_DONE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # ignored by a process that has stopped
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
-DICE = random.SystemRandom()  # the script's own random numbers are left alone
+DICE = random.SystemRandom()  # does not change the script's random numbers
 
 Deadline = datetime | timedelta | float
 
@@ -32,11 +32,13 @@ class Stop(AbstractContextManager["Stop"]):
     def __init__(self, deadline: Deadline | None = None) -> None:
         self.reason: str | None = None
         self.at_s = 0.0  # when it came, in Unix seconds
-        self.spare_s: Mapping[str, float] = {}  # how long each signal may wait, so that not all jobs save at once
-        self.deaf = False  # when left: signals that would end this process by default do so no more
+        self.spare_s: Mapping[
+            str, float
+        ] = {}  # how long to wait after each signal, so that jobs do not all save at once
+        self.deaf = False  # when left: ignore the signals that would end this process by default
         self.deadline_s = None if deadline is None else unix_seconds(deadline)
-        self._until_s: float | None = None  # it waits
-        self._pressed = False
+        self._until_s: float | None = None  # the stop waits until then
+        self._pressed = False  # stop at the next safe point, without waiting
         if self.deadline_s is not None and self.deadline_s <= time.time():
             raise UsageError(f"deadline={deadline!r} has passed; a run that began now would stop at its first step")
         self._previous: dict[int, Callable[..., Any] | int | None] = {}
@@ -69,8 +71,17 @@ class Stop(AbstractContextManager["Stop"]):
         self.reason = "SIGINT" if number == signal.SIGINT else self.reason or signal.Signals(number).name
 
     def hear(self, reason: str) -> None:
-        """As if a signal had come: another rank has heard one."""
+        """Another rank has received a signal: act as if this one had."""
         self.reason, self.at_s = self.reason or reason, self.at_s or time.time()
+
+    def plan(self, deadline_s: float | None, spare_s: Mapping[str, float]) -> None:
+        """When the job ends, None: not known, and how long each signal may wait until then."""
+        self.deadline_s = self.deadline_s if deadline_s is None else deadline_s
+        self.spare_s = spare_s
+
+    def stay_deaf(self) -> None:
+        """When left, ignore the signals that would end this process by default."""
+        self.deaf = True
 
     def wanted(self, *, save_s: float, step_s: float) -> str | None:
         """Why to stop at this safe point, or None. `save_s` and `step_s`: what one save and one step cost."""

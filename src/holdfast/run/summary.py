@@ -1,26 +1,28 @@
-"""Summary: what a run's journals say of the whole of it: whether it has finished, and what was done again."""
+"""Summary: what a run's journals say about all attempts: whether the run has finished, and how many steps were repeated."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import journal
 from ..journal import Log
-from .session import Session
+
+if TYPE_CHECKING:
+    from .session import Session
 
 
 class Redone(NamedTuple):
-    """Steps that attempts did and that a later one did again."""
+    """Steps that a later attempt did again."""
 
     steps: int
-    exact: bool  # else an attempt was killed, and may have done more than its journal tells
+    exact: bool  # False: an attempt was killed and may have done more than its journal tells
 
 
 def redone(logs: Sequence[Log]) -> Redone:
-    """What each attempt did after the place from which the next one went on."""
+    """Steps of each attempt after the place from which the next one went on."""
     begun = [log for log in logs if log.restored is not None]
     steps, exact = 0, True
     for log, after in itertools.pairwise(begun):
@@ -32,7 +34,7 @@ def redone(logs: Sequence[Log]) -> Redone:
 
 def finished_s(session: Session) -> float | None:
     """When an earlier attempt finished the run where this one begins, in Unix seconds; None when that is not known."""
-    position = session.position
+    position = session.progress.position
     here = journal.position({"step": position.step, "phase": position.phase})
     if not position.finished():
         return None
@@ -52,8 +54,9 @@ def at_the_end(session: Session) -> str:
     logs = journal.logs(session.path)
     attempts = sum(log.restored is not None for log in logs)
     again = redone(logs)
-    said = "finished" if session.position.finished() or not session.position.targets else "ended before its loop did"
-    line = f"{said}: {_count(session.position.step, 'step')} in {_count(attempts, 'attempt')}"
+    position = session.progress.position
+    said = "finished" if position.finished() or not position.targets else "ended before its loop did"
+    line = f"{said}: {_count(position.step, 'step')} in {_count(attempts, 'attempt')}"
     if again.exact and not again.steps:
         return line
     return f"{line}, {'' if again.exact else 'at least '}{_count(again.steps, 'step')} done again"

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 RESERVED = "holdfast"  # the top-level key of what the run itself remembers
-_PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed, stillness and steps of the framework as a whole
+_PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed and stillness of the framework as a whole
 
 
 class Tracked:
@@ -183,7 +183,7 @@ def digests(captured: Mapping[str, Any]) -> Digests:
 
 
 def framework_modules() -> list[Any]:
-    """Of the frameworks that this program uses: facts(), initial_seed(), still(targets), Steps(targets, before),
+    """Of the frameworks that this program uses: facts(), initial_seed(), still(targets),
     ranks(timeout_s), Reducers(objects).
     """
     return [import_module(home) for name, home in _PROGRAMS.items() if name in sys.modules]

@@ -1,7 +1,7 @@
-"""Windows: what happens at which safe point, said by rank 0 one window ahead, so that nobody waits at each of them.
+"""Windows: rank 0 announces one window ahead what all ranks do at a safe point, so that ranks need not wait at each one.
 
-Safe points are counted, and are the same on every rank. At some of them, the edges, all ranks do what rank 0 said when it
-was at the edge before: so nobody waits for a rank that is no further than a window behind.
+Every rank counts its safe points, and the counts agree. Some safe points are edges of windows. At an edge all ranks do
+what rank 0 announced at the edge before. So a rank waits only for another one that is more than a window behind.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import msgspec
 from ..ranks import Ranks
 
 WINDOW_S = 0.1  # that a window lasts
-MOST_POINTS = 50  # in a window: should steps become slower at once, an order comes after two windows of such steps
-SWEEP = 4096  # edges after which rank 0 forgets what all have heard
+MOST_POINTS = 50  # in a window: when steps become slower, an order takes two windows of such steps
+SWEEP = 4096  # edges after which rank 0 deletes announcements that all ranks have read
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
     """What every rank does at one edge."""
 
     points: int = 1  # from this edge to the next
-    stop: str = ""  # why
+    stop: str = ""  # the reason; empty: go on
     save: bool = False
     land: bool = False  # take the outcome of the save in flight
 
@@ -44,14 +44,15 @@ class Windows:
         self.point, self._last_edge, self._edge, self._edges = 0, 0, 1, 0
         self._said = NOTHING
         self._began_at, self._began_s, self._point_s = 0, clock(), WINDOW_S
-        self.spent: list[Ranks] = []  # conversations that are over when all have come to another edge
-        self.said_at = 0  # the safe point at which what now holds was said
+        self.spent: list[Ranks] = []  # channels to delete when all ranks have come to another edge
+        self.said_at = 0  # the safe point at which the present order was announced
+        self._wished = False  # rank 0 was told of the signal that reached this rank
         self.leading = False  # whether this is rank 0 at an edge, and has not said yet what happens at the next
         if ranks.rank == 0:
             self._announce(NOTHING)
 
     def arrive(self) -> Order:
-        """One safe point further; what is to be done there.
+        """Count one safe point; what to do there.
 
         Raises:
             RanksError: rank 0 was not at the edge before this one in time.
@@ -69,7 +70,7 @@ class Windows:
             now = self._clock()
             self._point_s = (now - self._began_s) / (self.point - self._began_at)
             self._began_at, self._began_s = self.point, now
-        if self._edges % SWEEP == 0:  # all have heard the word of this edge, too, when they say so
+        if self._edges % SWEEP == 0:  # a rank that answers has read the announcement of this edge
             self._ranks.gather("windows")
             for each in (self._words, *self.spent):
                 each.sweep()
@@ -77,17 +78,23 @@ class Windows:
         self._edge += order.points
         return order
 
+    def wish(self, reason: str) -> None:
+        """Tell rank 0, once, of a signal that reached this rank."""
+        if not self._wished:
+            self._wished = True
+            self._ranks.wish(reason)
+
     @property
     def ahead_s(self) -> float:
-        """How long it takes, at the present pace, until what rank 0 does not say now can happen."""
+        """Seconds, at the present pace, until an order that rank 0 does not announce now can take effect."""
         return (self._edge - self.point + self._next_points()) * self._point_s
 
     def say(self, *, stop: str = "", save: bool = False, land: bool = False) -> None:
-        """Rank 0's, at an edge: what happens at the next one."""
+        """On rank 0, at an edge: announce what happens at the next one."""
         self._announce(Order(self._next_points(), stop, save, land))
 
     def _next_points(self) -> int:
-        """As many as pass in a window's time; twice as many as last time at most, or a quarter: one step says little."""
+        """Safe points that fit into WINDOW_S: at most twice, at least a quarter of the last number."""
         wanted, last = int(WINDOW_S / max(self._point_s, 1e-9)), self._said.points
         return max(1, last // 4, min(wanted, 2 * last, self._most))
 

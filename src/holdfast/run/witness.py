@@ -67,6 +67,7 @@ class Witness:
 
     def note(self, roots: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         """What changed since the last note, as an event's fields. `more`: values to note under names of our own."""
+        self.begun = True
         values, about = self._look(roots, more)
         gone = [path for path in self._last if path not in values]
         changed = {path: value for path, value in values.items() if self._last.get(path) != value}

@@ -1,4 +1,4 @@
-"""Writer: one save in flight, on a thread of its own. It knows threads, and nothing of checkpoints."""
+"""Writer: runs one save at a time on a thread of its own. It knows threads and nothing of checkpoints."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BeforeEach = Callable[[], None]
 
 
 class Writer:
-    """Runs one piece of work at a time beside the loop; its outcome is fetched by whoever gave it."""
+    """Runs one piece of work at a time beside the loop. The caller fetches the outcome."""
 
     def __init__(self) -> None:
         self._beside: Worker | None = None
-        self._ended, self._rested = Latch(), Latch()  # the work has; the loop may go on
+        self._ended, self._rested = Latch(), Latch()  # the work has ended; the loop may go on
         self._unwanted = False
         self._outcome: Any = None
         self._error: BaseException | None = None
@@ -36,7 +36,7 @@ class Writer:
         return not self.in_flight or self._ended.is_set()
 
     def submit(self, work: Callable[[BeforeEach], Any]) -> None:
-        """Begin `work`, which is to call its argument now and then: that ends it once `abandon` was called.
+        """Begin `work`. It must call its argument before each request to the disk: after `abandon` that call raises.
 
         Raises:
             RuntimeError: the system gives no more threads.
@@ -50,10 +50,10 @@ class Writer:
         worker.start()
 
     def wait(self) -> Any:
-        """The outcome, when it is there: what the work returned, None when there was none.
+        """Wait for the work and return its result; None when no work was submitted.
 
         Raises:
-            BaseException: what the work raised; Abandoned when it has given way.
+            BaseException: what the work raised; Abandoned after `abandon`.
         """
         worker = self._beside if self.in_flight else None
         if worker is None:
@@ -66,20 +66,20 @@ class Writer:
             try:
                 raise error
             finally:
-                del error  # else what it failed with, a state perhaps, would stay until Python looks for cycles
+                del error  # a cycle would keep the error's frames, and a state in them, until the collector runs
         return self._outcome
 
     def rest(self) -> None:
-        """Return when the work has ended, or says by `let_go` that nobody need rest; its outcome is still to be fetched."""
+        """Return when the work has ended or has called `let_go`. The outcome must still be fetched."""
         if self.in_flight:
             self._rested.wait()
 
     def let_go(self) -> None:
-        """The work needs nothing more of what the loop may change."""
+        """Called by the work: it needs nothing more that the loop may change."""
         self._rested.set()
 
     def abandon(self) -> None:
-        """Let the work end at its next request to the disk; what has made its last one comes to its own end."""
+        """End the work at its next request to the disk. Work that has made its last one completes."""
         self._unwanted = True
 
     def _run(self, work: Callable[[BeforeEach], Any]) -> None:

@@ -151,36 +151,25 @@ class _Copy(NamedTuple):
 
 
 class Snapshot:
-    """Images of files in an arena, and the leaves' blocks as they will lie there when `copy` has returned.
+    """Images of files in an arena, and the leaves' blocks as they will lie there when `copy` has returned."""
 
-    Leaves that `later` allows are copied by `finish`; until it has returned, nobody may change them. They are `left`.
-    """
-
-    def __init__(
-        self,
-        arena: Arena,
-        images: Sequence[Image],
-        blocks: Mapping[str, Block],
-        later: Callable[[Block], bool] = lambda _: False,
-    ) -> None:
+    def __init__(self, arena: Arena, images: Sequence[Image], blocks: Mapping[str, Block]) -> None:
         self.blocks: dict[str, Block] = dict(blocks)
         self.images: list[memoryview | None] = []  # None: some of its leaves are referred to, and lie elsewhere
         self.copied = Latch()  # or given up
-        self.copied_s = 0.0  # when what was not left had been copied
-        self.left: dict[str, Block] = {}
+        self.copied_s = 0.0  # when that was
         self._arena = arena
         self._copies: list[_Copy] = []
-        self._copies_left: list[_Copy] = []
         self._starts: list[int] = []
         sizes = [image.size(blocks) for image in images]
         memory, start, end = arena.room(sum(map(rounded, sizes)), pin_of(blocks.values())), 0, 0
         for image, size in zip(images, sizes, strict=True):
-            self._lay_out(image, memory[start : start + size], start, later)
+            self._lay_out(image, memory[start : start + size], start)
             end = start + size
             start += rounded(size)
         self._filling = Filling(end)
 
-    def _lay_out(self, image: Image, whole: memoryview, start: int, later: Callable[[Block], bool]) -> None:
+    def _lay_out(self, image: Image, whole: memoryview, start: int) -> None:
         self.images.append(None if any(_is_lent(self.blocks[key]) for key in image.keys) else whole)
         self._starts.append(start)
         whole[: len(image.lead)] = image.lead
@@ -190,10 +179,7 @@ class Snapshot:
             if _is_lent(block):
                 continue
             place = whole[at : at + block.data.nbytes]
-            if later(block):
-                self.left[key] = block
-            copies = self._copies_left if key in self.left else self._copies
-            copies.append(_Copy(place, block.data, start + at))
+            self._copies.append(_Copy(place, block.data, start + at))
             self.blocks[key] = Block(block.kind, block.dtype, block.shape, place, block.attrs)
             at += block.data.nbytes
 
@@ -205,35 +191,21 @@ class Snapshot:
         return here and total >= max(_THREADS_PAY_BYTES, _EACH_PAYS_BYTES * len(self._copies))
 
     def copy(self) -> None:
-        """Copy what is not left for later, if that was not done yet. What it raises is the end of the snapshot."""
+        """Copy the leaves, if that was not done yet. What it raises is the end of the snapshot."""
         if self.copied_s:
             return
         copies, self._copies = self._copies, []
         done = False
         try:
             with self._arena.crew() as crew:
-                _copy_all(copies, COPY_THREADS, crew, None if self.left else self._filling)
+                _copy_all(copies, COPY_THREADS, crew, self._filling)
             self.copied_s, done = time.monotonic(), True
         finally:
-            if not (done and self.left):
-                self._end(whole=done)
-
-    def finish(self, threads: int = 1) -> None:
-        """Copy what was left for later; in one thread, the others are the loop's."""
-        if not self.left:
-            return
-        try:
-            with self._arena.crew() as crew:
-                _copy_all(self._copies_left, threads, crew)
-            self._end(whole=True)
-        finally:
-            self.left, self._copies_left = {}, []
-            self._end(whole=False)
+            self._end(whole=done)
 
     def give_up(self) -> None:
         """Let nobody wait for `copy` any more, if an exception has kept it from its end, or from saying so."""
-        if not self.left:
-            self._end(whole=False)
+        self._end(whole=False)
 
     def wait(self, index: int, size: int) -> bool:
         """Return when the first `size` bytes of an image are there; False: the copy was given up."""
@@ -253,7 +225,7 @@ def _is_lent(block: Block) -> bool:
     return block.fixed and block.data.nbytes >= LENT_BYTES
 
 
-def _copy_all(copies: Sequence[_Copy], count: int, crew: WorkerGroup, filling: Filling | None = None) -> None:
+def _copy_all(copies: Sequence[_Copy], count: int, crew: WorkerGroup, filling: Filling) -> None:
     total = sum(each.source.nbytes for each in copies)
     if count == 1 or total < _THREADS_PAY_BYTES:
         _copy_each(copies, crew)
@@ -261,9 +233,7 @@ def _copy_all(copies: Sequence[_Copy], count: int, crew: WorkerGroup, filling: F
     shares: list[list[_Copy]] = [[] for _ in range(count)]
     for each in copies:
         _deal(each, shares)
-    said: Sequence[Callable[[int], None]] = [_keep_quiet] * count
-    if filling is not None:
-        said = filling.share([share[0].start if share else sys.maxsize for share in shares])
+    said = filling.share([share[0].start if share else sys.maxsize for share in shares])
     both = list(zip(shares, said, strict=True))
     map_in_threads(lambda mine: _copy_each(mine[0], crew, mine[1]), both, count, crew)
 

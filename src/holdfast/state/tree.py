@@ -265,7 +265,7 @@ _Walker = Callable[[_Flattener, Any], Any]
 
 # kinds of values that stand for themselves, and when
 _PLAIN: dict[type, Callable[[Any], bool]] = {
-    str: is_text,
+    str: lambda value: value.isascii() or is_text(value),
     int: lambda value: -(2**53) <= value <= 2**53,
     float: lambda value: math.isfinite(value) and (value != 0 or math.copysign(1, value) == 1),
     bool: lambda _: True,
@@ -296,7 +296,7 @@ def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
 
 
 def _walk_dict(flattener: _Flattener, value: dict[Any, Any]) -> Any:
-    if all(type(key) is str and is_text(key) for key in value):
+    if all(type(key) is str and (key.isascii() or is_text(key)) for key in value):
         return {"dict": {key: flattener.walk(each, key) for key, each in value.items()}}
     return {"items": flattener.pairs(value)}
 

@@ -116,13 +116,6 @@ class Sharing:
         """As this rank saved it: no more is looked at than what it wrote."""
         return Checkpoint(path, rank=None if self._ranks.alone else self._ranks.rank)
 
-    def looks_at(self, keys: Collection[str], parent: str) -> bool:
-        """Whether one of these leaves would be digested, after the checkpoint `parent`, to see if it is unchanged."""
-        lineage = self.lineage
-        if lineage is None or lineage.path.name != parent or lineage.steady is None:
-            return True
-        return not lineage.steady.isdisjoint(keys)
-
     def unread(self, parent: str | None) -> list[Link]:
         """What the save after `parent` is likely to take over, and would have to read: leaves that did not change lately.
 

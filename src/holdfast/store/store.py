@@ -13,7 +13,7 @@ from ..errors import NotFound, UsageError
 from ..ranks import ALONE, Ranks
 from ..rules import Rule, Whole
 from ..state import tree
-from ..state.codec import Block, uncollected
+from ..state.codec import uncollected
 from ..state.snapshot import Arena, Image, Snapshot
 from . import divided, format, pins, pruning, shards
 from .attempt import Attempt
@@ -203,19 +203,17 @@ class Store:
             staged = self.stage(state)
         return self.commit(staged, step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
 
-    def stage(self, state: Any, arena: Arena | None = None, later: Callable[[Block], bool] = lambda _: False) -> Staged:
-        """What `commit` takes: `state` laid out in files. With an arena, a copy of it, but for what `later` allows.
+    def stage(self, state: Any, arena: Arena | None = None) -> Staged:
+        """What `commit` takes: `state` laid out in files. With an arena, a copy of it.
 
         Without one nothing is copied: until `commit` has returned, nobody may change the state.
         """
-        staged = self.lay_out(state, arena, later)
+        staged = self.lay_out(state, arena)
         if staged.snapshot is not None:
             staged.snapshot.copy()
         return staged
 
-    def lay_out(
-        self, state: Any, arena: Arena | None = None, later: Callable[[Block], bool] = lambda _: False
-    ) -> Staged:
+    def lay_out(self, state: Any, arena: Arena | None = None) -> Staged:
         """As `stage`, but that its snapshot is still to be copied: `commit` waits for that, and begins meanwhile."""
         with uncollected():
             flat = tree.flatten(state)
@@ -225,7 +223,7 @@ class Store:
             fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
             names = {link.name for link in links}
             stays = unchanged.leaves | flat.viewed
-            big = {key: fresh[key] for key in divided.big(fresh) if key not in stays and not later(fresh[key])}
+            big = {key: fresh[key] for key in divided.big(fresh) if key not in stays}
             divisions = self._sharing.divisions(big, self.parent, names) if alone and big else {}
             plain = {key: block for key, block in fresh.items() if key not in divisions}
             pieces = [shard for each in divisions.values() for shard in each.shards]
@@ -241,12 +239,8 @@ class Store:
         if arena is None:
             return Staged(flat.tree, leaves, plan, links, whole=flat.leaves)
         bulk.release()  # a snapshot is written from where it lies
-        snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in plan], fresh, later)
+        snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in plan], fresh)
         return Staged(flat.tree, {**leaves, **snapshot.blocks}, plan, links, snapshot)
-
-    def may_link(self, keys: Collection[str]) -> bool:
-        """Whether the next save looks at one of these leaves to see if it is unchanged."""
-        return self.ranks.alone and self.parent is not None and self._sharing.looks_at(keys, self.parent)
 
     def unread(self) -> list[Link]:
         """Files of the last checkpoint that the next one is likely to share, and that were not read back since its commit."""

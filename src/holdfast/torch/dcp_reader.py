@@ -22,8 +22,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from ..errors import Damaged, UsageError
-from ..run.outside import require_outside
-from ..run.run import Run
+from ..run.run import Run, require_outside
 from ..state.codec import loaded
 from ..store.checkpoint import Checkpoint
 from ..store.locate import locate

@@ -20,8 +20,7 @@ from torch.futures import Future
 
 from ..errors import HoldfastError, UsageError
 from ..pages import Data, pieces
-from ..run.outside import require_outside
-from ..run.run import Run
+from ..run.run import Run, require_outside
 from ..state import tree
 from ..state.codec import Block, encode_leaf
 from ..store.checkpoint import Checkpoint

@@ -1,4 +1,4 @@
-"""What torch adds to a program: facts for the fingerprint, the seed, its ranks, stillness for a probe, its optimizers' steps."""
+"""What torch adds to a program: facts for the fingerprint, the seed, its ranks, stillness for a probe."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from . import modules
-from .overlap import Steps
 from .ranks import ranks
 from .reducer import Reducers
 from .untracked import alone, untracked
 from .workers import sheltered
 
-__all__ = ["Reducers", "Steps", "alone", "facts", "initial_seed", "ranks", "sheltered", "still", "untracked"]
+__all__ = ["Reducers", "alone", "facts", "initial_seed", "ranks", "sheltered", "still", "untracked"]
 
 
 def facts() -> dict[str, Any]:

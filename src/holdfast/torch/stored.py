@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 import torch
 
 from ..errors import Mismatch
+from ..state.captured import ATOMS
 from ..state.codec import StoredLeaf, decode_leaves, is_stored, read_all
 from . import pieces
 from .items import Now, data, memory
@@ -30,7 +31,7 @@ class Facts(NamedTuple):
 
 
 def is_stored_tensor(value: object) -> TypeGuard[StoredLeaf]:
-    return is_stored(value) and value.kind == "torch"
+    return getattr(value, "kind", None) == "torch" and is_stored(value)
 
 
 def facts(value: object) -> Facts | None:
@@ -43,10 +44,12 @@ def facts(value: object) -> Facts | None:
 
 def mapped(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     """`tree` with its containers copied and `leaf` applied to everything in them."""
-    if isinstance(tree, torch.Tensor) or is_stored(tree):
+    if isinstance(tree, torch.Tensor) or type(tree) in ATOMS:
         return leaf(tree)
     if type(tree) is dict:
         return {key: mapped(value, leaf) for key, value in tree.items()}
+    if is_stored(tree):
+        return leaf(tree)
     if isinstance(tree, dict):
         return _with_items(tree, {key: mapped(value, leaf) for key, value in tree.items()})
     if type(tree) in (list, tuple):
@@ -76,13 +79,15 @@ def decoded(tree: Any) -> Any:
     stored: dict[str, StoredLeaf] = {}
 
     def note(value: Any) -> Any:
-        if is_stored(value):
+        if type(value) not in ATOMS and is_stored(value):
             stored.setdefault(value.key, value)
         return value
 
     mapped(tree, note)
+    if not stored:
+        return tree
     leaves = dict(zip(stored, decode_leaves(list(stored.values())), strict=True))
-    return mapped(tree, lambda value: leaves[value.key] if is_stored(value) else value) if leaves else tree
+    return mapped(tree, lambda value: leaves[value.key] if is_stored(value) else value)
 
 
 class Filling:

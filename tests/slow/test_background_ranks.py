@@ -1,40 +1,25 @@
-"""Overlap among ranks: the copy beside the loop of one waits for no rank that waits for it."""
+"""Background saves among ranks: no rank's save waits for a rank whose loop waits for it."""
 
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from holdfast import Every, Last, Run, Store
-from holdfast.state import snapshot
 from run_ranks import among_threads
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-WIDTH = 64  # of weights that are large enough to be borrowed
+WIDTH = 64
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def among(monkeypatch):
     return among_threads(monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def _long_copies(monkeypatch):
-    """The loop is in its collective when a copy beside it ends."""
-    real = snapshot.begin_copy
-
-    def late(target, source):
-        if threading.current_thread().name == "holdfast":
-            time.sleep(0.05)
-        return real(target, source)
-
-    monkeypatch.setattr(snapshot, "begin_copy", late)
 
 
 class Full:
@@ -68,15 +53,15 @@ def test_a_rank_without_memory_for_a_snapshot_holds_up_no_other(tmp_path, among)
     together = threading.Barrier(2)
 
     def cramped(run):
-        run._session.arena = Full()
+        run._session.saves.arena = Full()
 
     found = among(2, lambda rank: train(tmp_path, rank, together, cramped if rank else lambda run: None), timeout_s=6.0)
     assert [5, 5] == found
     assert [1, 2, 3, 4, 5] == [checkpoint.step for checkpoint in Store(tmp_path).checkpoints()]
 
 
-def test_a_rank_that_fails_is_not_kept_by_a_save_that_waits_for_its_collective(tmp_path, among, capsys):
-    """Its error ends all of them, and the save that cannot be certain any more; not the deadline of a wait."""
+def test_a_rank_that_fails_is_not_kept_by_a_save_in_flight(tmp_path, among, capsys):
+    """Its error ends all of them; nobody waits until a deadline. What was saved before it stays."""
     together = threading.Barrier(2)
 
     def fail(run):
@@ -93,4 +78,5 @@ def test_a_rank_that_fails_is_not_kept_by_a_save_that_waits_for_its_collective(t
     assert [threading.BrokenBarrierError, ValueError] == [type(each) for each in found]
     told = capsys.readouterr().err
     assert "did not come" not in told
-    assert "the save in flight failed: rank 1 has failed, and the loop waits for it" in told
+    steps = [checkpoint.step for checkpoint in Store(tmp_path).checkpoints()]
+    assert steps in ([1, 2], [1, 2, 3])

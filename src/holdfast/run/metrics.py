@@ -1,0 +1,141 @@
+"""Metrics: what run.log() was given since the last safe point, its means over the epoch, and the best values so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..store import format
+from .best import Bests
+from .passes import Logged
+
+if TYPE_CHECKING:
+    from .session import Session
+
+MOST_WEIGHTS = 8  # of one call's metrics, those that can be weights: the cost of a call is this times its metrics
+_PLAIN = ""  # the weight of a mean without one: each call counts 1
+
+Values = Mapping[str, float | str]
+
+
+class Metrics:
+    """What one attempt has measured."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.means = Means()
+        self.best = Bests(session)
+        self._logged: dict[str, float | str] = {}
+        self._early: set[str] = set()  # of these, what was measured before the step began
+        self._left_at, self._left = -1, dict[str, float]()  # the step that a left pass became, and its numbers
+
+    def go_on(self, stored: Mapping[str, Mapping[str, list[float]]] | None) -> None:
+        """Begin with the means of a checkpoint. What was logged before that came from code that runs again: its line exists."""
+        self.means, self._logged = Means(stored), {}
+
+    def log(self, values: Values) -> None:
+        """One call of run.log()."""
+        self.means.add(values)
+        self._logged.update(values)
+        self._early -= values.keys()
+
+    def begin_step(self) -> None:
+        """A loop's step begins: what was logged before it belongs to other weights."""
+        self._early = set(self._logged)
+
+    def set_aside(self) -> Logged:
+        """Take what was logged, for a line of its own later."""
+        taken = Logged(self._logged, frozenset(self._early))
+        self._logged, self._early = {}, set()
+        return taken
+
+    @contextmanager
+    def instead(self, logged: Logged | None) -> Iterator[None]:
+        """For a block, `logged` is what was logged."""
+        after = self.set_aside()
+        if logged is not None:
+            self._logged, self._early = logged.values, set(logged.early)
+        yield
+        self._logged, self._early = after.values, set(after.early)
+
+    def flush(self, phase: str, epoch: int | None = None) -> dict[str, float]:
+        """Turn what was logged into one line of the log; the numbers that were measured on the present weights.
+
+        `epoch`: the one that has ended, at its end. The numbers of a left pass of this very step belong to the end, too.
+        """
+        position = self._session.progress.position
+        known = self._left if phase == "end" and self._left_at == position.step else {}
+        if not self._logged:
+            return known
+        at = position.epoch if epoch is None else epoch
+        values, early = self._logged, self._early
+        self._session.attempt.record("metrics", step=position.step, phase=phase, epoch=at, values=values)
+        self._logged, self._early = {}, set()
+        return known | format.unpack_metrics({name: value for name, value in values.items() if name not in early})
+
+    def flush_left(self, logged: Logged) -> None:
+        """A line for a pass that was left, which has become a step of its own."""
+        with self.instead(logged):
+            self._left = self.flush("step")
+        self._left_at = self._session.progress.position.step
+
+
+class Means:
+    """For each metric, and each weight logged in the same call: the sum and the count so far.
+
+    They are what a loop's own `total += loss * n; count += n` holds, bit for bit, and are saved with the run.
+    """
+
+    def __init__(self, stored: Mapping[str, Mapping[str, list[float]]] | None = None) -> None:
+        self._sums = {name: {weight: [*pair] for weight, pair in by.items()} for name, by in (stored or {}).items()}
+
+    def state_dict(self) -> dict[str, dict[str, list[float]]]:
+        return {name: {weight: [*pair] for weight, pair in by.items()} for name, by in self._sums.items()}
+
+    def clear(self) -> None:
+        self._sums.clear()
+
+    def add(self, logged: Values) -> None:
+        """One call of run.log()."""
+        values = {name: float(value) if isinstance(value, str) else value for name, value in logged.items()}
+        weights = [*values.items()][:MOST_WEIGHTS]
+        for name, value in values.items():
+            by = self._sums.setdefault(name, {_PLAIN: [0.0, 0.0]})
+            pair = by[_PLAIN]
+            pair[0] += value
+            pair[1] += 1
+            for weight, count in weights:
+                if weight != name:
+                    pair = by.get(weight) or by.setdefault(weight, [0.0, 0.0])
+                    pair[0] += value * count
+                    pair[1] += count
+
+    def mean(self, name: str, weight: str | None = None) -> float:
+        """
+        Raises:
+            UsageError: there is nothing to take a mean of.
+        """
+        if weight is not None and not isinstance(weight, str):
+            raise UsageError(
+                f"run.mean({name!r}, weight={weight!r}): the weight is the name of a metric of the same call: "
+                f'run.log({name}=..., n=len(x)), then run.mean({name!r}, weight="n")'
+            )
+        pair = self._sums.get(name, {}).get(weight or _PLAIN)
+        if pair is None:
+            raise UsageError(self._missing(name, weight))
+        total, count = pair
+        if count == 0:
+            raise UsageError(f"run.mean({name!r}, weight={weight!r}): the weights add up to 0")
+        return total / count
+
+    def _missing(self, name: Any, weight: str | None) -> str:
+        if name not in self._sums:
+            known = ", ".join(self._sums) or "nothing"
+            return f"run.mean({name!r}): run.log() was not given {name!r} in this epoch, but {known}"
+        known = ", ".join(other for other in self._sums[name] if other != _PLAIN) or "nothing else"
+        return (
+            f"run.mean({name!r}, weight={weight!r}): log the weight in the same call, as one of its first {MOST_WEIGHTS} "
+            f"metrics: run.log({name}=..., {weight}=...). Logged with {name!r} so far: {known}"
+        )

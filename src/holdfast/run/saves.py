@@ -1,0 +1,341 @@
+"""Saves: one attempt's saves, from the decision that one is due until its outcome is taken.
+
+One save is in flight at a time. `save` stages the state while the loop waits, and commits it beside the loop where that
+will do; `land` takes the outcome at a later safe point.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .. import interval, retention
+from ..errors import NoSpace
+from ..rules import Every
+from ..state.codec import Block
+from ..state.snapshot import Arena, Snapshot, pin_of
+from ..state.tree import flatten
+from ..store import format
+from ..store.checkpoint import Checkpoint
+from ..store.shards import Abandoned, Staged
+from ..store.store import Facts
+from ..terminal import warn
+from ..threads import Latch
+from . import drilled
+from .ranks import require_one_place
+from .readback import ReadBack
+from .windows import Order
+from .writer import BeforeEach, Writer
+
+if TYPE_CHECKING:
+    from .session import Session
+
+LAST_CHANCE = ("asked", "the end")  # besides a stop: reasons for which a full disk is an error
+BACKGROUND = ("asked", "new best", "due")  # reasons for which the loop does not wait
+LEFT = 2  # checkpoints that a stop leaves to the next save to prune: nobody waits for a read-back then
+WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
+
+Measured = Mapping[str, float]
+
+
+class Flight(msgspec.Struct, frozen=True):
+    """A save on its way to the disk, and what it takes the place of."""
+
+    name: format.Name
+    reason: str
+    facts: Facts
+    last_chance: bool
+    before: format.Name | None  # the newest save, should this one come to nothing
+    began_s: float
+    snapshot: Snapshot | None  # the copy that is written; None: the state itself, while the loop waits
+
+    def as_committed(self) -> retention.Facts:
+        """What a new best has to beat, before the checkpoint is there."""
+        name, facts = self.name, self.facts
+        return retention.Facts(
+            str(name), name.step, name.phase, facts.epoch, time.time(), facts.metrics, size_bytes=0, pinned=False
+        )
+
+
+class Saves:
+    """What one attempt has saved, the save in flight, and when the next one is due."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.saved: format.Name | None = None  # the newest save, the one in flight included
+        self.flight: Flight | None = None
+        self.count = 0  # saves that this attempt has begun
+        self.save_s = 0.0  # the longest save so far
+        self.writer, self.arena = Writer(), Arena()
+        self.readback = ReadBack(session.store, self._tell_damage)
+        self._last = session.progress.mark(at_end=False)  # the moment of the last save
+        self._point = 0  # the safe point of the last save, as windows count them
+        self._asked = False  # by run.save() inside a loop
+        self._cramped = False  # there was no memory for a snapshot, and it was told
+
+    def go_on(self, checkpoint: Checkpoint, *, ours: bool) -> None:
+        """The attempt goes on from `checkpoint`; unless it is `ours`, the run has no checkpoint of its own yet."""
+        position = self._session.progress.position
+        self.saved = checkpoint.head.name if ours else None
+        self._last = self._session.progress.mark(checkpoint.head.epoch, at_end=position.phase == "end")
+
+    def expect(self, save_s: float) -> None:
+        """Reckon with saves that take so long, until one was measured."""
+        self.save_s = save_s
+
+    # When -------------------------------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Save at the next safe point."""
+        self._asked = True
+
+    def reason(self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool) -> str | None:
+        """Why to save at this safe point, or None. `order`: what rank 0 wants of all ranks."""
+        if final:
+            return "the end"
+        if self._asked:
+            return "asked"
+        session = self._session
+        aim = drilled.aim_of(session)
+        if aim is not None and drilled.wants_save(session, aim):
+            return "due"
+        if (aim is None or not drilled.is_past(session, aim)) and session.metrics.best.is_new(metrics):
+            return "new best"
+        every = self._every()
+        if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
+            return "due" if order.save else None
+        if self.readback.found_damage and session.ranks.alone and every is not None:
+            return "due"
+        now = session.progress.mark(epoch, at_end=session.progress.position.phase == "end")
+        return "due" if interval.due(every, last=self._last, now=now) else None
+
+    def is_time(self) -> bool:
+        """Whether a save is due by the clock."""
+        every, now = self._every(), self._session.progress.mark(at_end=False)
+        return every is not None and every.minutes is not None and interval.due(every, last=self._last, now=now)
+
+    def _every(self) -> Every | None:
+        session = self._session
+        forced, aim = session.drilled.save_every_steps, drilled.aim_of(session)
+        if aim is not None and (forced is None or drilled.is_past(session, aim)):
+            return None
+        return session.options.every if forced is None else Every(steps=forced)
+
+    @property
+    def outcome_known(self) -> bool:
+        """Whether the outcome of the save in flight is there."""
+        return self.flight is not None and self.writer.done
+
+    def saved_after(self, point: int) -> bool:
+        """Whether the last save was begun after this safe point, as windows count them."""
+        return self._point > point
+
+    # Memory -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, blocks: Collection[Block]) -> None:
+        """Begin what makes the first saves quick, beside the next steps: when optimizers have their state."""
+        if self._session.options.every is not None:
+            self._warm(blocks)
+        if self._session.options.background:
+            self.readback.begin(self.readback.over)
+
+    def _warm(self, blocks: Collection[Block]) -> None:
+        """Touch the memory of later snapshots beside the next steps: a first copy into it would stall the loop for long."""
+        size = sum(block.data.nbytes for block in blocks)
+        if self._session.options.background and size >= WARM_BYTES:
+            with suppress(MemoryError):  # the first save will say so
+                self.arena.warm(size, pin_of(blocks))
+
+    def _stage(self, *, background: bool) -> Staged:
+        """The state ready to be written: for a save in the background a copy of it, if memory allows.
+
+        While the memory for the copy is being touched, no copy is made: writing the state takes no longer than a copy
+        into fresh memory. A copy of one process that takes long is only laid out: the write begins first.
+        """
+        session = self._session
+        if background and self.arena.size_bytes == 0 and not self._cramped:
+            self._warm(flatten(session.tracked.capture()).leaves.values())
+        state = session.state()
+        if background and not self.arena.warming:
+            try:
+                staged = session.store.lay_out(state, self.arena)
+                if staged.snapshot is not None and not (session.ranks.alone and staged.snapshot.is_long):
+                    staged.snapshot.copy()
+                return staged
+            except MemoryError as error:
+                if not self._cramped:
+                    warn(f"{error}: saves stall the loop until they are durable")
+                self._cramped = True
+        return session.store.stage(state)
+
+    def release(self) -> None:
+        self.arena.release()
+
+    # Save -------------------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        reason: str,
+        metrics: Measured,
+        epoch: int | None = None,
+        *,
+        last_chance: bool = True,
+        at_once: bool = False,
+    ) -> None:
+        """Commit the state, in the background if that will do, and not `at_once`. A full disk lets the loop go on, loudly,
+        unless this save is the last chance.
+
+        Raises:
+            NoSpace: it does not fit, and this is the last chance: a stop, the end, or the caller's wish.
+            StoreError: what the save before this one ended with, if it was in the background.
+        """
+        session, began = self._session, time.monotonic()
+        over = self.readback.give_way()
+        hurried = session.stop.reason is not None and session.ranks.alone
+        if hurried and self.flight is not None and self.flight.reason == "due":
+            self.writer.abandon()  # a newer state will be durable sooner
+        self.land()
+        if reason == "the end":
+            session.store.read_anew()  # no later save would find what has rotted since
+        self._asked = False
+        background = session.options.background and reason in BACKGROUND and not at_once
+        try:
+            staged = self._stage(background=background)
+        except Exception as error:
+            session.store.ranks.report("a save", error)  # the others have come to it, or will
+            raise
+        flight = self._begin(reason, staged, session.facts(metrics, epoch), began, last_chance=last_chance)
+        self._last = session.progress.mark(epoch, at_end=flight.name.phase == "end")
+        commit = partial(self._commit_and_read_on, staged, flight, over)
+        in_place = staged.snapshot is None
+        others_wait = background and not session.ranks.alone  # all ranks take the outcome when rank 0 says so
+        if (in_place and not others_wait) or not self._took_off(flight, commit):
+            self._settle(flight, partial(commit, lambda: None), last_chance=last_chance)
+        elif in_place:
+            self.writer.rest()
+
+    def _begin(self, reason: str, staged: Staged, facts: Facts, began_s: float, *, last_chance: bool) -> Flight:
+        session = self._session
+        flight = Flight(session.here, reason, facts, last_chance, self.saved, began_s, staged.snapshot)
+        self.saved, self.flight = flight.name, flight
+        self.count += 1
+        self._point = 0 if session.windows is None else session.windows.point
+        session.metrics.best.forget()
+        return flight
+
+    def _took_off(self, flight: Flight, commit: Callable[[BeforeEach], object]) -> bool:
+        """Whether the save runs beside the loop; else the system gives no more threads. The loop copies its part here."""
+        beside = True
+        try:
+            self.writer.submit(commit)
+        except RuntimeError:
+            beside = False
+        try:
+            if flight.snapshot is not None:
+                flight.snapshot.copy()  # the writer has begun with what is there; cut short, it has begun in vain
+        except BaseException:
+            self._asked = True  # the next safe point saves what is missing
+            raise
+        return beside
+
+    def secure(self, reason: str, metrics: Measured) -> None:
+        """Return when the state of this very safe point is durable, whether it was in flight, discarded or not begun.
+
+        Raises:
+            StoreError: it cannot be saved.
+        """
+        flight, here = self.flight, self._session.here
+        self.land(last_chance=True)
+        if self.saved == here:
+            return
+        if flight is not None and flight.name == here:
+            self.save(reason, flight.facts.metrics, flight.facts.epoch, at_once=True)
+        else:
+            self.save(reason, metrics, at_once=True)
+
+    def _commit_and_read_on(self, staged: Staged, flight: Flight, over: Latch, before_each: BeforeEach) -> Checkpoint:
+        """Commit, and let what the next save will link be read until that begins."""
+        checkpoint = self._commit(staged, flight, before_each)
+        if self._session.options.background and flight.reason in BACKGROUND and not self._session.is_stopping:
+            self.readback.begin(over)
+        return checkpoint
+
+    def _commit(self, staged: Staged, flight: Flight, before_each: BeforeEach) -> Checkpoint:
+        """The part of a save that need not stall the loop."""
+        session, attempt = self._session, self._session.attempt
+        with session.store.ranks.together("a save", known=(Abandoned,)):
+            attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
+        require_one_place(session.store.ranks, flight.name, flight.facts.epoch)
+        checkpoint = session.store.commit(
+            staged,
+            step=flight.name.step,
+            facts=flight.facts,
+            before_each=before_each,
+            before_last=self.writer.let_go,  # this rank's share is written: its loop need not wait for the others'
+            leave=lambda: LEFT if session.is_stopping else 0,
+        )
+        save_s = time.monotonic() - flight.began_s
+        self.save_s = max(self.save_s, save_s)
+        if session.ranks.rank:
+            return checkpoint
+        with attempt.acting("save"):  # a successor may have pruned it already
+            size_bytes = checkpoint.size_bytes
+        stall_s = save_s if flight.snapshot is None else flight.snapshot.copied_s - flight.began_s
+        attempt.record(
+            "saved",
+            step=flight.name.step,
+            phase=flight.name.phase,
+            checkpoint=str(flight.name),
+            stall_s=round(stall_s, 6),
+            save_s=round(save_s, 6),
+            size_bytes=size_bytes,
+            reason=flight.reason,
+        )
+        with suppress(NoSpace):  # it is committed; the line is kept, and written by the next
+            attempt.flush()
+        return checkpoint
+
+    # Land -------------------------------------------------------------------------------------------------------
+
+    def land(self, *, last_chance: bool = False) -> None:
+        """Wait for the save in flight, and take its outcome.
+
+        Raises:
+            StoreError: it failed; NoSpace only when it was the last chance, or this is.
+        """
+        flight = self.flight
+        if flight is not None:
+            if flight.snapshot is not None:
+                flight.snapshot.give_up()
+            self._settle(flight, self.writer.wait, last_chance=last_chance or flight.last_chance)
+
+    def _settle(self, flight: Flight, outcome: Callable[[], object], *, last_chance: bool) -> None:
+        """Take the outcome of a save; without one, the newest save is the one before it."""
+        try:
+            if outcome() is None:  # Ctrl-C came before it was under way
+                self.saved = flight.before
+        except BaseException as error:
+            if self.writer.in_flight:  # only the waiting has ended: a second Ctrl-C
+                raise
+            self.saved = flight.before
+            spared = isinstance(error, NoSpace) and not last_chance
+            if not spared and not isinstance(error, Abandoned):
+                raise
+            if str(error):  # else it has only given way to a newer one
+                self._asked = self._asked or not spared  # the next safe point saves what was missing
+                if self._session.ranks.rank == 0:
+                    warn(f"step {flight.name.step} is not saved, and training goes on: {error}")
+                self._session.attempt.record("save_failed", step=flight.name.step, error=str(error))
+        finally:
+            if not self.writer.in_flight:
+                self.flight = None
+                self._session.metrics.best.forget()
+
+    def _tell_damage(self, line: str) -> None:
+        self._session.attempt.record("told", what=line)
+        warn(line)
