@@ -1,0 +1,407 @@
+"""Run a seeded sample of mutants of the whole package against the tests that reach each changed line.
+
+    python tools/sample_mutants.py list ROOT [--count 400] [--seed 11]      prints the sample
+    python tools/sample_mutants.py run ROOT WORK [--minutes M]              judges it; goes on where an earlier call stopped
+    python tools/sample_mutants.py run ROOT WORK --like FILE [--renames R]  judges the mutants of an earlier table instead
+
+`run` needs WORK/reach.json, which `reach.py` writes, and the environment of `reach.py`. The results are in WORK/mutants.jsonl.
+
+For each mutant: the tests that ran its line, quickest first, until the first failure, or until the mutant has used CAP_S seconds of
+CPU. The file is changed in a copy of the package, and a fork of this process, which has imported torch, NumPy, pytest and Hypothesis
+but no module of holdfast, runs the tests. The outcomes:
+
+    killed      a test failed by name; it fails again alone with the mutant, and passes alone without it
+    survived    all tests that reach the line passed
+    capped      those that fit CAP_S passed; `ran` of `reached` says how many
+    unreached   no test that was measured runs the line
+    no verdict  a timeout, a crash, a failed import: no test failed by name
+
+A change in a line that runs while its module is imported is asked of all tests that run anything of that file.
+"""
+
+import argparse
+import compileall
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import pytest
+
+from mutations import Key, Mutant, all_mutants, match, room, sample
+
+COUNT, SEED = 400, 11
+CAP_S = 60.0
+FIRST_S, GROWTH = (
+    3.0,
+    4.0,
+)  # the tests' seconds in the first pytest session of a mutant; each next one has 4 times as many
+SLACK_S, SLOWER = 60.0, 30.0  # a test may take a minute more than 30 times what it took before
+SET_CHILD_SUBREAPER = 36
+HEAVY = ("numpy", "torch", "torch.utils.data", "torch.distributed", "hypothesis", "click", "rich", "msgspec")
+
+
+class Test(NamedTuple):
+    """One test that passed on the tree as it is."""
+
+    name: str
+    cpu_s: float
+    wall_s: float
+
+
+class Said(NamedTuple):
+    """What one pytest session on the copy said."""
+
+    passed: int
+    failed: str  # the first test that failed by name, or ""
+    reason: str  # of its failure; or why there is no verdict
+    verdict: bool  # False: it did not come to its end
+    cpu_s: float
+
+
+class Session:
+    """A pytest plugin: the tests of `limits`, in that order, until the first failure or the end of the CPU time."""
+
+    def __init__(self, limits: dict[str, float], cap_s: float, out: TextIO) -> None:
+        self.limits, self.cap_s, self.out = limits, cap_s, out
+
+    def say(self, **facts: Any) -> None:
+        print(json.dumps(facts), file=self.out, flush=True)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        place = {name: index for index, name in enumerate(self.limits)}
+        items[:] = sorted((each for each in items if each.nodeid in place), key=lambda each: place[each.nodeid])
+        for each in items:
+            each.add_marker(pytest.mark.timeout(self.limits[each.nodeid], method="thread"), append=False)
+        self.say(collected=len(items))
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.say(begun=nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.say(failed=report.nodeid, reason=report.longreprtext[-600:])
+        elif report.when == "teardown":
+            self.say(done=report.nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logfinish(self) -> None:
+        if cpu_s() > self.cap_s:
+            pytest.exit("the CPU time is used up", returncode=0)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.say(broken=report.nodeid, reason=report.longreprtext[-600:])
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+class Zygote:
+    """Forks a process for each pytest session; the process has all heavy imports, and nothing of holdfast."""
+
+    def __init__(self, root: Path, work: Path, heavy: Sequence[str]) -> None:
+        self.root, self.work = root, work
+        self.source = work / "copy" / "src"
+        self.package = self.source / "holdfast"
+        shutil.rmtree(work / "copy", ignore_errors=True)
+        shutil.copytree(root / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
+        compileall.compile_dir(self.package, quiet=2)
+        os.environ |= {"PYTHONPATH": str(self.source), "CI": "1", "OMP_NUM_THREADS": "1"}
+        sys.dont_write_bytecode = True
+        for name in heavy:
+            import_module(name)
+        if any(name.partition(".")[0] == "holdfast" for name in sys.modules):
+            raise RuntimeError("holdfast is imported: its forks would not see the mutants")
+        ctypes.CDLL(None).prctl(
+            SET_CHILD_SUBREAPER, 1, 0, 0, 0
+        )  # what a session abandons becomes our child, and is ended
+
+    def mutate(self, mutant: Mutant) -> None:
+        """Change the copy; `restore` undoes it."""
+        path = self.package / mutant.key.file
+        path.write_bytes(mutant.apply((self.root / "src" / "holdfast" / mutant.key.file).read_bytes()))
+        self._forget(path)
+
+    def restore(self, mutant: Mutant) -> None:
+        path = self.package / mutant.key.file
+        shutil.copyfile(self.root / "src" / "holdfast" / mutant.key.file, path)
+        self._forget(path)
+
+    def _forget(self, path: Path) -> None:
+        for each in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            each.unlink()
+
+    def ask(self, tests: Sequence[Test], cap_s: float) -> Said:
+        """Run the tests on the copy as it is now."""
+        limits = {each.name: SLACK_S + SLOWER * each.wall_s for each in tests}
+        receive, send = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(receive)
+            self._child(limits, cap_s, send)
+        os.close(send)
+        # A test's own limit comes first; this one is for a process that stands still before or behind its tests.
+        until = time.monotonic() + 600 + max(limits.values(), default=0) + 4 * cap_s
+        told = b""
+        while select.select([receive], [], [], max(until - time.monotonic(), 0))[0]:
+            piece = os.read(receive, 1 << 16)
+            if not piece:
+                break
+            told += piece
+            if b'{"end"' in told:
+                break
+        os.close(receive)
+        spent = self._end(pid)
+        return self._heard(
+            [json.loads(line) for line in told.decode().splitlines() if line.endswith("}")], limits, spent
+        )
+
+    def _heard(self, told: list[dict[str, Any]], limits: dict[str, float], spent: float) -> Said:
+        passed = sum("done" in each for each in told)
+        failed = [each for each in told if "failed" in each]
+        broken = [each for each in told if "broken" in each]
+        ended = [each for each in told if "end" in each]
+        if failed and "Timeout" not in failed[0]["reason"]:
+            return Said(passed, failed[0]["failed"], failed[0]["reason"], verdict=True, cpu_s=spent)
+        if failed or broken:
+            first = (failed or broken)[0]
+            return Said(
+                passed, "", f"{first.get('failed', first.get('broken'))}: {first['reason']}", verdict=False, cpu_s=spent
+            )
+        begun = [each["begun"] for each in told if "begun" in each]
+        if not ended:
+            return Said(
+                passed,
+                "",
+                f"the process ended within {begun[-1] if begun else 'the start'}",
+                verdict=False,
+                cpu_s=spent,
+            )
+        if ended[0]["package"] != str(self.package):
+            return Said(passed, "", f"the tests ran on {ended[0]['package']}", verdict=False, cpu_s=spent)
+        return Said(passed, "", "", verdict=passed > 0 or not limits, cpu_s=spent)
+
+    def _child(self, limits: dict[str, float], cap_s: float, send: int) -> None:
+        """The forked process: one pytest session, then the end."""
+        os.setsid()
+        code, place = 1, self.work / "session"
+        try:
+            log = os.open(self.work / "session.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.chdir(self.root)
+            sys.path.insert(0, str(self.source))
+            out = os.fdopen(send, "w")
+            session = Session(limits, cap_s, out)
+            files = list(dict.fromkeys(name.partition("::")[0] for name in limits))
+            options = [
+                "-q",
+                "-x",
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:xdist",
+                "--hypothesis-profile=quick",
+                "--tb=short",
+            ]
+            code = int(pytest.main([*options, f"--basetemp={place}", *files], plugins=[session]))
+            package = sys.modules.get("holdfast")
+            session.say(end=code, package=str(Path(package.__file__ or "").parent) if package else "none")
+        finally:
+            os._exit(code)
+
+    def _end(self, pid: int) -> float:
+        """End the session's process and all that it left; its CPU seconds."""
+        time.sleep(0.05)
+        spent = 0.0
+        for end, who in [(os.killpg, pid), *((os.kill, each) for each in self._children())]:
+            with suppress(ProcessLookupError):  # it leads no group any more
+                end(who, signal.SIGKILL)
+        while True:
+            try:
+                usage = os.wait4(-1, 0)[2]
+            except ChildProcessError:
+                break
+            spent += usage.ru_utime + usage.ru_stime
+            for who in self._children():
+                os.kill(who, signal.SIGKILL)
+        shutil.rmtree(self.work / "session", ignore_errors=True)
+        return spent
+
+    def _children(self) -> list[int]:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+        return [int(each) for each in text.split()]
+
+
+class Judge:
+    """Asks the tests about mutants."""
+
+    def __init__(self, root: Path, work: Path, cap_s: float, heavy: Sequence[str] = HEAVY) -> None:
+        reach = json.loads((work / "reach.json").read_text())
+        self.zygote = Zygote(root, work, heavy)
+        self.cap_s = cap_s
+        self.tests = [Test(each["test"], each["cpu_s"], each["wall_s"]) for each in reach["tests"]]
+        self.sound = {index for index, each in enumerate(reach["tests"]) if each["outcome"] == "passed"}
+        self.lines: dict[str, dict[str, list[int]]] = reach["lines"]
+        self.unsound: dict[str, bool] = {}  # a test -> whether it fails alone on the code as it is
+
+    def reaching(self, mutant: Mutant) -> list[Test]:
+        """The tests that run the mutant's line, quickest first."""
+        lines = self.lines.get(mutant.key.file, {})
+        who = set(lines.get(str(mutant.line), ()))
+        if not who:  # the middle of a statement may have no line of its own
+            who = {each for line in mutant.lines for each in lines.get(str(line), ())}
+        if who == {-1}:
+            who = {each for found in lines.values() for each in found}
+        return sorted((self.tests[each] for each in who & self.sound), key=lambda test: (test.cpu_s, test.name))
+
+    def judge(self, mutant: Mutant) -> dict[str, Any]:
+        """The facts of one mutant."""
+        reached = self.reaching(mutant)
+        facts: dict[str, Any] = {
+            "key": list(mutant.key),
+            "line": mutant.line,
+            "room": room(mutant.key.file),
+            "becomes": mutant.text,
+            "reached": len(reached),
+            "ran": 0,
+            "cpu_s": 0.0,
+        }
+        self.zygote.mutate(mutant)
+        try:
+            self._ask(mutant, reached, facts)
+        finally:
+            self.zygote.restore(mutant)
+        facts["cpu_s"] = round(facts["cpu_s"], 2)
+        return facts
+
+    def _ask(self, mutant: Mutant, reached: list[Test], facts: dict[str, Any]) -> None:
+        facts["outcome"] = "survived" if reached else "unreached"
+        for tests in batches(reached):
+            batch = tests
+            while batch:
+                left_s = self.cap_s - facts["cpu_s"]
+                if left_s <= 0:
+                    facts["outcome"] = "capped"
+                    return
+                said = self.zygote.ask(batch, left_s)
+                facts["cpu_s"] += said.cpu_s
+                facts["ran"] += said.passed
+                if not said.verdict:
+                    facts |= {"outcome": "no verdict", "reason": said.reason[-300:]}
+                    return
+                if said.failed:
+                    if self._confirmed(mutant, said.failed, facts):
+                        facts |= {"outcome": "killed", "test": said.failed}
+                        return
+                    facts.setdefault("unsure", []).append(said.failed)
+                    place = next(index for index, each in enumerate(batch) if each.name == said.failed)
+                    batch = batch[place + 1 :]
+                    continue
+                if said.passed < len(batch):
+                    facts["outcome"] = "capped"
+                    return
+                break
+
+    def _confirmed(self, mutant: Mutant, name: str, facts: dict[str, Any]) -> bool:
+        """Whether the test fails alone with the mutant and passes alone without it."""
+        test = [next(each for each in self.tests if each.name == name)]
+        again = self.zygote.ask(test, self.cap_s)
+        facts["cpu_s"] += again.cpu_s
+        if again.failed != name:
+            return False
+        if name not in self.unsound:
+            self.zygote.restore(mutant)
+            control = self.zygote.ask(test, self.cap_s)
+            self.unsound[name] = not (control.verdict and not control.failed and control.passed == 1)
+            self.zygote.mutate(mutant)
+        return not self.unsound[name]
+
+
+def batches(tests: list[Test]) -> Iterator[list[Test]]:
+    """The tests in pytest sessions of growing length: most mutants die in the first, which collects few files."""
+    batch: list[Test] = []
+    limit_s, sum_s = FIRST_S, 0.0
+    for each in tests:
+        if batch and sum_s + each.cpu_s > limit_s:
+            yield batch
+            batch, sum_s, limit_s = [], 0.0, limit_s * GROWTH
+        batch.append(each)
+        sum_s += each.cpu_s + 0.01
+    if batch:
+        yield batch
+
+
+def chosen(root: Path, asked: argparse.Namespace) -> list[Mutant]:
+    """The seeded sample of a tree; or, with --like, the mutants of an earlier table that this tree still has."""
+    everything = all_mutants(root / "src" / "holdfast")
+    if not asked.like:
+        return sample(everything, asked.count, asked.seed)
+    there = {each.key: each for each in everything}
+    renames = json.loads(asked.renames.read_text()) if asked.renames else {}
+    before = [Key(*each["key"]) for each in json.loads(asked.like.read_text())["mutants"]]
+    found = [(key, match(key, there, renames)) for key in before]
+    for key in (key for key, new in found if new is None):
+        print(f"gone: {key}")
+    return [there[new] for _, new in found if new is not None]
+
+
+def run(judge: Judge, work: Path, wanted: list[Mutant], minutes: float) -> None:
+    """Judge what has no result yet."""
+    until = time.monotonic() + 60 * minutes
+    results = work / "mutants.jsonl"
+    known = {tuple(json.loads(line)["key"]) for line in results.read_text().splitlines()} if results.exists() else set()
+    for each in wanted:
+        if tuple(each.key) in known:
+            continue
+        if time.monotonic() > until:
+            break
+        facts = judge.judge(each)
+        with results.open("a") as out:
+            print(json.dumps(facts), file=out)
+        print(f"{facts['outcome']:10} {facts['cpu_s']:6.1f} s {facts['ran']}/{facts['reached']} {each.key}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("list", "run"))
+    parser.add_argument("root", type=Path)
+    parser.add_argument("work", type=Path, nargs="?")
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--cap", type=float, default=CAP_S, help="CPU seconds for a mutant")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no mutant after this time")
+    parser.add_argument("--like", type=Path, help="the JSON table of an earlier tree: judge its mutants")
+    parser.add_argument(
+        "--renames", type=Path, help="JSON: files and functions of that tree that have other names here"
+    )
+    parser.add_argument("--heavy", nargs="*", default=HEAVY, help="modules that are imported once, before all forks")
+    asked = parser.parse_args()
+    root = asked.root.resolve()
+    wanted = chosen(root, asked)
+    if asked.action == "list":
+        for each in wanted:
+            print(f"{each.key} (line {each.line}) -> {each.text}")
+    elif asked.work is None:
+        parser.error("run needs the folder WORK")
+    else:
+        work = asked.work.resolve()
+        run(Judge(root, work, asked.cap, asked.heavy), work, wanted, asked.minutes)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
