@@ -11,6 +11,8 @@ TOOLS = Path(__file__).parents[2] / "tools"
 sys.path.append(str(TOOLS))
 
 import mutations  # noqa: E402
+import quality  # noqa: E402
+import reach  # noqa: E402
 import walks  # noqa: E402
 import weight  # noqa: E402
 
@@ -164,3 +166,85 @@ def test_a_sample_has_each_rooms_share_also_in_its_beginning():
     assert 40 == len({each.key for each in chosen})
     for part, expected in ((40, 30), (20, 15)):
         assert abs(sum(each.key.file == "a.py" for each in chosen[:part]) - expected) <= 1
+
+
+def figures(**outcomes):
+    """What `quality.py collect` writes, of a tree with one room and these mutants."""
+    side = {
+        "tokens": 10,
+        "files": 1,
+        "files_under_50_lines": 1,
+        "lines_over_110": 0,
+        "lines_over_120": 0,
+        "docstring_lines_per_function": 1.0,
+        "imports_mean": 0.0,
+        "imports_max": 0,
+        "imports_most": "",
+        "class_names_repeated": {},
+    }
+    room = {"covered_lines": 3, "num_statements": 4, "covered_branches": 1, "num_branches": 2}
+    return {
+        "weight": {"src": side, "tests": side},
+        "text": {"sentences": 5, "over_30_words": 2},
+        "walks": {"show": {"files": ["a.py", "b.py"], "rooms": {"a": ""}, "moves": [["a", "b", 4]], "file_moves": 6}},
+        "tests": {"measured": 2, "functions": 1, "cpu_s": 0.5},
+        "possible_mutants": {"a": 9},
+        "coverage": {"a": room},
+        "mutants": [
+            {
+                "key": ["a.py", name, "drop", f"{name}()", 0],
+                "line": 1,
+                "becomes": "pass",
+                "outcome": outcome,
+                "ran": 1,
+                "reached": 2,
+            }
+            for name, outcome in outcomes.items()
+        ],
+    }
+
+
+def test_the_page_sets_before_beside_after_and_lists_what_lives():
+    before, after = (
+        figures(f="killed", g="killed", h="survived", k="killed"),
+        figures(f="killed", g="survived", h="killed"),
+    )
+    page = quality.page(before, after, {}, "# Words").splitlines()
+    assert "| mutants: killed | 3 of 4 | 2 of 3 |" in page
+    assert "| branches covered | 50.0% | 50.0% |" in page
+    assert "| walk show: files, rooms, moves between rooms, moves between files | 2, 1, 4, 6 | 2, 1, 4, 6 |" in page
+    assert ["| `a` | 9 | 3 | 1 | 0 | 0 | 0 | 75.0% | 50.0% |", "| `a` | 9 | 2 | 1 | 0 | 0 | 0 | 75.0% | 50.0% |"] == [
+        line for line in page if line.startswith("| `a` |")
+    ]
+    assert "- a.py:1 h, 1 of 2 tests: `drop: h() -> pass`" in page
+    assert ["- `a.py g: drop: g()`: survived", "- `a.py k: drop: k()`: gone"] == page[-2:]
+
+
+def test_figures_are_written_with_one_mutant_on_a_line():
+    facts = figures(f="killed", g="survived")
+    assert facts == json.loads(quality.dumped(facts))
+    assert 2 == sum('"outcome"' in line for line in quality.dumped(facts).splitlines())
+
+
+def test_a_test_has_passed_only_if_its_call_passed(tmp_path):
+    """A failed teardown is a failure; a test that was skipped has not passed."""
+
+    class NoCoverage:
+        def start(self): ...
+
+    reach_new, reach.new_coverage = reach.new_coverage, lambda *_: NoCoverage()
+    try:
+        recorder = reach.Recorder("src", "data", str(tmp_path / "facts"))
+    finally:
+        reach.new_coverage = reach_new
+    said = {
+        "good": ("passed",) * 3,
+        "bad": ("passed", "failed"),
+        "skipped": ("skipped",),
+        "left": ("passed", "passed", "failed"),
+    }
+    for name, outcomes in said.items():
+        for when, outcome in zip(("setup", "call", "teardown"), outcomes, strict=False):
+            recorder.pytest_runtest_logreport(pytest.TestReport(name, ("", 0, ""), {}, outcome, None, when))
+    found = {name: recorder._outcome(name) for name in said}
+    assert {"good": "passed", "bad": "failed", "skipped": "skipped", "left": "failed"} == found
