@@ -7,8 +7,8 @@
 `run` needs WORK/reach.json, which `reach.py` writes, and the environment of `reach.py`. The results are in WORK/mutants.jsonl.
 
 For each mutant: the tests that ran its line, quickest first, until the first failure, or until the mutant has used CAP_S seconds of
-CPU. The file is changed in a copy of the package, and a fork of this process, which has imported torch, NumPy, pytest and Hypothesis
-but no module of holdfast, runs the tests. The outcomes:
+CPU. The file is changed in a copy of the package, and a fork of this process, which has imported torch, NumPy and pytest but no module
+of holdfast, runs the tests. The outcomes:
 
     killed      a test failed by name; it fails again alone with the mutant, and passes alone without it
     survived    all tests that reach the line passed
@@ -29,6 +29,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -41,13 +42,15 @@ from mutations import Key, Mutant, all_mutants, match, room, sample
 
 COUNT, SEED = 400, 11
 CAP_S = 60.0
+CONTROLS = 40  # tests that must pass on the unchanged copy first
 FIRST_S, GROWTH = (
     3.0,
     4.0,
 )  # the tests' seconds in the first pytest session of a mutant; each next one has 4 times as many
 SLACK_S, SLOWER = 60.0, 30.0  # a test may take a minute more than 30 times what it took before
 SET_CHILD_SUBREAPER = 36
-HEAVY = ("numpy", "torch", "torch.utils.data", "torch.distributed", "hypothesis", "click", "rich", "msgspec")
+# Not Hypothesis: it is a plugin of pytest, which wants to import such modules itself.
+HEAVY = ("numpy", "torch", "torch.utils.data", "torch.distributed", "click", "rich", "msgspec")
 
 
 class Test(NamedTuple):
@@ -220,7 +223,11 @@ class Zygote:
             code = int(pytest.main([*options, f"--basetemp={place}", *files], plugins=[session]))
             package = sys.modules.get("holdfast")
             session.say(end=code, package=str(Path(package.__file__ or "").parent) if package else "none")
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
             os._exit(code)
 
     def _end(self, pid: int) -> float:
@@ -267,6 +274,19 @@ class Judge:
         if who == {-1}:
             who = {each for found in lines.values() for each in found}
         return sorted((self.tests[each] for each in who & self.sound), key=lambda test: (test.cpu_s, test.name))
+
+    def control(self, mutants: Sequence[Mutant]) -> None:
+        """Some tests of the sample must pass on the copy while nothing is changed.
+
+        Raises:
+            RuntimeError: they do not; then no outcome of a mutant would say anything.
+        """
+        first = {each for mutant in mutants for each in self.reaching(mutant)[:1]}
+        some = sorted(first, key=lambda test: (test.cpu_s, test.name))[:CONTROLS]
+        said = self.zygote.ask(some, self.cap_s)
+        if said.failed or not said.verdict or said.passed < len(some):
+            raise RuntimeError(f"unchanged: {said.passed} of {len(some)} tests passed; {said.failed} {said.reason}")
+        print(f"unchanged  {said.cpu_s:6.1f} s {said.passed}/{len(some)} tests passed", flush=True)
 
     def judge(self, mutant: Mutant) -> dict[str, Any]:
         """The facts of one mutant."""
@@ -364,9 +384,10 @@ def run(judge: Judge, work: Path, wanted: list[Mutant], minutes: float) -> None:
     until = time.monotonic() + 60 * minutes
     results = work / "mutants.jsonl"
     known = {tuple(json.loads(line)["key"]) for line in results.read_text().splitlines()} if results.exists() else set()
-    for each in wanted:
-        if tuple(each.key) in known:
-            continue
+    left = [each for each in wanted if tuple(each.key) not in known]
+    if left:
+        judge.control(left)
+    for each in left:
         if time.monotonic() > until:
             break
         facts = judge.judge(each)
