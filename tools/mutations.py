@@ -6,6 +6,7 @@ Annotations, docstrings, decorators, messages, `if TYPE_CHECKING` and the texts 
 
 import ast
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -233,19 +234,24 @@ def sample(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
 def match(key: Key, there: Mapping[Key, Any], renames: Mapping[str, str]) -> Key | None:
     """The same mutant in another tree: by its whole name, or, where that is gone, by what only one mutant there has.
 
-    `renames`: files and functions that have other names there, as the old tree names them.
+    `renames`: files and names in the code that have other names there, as the old tree has them.
     """
-    renamed = key._replace(file=renames.get(key.file, key.file))
-    words = [renames.get(word, word) for word in key.function.split(".")]
-    renamed = renamed._replace(function=".".join(words))
-    if renamed in there:
-        return renamed
-    same = [each for each in there if each.operator == key.operator and each.source == key.source]
-    last = renamed.function.rpartition(".")[2]
+    file = renames.get(key.file, key.file)
+    function, source = (_renamed(each, renames) for each in (key.function, key.source))
+    renamed = Key(file, function, key.operator, source, key.nth)
+    for exact in (renamed, renamed._replace(source=key.source), key):
+        if exact in there:
+            return exact
+    same = [each for each in there if each.operator == key.operator and each.source in {key.source, source}]
+    last = function.rpartition(".")[2]
     alike = (
-        [each for each in same if each.function == renamed.function and each.nth == key.nth],
+        [each for each in same if each.function == function and each.nth == key.nth],
         [each for each in same if each.function.rpartition(".")[2] == last and each.nth == key.nth],
-        [each for each in same if room(each.file) == room(renamed.file)],
+        [each for each in same if room(each.file) == room(file)],
         same,
     )
     return next((found[0] for found in alike if len(found) == 1), None)
+
+
+def _renamed(text: str, renames: Mapping[str, str]) -> str:
+    return re.sub(r"\w+", lambda word: renames.get(word[0], word[0]), text)
