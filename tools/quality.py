@@ -9,6 +9,9 @@ measuring it again.
 
 import argparse
 import json
+import os
+import re
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import asdict
@@ -38,6 +41,7 @@ def collect(root: Path, work: Path, walked: Path | None) -> Facts:
         "text": asdict(weight.read(root)),
         "walks": {name: {**each, "file_moves": walks.total(each["file_moves"])} for name, each in traced.items()},
         "tests": {
+            "collected": collected(root),
             "measured": len(reach["tests"]),
             "functions": len({name.partition("[")[0] for name in names}),
             "cpu_s": round(sum(each["cpu_s"] for each in reach["tests"]), 1),
@@ -47,6 +51,21 @@ def collect(root: Path, work: Path, walked: Path | None) -> Facts:
         "coverage": json.loads((work / "coverage.json").read_text()),
         "mutants": [{name: each[name] for name in each if name not in {"room", "reason", "cpu_s"}} for each in mutants],
     }
+
+
+def collected(root: Path) -> int:
+    """How many tests pytest finds in a tree.
+
+    Raises:
+        RuntimeError: it does not say.
+    """
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    said = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    found = re.search(r"(\d+) tests collected", said.stdout)
+    if said.returncode or not found:
+        raise RuntimeError(f"pytest --collect-only in {root} ended with {said.returncode}:\n{said.stdout[-1000:]}")
+    return int(found[1])
 
 
 def dumped(facts: Facts) -> str:
@@ -81,6 +100,7 @@ def rows(facts: Facts) -> dict[str, str]:
         found[f"walk {name}: files, rooms, moves between rooms, moves between files"] = (
             f"{len(each['files'])}, {len(each['rooms'])}, {moves}, {each['file_moves']}"
         )
+    found["tests collected"] = f"{facts['tests']['collected']:,}"
     found["tests measured in process: items, functions, CPU seconds under coverage"] = (
         f"{facts['tests']['measured']}, {facts['tests']['functions']}, {facts['tests']['cpu_s']}"
     )

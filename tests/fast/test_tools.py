@@ -187,7 +187,7 @@ def figures(**outcomes):
         "weight": {"src": side, "tests": side},
         "text": {"sentences": 5, "over_30_words": 2},
         "walks": {"show": {"files": ["a.py", "b.py"], "rooms": {"a": ""}, "moves": [["a", "b", 4]], "file_moves": 6}},
-        "tests": {"measured": 2, "functions": 1, "cpu_s": 0.5},
+        "tests": {"collected": 3, "measured": 2, "functions": 1, "cpu_s": 0.5},
         "possible_mutants": {"a": 9},
         "coverage": {"a": room},
         "mutants": [
