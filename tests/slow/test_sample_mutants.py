@@ -38,15 +38,15 @@ def test_unnoticed(): sums.unnoticed([1])
 def test_crashing(): sums.crashing([])
 def test_rarely():
     mark = pathlib.Path(__file__).with_name("seen")
-    first = not mark.exists()
-    mark.touch()
-    assert not first
+    times = len(mark.read_text()) + 1 if mark.exists() else 1
+    mark.write_text("x" * times)
     sums.rarely([1])
+    assert 2 != times
 """
 
 
 def test_each_outcome_is_told_from_the_others(tmp_path):
-    """A crash is no verdict; a test that fails only once, whatever it is asked about, kills nothing."""
+    """A crash is no verdict; a test that fails once and not again, here the first time after the control, kills nothing."""
     package, work = tmp_path / "src" / "holdfast", tmp_path / "work"
     for folder in (package, work, tmp_path / "tests"):
         folder.mkdir(parents=True)
@@ -76,6 +76,7 @@ def test_each_outcome_is_told_from_the_others(tmp_path):
         ("unreached", "drop"): "unreached",
         ("rarely", "drop"): "survived",
     }
+    assert ["tests/test_sums.py::test_rarely"] == next(each["unsure"] for each in results if each["key"][1] == "rarely")
     killed = [each for each in results if each["outcome"] == "killed"]
     assert {"tests/test_sums.py::test_noticed"} == {each["test"] for each in killed}
     again = subprocess.run(command, capture_output=True, text=True, check=True)
