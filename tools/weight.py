@@ -1,0 +1,204 @@
+"""Weigh a checkout: tokens, files, long lines, docstrings, imports, repeated class names, long sentences.
+
+    python tools/weight.py [ROOT] [--json]
+
+Python is weighed in `src` and in `tests`. A token is what `tokenize` gives, without comments and without what only lays text out
+(line ends, indents, encoding). An import is a module of our own that another one names, wherever in the file it does so.
+
+Sentences are those of README.md and of the Markdown files in docs. Code blocks do not count. A heading, a list item and a table's
+cell each stand alone; the lines of a paragraph are joined. A sentence ends at `.`, `!` or `?` before a space, or where its block
+ends. Inline code is one word, a link is its text, and a word has a letter or a digit in it.
+"""
+
+import argparse
+import ast
+import io
+import json
+import re
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean
+
+LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.ENCODING,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+SHORT_FILE_LINES = 50
+LONG_SENTENCE_WORDS = 30
+_FENCE = re.compile(r"\s*(```|~~~)")
+_BLOCK = re.compile(r"\s*(#+|[-*+]|\d+\.|>)\s+")
+_RULE = re.compile(r"[\s|:-]+")
+_END = re.compile(r"(?<=[.!?])[\"')\]*_]*\s+")
+
+
+@dataclass
+class Weight:
+    """The figures of one folder of Python files."""
+
+    tokens: int = 0
+    files: int = 0
+    files_under_50_lines: int = 0
+    lines: int = 0
+    lines_over_110: int = 0
+    lines_over_120: int = 0
+    functions: int = 0
+    docstring_lines: int = 0
+    docstring_lines_per_function: float = 0.0
+    imports_mean: float = 0.0
+    imports_max: int = 0
+    imports_most: str = ""  # the module that imports most
+    class_names_repeated: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Sentences:
+    """The figures of README and docs."""
+
+    words: int = 0
+    sentences: int = 0
+    over_30_words: int = 0
+    longest: list[str] = field(default_factory=list)
+
+
+def tokens(text: str) -> int:
+    """Tokens of a module without comments and layout."""
+    return sum(each.type not in LAYOUT for each in tokenize.generate_tokens(io.StringIO(text).readline))
+
+
+def docstrings(tree: ast.Module) -> tuple[int, int]:
+    """How many functions a module has, and how many lines their docstrings have in all."""
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return len(functions), sum(len((ast.get_docstring(each) or "").splitlines()) for each in functions)
+
+
+def imported(tree: ast.Module, file: str, modules: set[str]) -> set[str]:
+    """The modules of our own that `file` imports; all are named by path: `store/disk.py` is `store.disk`."""
+    found = set()
+    package = Path(file).parts[:-1]
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Import):
+            names = [alias.name.split(".") for alias in each.names]
+        elif isinstance(each, ast.ImportFrom):
+            up = package[: len(package) - each.level + 1] if each.level else ()
+            base = [*up, *(each.module.split(".") if each.module else [])]
+            names = [[*base, alias.name] for alias in each.names]
+        else:
+            continue
+        for name in names:
+            words = name[1:] if name[:1] == ["holdfast"] else name if getattr(each, "level", 0) else []
+            own = [".".join(words[:end]) for end in (len(words), len(words) - 1) if end > 0]
+            found |= set([each for each in own if each in modules][:1])
+    return found
+
+
+def weigh(folder: Path) -> Weight:
+    """All figures of the Python files below `folder`."""
+    texts = {each.relative_to(folder).as_posix(): each.read_text() for each in sorted(folder.rglob("*.py"))}
+    names = {file: file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in texts}
+    modules = set(names.values())
+    weight, classes, imports = Weight(), Counter[str](), {}
+    for file, text in texts.items():
+        tree, lines = ast.parse(text), text.splitlines()
+        functions, documented = docstrings(tree)
+        weight.files += 1
+        weight.tokens += tokens(text)
+        weight.lines += len(lines)
+        weight.lines_over_110 += sum(len(each) > 110 for each in lines)
+        weight.lines_over_120 += sum(len(each) > 120 for each in lines)
+        weight.files_under_50_lines += len(lines) < SHORT_FILE_LINES
+        weight.functions += functions
+        weight.docstring_lines += documented
+        classes.update(each.name for each in ast.walk(tree) if isinstance(each, ast.ClassDef))
+        imports[file] = len(imported(tree, file, modules) - {names[file]})
+    weight.docstring_lines_per_function = round(weight.docstring_lines / max(weight.functions, 1), 3)
+    if any(imports.values()):
+        weight.imports_mean = round(mean(imports.values()), 2)
+        weight.imports_most = max(imports, key=lambda file: imports[file])
+        weight.imports_max = imports[weight.imports_most]
+    weight.class_names_repeated = {name: count for name, count in sorted(classes.items()) if count > 1}
+    return weight
+
+
+def blocks(markdown: str) -> Iterator[str]:
+    """What stands alone in a Markdown text: a paragraph, a heading, a list item, a table's cell."""
+    paragraph: list[str] = []
+    fenced = listed = False
+    for line in [*markdown.splitlines(), ""]:
+        if _FENCE.match(line):
+            fenced = not fenced
+        begins = _BLOCK.match(line)
+        indented = line.startswith(("    ", "\t")) and not begins and not listed and not paragraph
+        ends = not line.strip() or begins or line.lstrip().startswith("|") or _FENCE.match(line)
+        if (ends or fenced) and paragraph:
+            yield " ".join(paragraph)
+            paragraph = []
+        if fenced or indented or _FENCE.match(line) or not line.strip() or _RULE.fullmatch(line):
+            continue
+        listed = bool(begins and not begins[1].startswith(("#", ">"))) or (listed and line.startswith(" "))
+        if line.lstrip().startswith("|"):
+            yield from (cell for cell in re.split(r"(?<!\\)\|", line.strip().strip("|")) if cell.strip())
+        else:
+            paragraph.append(line[begins.end() :] if begins else line.strip())
+            if begins and begins[1].startswith("#"):
+                yield paragraph.pop()
+
+
+def sentences(markdown: str) -> Iterator[str]:
+    """The sentences of a Markdown text."""
+    for block in blocks(markdown):
+        plain = re.sub(r"`[^`]*`", "CODE", re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", block))
+        yield from (each for each in _END.split(plain) if words(each))
+
+
+def words(sentence: str) -> int:
+    return sum(any(letter.isalnum() for letter in word) for word in sentence.split())
+
+
+def read(root: Path) -> Sentences:
+    """The figures of README.md and docs of a checkout."""
+    result, lengths = Sentences(), defaultdict(list)
+    files = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    for each in (file for file in files if file.exists()):
+        for sentence in sentences(each.read_text()):
+            count = words(sentence)
+            result.words += count
+            result.sentences += 1
+            result.over_30_words += count > LONG_SENTENCE_WORDS
+            lengths[count].append(f"{each.relative_to(root)}: {sentence}")
+    result.longest = [f"{count} words, {text}" for count in sorted(lengths, reverse=True) for text in lengths[count]][
+        :5
+    ]
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=Path, nargs="?", default=Path(__file__).parents[1])
+    parser.add_argument("--json", action="store_true", help="print JSON, with the names behind the counts")
+    asked = parser.parse_args()
+    weights = {name: weigh(asked.root / path) for name, path in (("src", "src/holdfast"), ("tests", "tests"))}
+    text = read(asked.root)
+    if asked.json:
+        print(json.dumps({**{name: asdict(each) for name, each in weights.items()}, "text": asdict(text)}, indent=1))
+        return 0
+    for name, weight in weights.items():
+        facts = asdict(weight) | {"class_names_repeated": len(weight.class_names_repeated)}
+        for key, value in facts.items():
+            print(f"{name:6} {key.replace('_', ' '):32} {value}")
+    for key, value in asdict(text).items():
+        if key != "longest":
+            print(f"{'text':6} {key.replace('_', ' '):32} {value}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
