@@ -34,12 +34,12 @@ def rows(text: str) -> dict[str, list[Law]]:
 
 
 def defined(folder: Path) -> set[Law]:
-    """Every test function of the folder's files, also inside classes."""
+    """Every test function of the folder's files: inside classes and imported ones, too."""
     return {
         Law(path.name, node.name)
         for path in folder.glob("test_*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.alias) and node.name.startswith("test_")
     }
 
 

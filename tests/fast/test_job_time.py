@@ -79,7 +79,7 @@ def test_a_notice_leaves_jobs_to_save_one_after_the_other(tmp_path, fakes):
     fakes.say("squeue", "2:00\n")
     with new_run(tmp_path / "run", Toy()) as run:
         session = run._session
-        session.save_s = session.step_s = 1.0
+        session.saves.save_s = session.progress.step_s = 1.0
         looked(run, lambda here: here.ends.end_s is not None and here.grace.preempt_s is not None)
         spare = session.stop.spare_s
     assert 25 < spare["SIGUSR1"] == spare["SIGUSR2"] <= 30
