@@ -116,7 +116,8 @@ def test_a_second_signal_and_a_near_end_wait_no_longer():
 def test_a_process_is_deaf_after_its_stop_and_hears_again_in_its_next_run(tmp_path, fakes):
     """Only where it would have been ended; handlers of the user's own come back."""
     mine = lambda number, frame: None
-    previous = signal.signal(signal.SIGUSR2, mine)
+    handlers = (signal.SIG_DFL, signal.SIG_DFL, mine)  # whatever an earlier test of this process has left
+    previous = [signal.signal(number, handler) for number, handler in zip(ONCE_DONE, handlers, strict=True)]
     try:
         with pytest.raises(SystemExit), new_run(tmp_path / "run", Toy()) as run:
             for _ in run.steps(5):
@@ -125,5 +126,6 @@ def test_a_process_is_deaf_after_its_stop_and_hears_again_in_its_next_run(tmp_pa
         job_clock.forget()
         assert [signal.SIG_DFL, signal.SIG_DFL, mine] == [signal.getsignal(number) for number in ONCE_DONE]
     finally:
-        signal.signal(signal.SIGUSR2, previous)
         hear_again()
+        for number, handler in zip(ONCE_DONE, previous, strict=True):
+            signal.signal(number, handler)
