@@ -34,6 +34,21 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not hasattr(getattr(item, "function", None), "story"))
 
 
+HANDLED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol():
+    """Give each test the process's own signal handlers: a signal that one leaves ignored, children of others inherit."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    try:
+        return (yield)
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is not handler and handler is not None:
+                signal.signal(number, handler)
+
+
 @pytest.fixture
 def no_syncs(monkeypatch):
     """No power fails in this test, and synchronising is most of a small save's time."""

@@ -152,14 +152,15 @@ def test_a_deadline_of_the_scripts_own_is_no_reason_to_start_again(tmp_path):
 
 def test_a_run_that_ctrl_c_has_killed_is_not_called_saved(tmp_path):
     """It can be run again, from its last checkpoint; how the command ended is said."""
-    body = TRAINS.replace("time.sleep(0.02)", "time.sleep(5 if run.step > 8 else 0.02)")
-    with Supervised(tmp_path, train(tmp_path, body)) as it:
-        stepped(it, 9)
+    asleep = tmp_path / "asleep"
+    pause = f"(open({str(asleep)!r}, 'w').close(), time.sleep(60)) if run.step > 8 else time.sleep(0.02)"
+    with Supervised(tmp_path, train(tmp_path, TRAINS.replace("time.sleep(0.02)", pause))) as it:
+        until(asleep.exists, "a step that takes long")
         it.send("INT")
         until(lambda: it.events("handed"), "the first one")
         it.send("INT")
         assert 75 == it.end()
-    assert it.said.endswith(": stopped by SIGINT (killed by SIGKILL); run me again\n")
+    assert it.said.endswith(": stopped by SIGINT (killed by SIGKILL); run me again\n"), it.said
     assert "saved" not in it.said
 
 
