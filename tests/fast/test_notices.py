@@ -188,11 +188,13 @@ def test_what_it_said_once_stands(service):
 
 def test_the_next_look_is_due_soon_while_a_question_is_under_way(service):
     """And else when the next question is."""
-    service.answers = lambda *_: (404, "")
+    asserted = threading.Event()
+    service.answers = lambda *_: (404, "") if asserted.wait(60) else (500, "")
     it = Notices(here("gcp", service), every_s=20)
     before = time.monotonic()
     it.look()
     assert it.due_s < time.monotonic() + 1
+    asserted.set()
     assert not looked(it, times=20)
     assert before + 15 < it.due_s < time.monotonic() + 25
 
