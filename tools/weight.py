@@ -185,6 +185,8 @@ def main() -> int:
     parser.add_argument("root", type=Path, nargs="?", default=Path(__file__).parents[1])
     parser.add_argument("--json", action="store_true", help="print JSON, with the names behind the counts")
     asked = parser.parse_args()
+    if not (asked.root / "src/holdfast").is_dir():
+        parser.error(f"{asked.root} has no src/holdfast: give the root of a checkout")
     weights = {name: weigh(asked.root / path) for name, path in (("src", "src/holdfast"), ("tests", "tests"))}
     text = read(asked.root)
     if asked.json:
