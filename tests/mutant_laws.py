@@ -136,6 +136,7 @@ def _engine_laws() -> list[Law]:
             ),
             _plain("test_a_request_is_asked_for_before_it_is_made"),
             _plain("test_whole_pages_go_past_the_cache_side_by_side_into_a_file_of_full_length")._replace(waits=True),
+            _patching("test_the_cache_is_used_again_only_when_no_request_is_under_way")._replace(waits=True),
             _patching("test_the_descriptor_is_closed_when_no_thread_uses_it_any_more")._replace(waits=True),
             _plain("test_a_file_system_that_refuses_the_first_direct_request_gets_plain_ones", 3),
             _plain("test_a_request_that_was_done_in_part_goes_on_from_there", 3),

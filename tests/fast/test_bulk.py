@@ -169,6 +169,35 @@ def test_whole_pages_go_past_the_cache_side_by_side_into_a_file_of_full_length(t
     assert [(True, CHUNK, size)] * 10 + [(False, 100, size)] == how
 
 
+def test_the_cache_is_used_again_only_when_no_request_is_under_way(tmp_path, monkeypatch):
+    """The last request past the cache ends only after the writing has begun to wait for it, or has turned the flag."""
+    size, requested, go_on, how = 10 * CHUNK + 100, itertools.count(1), threading.Event(), []
+    take, set_direct = WorkerPool.take, bulk._set_direct
+
+    def noted_take(pool, *, everything=False):
+        if everything:
+            go_on.set()
+        return take(pool, everything=everything)
+
+    def noted_set(descriptor, *, wanted):
+        done = set_direct(descriptor, wanted=wanted)
+        if not wanted:
+            go_on.set()
+        return done
+
+    def act(call, perform):
+        if call.name == "write" and next(requested) == 10:
+            assert go_on.wait(WAIT_S)
+            how.append(fcntl.fcntl(call.descriptor, fcntl.F_GETFL) & os.O_DIRECT)
+        return perform()
+
+    monkeypatch.setattr(WorkerPool, "take", noted_take)
+    monkeypatch.setattr(bulk, "_set_direct", noted_set)
+    with requests(CHUNK, 3), door(act):
+        written(tmp_path / "file", one_image(size))
+    assert how == [os.O_DIRECT]
+
+
 def test_the_descriptor_is_closed_when_no_thread_uses_it_any_more(tmp_path, monkeypatch):
     """Also after an error: its number may be another file's by then."""
     go, under_way, closed = threading.Event(), threading.Event(), []
