@@ -25,7 +25,7 @@ from holdfast.ranks import Ranks
 from holdfast.state import tree
 from holdfast.store import division, format, parts
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.division import Decision, Mine, Plan, decided
+from holdfast.store.division import Decision, Mine, WritePlan, decided
 from holdfast.store.format import MANIFEST, File, Leaf, Manifest, PartEntry
 from holdfast.store.parts import Part
 from holdfast.store.rank_share import Seal
@@ -144,7 +144,7 @@ class Save:
             ranks.announce(topic)
         return found
 
-    def sealed(self, rank: int, plan: Plan) -> Seal:
+    def sealed(self, rank: int, plan: WritePlan) -> Seal:
         """A part as if its shards were there: only what is said of them is made."""
         shard = parts.prefix(rank) + "model.safetensors"
         leaves = {

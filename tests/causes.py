@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import drill
 from holdfast.drill import report
-from holdfast.drill.aim import Options
+from holdfast.drill.aim import DrillOptions
 from holdfast.errors import ChildError, UsageError
 
 TESTS = Path(__file__).parent
@@ -24,7 +24,7 @@ TORCH = (  # what a script with torch imports sooner or later
     *("torch", "torch._dynamo", "torch.optim.swa_utils", "torch.utils.data", "holdfast.torch.live"),
     *("holdfast.torch.program", "holdfast.torch.loader", "holdfast.torch.rng", "holdfast.torch.leaves"),
 )
-OPTIONS = Options(kills=4, signals=("KILL", "TERM"), seed=1, damage=False)
+OPTIONS = DrillOptions(kills=4, signals=("KILL", "TERM"), seed=1, damage=False)
 
 
 class Planted(NamedTuple):

@@ -18,10 +18,10 @@ WHOLE = 2001
 DRIVER = """
 import sys
 from pathlib import Path
-from holdfast.apps.program import Checkpoint
+from holdfast.apps.program import ProgramCheckpoint
 from holdfast.errors import HoldfastError
 from holdfast.supervise import keep, supervise as room
-from holdfast.supervise.supervise import Options, supervise
+from holdfast.supervise.supervise import SupervisorOptions, supervise
 
 keep.LOOK_S = room.LOOK_S = 0.2
 
@@ -37,7 +37,7 @@ class Writer:
         if not file.exists() or file.stat().st_mtime_ns == self.began:
             return None
         words = file.read_text().split()
-        return Checkpoint([file], int(words[0]) if words and words[0].isdecimal() else None)
+        return ProgramCheckpoint([file], int(words[0]) if words and words[0].isdecimal() else None)
 
     def stop(self, number, pid):
         return 15
@@ -50,7 +50,7 @@ class Writer:
         return "done" if ended.code == 0 else "failed"
 
 try:
-    outcome = supervise(sys.argv[2:], lambda place: Writer(), Options(Path(sys.argv[1]), keeps=True, retries=RETRIES))
+    outcome = supervise(sys.argv[2:], lambda place: Writer(), SupervisorOptions(Path(sys.argv[1]), keeps=True, retries=RETRIES))
 except HoldfastError as error:
     sys.stderr.write(f"{error}\\n")
     sys.exit(error.exit_code)

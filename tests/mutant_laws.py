@@ -107,7 +107,7 @@ def _every_way(place: Path) -> None:
         with requests(its.CHUNK, threads), door(noted):
             bulk.DIRECT_BYTES = direct
             sizes = (100, 3 * its.CHUNK, its.CHUNK - 100, 5, bulk.PAGE)
-            pieces = [bulk.Run(its.laid(kind, its.bytes_of(size)), [size]) for size in sizes]
+            pieces = [bulk.Extent(its.laid(kind, its.bytes_of(size)), [size]) for size in sizes]
             its.written(place / str(number), [*its.one_image(kind=kind), *pieces])
         assert any(flags) == (direct == 0)
         flags.clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Store
-from holdfast.apps.program import Ended
+from holdfast.apps.program import ProgramExit
 from holdfast.apps.take import take
 from supervised import PATIENCE_S, Supervised, until
 
@@ -131,7 +131,7 @@ def by_hand(program, command, place, checkpoint=None, time_left_s=None, enough=N
             child.wait()
         out.seek(0)
         printed = out.read().decode(errors="replace")
-    ended = Ended(child.returncode, printed[-4000:], enough is not None)
+    ended = ProgramExit(child.returncode, printed[-4000:], enough is not None)
     return ended, program.verdict(ended)
 
 

@@ -207,7 +207,7 @@ def a_big_file():
     memory, place = pages(3 * 4096), Path(tempfile.mkdtemp(dir=HERE))
 
     def write(name):
-        bulk.write(place / name, [bulk.Run(memory, [len(memory)])], len(memory), xxhash.xxh3_128)
+        bulk.write(place / name, [bulk.Extent(memory, [len(memory)])], len(memory), xxhash.xxh3_128)
 
     def after():
         write("after")

@@ -36,7 +36,7 @@ class Hash(Protocol):
     def hexdigest(self) -> str: ...
 
 
-class Run(NamedTuple):
+class Extent(NamedTuple):
     """Pieces of a file that lie one after another in memory, or are distant and are gathered on the way.
 
     `await_first` returns when so many of the bytes are there, and whether others are still filling memory: what is
@@ -50,7 +50,7 @@ class Run(NamedTuple):
 
 def write(
     path: Path,
-    runs: Iterable[Run],
+    runs: Iterable[Extent],
     size: int,
     hasher: Callable[..., Hash],
     before_each: Callable[[], None] = lambda: None,
@@ -132,7 +132,7 @@ class _Writing:
             self._pool.close()
         self._buffers.close()
 
-    def add(self, run: Run) -> None:
+    def add(self, run: Extent) -> None:
         """The next pieces, from where they lie if that is at a page's start, else by way of a chunk of our own."""
         as_it_lies = run.data if self._is_laid_out(run.data) else memoryview(b"")
         whole = as_it_lies.nbytes // CHUNK_BYTES * CHUNK_BYTES

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from .errors import Damaged, UsageError
-from .state.codec import ITEMSIZE, UNSOUND, Blank, Block, Node, Share, StoredLeaf, checked_size
+from .state.codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
 
 
 def node(value: Any) -> Node | None:
@@ -46,12 +46,12 @@ def _encode(array: Any) -> Block:
     return Block("jax", array.dtype.name, array.shape, _memory(np.ascontiguousarray(host)), attrs, fixed=True)
 
 
-def blank(stored: StoredLeaf) -> Blank:
+def blank(stored: LeafReader) -> Blank:
     host = np.empty(stored.shape, _dtype(stored))
     return Blank(_memory(host), lambda: _array(host, stored))
 
 
-def mapped(_: StoredLeaf, __: memoryview) -> None:
+def mapped(_: LeafReader, __: memoryview) -> None:
     """Nothing is made over a file's map: JAX takes memory over only where it lies as its own does."""
 
 
@@ -75,7 +75,7 @@ def refill(_: Any, __: Any) -> bool:
     return False
 
 
-def _array(host: Any, stored: StoredLeaf) -> Any:
+def _array(host: Any, stored: LeafReader) -> Any:
     weak = stored.attrs.get("weak_type") is True and host.ndim == 0
     made = jax.numpy.asarray(host.item() if weak else host)
     if made.dtype != host.dtype:
@@ -83,7 +83,7 @@ def _array(host: Any, stored: StoredLeaf) -> Any:
     return made
 
 
-def _dtype(stored: StoredLeaf) -> Any:
+def _dtype(stored: LeafReader) -> Any:
     """Its dtype, which the machine's JAX knows, and its length checked against its shape."""
     try:
         if stored.dtype not in ITEMSIZE:

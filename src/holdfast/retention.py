@@ -12,7 +12,7 @@ from .rules import AnyOf, Best, Every, Last, Rule, Within
 PHASES = {"step": 0, "end": 1}  # a step's own checkpoint comes before the one after the epoch's body
 
 
-class Facts(NamedTuple):
+class CheckpointFacts(NamedTuple):
     """What retention needs to know about one committed checkpoint."""
 
     name: str
@@ -25,14 +25,14 @@ class Facts(NamedTuple):
     pinned: bool
 
 
-def keep(checkpoints: Sequence[Facts], rule: Rule) -> set[str]:
+def keep(checkpoints: Sequence[CheckpointFacts], rule: Rule) -> set[str]:
     """Names of `checkpoints` to keep: the rule's, the pinned, and always the newest."""
     ordered = sorted(checkpoints, key=_age)
     kept = [*ordered[-1:], *(facts for facts in ordered if facts.pinned), *_kept_by(rule, ordered)]
     return {facts.name for facts in kept}
 
 
-def beats(value: float, rule: Best, checkpoints: Iterable[Facts]) -> bool:
+def beats(value: float, rule: Best, checkpoints: Iterable[CheckpointFacts]) -> bool:
     """Whether a checkpoint with this value of `rule.metric` would be among its `rule.n` best. A tie is not, NaN never is."""
     if math.isnan(value):
         return False
@@ -40,11 +40,11 @@ def beats(value: float, rule: Best, checkpoints: Iterable[Facts]) -> bool:
     return len(others) < rule.n or _better(rule, value) < _better(rule, others[rule.n - 1].metrics[rule.metric])
 
 
-def _age(facts: Facts) -> tuple[int, int]:
+def _age(facts: CheckpointFacts) -> tuple[int, int]:
     return facts.step, PHASES[facts.phase]
 
 
-def _kept_by(rule: Rule, ordered: Sequence[Facts]) -> Iterable[Facts]:
+def _kept_by(rule: Rule, ordered: Sequence[CheckpointFacts]) -> Iterable[CheckpointFacts]:
     match rule:
         case Last(n):
             return ordered[-n:]
@@ -58,7 +58,7 @@ def _kept_by(rule: Rule, ordered: Sequence[Facts]) -> Iterable[Facts]:
             return [facts for each in rules for facts in _kept_by(each, ordered)]
 
 
-def ranked(rule: Best, checkpoints: Iterable[Facts]) -> list[Facts]:
+def ranked(rule: Best, checkpoints: Iterable[CheckpointFacts]) -> list[CheckpointFacts]:
     """Best first; of equals the older, which earned it first."""
     measured = [facts for facts in checkpoints if not math.isnan(facts.metrics.get(rule.metric, math.nan))]
     return sorted(measured, key=lambda facts: (_better(rule, facts.metrics[rule.metric]), _age(facts)))
@@ -69,9 +69,9 @@ def _better(rule: Best, value: float) -> float:
     return -value if rule.direction is builtins.max else value
 
 
-def _first_of_each_group(rule: Every, ordered: Sequence[Facts]) -> Iterable[Facts]:
+def _first_of_each_group(rule: Every, ordered: Sequence[CheckpointFacts]) -> Iterable[CheckpointFacts]:
     """The first of each group stays first however often the rest is pruned, so a rule applied after every save agrees with itself."""
-    firsts: dict[int, Facts] = {}
+    firsts: dict[int, CheckpointFacts] = {}
     for facts in ordered:
         group = _group(rule, facts)
         if group is not None:
@@ -79,7 +79,7 @@ def _first_of_each_group(rule: Every, ordered: Sequence[Facts]) -> Iterable[Fact
     return firsts.values()
 
 
-def _group(rule: Every, facts: Facts) -> int | None:
+def _group(rule: Every, facts: CheckpointFacts) -> int | None:
     """How many boundaries of `rule` lie behind `facts`; None when it knows no epoch."""
     if rule.steps is not None:
         return facts.step // rule.steps
@@ -90,7 +90,7 @@ def _group(rule: Every, facts: Facts) -> int | None:
     return (facts.epoch + PHASES[facts.phase]) // rule.epochs  # epochs done: its own one too, once it has ended
 
 
-def _newest_within(size_bytes: float, ordered: Sequence[Facts]) -> Iterable[Facts]:
+def _newest_within(size_bytes: float, ordered: Sequence[CheckpointFacts]) -> Iterable[CheckpointFacts]:
     total = 0
     for facts in reversed(ordered):
         total += facts.size_bytes

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.apps.file import AppFile, read
-from holdfast.apps.program import Ended
+from holdfast.apps.program import ProgramExit
 from holdfast.cli import commands
 from holdfast.errors import UsageError
 
@@ -78,7 +78,7 @@ def test_a_supervisor_that_has_the_programs_directory_takes_its_files_all_the_sa
     program = AppFile(read(tmp_path / "app.toml"), tmp_path, tmp_path / "app")
     program.begin([], None, None)
     (tmp_path / "state.1").touch()
-    program.verdict(Ended(0, "", told=False))
+    program.verdict(ProgramExit(0, "", told=False))
     assert [tmp_path / "state.1"] == program.checkpoint().files
 
 
@@ -156,11 +156,11 @@ def test_of_numbered_files_the_newest_may_do(tmp_path):
 
 ENDS = [
     # how it ended, whether its result was written
-    (Ended(0, "", told=False), True, "done"),
-    (Ended(0, "", told=False), False, "stopped"),
-    (Ended(1, "", told=True), False, "stopped"),
-    (Ended(1, "", told=False), True, "failed"),
-    (Ended(1, "cannot read state", told=False), False, "damaged"),
+    (ProgramExit(0, "", told=False), True, "done"),
+    (ProgramExit(0, "", told=False), False, "stopped"),
+    (ProgramExit(1, "", told=True), False, "stopped"),
+    (ProgramExit(1, "", told=False), True, "failed"),
+    (ProgramExit(1, "cannot read state", told=False), False, "damaged"),
 ]
 
 
@@ -182,7 +182,7 @@ def test_what_is_missing_is_said(tmp_path):
     program = parsed(tmp_path, finished=finished)
     program.begin([], None, None)
     (tmp_path / "a.log").touch()
-    assert "stopped" == program.verdict(Ended(0, "", told=False))
+    assert "stopped" == program.verdict(ProgramExit(0, "", told=False))
     assert "result was not written, and its last lines do not match '^ok'" == program.lacks()
 
 
@@ -190,8 +190,8 @@ def test_output_may_say_it(tmp_path):
     """A pattern in the last lines."""
     program = parsed(tmp_path, finished='{ output = "(?m)^Normal termination" }')
     program.begin([], None, None)
-    assert "done" == program.verdict(Ended(0, "x\nNormal termination of solver", told=False))
-    assert "stopped" == program.verdict(Ended(0, "Stopped early", told=False))
+    assert "done" == program.verdict(ProgramExit(0, "x\nNormal termination of solver", told=False))
+    assert "stopped" == program.verdict(ProgramExit(0, "Stopped early", told=False))
 
 
 def test_what_a_killed_start_has_left_is_newer_than_that_start(tmp_path):

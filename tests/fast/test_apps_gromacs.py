@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.gromacs import Gromacs, step_of
-from holdfast.apps.program import Ended
+from holdfast.apps.program import ProgramExit
 from holdfast.errors import UsageError
 
 MDRUN = "gmx mdrun -deffnm run -reprod -ntmpi 1 -ntomp 1 -cpt 0.01"
@@ -60,9 +60,9 @@ def test_without_a_final_structure_its_words_decide(tmp_path):
     """-noconfout writes none."""
     program = Gromacs(tmp_path, tmp_path)
     program.begin(shlex.split("gmx mdrun -noconfout"), None, None)
-    assert "done" == program.verdict(Ended(0, "Performance: 264.5", told=False))
+    assert "done" == program.verdict(ProgramExit(0, "Performance: 264.5", told=False))
     early = "Step 12160: Run time exceeded 0.000 hours, will terminate the run within 20 steps"
-    assert "stopped" == program.verdict(Ended(0, early, told=False))
+    assert "stopped" == program.verdict(ProgramExit(0, early, told=False))
 
 
 def test_a_checkpoint_that_is_being_written_is_none(tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from holdfast.apps.lammps import Lammps
-from holdfast.apps.program import Ended
+from holdfast.apps.program import ProgramExit
 from holdfast.errors import UsageError
 
 LMP = ["lmp", "-in", "in.x"]
@@ -97,8 +97,8 @@ def test_a_log_tells_what_the_screen_does_not(tmp_path):
     (tmp_path / "log.lammps").write_text("Total wall time: 0:00:05\n")
     program = Lammps(tmp_path, tmp_path)
     program.begin(shlex.split("lmp -in in.x -screen none"), None, None)
-    assert "failed" == program.verdict(Ended(0, "", told=False))
+    assert "failed" == program.verdict(ProgramExit(0, "", told=False))
     (tmp_path / "log.lammps").write_text("WARNING: Wall time limit reached\nTotal wall time: 0:00:05\n")
-    assert "stopped" == program.verdict(Ended(0, "", told=False))
+    assert "stopped" == program.verdict(ProgramExit(0, "", told=False))
     (tmp_path / "log.lammps").write_text("Loop time of 2\nTotal wall time: 0:00:05\n")
-    assert "done" == program.verdict(Ended(0, "", told=False))
+    assert "done" == program.verdict(ProgramExit(0, "", told=False))

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.apps.criu import SIZES, Criu
 from holdfast.apps.dmtcp import Dmtcp
-from holdfast.apps.program import Ended
+from holdfast.apps.program import ProgramExit
 from holdfast.errors import UsageError
 from system_fakes import NAMES, install
 
@@ -69,12 +69,12 @@ class TestImages:
         """DMTCP says 0 of what it kills, whatever became of the image: nothing must be taken for done."""
         program.stop(15, 1)
         (images / "ckpt_a.dmtcp.temp").write_text("a")
-        assert "stopped" == program.verdict(Ended(0, "", told=True))
+        assert "stopped" == program.verdict(ProgramExit(0, "", told=True))
 
     def test_0_without_an_image_is_the_programs_own(self, program):
         """It ended just before it was asked."""
         program.stop(15, 1)
-        assert "done" == program.verdict(Ended(0, "", told=True))
+        assert "done" == program.verdict(ProgramExit(0, "", told=True))
 
 
 @pytest.mark.parametrize("app", ["criu"])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from faults import BROKEN, FULL, counting, door, failing, half_of, requests
 from holdfast import bulk
-from holdfast.bulk import Run
+from holdfast.bulk import Extent
 from holdfast.pages import PAGE, pages
 from holdfast.threads import WorkerPool
 from stores import in_a_child
@@ -69,7 +69,7 @@ def written(path, runs, **named):
 
 
 def one_image(size=10 * CHUNK + 100, kind="at a page"):
-    return [Run(laid(kind, bytes_of(size)), [16, CHUNK, 0, 1, 3 * CHUNK, size - 4 * CHUNK - 17])]
+    return [Extent(laid(kind, bytes_of(size)), [16, CHUNK, 0, 1, 3 * CHUNK, size - 4 * CHUNK - 17])]
 
 
 near = st.sampled_from([0, PAGE, CHUNK, 2 * CHUNK, 5 * CHUNK])
@@ -85,7 +85,7 @@ one_run = st.tuples(st.sampled_from(["at a page", "inside a page", "read-only"])
 def test_the_file_is_the_concatenation_and_the_digests_are_of_its_pieces(tmp_path, runs, threads, direct):
     """Leaves of any size, wherever they lie: images of whole files at a page's start, scattered ones, read-only ones."""
     path = tmp_path / "file"
-    laid_out = [Run(laid(kind, bytes_of(sum(parts), seed)), parts) for seed, (kind, parts) in enumerate(runs)]
+    laid_out = [Extent(laid(kind, bytes_of(sum(parts), seed)), parts) for seed, (kind, parts) in enumerate(runs)]
     with requests(CHUNK, threads):
         bulk.DIRECT_BYTES = 0 if direct else 1 << 30
         written(path, laid_out)
@@ -103,7 +103,7 @@ def late(kind, size, busy_until):
         there = max(there, count)
         return there < busy_until
 
-    return [Run(memory, [16, CHUNK, 0, 1, 3 * CHUNK, size - 4 * CHUNK - 17], await_first)]
+    return [Extent(memory, [16, CHUNK, 0, 1, 3 * CHUNK, size - 4 * CHUNK - 17], await_first)]
 
 
 LATE = list(itertools.product(["at a page", "inside a page"], [0, 2 * CHUNK, 9 * CHUNK, 1 << 30], [0, 2]))

@@ -14,7 +14,7 @@ from holdfast.cluster import job_leader, slurm, watch
 from holdfast.cluster.ask import Absent, Asked, Silent, ask
 from holdfast.cluster.cause import Heard, cause
 from holdfast.cluster.requeue import HOLD, Journal, continue_job
-from holdfast.cluster.slurm import Seen
+from holdfast.cluster.slurm import JobStatus
 from holdfast.errors import ClusterError, NoSpace, Superseded
 from holdfast.job import Job, job
 
@@ -78,7 +78,7 @@ TABLE = {
 def test_the_cause_follows_from_the_schedulers_evidence(line):
     """A line of docs/cluster.md's table each; what looks like nothing is the user's own doing."""
     what, restart_count, seen, expected = TABLE[line]
-    assert expected == cause(Heard(what, NOW), restart_count, Seen(**seen))
+    assert expected == cause(Heard(what, NOW), restart_count, JobStatus(**seen))
 
 
 def test_a_job_that_slurm_does_not_know_is_unclear():
@@ -92,7 +92,7 @@ def test_a_job_that_slurm_does_not_know_is_unclear():
 @pytest.mark.parametrize("what", ["SIGUSR1", "SIGTERM"])
 def test_a_notice_counts_within_the_lead_that_the_script_asked_for(what, lead_s, left_s, expected):
     """Limits are looked at twice a minute, so a notice comes early; SIGTERM is one where the script says so."""
-    seen = Seen(**GOING_ON, end_s=NOW + left_s)
+    seen = JobStatus(**GOING_ON, end_s=NOW + left_s)
     assert expected == cause(Heard(what, NOW, lead_s), 0, seen)
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Last, Store, bulk, pages
-from holdfast.bulk import Run as Pieces
+from holdfast.bulk import Extent as Pieces
 from holdfast.run.tracked import digests
 from holdfast.state import codec, tree
 from holdfast.state.snapshot import Arena, Image, Snapshot
@@ -381,7 +381,7 @@ def cuda(request, monkeypatch):
             return wait
 
         return pages.Distant(
-            items.Items(tensor, later), tensor.nbytes, pin=lambda memory: staging.pin(memory, tensor.device)
+            items.TensorItems(tensor, later), tensor.nbytes, pin=lambda memory: staging.pin(memory, tensor.device)
         )
 
     monkeypatch.setattr(leaves, "data", data)
@@ -491,7 +491,7 @@ def test_a_leaf_that_fails_in_the_middle_waits_for_its_first_parts():
             raise torch.OutOfMemoryError
         return lambda: asked.append("waited for")
 
-    data = pages.Distant(items.Items(in_layout("a window", tensor_of(torch.float32)), copied), 400)
+    data = pages.Distant(items.TensorItems(in_layout("a window", tensor_of(torch.float32)), copied), 400)
     with pytest.raises(torch.OutOfMemoryError):
         data[4:].gather(memoryview(bytearray(396)))
     assert ["begun", "failed", "waited for"] == asked
@@ -512,7 +512,7 @@ def test_what_no_leaf_adapter_can_write_to_is_filled_by_way_of_a_copy():
     for live in (torch.zeros(3, 4, dtype=torch.complex64).conj(), torch.zeros(3, 4, dtype=torch.complex64).t().conj()):
         expected = torch.randn(live.shape, dtype=torch.complex64)
         kept = Kept("w", codec.encode_leaf(expected))
-        filling = stored.Filling()
+        filling = stored.TensorRestore()
         filling.into(live, kept)
         filling.run()
         assert torch.equal(expected, live)

@@ -18,15 +18,15 @@ from causes import quiet
 from holdfast import drill
 from holdfast.cli import commands
 from holdfast.drill import cause, compare, kill, report, table
-from holdfast.drill.aim import Options, Schedule, move
+from holdfast.drill.aim import DrillOptions, Schedule, move
 from holdfast.drill.attempts import prove
-from holdfast.drill.cause import Facts
-from holdfast.drill.evidence import Line, Seen, Trace
-from holdfast.drill.kill import Child, Ended, Fired, Follow, Start
+from holdfast.drill.cause import CauseFacts
+from holdfast.drill.evidence import Line, RunEvidence, Trace
+from holdfast.drill.kill import ChildExit, ChildStart, ChildTree, Fired, Follow
 from holdfast.drill.places import Course, Spot
 from holdfast.drill.plan import DAMAGE, Luck, Pace, pace, plan
-from holdfast.drill.report import Attempt, Report
-from holdfast.drill.safepoint import Place
+from holdfast.drill.report import DrillAttempt, DrillReport
+from holdfast.drill.safepoint import SafePoint
 from holdfast.errors import ChildError, UsageError
 from holdfast.journal import Log
 from holdfast.store.store import Store
@@ -42,8 +42,8 @@ def a_course(epochs=4, batches=25, count_from=0):
     spots = []
     for epoch in range(epochs):
         first, number = epoch * batches, epoch + count_from
-        spots += [Spot(Place(first + batch), number) for batch in range(1, batches + 1)]
-        spots.append(Spot(Place(first + batches, "end"), number))
+        spots += [Spot(SafePoint(first + batch), number) for batch in range(1, batches + 1)]
+        spots.append(Spot(SafePoint(first + batches, "end"), number))
     return Course(spots)
 
 
@@ -106,14 +106,14 @@ def test_pace_is_learnt_from_a_journal():
 
 def view(restored, at, kept=None):
     follow = Follow(Path(), 0)
-    follow.restored = None if restored is None else Place(restored)
-    follow.at, follow.kept = Place(at), Place(restored or 0 if kept is None else kept)
+    follow.restored = None if restored is None else SafePoint(restored)
+    follow.at, follow.kept = SafePoint(at), SafePoint(restored or 0 if kept is None else kept)
     return follow
 
 
 def attempt(**facts):
     nothing = dict.fromkeys(("restored", "signal", "in_save", "stop"))
-    return Attempt(
+    return DrillAttempt(
         **{**nothing, "attempt": 1, "restored_step": 0, "reached": 0, "exit": 0, "took_s": 1.0, "quarantined": []}
         | facts
     )
@@ -121,7 +121,7 @@ def attempt(**facts):
 
 def one_aim(name):
     """The schedule of a single kill by this signal, and the step at which it aims."""
-    schedule = Schedule(a_course(), PACE, Options(kills=1, signals=(name,), damage=False))
+    schedule = Schedule(a_course(), PACE, DrillOptions(kills=1, signals=(name,), damage=False))
     (aim,) = schedule.begin(None, [])
     return schedule, aim.place[0]
 
@@ -143,7 +143,7 @@ def test_a_stop_comes_in_the_step_before_its_place():
 
 def test_the_run_and_the_drill_choose_the_same_aim():
     """The first one beyond what was restored; both know that from the checkpoint alone."""
-    schedule = Schedule(a_course(), PACE, Options(kills=5))
+    schedule = Schedule(a_course(), PACE, DrillOptions(kills=5))
     aims = schedule.begin(None, [])
     assert [aim.place for aim in aims] == sorted((aim.place for aim in aims), key=lambda place: place.order)
     for restored in range(0, 101, 7):
@@ -159,33 +159,33 @@ def test_following_knows_what_is_kept(tmp_path):
     log = room / "attempt-1.jsonl"
     log.write_text("")
     lines = (
-        ("restored", 0, "step", Place(0)),
-        ("digests", 4, "step", Place(0)),
-        ("saved", 4, "step", Place(4)),
-        ("digests", 4, "end", Place(4)),
-        ("saved", 4, "end", Place(4, "end")),
+        ("restored", 0, "step", SafePoint(0)),
+        ("digests", 4, "step", SafePoint(0)),
+        ("saved", 4, "step", SafePoint(4)),
+        ("digests", 4, "end", SafePoint(4)),
+        ("saved", 4, "end", SafePoint(4, "end")),
     )
     with Follow(tmp_path, 0) as follow, log.open("a", buffering=1) as journal:
         for event, step, phase, kept in lines:
             journal.write(json.dumps({"event": event, "step": step, "phase": phase, "checkpoint": None}) + "\n")
             follow.look()
             assert follow.kept == kept
-    assert (follow.restored, follow.at) == (Place(0), Place(4, "end"))
+    assert (follow.restored, follow.at) == (SafePoint(0), SafePoint(4, "end"))
 
 
 def test_places_that_were_missed_are_made_up_for():
     """A kill that led to a place that was tried before, or to a fresh start, does not count: a further place is chosen."""
-    schedule = Schedule(a_course(), PACE, Options(kills=3, damage=False))
-    places = [Place(*aim.place) for aim in schedule.begin(None, [])]
+    schedule = Schedule(a_course(), PACE, DrillOptions(kills=3, damage=False))
+    places = [SafePoint(*aim.place) for aim in schedule.begin(None, [])]
     assert len(places) == 3
     again = schedule.begin(places[1], [])  # the first was overshot
     assert len(again) == 2
-    assert {places[2]} < {Place(*aim.place) for aim in again}
-    assert all(Place(*aim.place).order > places[1].order for aim in again)
+    assert {places[2]} < {SafePoint(*aim.place) for aim in again}
+    assert all(SafePoint(*aim.place).order > places[1].order for aim in again)
     assert schedule.begin(places[2], places[:2]) == ()  # enough, once this attempt has gone on
 
 
-PLACES = [Place(step) for step in range(1, 50)]
+PLACES = [SafePoint(step) for step in range(1, 50)]
 
 
 def test_a_kill_counts_only_when_the_next_attempt_went_beyond_a_place_that_is_new():
@@ -198,7 +198,7 @@ def test_a_kill_counts_only_when_the_next_attempt_went_beyond_a_place_that_is_ne
         ({"restored": "a", "restored_step": 60, "reached": 61}, False),  # no safe point of the reference run
     ):
         attempts = [attempt(signal="KILL"), attempt(**facts)]
-        assert prove(attempts, PLACES) == ([Place(10)] if proven else [])
+        assert prove(attempts, PLACES) == ([SafePoint(10)] if proven else [])
         assert attempts[0].proven == proven
 
 
@@ -211,7 +211,7 @@ def test_three_kills_that_led_to_one_place_prove_one():
         attempt(signal="KILL", restored="step-000000010", restored_step=10, reached=17),
         attempt(restored="step-000000010", restored_step=10, reached=20),
     ]
-    assert prove(attempts, PLACES) == [Place(10)]
+    assert prove(attempts, PLACES) == [SafePoint(10)]
     assert [each.proven for each in attempts] == [False, True, False, False, False]
 
 
@@ -242,18 +242,18 @@ def test_an_end_means_done_again_or_a_failure_of_the_command_itself():
         event, _, reason = last.partition(": ")
         log = Log(1, Path(), [{"event": "begin"}, {"event": event, "reason": reason}])
         fired = None if name == "-" else Fired(name, None)
-        assert meaning == move(Ended(int(exit_status), fired, "", 1.0), log), row
+        assert meaning == move(ChildExit(int(exit_status), fired, "", 1.0), log), row
 
 
 # The comparison -----------------------------------------------------------------------------------------------------
 
 
 def states(*digests, attempt=1, start=1):
-    return [Seen(Place(step), attempt, {"model/w": digest}) for step, digest in enumerate(digests, start)]
+    return [RunEvidence(SafePoint(step), attempt, {"model/w": digest}) for step, digest in enumerate(digests, start)]
 
 
 def a_trace(seen, restored=None, metrics=()):
-    return Trace(seen, list(metrics), restored or {1: Place(0)}, {})
+    return Trace(seen, list(metrics), restored or {1: SafePoint(0)}, {})
 
 
 REFERENCE = a_trace(states("a", "b", "c", "d"))
@@ -267,15 +267,15 @@ def parted(*attempts):
         for state in states(*digests, attempt=number, start=start)
     ]
     return compare.parting(
-        REFERENCE, a_trace(seen, {number: Place(start - 1) for number, (start, _) in enumerate(attempts, 1)})
+        REFERENCE, a_trace(seen, {number: SafePoint(start - 1) for number, (start, _) in enumerate(attempts, 1)})
     )
 
 
 def test_the_first_step_attempt_and_leaf_that_differ_are_named():
     """However often work was done again; also where a later attempt has undone it, since that one was inexact for a while."""
     assert parted((1, "abc"), (2, "bcd")) is None
-    assert parted((1, "ab"), (3, "xy")) == (Place(3), 2, ("model/w",), "1 of 1 leaves differ")
-    assert parted((1, "ax"), (2, "bcd"))[:2] == (Place(2), 1)
+    assert parted((1, "ab"), (3, "xy")) == (SafePoint(3), 2, ("model/w",), "1 of 1 leaves differ")
+    assert parted((1, "ax"), (2, "bcd"))[:2] == (SafePoint(2), 1)
 
 
 def test_steps_too_many_and_steps_too_few_are_differences():
@@ -285,7 +285,7 @@ def test_steps_too_many_and_steps_too_few_are_differences():
 
 def generator(*digests, attempt=1):
     return [
-        Seen(Place(step), attempt, {"holdfast/rng/python/1": digest, "model/w": "same"})
+        RunEvidence(SafePoint(step), attempt, {"holdfast/rng/python/1": digest, "model/w": "same"})
         for step, digest in enumerate(digests, 1)
     ]
 
@@ -296,7 +296,7 @@ def test_a_generator_that_nobody_seeds_or_draws_from_is_compared_within_its_run(
     idle = compare.idle(first, second)
     assert idle == {"python"}
     assert compare.parting(first, second, idle) is None
-    resumed = {1: Place(0), 2: Place(1)}
+    resumed = {1: SafePoint(0), 2: SafePoint(1)}
     kept = a_trace([*generator("r", "r"), *generator("r", "r", "r", attempt=2)[1:]], resumed)
     lost = a_trace([*generator("r", "r"), *generator("r", "s", "s", attempt=2)[1:]], resumed)
     assert compare.parting(first, kept, idle) is None
@@ -310,7 +310,7 @@ def test_a_generator_that_was_drawn_from_is_never_called_idle():
 
 
 def metrics(*losses, epoch=0, **more):
-    return [Line(Place(step), epoch, {"loss": loss, **more}) for step, loss in enumerate(losses, 1)]
+    return [Line(SafePoint(step), epoch, {"loss": loss, **more}) for step, loss in enumerate(losses, 1)]
 
 
 NEXT = struct.unpack("<d", struct.pack("<Q", struct.unpack("<Q", struct.pack("<d", 0.5))[0] + 1))[0]
@@ -342,7 +342,7 @@ def test_minus_zero_is_not_zero():
 def test_timings_are_passed_over_by_name_and_named():
     """Nothing else is, unless asked for."""
     names = ("step_s", "seconds_total", "wall_time", "images_per_s", "throughput", "loss", "host_load")
-    line, other = ([Line(Place(1), 0, dict.fromkeys(names, value))] for value in (1.0, 2.0))
+    line, other = ([Line(SafePoint(1), 0, dict.fromkeys(names, value))] for value in (1.0, 2.0))
     assert {each.name for each in compare.metric_differences(line, other)} == {"loss", "host_load"}
     exempt = (*compare.TIMINGS, "host_*")
     assert [each.name for each in compare.metric_differences(line, other, exempt)] == ["loss"]
@@ -360,26 +360,30 @@ SEEDED = {"train": {"workers": 2, "dataset": "Seeded(Digits)"}}
 @pytest.mark.parametrize(
     ("facts", "name", "advice"),
     [
-        (Facts(("tree:opt",), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
-        (Facts(("model/w", "tree:opt"), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
-        (Facts(("model/w",), LEAVES, ("loss",), loaders=WORKERS), "augmentation", "Seeded(dataset, seed)"),
-        (Facts(("model/w",), LEAVES, ("loss",), loaders=SEEDED), "generator", "Track it"),
-        (Facts(("model/w",), LEAVES, ("loss",), loaders=PLAIN), "generator", "np.random.Generator"),
-        (Facts(("model/w",), LEAVES, ("loss",)), "position", "run.batches(loader)"),
-        (Facts(("holdfast/rng/torch/cpu",), LEAVES, loaders=PLAIN), "draws", "draw inside the loop only"),
-        (Facts(("tree:holdfast",), LEAVES, loaders=PLAIN), "vars", "run.vars"),
-        (Facts(("tree:holdfast",), LEAVES), "position", "run.batches(loader)"),
-        (Facts((), LEAVES, ("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
-        (Facts((), LEAVES, ("ema_acc",), metrics_first=True), "EMA", "add it to the tracked ones"),
-        (Facts(("model/w",), ("model/w",), same_metrics_there=True, loaders=PLAIN), "optimizer", "track the optimizer"),
-        (Facts(("model/w",), LEAVES, same_metrics_there=True, loaders=PLAIN), "update", "GradScaler"),
-        (Facts((), LEAVES, same_steps=False), "steps", "run.epochs"),
-        (Facts((), LEAVES, metrics_first=True), "lines", "run.log"),
-        (Facts((), LEAVES), "late", "after its last one"),
+        (CauseFacts(("tree:opt",), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
+        (CauseFacts(("model/w", "tree:opt"), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
+        (CauseFacts(("model/w",), LEAVES, ("loss",), loaders=WORKERS), "augmentation", "Seeded(dataset, seed)"),
+        (CauseFacts(("model/w",), LEAVES, ("loss",), loaders=SEEDED), "generator", "Track it"),
+        (CauseFacts(("model/w",), LEAVES, ("loss",), loaders=PLAIN), "generator", "np.random.Generator"),
+        (CauseFacts(("model/w",), LEAVES, ("loss",)), "position", "run.batches(loader)"),
+        (CauseFacts(("holdfast/rng/torch/cpu",), LEAVES, loaders=PLAIN), "draws", "draw inside the loop only"),
+        (CauseFacts(("tree:holdfast",), LEAVES, loaders=PLAIN), "vars", "run.vars"),
+        (CauseFacts(("tree:holdfast",), LEAVES), "position", "run.batches(loader)"),
+        (CauseFacts((), LEAVES, ("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
+        (CauseFacts((), LEAVES, ("ema_acc",), metrics_first=True), "EMA", "add it to the tracked ones"),
+        (
+            CauseFacts(("model/w",), ("model/w",), same_metrics_there=True, loaders=PLAIN),
+            "optimizer",
+            "track the optimizer",
+        ),
+        (CauseFacts(("model/w",), LEAVES, same_metrics_there=True, loaders=PLAIN), "update", "GradScaler"),
+        (CauseFacts((), LEAVES, same_steps=False), "steps", "run.epochs"),
+        (CauseFacts((), LEAVES, metrics_first=True), "lines", "run.log"),
+        (CauseFacts((), LEAVES), "late", "after its last one"),
     ],
 )
 def test_the_usual_cause_is_told_from_what_differed_first(facts, name, advice):
-    """Facts in, a name and an advice out."""
+    """CauseFacts in, a name and an advice out."""
     found = cause.usual(facts)
     assert found.name == name
     assert advice in found.text
@@ -461,7 +465,7 @@ def until(condition, limit_s=240):
 def test_leaving_ends_the_command_and_all_that_it_started():
     """No process of the command's outlives the drill, not even one in a session of its own: torchrun's are."""
     for session in ("", OWN_SESSION):
-        with Child(family(session), {}) as child:
+        with ChildTree(family(session), {}) as child:
             until(lambda: child.tail)
             grandchild = int(child.tail)
             assert not child.ended()
@@ -472,7 +476,7 @@ def test_leaving_ends_the_command_and_all_that_it_started():
 
 def test_what_an_ended_command_left_behind_is_ended_too():
     """A launcher that dies leaves its workers to nobody; a drill's next start must not meet them."""
-    with Child(family(then=""), {}) as child:
+    with ChildTree(family(then=""), {}) as child:
         until(child.ended)
         orphan = int(child.tail)
         assert not is_gone(orphan)
@@ -482,7 +486,7 @@ def test_what_an_ended_command_left_behind_is_ended_too():
 
 def test_a_drill_that_is_killed_leaves_nothing_behind():
     """Whatever becomes of the drill, in whichever session it is."""
-    drills = f"from holdfast.drill.kill import Child; import time; c = Child({family()!r}, {{}})\n"
+    drills = f"from holdfast.drill.kill import ChildTree; import time; c = ChildTree({family()!r}, {{}})\n"
     drills += "while not c.tail: time.sleep(0.01)\nprint(c.tail, flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", drills], stdout=subprocess.PIPE, text=True) as drilling:
         grandchild = int(drilling.stdout.readline())
@@ -500,24 +504,24 @@ def test_a_command_that_hangs_is_ended_and_reported(tmp_path, monkeypatch):
     clock = SimpleNamespace(sleep=time.sleep, monotonic=lambda: 61.0 * spoken.exists())  # a busy machine takes no part
     monkeypatch.setattr(kill, "time", clock)
     with pytest.raises(ChildError, match=r"(?s)no end after 60 s, at step 0; killed\n.*last words"):
-        kill.run(Start([sys.executable, "-c", hangs], {}, tmp_path, timeout_s=60), lambda _: None)
+        kill.run(ChildStart([sys.executable, "-c", hangs], {}, tmp_path, timeout_s=60), lambda _: None)
 
 
 def test_what_cannot_be_drilled_is_a_usage_error():
     """One line: which command cannot be started, or that it has no Run."""
     for command, says in ((["no-such-program"], "no-such-program"), ([sys.executable, "-c", "pass"], "without a Run")):
         with pytest.raises(UsageError, match=says):
-            drill.drill(command, Options(), quiet)
+            drill.drill(command, DrillOptions(), quiet)
 
 
 def test_the_report_ends_with_its_verdict():
     """Whatever else it says."""
     others = (report.DIFFERENT, report.OUTPUT_DIFFERS, report.NOT_PROVEN, report.NOT_DETERMINISTIC)
     for verdict in (report.IDENTICAL, *others):
-        found = Report(verdict=verdict, command=["x"], seed=0, kills_asked=1, places=1, attempts=[attempt()])
+        found = DrillReport(verdict=verdict, command=["x"], seed=0, kills_asked=1, places=1, attempts=[attempt()])
         assert list(table.lines(found))[-1] == verdict
         assert found.exit_code == (0 if verdict == report.IDENTICAL else 1)
-    few = Report(verdict=report.IDENTICAL, command=["x"], seed=0, kills_asked=5, places=3, attempts=[attempt()])
+    few = DrillReport(verdict=report.IDENTICAL, command=["x"], seed=0, kills_asked=5, places=3, attempts=[attempt()])
     assert (list(table.lines(few))[-1], few.exit_code) == ("identical (all 3 places)", 0)
 
 

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from holdfast.drill import leftovers
-from holdfast.drill.aim import Options
+from holdfast.drill.aim import DrillOptions
 from holdfast.drill.leftovers import Leftover
 
-KILL = Options(kills=1, signals=("KILL",), damage=False)
+KILL = DrillOptions(kills=1, signals=("KILL",), damage=False)
 
 
 def listen(place, program, *, began_ns, run="second"):

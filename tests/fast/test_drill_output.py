@@ -6,7 +6,7 @@ import pytest
 from test_drill import until
 
 from holdfast.drill import kill
-from holdfast.drill.evidence import Place
+from holdfast.drill.evidence import SafePoint
 from holdfast.drill.output import Section, differences, sections, varying, without_marks, words
 
 NOTHING = varying([], [])
@@ -19,9 +19,9 @@ def mark(step, attempt=1, phase="step"):
 def test_output_is_cut_at_safe_points():
     """What was printed before the first belongs to the start; what follows the last one is whole only if the command was."""
     text = f"hello\n{mark(1)}a\nb\n{mark(2)}{mark(2, phase='end')}done\n"
-    cut = [Section(Place(1), 1, ("a", "b")), Section(Place(2), 1, ())]
+    cut = [Section(SafePoint(1), 1, ("a", "b")), Section(SafePoint(2), 1, ())]
     assert sections(text, finished=False) == cut
-    assert sections(text, finished=True) == [*cut, Section(Place(2, "end"), 1, ("done",))]
+    assert sections(text, finished=True) == [*cut, Section(SafePoint(2, "end"), 1, ("done",))]
     assert sections("no marks\n", finished=True) == []
     assert without_marks(text) == "hello\na\nb\ndone\n"
 
@@ -34,11 +34,11 @@ def test_an_unfinished_line_stays_one():
 def test_a_section_ends_with_its_attempt():
     """A launcher may begin another attempt in the same output: its start-up lines belong to no safe point."""
     text = f"{mark(1)}a\n{mark(2)}b\nstarting\n{mark(1, 2)}c\n{mark(2, 2)}"
-    assert sections(text, finished=False) == [Section(Place(1), 1, ("a",)), Section(Place(1), 2, ("c",))]
+    assert sections(text, finished=False) == [Section(SafePoint(1), 1, ("a",)), Section(SafePoint(1), 2, ("c",))]
 
 
 def one(*lines, attempt=1, step=1):
-    return [Section(Place(step), attempt, lines)]
+    return [Section(SafePoint(step), attempt, lines)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_first_line_that_differs_is_named(now, found):
     """Changed, missing, or one too many."""
     lines, compared = differences(one("loss 0.25", "ok"), one(*now, attempt=2), NOTHING)
     assert [(each.after, each.attempt, each.was, each.now) for each in lines] == (
-        [] if found is None else [(Place(1), 2, *found)]
+        [] if found is None else [(SafePoint(1), 2, *found)]
     )
     assert compared == len(now)
 
@@ -115,7 +115,7 @@ def test_exempt_lines_are_not_compared():
 def test_both_streams_are_in_the_tail_and_one_is_compared():
     """Standard error has what varies: warnings, progress bars, Holdfast's own lines."""
     program = "import sys; print('out'); print('err', file=sys.stderr); print('\\x1eholdfast 1 step 1\\x1e')"
-    with kill.Child([sys.executable, "-c", program], {"PYTHONUNBUFFERED": "1"}) as child:
+    with kill.ChildTree([sys.executable, "-c", program], {"PYTHONUNBUFFERED": "1"}) as child:
         until(child.ended)
         child.finish()
         assert sorted(child.tail.splitlines()) == ["err", "out"]

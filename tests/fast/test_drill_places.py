@@ -8,7 +8,7 @@ import pytest
 from test_drill import a_course
 
 from holdfast import Stopped
-from holdfast.drill.evidence import Place
+from holdfast.drill.evidence import SafePoint
 from holdfast.drill.places import AGAIN, EARLY, END, FIRST, FURTHER, LAST, LATE, LATER, Course, Spot
 from toy import Toy, events, new_run
 
@@ -17,7 +17,7 @@ SHAPES = [(2, 10), (3, 8), (12, 30), (2, 18), (5, 4), (40, 3)]
 
 def by_steps(total):
     """The safe points of `run.steps(total)`."""
-    return Course(Spot(Place(step), 0) for step in range(1, total + 1))
+    return Course(Spot(SafePoint(step), 0) for step in range(1, total + 1))
 
 
 def shapes_and_seeds():
@@ -37,7 +37,7 @@ def test_five_kills_cover_every_kind_of_place():
         assert (at[END].step % batches, at[END].phase) == (0, "end")
         before = max(number for number, each in enumerate(found) if each.place.order < at[AGAIN].order)
         assert at[AGAIN].step - found[before].place.step <= 3
-        assert Place(epochs * batches, "end") not in at.values()
+        assert SafePoint(epochs * batches, "end") not in at.values()
 
 
 def test_epochs_that_are_not_counted_from_zero_have_the_same_places():

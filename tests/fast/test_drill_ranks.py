@@ -6,8 +6,8 @@ from test_drill import is_gone, planned, until
 
 from holdfast.drill import compare, tail
 from holdfast.drill.attempts import attempts_of, prove
-from holdfast.drill.evidence import Place, Seen, Trace, generator_of
-from holdfast.drill.kill import Child, Fired, Follow
+from holdfast.drill.evidence import RunEvidence, SafePoint, Trace, generator_of
+from holdfast.drill.kill import ChildTree, Fired, Follow
 from holdfast.journal import Log
 
 LAUNCHER = """
@@ -25,7 +25,7 @@ print("ended", [rank.wait() for rank in ranks], flush=True)
 def test_one_rank_is_struck_and_no_other():
     """Not the launcher, and not what another rank has started: it has inherited a rank's environment."""
     for which, struck in ((0.0, 0), (0.5, 1), (0.99, 2)):
-        with Child([sys.executable, "-c", LAUNCHER], {}) as child:
+        with ChildTree([sys.executable, "-c", LAUNCHER], {}) as child:
             until(lambda: len(child.tail.splitlines()) == 4)
             lines = [line.split() for line in child.tail.splitlines()]
             ranks = sorted(int(pid) for words in lines if words[0] == "ranks" for pid in words[1:])
@@ -40,7 +40,7 @@ def test_one_rank_is_struck_and_no_other():
 
 def test_a_command_without_ranks_is_its_only_one():
     """So that the same words drill it."""
-    with Child([sys.executable, "-c", "import time; time.sleep(600)"], {}) as child:
+    with ChildTree([sys.executable, "-c", "import time; time.sleep(600)"], {}) as child:
         child.lose_rank(0.9)
         until(child.ended)
         assert -9 == child.finish()
@@ -62,7 +62,7 @@ def a_log(attempt, restored, reached):
 def test_the_attempts_that_a_launcher_makes_in_one_start_are_told_apart():
     """Each has its own strike; the one after it proves the kill."""
     made = attempts_of([a_log(1, 0, 5), a_log(2, 4, 9)], {1: Fired("RANK", "step-000000004")})
-    assert [Place(4)] == prove(made, [Place(4)])
+    assert [SafePoint(4)] == prove(made, [SafePoint(4)])
     assert [("RANK", True), (None, False)] == [(each.signal, each.proven) for each in made]
     assert "step-000000004" == made[0].in_save
 
@@ -84,13 +84,13 @@ def test_a_generator_is_idle_on_each_rank_by_itself():
 
     def seen(own, drawn):
         keys = {"holdfast/rng/numpy/key": own, "@1/holdfast/rng/numpy/key": drawn}
-        return Seen(Place(len(drawn)), 1, keys)
+        return RunEvidence(SafePoint(len(drawn)), 1, keys)
 
-    first = Trace([seen("p", "x"), seen("p", "yy")], [], {1: Place(0)}, {})
-    second = Trace([seen("q", "x"), seen("q", "yy")], [], {1: Place(0)}, {})
+    first = Trace([seen("p", "x"), seen("p", "yy")], [], {1: SafePoint(0)}, {})
+    second = Trace([seen("q", "x"), seen("q", "yy")], [], {1: SafePoint(0)}, {})
     assert frozenset({"numpy"}) == compare.idle(first, second)
     assert compare.parting(first, second, frozenset({"numpy"})) is None
-    drawn = Trace([seen("q", "x"), seen("q", "zz")], [], {1: Place(0)}, {})
+    drawn = Trace([seen("q", "x"), seen("q", "zz")], [], {1: SafePoint(0)}, {})
     assert ("@1/holdfast/rng/numpy/key",) == compare.parting(first, drawn, frozenset({"numpy"})).leaves
     assert "numpy of rank 12" == generator_of("@12/holdfast/epoch_rng/numpy/key")
     assert "torch" == generator_of("holdfast/position/feeds/train/members/0/last_rng/torch/cpu")

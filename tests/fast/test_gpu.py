@@ -180,7 +180,7 @@ def test_neither_a_save_nor_a_restore_holds_the_state_on_the_host(tmp_path, chan
             store.save({"w": live}, step=2)
         else:
             live.zero_()
-            filling = stored.Filling()
+            filling = stored.TensorRestore()
             filling.into(live, store.latest().handles()["w"])
             filling.run()
         assert peak_bytes() - before <= 64 << 20
@@ -197,7 +197,7 @@ def test_a_restore_comes_after_what_was_under_way():
     with torch.cuda.stream(own):
         torch.cuda._sleep(BUSY_CYCLES)
         live.fill_(1)
-        filling = stored.Filling()
+        filling = stored.TensorRestore()
         filling.into(live, Kept("w", codec.encode_leaf(expected)))
         filling.run()
     assert torch.equal(expected, live.cpu())

@@ -451,7 +451,7 @@ def test_live_tensors_of_any_layout_are_filled_and_few_exist_twice(tmp_path, mon
 
     monkeypatch.setattr(stored, "read_all", read_all)
     monkeypatch.setattr(stored, "AROUND_BYTES", 1000)
-    filling, versions = stored.Filling(), {name: tensor._version for name, tensor in live.items()}
+    filling, versions = stored.TensorRestore(), {name: tensor._version for name, tensor in live.items()}
     for name, handle in store.latest().handles().items():
         filling.into(live[name], handle)
     filling.run()

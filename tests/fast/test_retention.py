@@ -5,7 +5,7 @@ import math
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.retention import Facts, beats, keep
+from holdfast.retention import CheckpointFacts, beats, keep
 from holdfast.rules import AnyOf, Best, Every, Last, Within
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 0.5, 1.0])
@@ -13,7 +13,9 @@ VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 
 
 def facts(step, phase="step", *, epoch=None, created=None, size_bytes=1, pinned=False, **metrics):
     name = f"step-{step:09d}" + ("-end" if phase == "end" else "")
-    return Facts(name, step, phase, epoch, float(step if created is None else created), metrics, size_bytes, pinned)
+    return CheckpointFacts(
+        name, step, phase, epoch, float(step if created is None else created), metrics, size_bytes, pinned
+    )
 
 
 @st.composite

@@ -8,14 +8,14 @@ import pytest
 
 from holdfast.cluster import sbatch
 from holdfast.cluster.lint import lint
-from holdfast.cluster.script import Order, name, script
+from holdfast.cluster.script import JobRequest, name, script
 from holdfast.errors import UsageError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "submit"
 
 
 def order(command, options="", directory=".holdfast/train", **more):
-    return Order(shlex.split(command), directory, sbatch.parse(shlex.split(options)), **more)
+    return JobRequest(shlex.split(command), directory, sbatch.parse(shlex.split(options)), **more)
 
 
 ORDERS = {
@@ -54,7 +54,7 @@ def test_bash_can_read_it_and_lint_finds_nothing(case):
 def test_the_words_of_the_command_reach_the_program_as_they_are():
     """Nothing in them is the shell's."""
     words = ["printf", "%s\n", "$HOME", "a b", "it's", "*", "`id`", "--run", 'say "x"', ""]
-    _, _, last = script(Order(words, "d")).partition("exec holdfast run --run d --lead=120 -- ")
+    _, _, last = script(JobRequest(words, "d")).partition("exec holdfast run --run d --lead=120 -- ")
     done = subprocess.run(["bash", "-c", last], capture_output=True, text=True, check=True)
     assert words[2:] == done.stdout.split("\n")[:-1]
 
@@ -113,7 +113,7 @@ def test_time_limits_are_read_as_sbatch_reads_them(text, expected):
 
 def staged(tmp_path, source, before=""):
     """The script's own staging, run by bash in a folder of its own; what is there afterwards."""
-    text = script(Order(["true"], "d", stage=[str(source)]))
+    text = script(JobRequest(["true"], "d", stage=[str(source)]))
     body = text[text.index("stage() {") : text.index("# exec")]
     node = tmp_path / "node"
     done = subprocess.run(
@@ -160,12 +160,12 @@ def test_a_data_set_that_is_not_there_ends_the_job(tmp_path):
 def test_two_data_sets_of_one_name_are_refused():
     """The second would take the place of the first."""
     with pytest.raises(UsageError, match="two of them are called data"):
-        script(Order(["true"], "d", stage=["/a/data", "/b/data/"]))
+        script(JobRequest(["true"], "d", stage=["/a/data", "/b/data/"]))
 
 
 def test_a_cluster_without_a_folder_of_the_jobs_own_says_so(tmp_path):
     """Nothing is copied to where nobody tidies up."""
-    text = script(Order(["true"], "d", stage=["/data"]))
+    text = script(JobRequest(["true"], "d", stage=["/data"]))
     done = subprocess.run(
         ["bash", "-c", text], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
     )

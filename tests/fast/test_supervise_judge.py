@@ -2,14 +2,14 @@
 
 import pytest
 
-from holdfast.supervise.judge import Attempt, Limits, describe, exit_code, judge, was_leaving
+from holdfast.supervise.judge import CommandAttempt, Limits, describe, exit_code, judge, was_leaving
 from holdfast.supervise.place import name_of
 
-DONE = Attempt("done", 0, 5.0)
-AGAIN = Attempt("stopped", 75, 60.0)
-QUICK = Attempt("stopped", 75, 0.1)
-CRASH = Attempt("failed", 1, 60.0)
-KILLED = Attempt("failed", -9, 60.0)
+DONE = CommandAttempt("done", 0, 5.0)
+AGAIN = CommandAttempt("stopped", 75, 60.0)
+QUICK = CommandAttempt("stopped", 75, 0.1)
+CRASH = CommandAttempt("failed", 1, 60.0)
+KILLED = CommandAttempt("failed", -9, 60.0)
 
 
 def follows(*attempts, **limits):
@@ -23,7 +23,7 @@ def follows(*attempts, **limits):
         (AGAIN, "again"),
         (CRASH, "fail"),
         (KILLED, "fail"),
-        (Attempt("stopped", 1, 60.0), "again"),  # torchrun's 1, seen through
+        (CommandAttempt("stopped", 1, 60.0), "again"),  # torchrun's 1, seen through
         (DONE._replace(told="SIGTERM"), "done"),  # it was done before it heard
         (AGAIN._replace(told="SIGTERM"), "leave"),
         (KILLED._replace(told="SIGTERM"), "leave"),
@@ -35,7 +35,7 @@ def follows(*attempts, **limits):
         (AGAIN._replace(reason="SIGUSR1"), "again"),  # somebody told the command alone
         (AGAIN._replace(late=True), "leave"),
         (AGAIN._replace(held=True), "leave"),
-        (Attempt("damaged", 1, 1.0), "again"),  # from an older checkpoint
+        (CommandAttempt("damaged", 1, 1.0), "again"),  # from an older checkpoint
     ],
 )
 def test_one_attempt(attempt, expected):
@@ -46,9 +46,9 @@ def test_one_attempt(attempt, expected):
 def test_why_it_is_started_again():
     """75 asks for it, and so does a run's journal; anything else has stopped early."""
     assert "it asked to be run again" == judge([AGAIN], Limits()).why
-    assert "it asked to be run again" == judge([Attempt("stopped", 1, 60.0, reason="SIGUSR1")], Limits()).why
-    assert "it stopped early" == judge([Attempt("stopped", 0, 60.0)], Limits()).why
-    lacks = Attempt("stopped", 0, 60.0, lacks="result was not written")
+    assert "it asked to be run again" == judge([CommandAttempt("stopped", 1, 60.0, reason="SIGUSR1")], Limits()).why
+    assert "it stopped early" == judge([CommandAttempt("stopped", 0, 60.0)], Limits()).why
+    lacks = CommandAttempt("stopped", 0, 60.0, lacks="result was not written")
     assert "`finished` does not hold: result was not written" == judge([lacks], Limits()).why
 
 

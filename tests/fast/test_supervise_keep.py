@@ -7,7 +7,7 @@ import time
 import pytest
 
 from holdfast import journal
-from holdfast.apps.program import Checkpoint
+from holdfast.apps.program import ProgramCheckpoint
 from holdfast.errors import NoSpace, StoreError
 from holdfast.store.store import Store
 from holdfast.supervise import keep
@@ -45,7 +45,7 @@ def there(tmp_path, program):
     """A file `a.ck` that the program calls its checkpoint of step 7."""
     path = tmp_path / "a.ck"
     path.write_text("state")
-    program.found = Checkpoint([path], 7)
+    program.found = ProgramCheckpoint([path], 7)
     return path
 
 
@@ -64,7 +64,7 @@ def test_it_is_kept_when_it_has_not_changed_between_two_looks(tmp_path, program,
     assert (None, None) == looked(shelf)
     assert "state" == (shelf.store.latest().path / "a.ck").read_text()
     there.write_text("later")
-    program.found = Checkpoint([there], 9)
+    program.found = ProgramCheckpoint([there], 9)
     assert (None, 9) == looked(shelf)
 
 
@@ -75,7 +75,7 @@ def test_what_changes_at_every_look_is_kept_when_nobody_is_writing_it(tmp_path, 
     found = []
     for step in range(8):
         there.write_text(f"state {step}")
-        program.found = Checkpoint([there], step)
+        program.found = ProgramCheckpoint([there], step)
         found.append(shelf.look(list))
     assert [None, None, 2, None, None, 5, None, None] == found
 
@@ -91,7 +91,7 @@ def test_what_was_kept_is_in_the_journal_at_once(tmp_path, program, there):
 def test_what_says_when_it_has_settled_is_looked_at_again_in_time(tmp_path, program, there, monkeypatch):
     """However seldom we look otherwise."""
     monkeypatch.setattr(keep, "LOOK_S", 60.0)
-    program.found = Checkpoint([there], 7, settle_s=0.2)
+    program.found = ProgramCheckpoint([there], 7, settle_s=0.2)
     shelf = Kept(tmp_path / "run", program)
     shelf.begin()
     assert (None, 0.1) == (shelf.look(list), shelf.look_s)
@@ -104,7 +104,7 @@ def test_what_says_when_it_has_settled_is_looked_at_again_in_time(tmp_path, prog
 def test_what_never_settles_is_told_once(tmp_path, program, there, monkeypatch, capsys):
     """And never kept: that the file changes at every look is no sign of its being whole."""
     monkeypatch.setattr(keep, "UNSETTLED_S", 0.2)
-    program.found = Checkpoint([there], settle_s=0.05)
+    program.found = ProgramCheckpoint([there], settle_s=0.05)
     shelf = Kept(tmp_path / "run", program)
     shelf.begin()
     for step in range(20):
@@ -120,9 +120,9 @@ def test_what_may_be_of_two_checkpoints_is_not_taken_over(tmp_path, program, the
     """Killed between two files, one is new and the other old."""
     (tmp_path / "b.ck").touch()
     shelf = Kept(tmp_path / "run", program)
-    assert shelf.take_over(Checkpoint([there, tmp_path / "b.ck"])) is None
+    assert shelf.take_over(ProgramCheckpoint([there, tmp_path / "b.ck"])) is None
     assert "a.ck, b.ck: written when the last start was killed, perhaps not all of them" in capsys.readouterr().err
-    assert 0 == shelf.take_over(Checkpoint([there]))
+    assert 0 == shelf.take_over(ProgramCheckpoint([there]))
 
 
 def test_what_somebody_holds_open_for_writing_is_not_whole_yet(tmp_path, program, there, monkeypatch):
@@ -166,7 +166,7 @@ def test_a_crash_leaves_no_half_checkpoint(tmp_path, program, there):
     time.sleep(0.06)
     assert 7 == shelf.last(orderly=False)
     there.write_text("at the end")
-    program.found = Checkpoint([there], 8)
+    program.found = ProgramCheckpoint([there], 8)
     assert 8 == shelf.last(orderly=True)
 
 
@@ -174,10 +174,10 @@ def test_what_shows_by_itself_that_it_is_whole_is_kept_at_once(tmp_path, program
     """Also after a crash: some formats end with a mark."""
     shelf = Kept(tmp_path / "run", program)
     shelf.begin()
-    program.found = Checkpoint([there], 1, whole=True)
+    program.found = ProgramCheckpoint([there], 1, whole=True)
     assert 1 == shelf.look(list)
     there.write_text("later")
-    program.found = Checkpoint([there], 2, whole=True)
+    program.found = ProgramCheckpoint([there], 2, whole=True)
     assert 2 == shelf.last(orderly=False)
 
 
@@ -188,7 +188,7 @@ def test_without_steps_of_its_own_they_are_counted(tmp_path, program, there):
     found = []
     for text, step in (("a", None), ("b", None), ("c", 50), ("d", 20), ("e", None)):
         there.write_text(text)
-        program.found = Checkpoint([there], step)
+        program.found = ProgramCheckpoint([there], step)
         found.append(shelf.last(orderly=True))
     assert [0, 1, 50, 51, 52] == found
     assert [50, 51, 52] == kept(tmp_path)
@@ -211,7 +211,7 @@ def test_several_files_keep_their_places(tmp_path, program):
     files = [root / "a.ck", root / "deep" / "b.ck"]
     for file in files:
         file.write_text(file.name)
-    program.found = Checkpoint(files, 1, root)
+    program.found = ProgramCheckpoint(files, 1, root)
     shelf = Kept(tmp_path / "run", program)
     shelf.begin()
     assert 1 == shelf.last(orderly=True) == shelf.last(orderly=True) or shelf.committed == 1
@@ -264,7 +264,7 @@ def test_the_newest_valid_one_is_handed_back(tmp_path, program, there, capsys):
     shelf.begin()
     for step in (7, 8, 9):
         there.write_text(f"state {step}")
-        program.found = Checkpoint([there], step)
+        program.found = ProgramCheckpoint([there], step)
         shelf.last(orderly=True)
     paths = [checkpoint.path for checkpoint in shelf.store.checkpoints()]
     (paths[2] / "a.ck").write_text("state 8")

@@ -9,9 +9,9 @@ import pytest
 from holdfast.drill import cause
 from holdfast.drill.advice import ranked
 from holdfast.drill.by_itself import cause_of
-from holdfast.drill.cause import Facts
+from holdfast.drill.cause import CauseFacts
 from holdfast.drill.evidence import Trace
-from holdfast.drill.safepoint import Place
+from holdfast.drill.safepoint import SafePoint
 from holdfast.drill.sights import Album, Sight
 from holdfast.drill.suspects import Suspect, other_batch, shifted, spelled, suspects
 from holdfast.run import datasets
@@ -216,7 +216,9 @@ NUMBER = About("number", "float", stored=True)
 
 def sight(step, begin=False, attempt=1, batch="", about=None, **values):
     kinds = dict.fromkeys(values, NUMBER) | (about or {})
-    return Sight(Place(step), attempt, begin, batch, {name: f"={value}" for name, value in values.items()}, kinds, {})
+    return Sight(
+        SafePoint(step), attempt, begin, batch, {name: f"={value}" for name, value in values.items()}, kinds, {}
+    )
 
 
 def run(*totals, **more):
@@ -228,7 +230,7 @@ def resumed(step, *after, **values):
 
 
 def found_in(reference, second, other, parted):
-    return [each.path for each in suspects(Album(reference), Album(second), Album(other), 2, Place(parted))]
+    return [each.path for each in suspects(Album(reference), Album(second), Album(other), 2, SafePoint(parted))]
 
 
 DEAD = {"total": About("number", "float", live=False, stored=True)}
@@ -291,7 +293,7 @@ def test_an_index_that_began_again_is_told_from_one_that_went_on():
     reference = [sight(0, begin=True), *(sight(step, i=step - 1, about=dead) for step in (1, 2, 3))]
     for index, expected in ((0, ["i"]), (2, [])):
         other = resumed(2, sight(3, attempt=2, i=index, about=dead))
-        assert shifted(Album(reference), Album(other), 2, Place(3)) == expected
+        assert shifted(Album(reference), Album(other), 2, SafePoint(3)) == expected
 
 
 def test_another_batch_is_known_by_its_digest():
@@ -299,7 +301,7 @@ def test_another_batch_is_known_by_its_digest():
     reference = [sight(1, batch="a"), sight(2, batch="b")]
     for batch, expected in (("b", False), ("c", True), ("", None), (UNREAD, None)):
         other = [sight(2, attempt=2, batch=batch)]
-        assert other_batch(Album(reference), Album(other), 2, Place(2)) is expected
+        assert other_batch(Album(reference), Album(other), 2, SafePoint(2)) is expected
 
 
 def test_a_path_is_spelled_as_in_the_script():
@@ -327,34 +329,42 @@ WORKERS = {"train": {"workers": 2, "dataset": "Digits"}}
 @pytest.mark.parametrize(
     ("facts", "name", "line"),
     [
-        (Facts(suspects=[suspect("lr", stored=True)]), "variable", "run.vars.lr wherever the loop says lr"),
-        (Facts(suspects=[suspect("main:lr", stored=True)]), "variable", "run.vars.lr"),
-        (Facts(suspects=[suspect("total")], metrics=("m",), metrics_first=True), "accumulator", "run.vars.total"),
-        (Facts(suspects=[suspect("best")], variables=frozenset({"best"})), "run.vars unused", "write run.vars.best"),
-        (Facts(suspects=[suspect("queue", "container")]), "container", "dict(..., queue=queue)"),
-        (Facts(suspects=[suspect("queue", "container", stored=True)]), "variable", "run.vars.queue"),
-        (Facts(suspects=[suspect("rng", "generator")]), "generator", "dict(..., rng=rng)"),
-        (Facts(suspects=[suspect("env.rng", "generator", owner="E")]), "generator", "env_rng=env.rng"),
-        (Facts(suspects=[suspect("main:self.best", owner="T")]), "attributes", 'self=Fields(self, "best")'),
-        (Facts(suspects=[suspect("opts[1]", "stateful", role="optimizer")]), "optimizer", "dict(..., opts=opts)"),
-        (Facts(suspects=[suspect("s", "stateful", role="scheduler")]), "scheduler", "s=s"),
-        (Facts(suspects=[suspect("teacher", "stateful")]), "EMA", "teacher=teacher"),
-        (Facts(loaders=LOADERS, counting=("main:i",), other_batch=False), "enumerate", "for i, batch in run.enumerate"),
-        (Facts(loaders=LOADERS, idle_step=True), "prefetched batch", "run.batches(loader)"),
-        (Facts(loaders=WORKERS, other_batch=True), "augmentation", "Seeded(dataset, seed=0)"),
+        (CauseFacts(suspects=[suspect("lr", stored=True)]), "variable", "run.vars.lr wherever the loop says lr"),
+        (CauseFacts(suspects=[suspect("main:lr", stored=True)]), "variable", "run.vars.lr"),
+        (CauseFacts(suspects=[suspect("total")], metrics=("m",), metrics_first=True), "accumulator", "run.vars.total"),
         (
-            Facts(loaders=LOADERS, other_batch=True, datasets={"train": {"changes": ["reads"]}}),
+            CauseFacts(suspects=[suspect("best")], variables=frozenset({"best"})),
+            "run.vars unused",
+            "write run.vars.best",
+        ),
+        (CauseFacts(suspects=[suspect("queue", "container")]), "container", "dict(..., queue=queue)"),
+        (CauseFacts(suspects=[suspect("queue", "container", stored=True)]), "variable", "run.vars.queue"),
+        (CauseFacts(suspects=[suspect("rng", "generator")]), "generator", "dict(..., rng=rng)"),
+        (CauseFacts(suspects=[suspect("env.rng", "generator", owner="E")]), "generator", "env_rng=env.rng"),
+        (CauseFacts(suspects=[suspect("main:self.best", owner="T")]), "attributes", 'self=Fields(self, "best")'),
+        (CauseFacts(suspects=[suspect("opts[1]", "stateful", role="optimizer")]), "optimizer", "dict(..., opts=opts)"),
+        (CauseFacts(suspects=[suspect("s", "stateful", role="scheduler")]), "scheduler", "s=s"),
+        (CauseFacts(suspects=[suspect("teacher", "stateful")]), "EMA", "teacher=teacher"),
+        (
+            CauseFacts(loaders=LOADERS, counting=("main:i",), other_batch=False),
+            "enumerate",
+            "for i, batch in run.enumerate",
+        ),
+        (CauseFacts(loaders=LOADERS, idle_step=True), "prefetched batch", "run.batches(loader)"),
+        (CauseFacts(loaders=WORKERS, other_batch=True), "augmentation", "Seeded(dataset, seed=0)"),
+        (
+            CauseFacts(loaders=LOADERS, other_batch=True, datasets={"train": {"changes": ["reads"]}}),
             "dataset",
             'Fields(dataset, "reads")',
         ),
-        (Facts(loaders=LOADERS, other_batch=True), "order", "Track the generator"),
-        (Facts(told=(("rebound", "hidden", "write it so"),)), "rebound", "write it so"),
-        (Facts(loaders=LOADERS, iterators=("extra",)), "iterator", "takes values from extra"),
-        (Facts(iterators=("batches",)), "position", "batches, whose place is not restored"),
+        (CauseFacts(loaders=LOADERS, other_batch=True), "order", "Track the generator"),
+        (CauseFacts(told=(("rebound", "hidden", "write it so"),)), "rebound", "write it so"),
+        (CauseFacts(loaders=LOADERS, iterators=("extra",)), "iterator", "takes values from extra"),
+        (CauseFacts(iterators=("batches",)), "position", "batches, whose place is not restored"),
     ],
 )
 def test_each_cause_has_its_evidence_and_its_line(facts, name, line):
-    """Facts in, a name and a line to write out."""
+    """CauseFacts in, a name and a line to write out."""
     found = cause.usual(facts)
     assert found.name == name
     assert line in found.text
@@ -363,8 +373,8 @@ def test_each_cause_has_its_evidence_and_its_line(facts, name, line):
 def test_of_several_all_are_named_and_the_most_likely_first():
     """A scheduler where an optimizer's options differ, a generator where the batch does."""
     both = [suspect("rng", "generator"), suspect("scheduler", "stateful", role="scheduler")]
-    options = cause.usual(Facts(("tree:opt",), ("opt/state/0/x", "tree:opt"), suspects=both))
-    data = cause.usual(Facts(suspects=both, other_batch=True))
+    options = cause.usual(CauseFacts(("tree:opt",), ("opt/state/0/x", "tree:opt"), suspects=both))
+    data = cause.usual(CauseFacts(suspects=both, other_batch=True))
     assert (options.name, data.name) == ("scheduler", "generator")
     assert all("rng=rng" in each.text and "scheduler=scheduler" in each.text for each in (options, data))
 
@@ -374,15 +384,19 @@ def test_of_several_all_are_named_and_the_most_likely_first():
 
 def alone(rng="a", **values):
     about = {name: About("container" if name == "words" else "number", "x", bag="b") for name in values}
-    first = Sight(Place(0), 1, True, "", values, about, {"torch": rng})
+    first = Sight(SafePoint(0), 1, True, "", values, about, {"torch": rng})
     return Trace(
-        [], [], {1: Place(0)}, {}, [first, first._replace(place=Place(1), begin=False, rng={"torch": f"{rng}1"})]
+        [],
+        [],
+        {1: SafePoint(0)},
+        {},
+        [first, first._replace(place=SafePoint(1), begin=False, rng={"torch": f"{rng}1"})],
     )
 
 
 def test_why_two_undisturbed_runs_differ():
     """A generator that began otherwise; the same words in another order; nothing that was noted."""
-    facts = Facts()
+    facts = CauseFacts()
     assert cause_of(alone("a"), alone("b"), facts).name == "unseeded"
     assert cause_of(alone(words="1"), alone(words="2"), facts).name == "hash order"
     assert cause_of(alone(), alone(), facts).name == "unknown"
@@ -390,12 +404,12 @@ def test_why_two_undisturbed_runs_differ():
 
 def resting(state, rng="a", **values):
     about = {name: About("number", "float", clock=True) for name in values}
-    sights = [Sight(Place(step), 1, not step, "", values, about, {"numpy": rng}, state=state) for step in (0, 1)]
-    return Trace([], [], {1: Place(0)}, {}, sights)
+    sights = [Sight(SafePoint(step), 1, not step, "", values, about, {"numpy": rng}, state=state) for step in (0, 1)]
+    return Trace([], [], {1: SafePoint(0)}, {}, sights)
 
 
 def test_a_generator_that_rests_is_blamed_only_for_what_began_otherwise():
     """Each process has its own of those that nobody seeds; a clock decides later."""
     first, second = resting("s", "a", began="1"), resting("s", "b", began="2")
-    assert cause_of(first, second, Facts()).name == "clock"
-    assert cause_of(first, resting("t", "b", began="2"), Facts()).name == "unseeded"
+    assert cause_of(first, second, CauseFacts()).name == "clock"
+    assert cause_of(first, resting("t", "b", began="2"), CauseFacts()).name == "unseeded"

@@ -10,7 +10,7 @@ from holdfast.errors import RanksError, UsageError
 from holdfast.ranks import ALONE
 from holdfast.run import ranks as room
 from holdfast.run import settings
-from holdfast.torch.ranks import Channel
+from holdfast.torch.ranks import StoreChannel
 from subjects import asked_of
 from toy import Toy, waited_for
 
@@ -30,7 +30,7 @@ def test_what_is_put_is_there_for_all_until_it_is_dropped(store):
     """Any bytes, over each connection; what is not there is not waited for. A server hears its connections in any
     order.
     """
-    mine, other = Channel(store, "run"), Channel(store, "run").twin()
+    mine, other = StoreChannel(store, "run"), StoreChannel(store, "run").twin()
     for value in (b"", b"\0\xff", os.urandom(100_000)):
         mine.put("key", value)
         assert value == mine.get("key")
@@ -46,13 +46,13 @@ def soon(ask, expected):
 
 def test_runs_have_keys_of_their_own(store):
     """Of two runs in one process neither hears the other."""
-    Channel(store, "holdfast/1").put("key", b"x")
-    assert Channel(store, "holdfast/2").get("key") is None
+    StoreChannel(store, "holdfast/1").put("key", b"x")
+    assert StoreChannel(store, "holdfast/2").get("key") is None
 
 
 def test_a_forked_child_does_not_speak(store):
     """A loader's worker that did would answer in its parent's name."""
-    channel = Channel(store, "run")
+    channel = StoreChannel(store, "run")
     child = os.fork()
     if not child:
         try:
@@ -67,7 +67,7 @@ def test_a_forked_child_does_not_speak(store):
 def test_a_rendezvous_that_has_died_is_an_error():
     """Not a wait, and none of torch's own."""
     server = distributed.TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
-    channel = Channel(distributed.TCPStore("127.0.0.1", server.port, 1, is_master=False), "run")
+    channel = StoreChannel(distributed.TCPStore("127.0.0.1", server.port, 1, is_master=False), "run")
     channel.put("key", b"x")
     del server
     with pytest.raises(RanksError, match="rendezvous does not answer"):

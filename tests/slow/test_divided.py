@@ -102,7 +102,7 @@ def test_files_stay_few_and_saves_small_however_long_it_goes(monkeypatch):
     parts = divided.pieces(Block("numpy", "uint8", ring.shape, memoryview(ring), {}))
     lineage = Lineage(Path("run/checkpoints/step-000000001"), format.utc(0), {}, {})
     for step in range(1, 130):
-        first = divided.Place(step, 0, "ring")
+        first = divided.PieceRange(step, 0, "ring")
         known = divided.current(lineage.leaves).get("ring", {})
         made = divided._division(first, parts, known, lineage, forever, divided.MOST_FILES)
         leaves = {key: leaf for link in made.links for key, leaf in link.leaves.items()}

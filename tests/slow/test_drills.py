@@ -18,13 +18,13 @@ from test_torchrun_launcher import TRAINS, torchrun
 from causes import SCRIPTS, planted, quiet
 from holdfast import drill
 from holdfast.drill import report, table
-from holdfast.drill.aim import Options
+from holdfast.drill.aim import DrillOptions
 from holdfast.drill.leftovers import Leftover
 from holdfast.drill.places import AGAIN, END, FIRST, LAST, LATER
 from holdfast.errors import ChildError
 from holdfast.store.store import Store
 
-ONE_KILL = Options(kills=1, signals=("KILL",), seed=1, damage=False)
+ONE_KILL = DrillOptions(kills=1, signals=("KILL",), seed=1, damage=False)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_a_script_that_would_save_too_late_is_proven_all_the_same(python, tmp_pa
 def test_every_signal_and_every_damage_is_survived(python, tmp_path):
     """All signals in turn, a flipped bit and a truncated shard between attempts: quarantined, fallen back, identical."""
     signals = ("KILL", "TERM", "INT", "USR1", "USR2")
-    options = Options(kills=5, signals=signals, seed=2)
+    options = DrillOptions(kills=5, signals=signals, seed=2)
     found = planted(python, "own_generator", tmp_path, fix=True, options=options)
     assert found.verdict == report.IDENTICAL
     assert [each.signal for each in found.attempts if each.signal] == list(signals)
@@ -76,10 +76,10 @@ def test_every_signal_and_every_damage_is_survived(python, tmp_path):
 def test_what_a_loop_counts_from_a_resume_is_found_whatever_it_saves_by(python, tmp_path):
     """Every third index of `enumerate` does more: with saves at multiples of 6 this was called identical."""
     for every in (6, 7):
-        found = planted(python, f"thirds {every}", tmp_path, options=Options(kills=3))
+        found = planted(python, f"thirds {every}", tmp_path, options=DrillOptions(kills=3))
         assert (found.verdict, found.kills_proven) == (report.DIFFERENT, 3)
         assert any(leaf.startswith(("norm", "tree:norm")) for leaf in found.divergence.leaves)
-    found = planted(python, "thirds 6", tmp_path, fix=True, options=Options(kills=3))
+    found = planted(python, "thirds 6", tmp_path, fix=True, options=DrillOptions(kills=3))
     assert (found.verdict, found.kills_proven, found.places) == (report.IDENTICAL, 3, 37)
 
 
@@ -88,7 +88,7 @@ EPOCHS = ("for _ in run.epochs(3):", "    for batch in run.batches([1, 2, 3, 4, 
 
 def test_each_place_of_a_quick_run_is_hit_exactly(python, tmp_path):
     """Its steps take no time: the run waits at its place, and at its brink, for the signal."""
-    found = of_toy(python, tmp_path, *EPOCHS, options=Options(kills=6, seed=3))
+    found = of_toy(python, tmp_path, *EPOCHS, options=DrillOptions(kills=6, seed=3))
     assert (found.verdict, found.kills_proven, found.places) == (report.IDENTICAL, 6, 23)
     assert {FIRST, LATER, LAST, END, AGAIN} <= {each.kind for each in found.resumed}
     assert sum(each.signal is not None for each in found.attempts) == 6
@@ -98,7 +98,9 @@ def test_each_place_of_a_quick_run_is_hit_exactly(python, tmp_path):
 def test_a_run_with_fewer_places_than_kills_is_identical_at_all_of_them(python, tmp_path):
     """Nothing more can be asked of it; and of a run of one step, nothing at all."""
     found, one = (
-        of_toy(python, tmp_path, f"for step in run.steps({steps}):", "    toy.learn(step)", options=Options(kills=5))
+        of_toy(
+            python, tmp_path, f"for step in run.steps({steps}):", "    toy.learn(step)", options=DrillOptions(kills=5)
+        )
         for steps in (3, 1)
     )
     assert (found.verdict_line, found.kills_proven, found.exit_code) == ("identical (all 2 places)", 2, 0)
@@ -119,7 +121,7 @@ def test_the_example_resumes_bit_for_bit():
     """The first three epochs of what `make demo` drills: workers, augmentation, EMA, cosine schedule, a new best."""
     train = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
     assert len(train.read_text().splitlines()) <= 90
-    found = drill.drill([sys.executable, str(train)], Options(kills=2, seed=7, steps=90), quiet)
+    found = drill.drill([sys.executable, str(train)], DrillOptions(kills=2, seed=7, steps=90), quiet)
     assert found.verdict == report.IDENTICAL
     assert {each.signal for each in found.attempts if each.proven} == {"KILL", "TERM"}
     assert {"loss", "val_acc"} <= set(found.metrics)
@@ -127,7 +129,7 @@ def test_the_example_resumes_bit_for_bit():
 
 # What a command prints ----------------------------------------------------------------------------------------------
 
-KILLS = Options(kills=2, signals=("KILL",), damage=False)
+KILLS = DrillOptions(kills=2, signals=("KILL",), damage=False)
 LOCAL = ("total, vars_ = 0, run.vars", "for epoch in run.epochs(2):", *EPOCHS[1:], "        total += batch")
 
 
@@ -217,7 +219,7 @@ BROKEN = """
 def test_of_a_rank_that_fails_its_own_last_lines_are_shown(tmp_path):
     """Not what torchrun says of it for fifty lines; and the journal's word for what was wrong."""
     with pytest.raises(ChildError) as error:
-        drill.drill(torchrun(tmp_path, body=BROKEN), Options(), quiet)
+        drill.drill(torchrun(tmp_path, body=BROKEN), DrillOptions(), quiet)
     head, *lines = str(error.value).splitlines()
     assert "undisturbed run 1: the command failed with exit 1, ValueError: my own bug; the end of its output:" == head
     assert ["ValueError: my own bug", "torchrun: rank 0 was the first to end, with 1"] == lines[-2:]
@@ -227,7 +229,7 @@ def test_of_a_rank_that_fails_its_own_last_lines_are_shown(tmp_path):
 @pytest.mark.parametrize("restarts", ["0", "1"])
 def test_a_launcher_is_drilled_whether_it_restarts_by_itself_or_not(tmp_path, restarts):
     """SIGTERM to torchrun, SIGKILL to all, SIGKILL to a rank: identical."""
-    options = Options(kills=3, signals=("RANK", "TERM", "KILL"), seed=2)
+    options = DrillOptions(kills=3, signals=("RANK", "TERM", "KILL"), seed=2)
     found = drill.drill(torchrun(tmp_path, "--max-restarts", restarts, body=QUICK), options, quiet)
     assert (report.IDENTICAL, 3) == (found.verdict, found.kills_proven)
     assert {"RANK", "TERM", "KILL", None} == {each.signal for each in found.attempts}

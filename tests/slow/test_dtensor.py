@@ -22,7 +22,7 @@ from holdfast import Store
 from holdfast.errors import UsageError
 from holdfast.state import tree
 from holdfast.torch import live, pieces, stored
-from holdfast.torch.stored import Filling, differing
+from holdfast.torch.stored import TensorRestore, differing
 from rank_threads import ranks
 
 MESHES = {
@@ -119,7 +119,7 @@ def fills(one, other, place):
         tensor = divided(torch.zeros_like(WHOLE), shape, placements)
         handle = checkpoint.as_rank(rank).handles()["w"]
         assert differing("w", handle, tensor) == []
-        filling = Filling()
+        filling = TensorRestore()
         filling.into(tensor, handle)
         filling.run()
         assert torch.equal(pieces.local(divided(WHOLE, shape, placements)), pieces.local(tensor)), (one, other, rank)
@@ -328,7 +328,7 @@ def test_what_is_read_around_its_place_is_little_at_a_time(tmp_path, monkeypatch
     for _ in each_rank((2,)):
         read.clear()
         tensors = {name: divided(torch.zeros_like(WHOLE), *MESHES["2"]) for name in wholes}
-        filling = Filling()
+        filling = TensorRestore()
         for name, tensor in tensors.items():
             filling.into(tensor, checkpoint.handles()[name])
         filling.run()

@@ -7,7 +7,7 @@ import pytest
 
 from causes import TORCH, quiet
 from holdfast import drill
-from holdfast.drill.aim import Options
+from holdfast.drill.aim import DrillOptions
 from samples import sample
 
 PAGE = (Path(__file__).parents[2] / "docs/loops.md").read_text()
@@ -26,7 +26,7 @@ def resumes_exactly(name, zygotes, place, record_property):
     """The preamble and the block are the script; the drill kills it three times and finds every bit the same."""
     script = place / f"{name}.py"
     script.write_text(LOOPS[name])
-    found = drill.drill([*zygotes(*TORCH, *LATE), str(script)], Options(kills=3, seed=1), quiet)
+    found = drill.drill([*zygotes(*TORCH, *LATE), str(script)], DrillOptions(kills=3, seed=1), quiet)
     record_property("table: loops of docs/loops.md", f"{name} | {found.verdict_line}")
     assert found.exit_code == 0, (found.verdict, found.divergence, found.notes)
     assert found.kills_proven == 3

@@ -14,7 +14,7 @@ import torch
 
 from holdfast import Best, Run, Store
 from holdfast.errors import Damaged
-from holdfast.retention import Facts, beats
+from holdfast.retention import CheckpointFacts, beats
 from holdfast.run.session import FLUSH_S
 from holdfast.state import tree
 from holdfast.store import format
@@ -278,7 +278,7 @@ def test_a_new_best_is_what_it_is_among_all_checkpoints(tmp_path):
     for step, loss in enumerate(losses, 1):
         if any(beats(loss, rule, facts) for rule in rules[:2]):
             expected.append(step)
-            facts.append(Facts(str(step), step, "step", None, 0.0, {"loss": loss}, 0, pinned=False))
+            facts.append(CheckpointFacts(str(step), step, "step", None, 0.0, {"loss": loss}, 0, pinned=False))
     keep = rules[0] | rules[1] | rules[2]
     with Run(tmp_path, {"dice": random.Random(1)}, keep=keep, every=None, background=False) as run:
         for step in run.steps(len(losses)):

@@ -123,7 +123,7 @@ class StoreModel(RuleBasedStateMachine):
         self.scratch = scratched("model")
         self.root = self.scratch.__enter__() / "run"
         self.store = Store(self.root, take_over=True)
-        self.facts: dict[str, retention.Facts] = {}
+        self.facts: dict[str, retention.CheckpointFacts] = {}
         self.pins: set[str] = set()
         self.aside = 0
         self.next = 1
@@ -133,7 +133,9 @@ class StoreModel(RuleBasedStateMachine):
 
     def _saved(self, name: str, step: int, phase: str) -> None:
         size = self.store[name].size_bytes
-        self.facts[name] = retention.Facts(name, step, phase, None, float(step), {"acc": self.acc}, size, False)
+        self.facts[name] = retention.CheckpointFacts(
+            name, step, phase, None, float(step), {"acc": self.acc}, size, False
+        )
 
     @rule(gap=st.integers(0, 3), phase=st.sampled_from(["step", "end"]), acc=st.integers(0, 5))
     def save(self, gap: int, phase: str, acc: int) -> None:

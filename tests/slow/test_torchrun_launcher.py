@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from holdfast import journal
-from holdfast.cluster.script import Order
+from holdfast.cluster.script import JobRequest
 from holdfast.cluster.script import script as batch_script
 from supervised import Supervised, until
 from toy import launch, script
@@ -87,7 +87,7 @@ def test_with_what_the_script_exports_torchrun_hands_the_notice_on_and_waits(tmp
         "while not told: time.sleep(0.02)\n"
         "open('saved', 'w').close()\n"
     )
-    order = Order(["torchrun", "train.py"], "d", lead_s=120)
+    order = JobRequest(["torchrun", "train.py"], "d", lead_s=120)
     (exports,) = (line for line in batch_script(order).splitlines() if line.startswith("export PET"))
 
     def sent_usr2(setting):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import Stopped, UsageError
-from .program import Checkpoint, Ended, Verdict
+from .program import ProgramCheckpoint, ProgramExit, Verdict
 
 RUN_ME_AGAIN: int = Stopped("").code  # type: ignore[assignment]  # SystemExit's may be anything, ours is 75
 
@@ -21,7 +21,7 @@ class Command:
             raise UsageError("no command: write it after `--`, as in `holdfast run -- python train.py`")
         return command
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> ProgramCheckpoint | None:
         """None: its checkpoints are its own."""
         return None
 
@@ -30,5 +30,5 @@ class Command:
         del pid
         return signal
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: ProgramExit) -> Verdict:
         return {0: "done", RUN_ME_AGAIN: "stopped"}.get(ended.code, "failed")  # type: ignore[return-value]

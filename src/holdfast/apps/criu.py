@@ -19,7 +19,7 @@ import msgspec
 from .. import disk
 from ..errors import UsageError
 from . import wait
-from .program import Checkpoint, Ended, Verdict, emptied
+from .program import ProgramCheckpoint, ProgramExit, Verdict, emptied
 
 SIZES = "holdfast-sizes.json"
 KILLED = {-signals.SIGKILL, wait.SIGNALLED + signals.SIGKILL}
@@ -35,7 +35,7 @@ class Criu:
         self._room = room
         self._images = room / "images"
         self._written: list[Path] = []  # files that it had open for writing when it was told to stop
-        self._found: Checkpoint | None = None
+        self._found: ProgramCheckpoint | None = None
         self._asked = self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
@@ -55,7 +55,7 @@ class Criu:
         places = ["-D", str(checkpoint), "-W", str(self._images)]
         return ["criu", "restore", *places, "--shell-job", "--exec-cmd", "--", *parent]
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> ProgramCheckpoint | None:
         """The dump that ended it; there is none while it runs."""
         return self._found
 
@@ -69,7 +69,7 @@ class Criu:
         self._asked = True
         return ["criu", "dump", "-t", str(program), "-D", str(self._images), "--shell-job"]
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: ProgramExit) -> Verdict:
         """Stopped when a dump is whole and SIGKILL ended it; else the exit code is the program's own."""
         if self._asked and ended.code in KILLED and (self._images / "inventory.img").is_file():  # the last one written
             self._found = self._complete()
@@ -80,11 +80,11 @@ class Criu:
             return "damaged"
         return "stopped" if ended.told and (ended.code < 0 or ended.code in KILLED) else "failed"
 
-    def _complete(self) -> Checkpoint:
+    def _complete(self) -> ProgramCheckpoint:
         """The dump, with the sizes of the files that grew under the program."""
         sizes = {str(path): path.stat().st_size for path in self._written if path.is_file()}
         disk.replace_with(self._images / SIZES, [msgspec.json.encode(sizes)])
-        return Checkpoint(sorted(path for path in self._images.iterdir() if path.is_file()), whole=True)
+        return ProgramCheckpoint(sorted(path for path in self._images.iterdir() if path.is_file()), whole=True)
 
 
 def _cut_back(checkpoint: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import UsageError
-from .program import Checkpoint, Ended, Verdict, emptied
+from .program import ProgramCheckpoint, ProgramExit, Verdict, emptied
 from .take import Look, look, looks, take
 
 INTERVAL_S = 900
@@ -53,10 +53,10 @@ class Dmtcp:
         if not images:
             raise UsageError(f"{checkpoint}: holds no image of DMTCP; another program's? Give another --run")
         beside = [path for path in checkpoint.glob("*_files/**/*") if path.is_file()]
-        take(Checkpoint(beside, root=checkpoint), self._images)  # it looks for these where it once saved them
+        take(ProgramCheckpoint(beside, root=checkpoint), self._images)  # it looks for these where it once saved them
         return [*launch, *coordinator, *places, *images]
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> ProgramCheckpoint | None:
         """The images, when the coordinator has written its script after them and none is half-way."""
         images = looks(self._images.glob("*.dmtcp"))
         script = look(self._images / "dmtcp_restart_script.sh")
@@ -65,7 +65,7 @@ class Dmtcp:
         if max(image.mtime_ns for image in images.values()) > script.mtime_ns:
             return None
         beside = [path for path in self._images.glob("*_files/**/*") if path.is_file()]  # deleted ones, still open
-        return Checkpoint([*sorted(images), *sorted(beside)], root=self._images, whole=True)
+        return ProgramCheckpoint([*sorted(images), *sorted(beside)], root=self._images, whole=True)
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
         """Asks for `--kcheckpoint` until the program is gone: while it is being restored, the request is lost in silence."""
@@ -74,7 +74,7 @@ class Dmtcp:
             self._asked = looks(self._images.glob("*.dmtcp*"))
         return ["sh", "-c", ASK, str(self._images / "port"), str(pid)]
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: ProgramExit) -> Verdict:
         """Stopped when an image was begun after we asked; else the exit code is the program's own."""
         if self._asked is not None and looks(self._images.glob("*.dmtcp*")) != self._asked:
             return "stopped"  # 0 is what it says then, whatever became of the images

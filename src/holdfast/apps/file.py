@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from ..errors import UsageError
-from .program import Checkpoint, Ended, Verdict
+from .program import ProgramCheckpoint, ProgramExit, Verdict
 from .take import Look, look, looks
 
 CHECKPOINT, COMMAND, PID = "{checkpoint}", "{command}", "{pid}"
@@ -81,11 +81,11 @@ class AppFile:
         self._resumed = checkpoint is not None
         return [each for word in words for each in _filled(word, command, checkpoint)]
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> ProgramCheckpoint | None:
         """The files; complete when they have not changed for `settle_s`, or when the program has ended by itself."""
         return self._written(looks(self._files()))
 
-    def left(self, since_unix_s: float) -> Checkpoint | None:
+    def left(self, since_unix_s: float) -> ProgramCheckpoint | None:
         """Those of its files that have changed since then."""
         changed = {path: seen for path, seen in looks(self._files()).items() if seen.mtime_ns > since_unix_s * 1e9}
         return self._written(changed)
@@ -97,7 +97,7 @@ class AppFile:
             return signals.Signals[f"SIG{self._app.stop}"]
         return [word.replace(PID, str(pid)) for word in self._app.stop]
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: ProgramExit) -> Verdict:
         """Done when all of `finished` holds. A program that says 0 too early has stopped."""
         self._lacks = ", and ".join(self._missing(ended.tail))
         if ended.code == 0 and not self._lacks:
@@ -110,8 +110,8 @@ class AppFile:
         """What of `finished` does not hold."""
         return self._lacks
 
-    def _written(self, files: dict[Path, Look]) -> Checkpoint | None:
-        return Checkpoint(sorted(files), root=self._work, settle_s=self._app.settle_s) if files else None
+    def _written(self, files: dict[Path, Look]) -> ProgramCheckpoint | None:
+        return ProgramCheckpoint(sorted(files), root=self._work, settle_s=self._app.settle_s) if files else None
 
     def _missing(self, tail: str) -> list[str]:
         finished = self._app.finished

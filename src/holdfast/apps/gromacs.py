@@ -16,7 +16,7 @@ from pathlib import Path
 from .. import disk
 from ..errors import UsageError
 from . import words
-from .program import Checkpoint, Ended, Verdict
+from .program import ProgramCheckpoint, ProgramExit, Verdict
 from .take import Look, look, looks
 
 EARLY = re.compile(r"Received the \S* ?\w+ signal, stopping|Run time exceeded \S+ hours, will terminate")
@@ -64,21 +64,21 @@ class Gromacs:
             )  # mdrun refuses a log without a checkpoint, as a first kill leaves it
         return [*start, *_limited(options, time_left_s)]
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> ProgramCheckpoint | None:
         """The file with the highest step of those that it has finished writing: each begins and ends with a number."""
         fresh = [path for path in self._checkpoints() if look(path) != self._before.get(path)]
         steps = {path: step for path in fresh if (step := step_of(path)) is not None}
         if not steps:
             return None
         newest = max(steps, key=lambda path: (steps[path], len(path.name) == len(self._stem.name) + 4))
-        return Checkpoint([newest], steps[newest], whole=True)
+        return ProgramCheckpoint([newest], steps[newest], whole=True)
 
     def stop(self, signal: int, pid: int) -> int:
         """SIGTERM: a checkpoint within some steps. It does not heed SIGUSR1, and SIGHUP kills it without one."""
         del signal, pid
         return signals.SIGTERM
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: ProgramExit) -> Verdict:
         """Done when it has written the final structure; `-noconfout` leaves only what it said."""
         early = EARLY.search(ended.tail) is not None
         if ended.code == 0 and not early and self._finished():

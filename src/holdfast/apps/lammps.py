@@ -18,7 +18,7 @@ from pathlib import Path
 from .. import disk
 from ..errors import UsageError
 from . import words
-from .program import Checkpoint, Ended, Verdict
+from .program import ProgramCheckpoint, ProgramExit, Verdict
 from .take import Look, look, looks
 
 OVER = "Total wall time:"
@@ -71,12 +71,12 @@ class Lammps:
             options += ["-var", "rst", str(whole[0])]
         return [*start, *options]
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> ProgramCheckpoint | None:
         """The newest whole restart file: it writes into the older of two, whose last bytes come last."""
         fresh = looks(path for path in self._restarts() if look(path) != self._before.get(path))
         for path in sorted(fresh, key=lambda path: fresh[path].mtime_ns, reverse=True):
             if _is_whole(path):
-                return Checkpoint([path], step_of(path), whole=True)
+                return ProgramCheckpoint([path], step_of(path), whole=True)
         return None
 
     def stop(self, signal: int, pid: int) -> int:
@@ -84,7 +84,7 @@ class Lammps:
         del signal, pid
         return signals.SIGTERM
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: ProgramExit) -> Verdict:
         """Done when it came to the end of its script, and not for want of time."""
         said = ended.tail + self._logged()
         if ended.code == 0 and EARLY not in said and OVER in said:

@@ -11,7 +11,7 @@ from .. import disk
 Verdict = Literal["done", "stopped", "failed", "damaged"]  # damaged: it could not go on from what `begin` gave it
 
 
-class Ended(NamedTuple):
+class ProgramExit(NamedTuple):
     """How one start of a program went."""
 
     code: int  # as subprocess has it: -9 for SIGKILL
@@ -19,7 +19,7 @@ class Ended(NamedTuple):
     told: bool  # it had been told to stop
 
 
-class Checkpoint(NamedTuple):
+class ProgramCheckpoint(NamedTuple):
     """What a program has written to go on from. `take.take` copies it into the store."""
 
     files: Sequence[Path]  # complete, and not being written any more
@@ -39,7 +39,7 @@ class Program(Protocol):
             UsageError: the command is not one of this program's.
         """
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> ProgramCheckpoint | None:
         """Its newest complete checkpoint since `begin`; None when it has none yet.
 
         Looked at while it runs, and once more after `verdict`. The same one is given again and again.
@@ -51,7 +51,7 @@ class Program(Protocol):
         What that command's exit code says is not to be trusted; whether the program ends is.
         """
 
-    def verdict(self, ended: Ended) -> Verdict:
+    def verdict(self, ended: ProgramExit) -> Verdict:
         """Whether it is done: exit codes lie."""
 
 
@@ -67,7 +67,7 @@ class Demanding(Protocol):
 class Leaver(Protocol):
     """A program whose files may be gone on from although nobody saw how it ended."""
 
-    def left(self, since_unix_s: float) -> Checkpoint | None:
+    def left(self, since_unix_s: float) -> ProgramCheckpoint | None:
         """The files of a checkpoint that it has written since then, whole or not; asked before `begin`."""
 
 

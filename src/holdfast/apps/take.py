@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import disk
-from .program import Checkpoint
+from .program import ProgramCheckpoint
 
 _BLOCK_BYTES = 1 << 20
 
@@ -36,7 +36,7 @@ def looks(files: Iterable[Path]) -> dict[Path, Look]:
     return {path: seen for path in files if (seen := look(path)) is not None}
 
 
-def take(found: Checkpoint, into: Path) -> bool:
+def take(found: ProgramCheckpoint, into: Path) -> bool:
     """Copy the files of `found` into the directory `into`, durably.
 
     False when one of them changed, or went, while it was copied: then `into` is to be thrown away.

@@ -76,7 +76,7 @@ def command(
     Exit 0: identical at as many distinct places as kills were asked for, or at all that COMMAND has. 1: different, state
     identical but output differs, not proven, or not deterministic by itself. 8: COMMAND failed by itself.
     """
-    chosen = drill.Options(kills, signals, seed, steps, save_every, exempt, flip, keep)
+    chosen = drill.DrillOptions(kills, signals, seed, steps, save_every, exempt, flip, keep)
     try:
         with terminal.Progress() as progress:
             report = drill.drill(

@@ -16,7 +16,7 @@ from ..cluster.requeue import HOLD
 from ..journal import Log
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
-from ..store.locate import Place, best_of, fault, locate
+from ..store.locate import Location, best_of, fault, locate
 from ..store.shelf import Shelf
 from . import options
 from .attempts import attempts
@@ -50,7 +50,7 @@ def command(run: str, as_json: bool) -> None:
         _print(facts)
 
 
-def checkpoints(place: Place) -> list[dict[str, Any]]:
+def checkpoints(place: Location) -> list[dict[str, Any]]:
     """Facts of each checkpoint; of one whose manifest is damaged, its name and what is wrong."""
     found = [(checkpoint, fault(checkpoint)) for checkpoint in place.checkpoints()]
     whole = [checkpoint for checkpoint, why in found if why is None]

@@ -16,7 +16,7 @@ from ..errors import ChildError, UsageError
 from ..job import job
 from ..supervise.limits import LEAD_S
 from ..supervise.place import await_turn
-from ..supervise.supervise import Options, supervise
+from ..supervise.supervise import SupervisorOptions, supervise
 from ..terminal import say, warn
 from . import options
 from .shown import json_line, safe
@@ -78,7 +78,7 @@ def command(
     if chain and _is_over(directory):
         say(f"{directory}: an earlier task of this array has finished the work; nothing is left to do")
         return
-    chosen = Options(
+    chosen = SupervisorOptions(
         directory=directory,
         keeps=app is not None,
         name=Path(app).stem if app else None,

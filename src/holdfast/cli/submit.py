@@ -20,7 +20,7 @@ from ..cluster import lint, sbatch, script, slurm
 from ..cluster.job_leader import run_of
 from ..cluster.requeue import HOLD, on_hold
 from ..cluster.sbatch import Option
-from ..cluster.script import Order
+from ..cluster.script import JobRequest
 from ..errors import NoSpace, UsageError
 from ..interval import enough_s
 from ..terminal import say
@@ -33,7 +33,7 @@ FILE = "job.sh"  # in the supervisor's directory
 SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace")  # are handed on to `holdfast run`
 
 
-class Words(NamedTuple):
+class SubmitArguments(NamedTuple):
     """The command line, sorted."""
 
     ours: list[str]
@@ -84,7 +84,7 @@ class Passing(click.Command):
 @options.as_json
 @click.pass_obj
 def command(
-    words: Words,
+    words: SubmitArguments,
     /,
     directory: str | None,
     chain: int | None,
@@ -108,7 +108,7 @@ def command(
     place = directory or f"{'runs' if app else '.holdfast'}/{script.name([app] if app else words.command)}"
     base = Path(next((option.value or "." for option in words.sbatch if option.name == "chdir"), "."))
     wherever = Option("chdir", os.path.abspath(base))  # of the same script, submitted from another folder
-    order = Order(
+    order = JobRequest(
         command=words.command,
         directory=place,
         options=sbatch.merged(words.sbatch, [wherever]),
@@ -135,7 +135,7 @@ def command(
     _say(slurm.submit([str(file)]), file, order, base, as_json=as_json)
 
 
-def sort(args: list[str], known: list[str]) -> Words:
+def sort(args: list[str], known: list[str]) -> SubmitArguments:
     """`args`, sorted into our options, sbatch's, and the command after the first `--`."""
     end = args.index("--") if "--" in args else len(args)
     ours: list[str] = []
@@ -145,7 +145,7 @@ def sort(args: list[str], known: list[str]) -> Words:
         if word.startswith("-") and word != "-":
             target = ours if word.partition("=")[0] in known else theirs
         target.append(word)
-    return Words(ours, sbatch.parse(theirs), args[end + 1 :])
+    return SubmitArguments(ours, sbatch.parse(theirs), args[end + 1 :])
 
 
 def from_table(given: Any) -> list[Option]:
@@ -186,7 +186,7 @@ def own_name(*, in_full: bool) -> str:
     return "holdfast" if by_name else shlex.quote(called)
 
 
-def write(file: Path, text: str, order: Order, base: Path) -> None:
+def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
     """Keep the script, and make the folders that Slurm will not make for the job's output.
 
     Raises:
@@ -205,7 +205,7 @@ def write(file: Path, text: str, order: Order, base: Path) -> None:
         raise
 
 
-def _say(job: str, file: Path, order: Order, base: Path, *, as_json: bool) -> None:
+def _say(job: str, file: Path, order: JobRequest, base: Path, *, as_json: bool) -> None:
     named = {option.name: option.value or "" for option in script.options(order)}
     output = base / re.sub(r"%[jA]", job, named["output"]).replace("%x", named["job-name"])
     if as_json:

@@ -12,7 +12,7 @@ import click
 from ..errors import Damaged, NotFound, StoreError
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
-from ..store.locate import Place, locate
+from ..store.locate import Location, locate
 from . import options
 from .shown import echo, echo_json, safe, size
 
@@ -44,7 +44,7 @@ def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
     return Damaged.exit_code if any(each["problems"] for each in results) else 0
 
 
-def _single(place: Place, step: int | str) -> Checkpoint:
+def _single(place: Location, step: int | str) -> Checkpoint:
     """Also one whose manifest is damaged: that is what is asked."""
     named = [c for c in place.checkpoints() if not place.single and step in _spellings(c)]
     return named[-1] if named else place.select(step)

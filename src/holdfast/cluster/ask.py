@@ -24,7 +24,7 @@ class Silent(ClusterError):
     """The scheduler could not be reached just now: worth asking again."""
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 def ask(
     command: Sequence[str], *, text: str = "", limit_s: float = LIMIT_S, environment: Mapping[str, str] | None = None
-) -> Answer:
+) -> CommandResult:
     """What `command` answers. `text` is its input, `environment` takes the place of ours, as it is: a new job inherits it.
 
     Raises:
@@ -89,7 +89,7 @@ class Asked:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def look(self) -> Answer | None:
+    def look(self) -> CommandResult | None:
         """The answer; None while there is none yet. Never waits.
 
         Raises:
@@ -122,5 +122,5 @@ class Asked:
                 self._out += piece
 
 
-def _answer(code: int, out: bytes, err: bytes) -> Answer:
-    return Answer(code, out.decode(errors="replace"), err.decode(errors="replace"))
+def _answer(code: int, out: bytes, err: bytes) -> CommandResult:
+    return CommandResult(code, out.decode(errors="replace"), err.decode(errors="replace"))

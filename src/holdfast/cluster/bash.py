@@ -15,7 +15,7 @@ _HEADS = {"if", "then", "elif", "else", "while", "until", "do", "!", "time", "{"
 _BLOCKS = {"for", "select", "case", "function"}  # words in which more than the first is no command
 
 
-class Command(NamedTuple):
+class ShellCommand(NamedTuple):
     """One simple command."""
 
     line: int
@@ -32,7 +32,7 @@ class _Token(NamedTuple):
     quoted: bool = False
 
 
-def commands(text: str) -> list[Command]:
+def commands(text: str) -> list[ShellCommand]:
     """The simple commands of a script, in the order in which they are written."""
     return _Reader(list(_tokens(text))).read()
 
@@ -42,7 +42,7 @@ class _Reader:
 
     def __init__(self, tokens: list[_Token]) -> None:
         self.tokens = tokens
-        self.found: list[Command] = []
+        self.found: list[ShellCommand] = []
         self.words: list[_Token] = []
         self.list_start = 0  # where the list that an & would send to the background begins
         self.groups: list[tuple[int, str | None]] = []  # of ( and {: where it begins, the function around it
@@ -51,7 +51,7 @@ class _Reader:
         self.loops = 0
         self.patterns = False  # between `in` or `;;` of a case and its `)`
 
-    def read(self) -> list[Command]:
+    def read(self) -> list[ShellCommand]:
         for index, token in enumerate(self.tokens):
             if token.word:
                 self._word(token)
@@ -126,7 +126,7 @@ class _Reader:
         words, self.words = self.words, []
         if words and words[0].text not in (*_BLOCKS, "}"):
             texts = tuple(word.text for word in words)
-            self.found.append(Command(words[0].line, texts, function=self.function, loop=self.loops > 0))
+            self.found.append(ShellCommand(words[0].line, texts, function=self.function, loop=self.loops > 0))
 
 
 def _tokens(text: str) -> Iterator[_Token]:

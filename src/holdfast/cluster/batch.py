@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from . import bash, sbatch
-from .bash import Command
+from .bash import ShellCommand
 
 # Commands that prepare or tidy up; what else a script starts is its work.
 _QUICK = """
@@ -44,7 +44,7 @@ class Script(NamedTuple):
     late: Sequence[int]  # #SBATCH lines that sbatch does not look at
     refused: Mapping[int, str]  # and those for which it refuses the script
     signal: sbatch.Signal | None
-    commands: Sequence[Command]
+    commands: Sequence[ShellCommand]
     around: Around
 
     def option(self, *names: str) -> sbatch.Option | None:
@@ -52,21 +52,21 @@ class Script(NamedTuple):
         return next((option for option in reversed(self.options) if option.name in names), None)
 
     @property
-    def body(self) -> list[Command]:
+    def body(self) -> list[ShellCommand]:
         """What runs, in order: functions in the place where they are called."""
         functions = self._functions()
         outside = functions.pop(None, [])
         return [inner for command in outside for inner in _called(command, functions)]
 
-    def _functions(self) -> dict[str | None, list[Command]]:
+    def _functions(self) -> dict[str | None, list[ShellCommand]]:
         """The commands of each function; under None those outside of any."""
-        found: dict[str | None, list[Command]] = {}
+        found: dict[str | None, list[ShellCommand]] = {}
         for command in self.commands:
             found.setdefault(command.function, []).append(command)
         return found
 
     @property
-    def work(self) -> Command | None:
+    def work(self) -> ShellCommand | None:
         """The last program that the script starts: what the job is for."""
         return next((command for command in reversed(self.body) if is_work(command)), None)
 
@@ -74,12 +74,12 @@ class Script(NamedTuple):
     def traps(self) -> list[Trap]:
         return [trap for command in self.body if (trap := _trap(command)) is not None]
 
-    def handler(self, trap: Trap) -> list[Command]:
+    def handler(self, trap: Trap) -> list[ShellCommand]:
         """The commands of a trap, also of functions that it calls."""
         return [inner for command in _handling(trap) for inner in _called(command, self._functions())]
 
     @property
-    def everything(self) -> list[Command]:
+    def everything(self) -> list[ShellCommand]:
         """All commands, also those of traps."""
         return [*self.commands, *(each for trap in self.traps for each in _handling(trap))]
 
@@ -88,7 +88,7 @@ class Script(NamedTuple):
         """Whether `holdfast run`, or a Python script that uses Holdfast, does the work."""
         return any(is_holdfast(command) or self._uses_holdfast(command) for command in self.body)
 
-    def _uses_holdfast(self, command: Command) -> bool:
+    def _uses_holdfast(self, command: ShellCommand) -> bool:
         texts = (self.around.read(word) for word in program(command) if word.endswith(".py"))
         return any(re.search(r"^\s*(from|import) holdfast\b", text or "", re.MULTILINE) for text in texts)
 
@@ -108,7 +108,7 @@ class Script(NamedTuple):
         return option.value if option else None
 
     @property
-    def requeues(self) -> list[Command]:
+    def requeues(self) -> list[ShellCommand]:
         return [command for command in self.everything if command.words[:2] == ("scontrol", "requeue")]
 
     @property
@@ -139,7 +139,7 @@ def read(text: str, around: Around) -> Script:
     return Script(text, options, late, refused, sbatch.signal(options), bash.commands(text), around)
 
 
-def program(command: Command) -> tuple[str, ...]:
+def program(command: ShellCommand) -> tuple[str, ...]:
     """The command's words, without assignments and without `exec` and its like before the program."""
     words = list(command.words)
     while words and (re.match(r"\w+(\[\w+\])?\+?=", words[0]) or words[0] in ("exec", "command", "nohup", "time")):
@@ -147,16 +147,16 @@ def program(command: Command) -> tuple[str, ...]:
     return tuple(words)
 
 
-def is_exec(command: Command) -> bool:
+def is_exec(command: ShellCommand) -> bool:
     return "exec" in command.words[:1] and len(program(command)) > 0
 
 
-def is_work(command: Command) -> bool:
+def is_work(command: ShellCommand) -> bool:
     words = program(command)
     return bool(words) and words[0] not in QUICK and not words[0].startswith("((")
 
 
-def is_holdfast(command: Command) -> bool:
+def is_holdfast(command: ShellCommand) -> bool:
     words = program(command)
     if words[1:4] == ("-m", "holdfast", "run"):
         return True
@@ -164,8 +164,8 @@ def is_holdfast(command: Command) -> bool:
 
 
 def _called(
-    command: Command, functions: Mapping[str | None, list[Command]], inside: Sequence[str] = ()
-) -> list[Command]:
+    command: ShellCommand, functions: Mapping[str | None, list[ShellCommand]], inside: Sequence[str] = ()
+) -> list[ShellCommand]:
     """What runs when `command` does: of a function its commands, once where it calls itself."""
     name = command.words[0]
     if name in inside or len(inside) >= _DEEPEST:
@@ -174,19 +174,19 @@ def _called(
     return [each._replace(background=each.background or command.background) for each in expanded] or [command]
 
 
-def _handling(trap: Trap) -> list[Command]:
+def _handling(trap: Trap) -> list[ShellCommand]:
     commands = bash.commands(trap.handler)
     return [command._replace(line=trap.line + command.line - 1) for command in commands]
 
 
-def _trap(command: Command) -> Trap | None:
+def _trap(command: ShellCommand) -> Trap | None:
     words = [word for word in command.words if word != "--"]
     if words[0] != "trap" or len(words) < 3 or words[1] in ("-", "-l", "-p"):
         return None
     return Trap(command.line, words[1], tuple(sbatch.signal_name(word) for word in words[2:]))
 
 
-def starts(command: Command, name: str) -> bool:
+def starts(command: ShellCommand, name: str) -> bool:
     """Whether a program of that name is started, also by another one."""
     return any(os.path.basename(word) == name for word in program(command)) or (
         name == "torchrun" and any("torch.distributed.run" in word for word in command.words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from .slurm import Seen
+from .slurm import JobStatus
 
 Cause = Literal["cancelled", "requeued", "preempted", "time limit", "unclear"]
 
@@ -27,7 +27,7 @@ class Heard(NamedTuple):
     lead_s: float | None = None  # how long before the end such a notice comes, when that is known
 
 
-def cause(heard: Heard, restart_count: int, seen: Seen | None) -> Cause:
+def cause(heard: Heard, restart_count: int, seen: JobStatus | None) -> Cause:
     """Why, from what we heard, which start of the job we are, and what Slurm says of the job now.
 
     A stop by hand looks like nothing at all: without positive evidence of something else it is a cancellation while the
@@ -44,7 +44,7 @@ def cause(heard: Heard, restart_count: int, seen: Seen | None) -> Cause:
     return _of_a_running_job(heard, seen) if seen.state in _GOES_ON else _of_an_ending_job(seen)
 
 
-def _of_an_ending_job(seen: Seen) -> Cause:
+def _of_an_ending_job(seen: JobStatus) -> Cause:
     if seen.state in _SAYS_ALL:
         return _SAYS_ALL[seen.state]
     if seen.state != "COMPLETING":
@@ -58,7 +58,7 @@ def _of_an_ending_job(seen: Seen) -> Cause:
     return "cancelled" if seen.reason == "None" else "unclear"
 
 
-def _of_a_running_job(heard: Heard, seen: Seen) -> Cause:
+def _of_a_running_job(heard: Heard, seen: JobStatus) -> Cause:
     """A notice; or a signal that somebody sent by hand."""
     if _preempted(seen) or heard.what == SPOT:
         return "preempted"
@@ -69,6 +69,6 @@ def _of_a_running_job(heard: Heard, seen: Seen) -> Cause:
     return "time limit" if near and lead_s >= 0 else "unclear"
 
 
-def _preempted(seen: Seen) -> bool:
+def _preempted(seen: JobStatus) -> bool:
     """In this start of the job, and not in an earlier one."""
     return seen.preempt_s is not None and seen.preempt_s >= (seen.start_s or 0.0)

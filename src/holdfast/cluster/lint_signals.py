@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..interval import enough_s, needed_s
-from .bash import Command
+from .bash import ShellCommand
 from .batch import Finding, Rule, Script, is_exec, is_holdfast, line_of, program, starts
 
 TORCHRUN_GRACE_S = 30  # Source: torch.distributed.run, --shutdown-timeout
@@ -219,7 +219,7 @@ def torchrun_signal(script: Script) -> Iterator[Finding]:
             )
 
 
-def _told(script: Script, command: Command, what: str) -> bool:
+def _told(script: Script, command: ShellCommand, what: str) -> bool:
     """Whether torchrun was given that option, by a word or by a variable."""
     words = [word for each in script.body if each.words[0] == "export" or each is command for word in each.words]
     return any(re.match(rf"(--{what}|PET_{what.upper()}|TORCH\w*_{what.upper()})", word) for word in words)

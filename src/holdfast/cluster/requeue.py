@@ -15,7 +15,7 @@ from ..job import Job
 from . import other, slurm
 from .ask import Silent
 from .cause import Cause, Heard, cause
-from .slurm import Seen
+from .slurm import JobStatus
 from .watch import DICE
 
 HOLD = "hold"  # a file of this name in a run's directory forbids it
@@ -110,7 +110,7 @@ class _Turn:
     ) -> None:
         self.job, self.heard, self.journal, self.places = job, heard, journal, places
         self.limit, self.successor = limit, successor
-        self.seen: Seen | None = None
+        self.seen: JobStatus | None = None
         self.why: Cause = "unclear"
         self._recorded = False
         self._leads: dict[str, float] | None = None

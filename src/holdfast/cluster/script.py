@@ -31,7 +31,7 @@ OURS = {  # what we write ourselves -> what to say instead
 }
 
 
-class Order(NamedTuple):
+class JobRequest(NamedTuple):
     """What is to be run, and how."""
 
     command: Sequence[str]
@@ -45,7 +45,7 @@ class Order(NamedTuple):
     holdfast: str = "holdfast"  # how the job calls it, as shell text
 
 
-def script(order: Order) -> str:
+def script(order: JobRequest) -> str:
     """The whole text.
 
     Raises:
@@ -55,7 +55,7 @@ def script(order: Order) -> str:
     return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines) + "\n"
 
 
-def options(order: Order) -> list[Option]:
+def options(order: JobRequest) -> list[Option]:
     """All options of the script: the user's, where they are silent ours, and those that make it survive."""
     for option in order.options:
         if option.name in OURS:
@@ -90,12 +90,12 @@ def _program(command: Sequence[str]) -> Sequence[str]:
     return words or command
 
 
-def notice(order: Order) -> str:
+def notice(order: JobRequest) -> str:
     """The signal that announces the end. Some versions of NCCL (2.12, 2.13) take USR1 for themselves."""
     return "USR2" if _several(order.options) or _calls_torchrun(order) else "USR1"
 
 
-def _head(order: Order) -> Iterator[str]:
+def _head(order: JobRequest) -> Iterator[str]:
     why = {
         "requeue": "preempted, or its node lost: Slurm starts the job again",
         "open-mode": "or each start would empty the output",
@@ -110,16 +110,16 @@ def _head(order: Order) -> Iterator[str]:
         yield f"{line:<{width}}  # {reason}" if reason else line
 
 
-def _ignoring(order: Order) -> Iterator[str]:
+def _ignoring(order: JobRequest) -> Iterator[str]:
     yield "# Until holdfast listens the notice must not end this shell. What came before, holdfast knows by the clock."
     yield f"trap '' {notice(order)}"
 
 
-def _setup(order: Order) -> Iterator[str]:
+def _setup(order: JobRequest) -> Iterator[str]:
     yield from order.setup
 
 
-def _staging(order: Order) -> Iterator[str]:
+def _staging(order: JobRequest) -> Iterator[str]:
     """A copy counts when its mark was written, after its last byte: what was cut short is copied again."""
     if not order.stage:
         return
@@ -143,13 +143,13 @@ def _staging(order: Order) -> Iterator[str]:
         yield f"{each or 'stage '}{shlex.quote(source.rstrip('/'))} || exit 1"
 
 
-def _torchrun(order: Order) -> Iterator[str]:
+def _torchrun(order: JobRequest) -> Iterator[str]:
     if _calls_torchrun(order):
         yield f"# Otherwise torchrun would die of {notice(order)}, and kill its processes after 30 s. Old versions of torch know neither."
         yield f"export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{notice(order)} PET_SHUTDOWN_TIMEOUT={order.lead_s}"
 
 
-def _start(order: Order) -> Iterator[str]:
+def _start(order: JobRequest) -> Iterator[str]:
     supervisor = list(order.supervisor)
     if order.chain or any(option.name == "no-requeue" for option in order.options):
         supervisor.append("--no-requeue")
@@ -162,7 +162,7 @@ def _start(order: Order) -> Iterator[str]:
     yield " ".join(["exec", *words, *launcher, *map(shlex.quote, command)])
 
 
-def _launched(order: Order) -> tuple[list[str], Sequence[str]]:
+def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
     """Shell words that start the command once per task, and the command."""
     if os.path.basename(order.command[0]) in LAUNCHERS[:-1] or not _several(order.options):
         return [], order.command
@@ -178,11 +178,11 @@ def _launched(order: Order) -> tuple[list[str], Sequence[str]]:
     return [*words, f"--rdzv-endpoint={first}"], order.command[1:]
 
 
-def _is_torchrun(order: Order) -> bool:
+def _is_torchrun(order: JobRequest) -> bool:
     return os.path.basename(order.command[0]) == "torchrun"
 
 
-def _calls_torchrun(order: Order) -> bool:
+def _calls_torchrun(order: JobRequest) -> bool:
     """Also by way of srun, or as a module."""
     words = _program(order.command)
     return os.path.basename(words[0]) == "torchrun" or "torch.distributed.run" in words

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..errors import ClusterError
 from ..job import Job
-from .ask import Absent, Answer, Asked, Silent, ask
+from .ask import Absent, Asked, CommandResult, Silent, ask
 
 # Nobody is at home, or the answer got lost: as opposed to a refusal, worth another try.
 _AWAY = re.compile(
@@ -50,7 +50,7 @@ _OPTIONS = {
 }
 
 
-class Seen(NamedTuple):
+class JobStatus(NamedTuple):
     """What Slurm says of a job. Times are Unix seconds; None when there is none."""
 
     state: str  # "RUNNING", "COMPLETING", ...
@@ -66,7 +66,7 @@ class Seen(NamedTuple):
     options: Mapping[str, str] = MappingProxyType({})  # of sbatch's, which start another such job
 
 
-def seen(job: Job) -> Seen | None:
+def seen(job: Job) -> JobStatus | None:
     """What Slurm says of the job; None when it knows of none.
 
     Raises:
@@ -83,7 +83,7 @@ def seen(job: Job) -> Seen | None:
     return read_job(answer.out)
 
 
-def read_job(text: str) -> Seen:
+def read_job(text: str) -> JobStatus:
     """`text`, which scontrol said of a job, read. The first record counts: of a heterogeneous job the leader's.
 
     Only what stands where scontrol puts it is believed: a job's name may hold anything.
@@ -101,7 +101,7 @@ def read_job(text: str) -> Seen:
     return _seen(found, "scontrol show job")
 
 
-def _seen_in_queue(job: Job) -> Seen | None:
+def _seen_in_queue(job: Job) -> JobStatus | None:
     """As `seen`, where there is squeue and no scontrol."""
     form = ",".join(f"{name}:|" for name in _FIELDS)
     answer = _asked(["squeue", "--noheader", "--states=all", "--jobs", job.id, "--Format", form])
@@ -113,10 +113,10 @@ def _seen_in_queue(job: Job) -> Seen | None:
     return _seen(dict(zip(_FIELDS.values(), (word.strip() for word in lines[0].split("|")), strict=False)), "squeue")
 
 
-def _seen(found: dict[str, str], source: str) -> Seen:
+def _seen(found: dict[str, str], source: str) -> JobStatus:
     if not found.get("JobState", "").isupper() or not found.get("Restarts", "").isdecimal():
         raise ClusterError(f"{source} answered something that is not about a job")
-    return Seen(
+    return JobStatus(
         found["JobState"],
         found.get("Reason", "None"),
         int(found["Restarts"]),
@@ -253,7 +253,7 @@ def asking_left(job: Job) -> Asked:
     return Asked(_left(job))
 
 
-def read_left(answer: Answer) -> float:
+def read_left(answer: CommandResult) -> float:
     """Seconds in what `squeue -o %L` says: D-HH:MM:SS, MM:SS, UNLIMITED.
 
     Raises:
@@ -284,21 +284,21 @@ def _left(job: Job) -> list[str]:
     return ["squeue", "--noheader", "--jobs", job.id, "--format", "%L"]
 
 
-def _asked(command: Sequence[str], **options: object) -> Answer:
+def _asked(command: Sequence[str], **options: object) -> CommandResult:
     answer = ask(command, **options)  # type: ignore[arg-type]
     if answer.code and _AWAY.search(answer.err):
         raise Silent(f"{command[0]}: {_words(answer)}")
     return answer
 
 
-def _obeyed(command: Sequence[str], **options: object) -> Answer:
+def _obeyed(command: Sequence[str], **options: object) -> CommandResult:
     answer = _asked(command, **options)
     if answer.code:
         raise ClusterError(f"{' '.join(command[:2])}: {_words(answer)}")
     return answer
 
 
-def _words(answer: Answer) -> str:
+def _words(answer: CommandResult) -> str:
     """Slurm's own words, on one line."""
     lines = (answer.err.strip() or answer.out.strip()).splitlines()
     said = "; ".join(" ".join(re.sub(r"^\w+: (error|fatal): ", "", line).split()) for line in lines if line.strip())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ..errors import ClusterError
 from ..job import Job
 from . import slurm
-from .ask import Absent, Answer, Asked
+from .ask import Absent, Asked, CommandResult
 from .job_leader import speaks
 
 PAUSE_S = (60.0, 90.0)  # between two questions: 500 jobs that began together do not ask together
@@ -51,7 +51,7 @@ class Ends:
             self._asked = None
         self._job = None
 
-    def _take(self, answer: Answer | None) -> None:
+    def _take(self, answer: CommandResult | None) -> None:
         if answer is not None:
             left_s = slurm.read_left(answer)
             self.end_s = None if left_s == float("inf") else time.time() + left_s

@@ -20,7 +20,7 @@ from ..errors import NotFound, StoreError, UsageError
 from ..ranks import ALONE, Ranks
 from ..torch.world import is_grouped
 from .group import group, my_rank, numbers, told
-from .numbered import Numbered, Shelf, checked_name, settle
+from .numbered import Numbered, NumberedDirectories, checked_name, settle
 
 Strategy = Literal["sync_any", "sync_all", "async", "mono"]
 STRATEGIES = ("sync_any", "sync_all", "async", "mono")
@@ -75,7 +75,7 @@ class AtomicDirectory:
         self._ranks, self._master = self._meet(checked_name(name), is_master=is_master)
         self.is_master = self._ranks.rank == self._master
         self.name = f"{name}_rank_{my_rank()}" if strategy == "async" else name
-        self._shelf = Shelf(Path(os.path.abspath(output_directory)), self.name)
+        self._shelf = NumberedDirectories(Path(os.path.abspath(output_directory)), self.name)
         self.symlink_name = self._shelf.link.name
         latest = self._master_says("open the directory", self._open)
         self._all_see(f"that {self.symlink_name} names {latest or 'nothing'}", lambda: self._latest() == latest)

@@ -25,7 +25,7 @@ class Numbered(NamedTuple):
     forced: bool  # kept whatever `keep_last` says
 
 
-class Shelf(NamedTuple):
+class NumberedDirectories(NamedTuple):
     """The checkpoint directories of one name in a directory."""
 
     root: Path  # absolute

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from ..journal import Event, Log
 from ..run import settings
-from .evidence import Place
-from .kill import Ended, Follow, exits_of
+from .evidence import SafePoint
+from .kill import ChildExit, Follow, exits_of
 from .places import Course
 from .plan import RANK, Kill, Luck, Pace, plan
 
 
-class Options(NamedTuple):
+class DrillOptions(NamedTuple):
     """What the user may choose."""
 
     kills: int = 5
@@ -30,7 +30,7 @@ class Options(NamedTuple):
 class Schedule:
     """The kills of a drill: as many distinct resume points as kills were asked for, or as the script has."""
 
-    def __init__(self, course: Course, pace: Pace, options: Options) -> None:
+    def __init__(self, course: Course, pace: Pace, options: DrillOptions) -> None:
         self._course, self._pace, self._options = course, pace, options
         self._luck = Luck(options.signals, options.seed, options.damage)
         self.wanted = min(options.kills, len(course.places))
@@ -41,7 +41,7 @@ class Schedule:
         self._wounded: set[str] = set()
         self.wounds: list[str] = []  # kinds of damage that are due
 
-    def begin(self, resumes_at: Place | None, proven: Collection[Place]) -> tuple[settings.Aim, ...]:
+    def begin(self, resumes_at: SafePoint | None, proven: Collection[SafePoint]) -> tuple[settings.Aim, ...]:
         """What the next start is to do. `resumes_at`: where it will go on, as far as that is known; None: fresh.
 
         When the places that lie ahead are too few, because kills led elsewhere, further ones are chosen.
@@ -76,11 +76,11 @@ class Schedule:
             self.wounds.append(damage)
 
     @staticmethod
-    def _is_ahead(kill: Kill, resumes_at: Place | None) -> bool:
+    def _is_ahead(kill: Kill, resumes_at: SafePoint | None) -> bool:
         return resumes_at is None or kill.target.place.order > resumes_at.order
 
 
-def move(ended: Ended, log: Log | None) -> str:
+def move(ended: ChildExit, log: Log | None) -> str:
     """What the end of an attempt means: "finished", "again" or "failed".
 
     The journal's last record has the word where a launcher eats exit codes.

@@ -7,14 +7,14 @@ from itertools import pairwise
 
 from ..errors import ChildError
 from ..journal import Event, Log
-from .evidence import Place
+from .evidence import SafePoint
 from .kill import Fired
-from .report import Attempt
+from .report import DrillAttempt
 
 MOST_IDLE = 3  # attempts in a row that came no further, without having been interrupted
 
 
-def attempts_of(logs: Sequence[Log], strikes: Mapping[int, Fired]) -> list[Attempt]:
+def attempts_of(logs: Sequence[Log], strikes: Mapping[int, Fired]) -> list[DrillAttempt]:
     """The attempts of one start: a launcher may begin another by itself when it has lost a rank."""
     found = [_attempt(log) for log in logs]
     for attempt in found:
@@ -23,12 +23,12 @@ def attempts_of(logs: Sequence[Log], strikes: Mapping[int, Fired]) -> list[Attem
     return found
 
 
-def _attempt(log: Log) -> Attempt:
+def _attempt(log: Log) -> DrillAttempt:
     restored: Event = next((event for event in log.events if event["event"] == "restored"), {})
     last = log.events[-1] if log.closed else {}
     places = [_place(event) for event in log.events if event["event"] in ("restored", "digests", "saved")]
-    came, reached = _place(restored), max(places, key=lambda place: place.order, default=Place(0))
-    return Attempt(
+    came, reached = _place(restored), max(places, key=lambda place: place.order, default=SafePoint(0))
+    return DrillAttempt(
         attempt=log.attempt,
         restored=restored.get("checkpoint"),
         restored_step=came.step,
@@ -44,26 +44,26 @@ def _attempt(log: Log) -> Attempt:
     )
 
 
-def _place(event: Event) -> Place:
-    return Place(int(event.get("step", 0)), str(event.get("phase", "step")))
+def _place(event: Event) -> SafePoint:
+    return SafePoint(int(event.get("step", 0)), str(event.get("phase", "step")))
 
 
-def prove(attempts: Sequence[Attempt], places: Collection[Place]) -> list[Place]:
+def prove(attempts: Sequence[DrillAttempt], places: Collection[SafePoint]) -> list[SafePoint]:
     """The distinct places from which an attempt went on after a kill, and beyond which it went.
 
     Each counts once, however often the run came back to it; `proven` is set on the kill that led there first.
     """
-    found: list[Place] = []
+    found: list[SafePoint] = []
     for struck, after in pairwise(attempts):
-        came = Place(after.restored_step, after.restored_phase)
-        beyond = after.restored is not None and came.order < Place(after.reached, after.reached_phase).order
+        came = SafePoint(after.restored_step, after.restored_phase)
+        beyond = after.restored is not None and came.order < SafePoint(after.reached, after.reached_phase).order
         struck.proven = struck.signal is not None and beyond and came in places and came not in found
         if struck.proven:
             found.append(came)
     return found
 
 
-def require_progress(attempts: Sequence[Attempt]) -> None:
+def require_progress(attempts: Sequence[DrillAttempt]) -> None:
     """
     Raises:
         ChildError: several attempts in a row came no further, and nobody had interrupted them.
@@ -76,7 +76,7 @@ def require_progress(attempts: Sequence[Attempt]) -> None:
         )
 
 
-def unseen_damage(attempts: Sequence[Attempt]) -> str | None:
+def unseen_damage(attempts: Sequence[DrillAttempt]) -> str | None:
     """Damage that the next attempt did not set aside."""
     for before, after in pairwise(attempts):
         if before.damage and before.damage.partition(":")[0] not in after.quarantined:
@@ -84,9 +84,13 @@ def unseen_damage(attempts: Sequence[Attempt]) -> str | None:
     return None
 
 
-def told(attempt: Attempt) -> str:
+def told(attempt: DrillAttempt) -> str:
     """The attempt in a line."""
-    came = f"resumed at {Place(attempt.restored_step, attempt.restored_phase)}" if attempt.restored else "started fresh"
+    came = (
+        f"resumed at {SafePoint(attempt.restored_step, attempt.restored_phase)}"
+        if attempt.restored
+        else "started fresh"
+    )
     how = f"{attempt.signal} at step {attempt.reached}" if attempt.signal else attempt.stop or "ended"
     saving = f" while saving {attempt.in_save}" if attempt.in_save else ""
     aside = f"; set aside {', '.join(attempt.quarantined)}" if attempt.quarantined else ""

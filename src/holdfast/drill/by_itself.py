@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .cause import Cause, Facts
+from .cause import Cause, CauseFacts
 from .evidence import Trace
 from .sights import Album
 from .suspects import clocks, reordered, spelled, unseeded
@@ -20,7 +20,7 @@ def is_known(found: Cause) -> bool:
     return found.name not in (UNKNOWN, "unseeded")
 
 
-def cause_of(first: Trace, second: Trace, facts: Facts) -> Cause:
+def cause_of(first: Trace, second: Trace, facts: CauseFacts) -> Cause:
     """Why `second` is not as `first`: what differed before the state did, the surest first."""
     albums = Album(first.sights), Album(second.sights)
     drawn, resting = _unseeded(*albums)
@@ -72,11 +72,11 @@ def _hash_order(paths: list[str]) -> Cause:
     )
 
 
-def _has_workers(facts: Facts) -> bool:
+def _has_workers(facts: CauseFacts) -> bool:
     return any(loader.get("workers") for loader in facts.loaders.values())
 
 
-def _workers(facts: Facts) -> Cause:
+def _workers(facts: CauseFacts) -> Cause:
     names = ", ".join(repr(name) for name, loader in facts.loaders.items() if loader.get("workers"))
     return Cause(
         "augmentation",

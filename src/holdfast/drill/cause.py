@@ -14,7 +14,7 @@ from ..run.tracked import RESERVED
 from . import advice
 from .compare import MetricDifference, Parting
 from .evidence import Trace
-from .safepoint import Place
+from .safepoint import SafePoint
 from .sights import Album
 from .suspects import VARS, Suspect, other_batch, shifted, spelled, suspects
 
@@ -22,7 +22,7 @@ RNG = f"{RESERVED}/rng/"
 OWN_TREE = f"tree:{RESERVED}"
 
 
-class Facts(NamedTuple):
+class CauseFacts(NamedTuple):
     """What is known about a divergence."""
 
     leaves: tuple[str, ...] = ()  # keys that differed at the first safe point where the state did; empty: none ever
@@ -85,8 +85,8 @@ def gather(
     parted: Parting | None,
     metrics: Sequence[MetricDifference],
     other: Trace | None = None,
-    where: tuple[Place, int] | None = None,
-) -> Facts:
+    where: tuple[SafePoint, int] | None = None,
+) -> CauseFacts:
     """The facts that tell the cause, from a comparison with the reference run.
 
     `where`: the place and the attempt of the first difference of any kind.
@@ -94,7 +94,7 @@ def gather(
     first = metrics[0].place if metrics else None
     there = parted.place if parted is not None else None
     logged = {name for line in reference.metrics if line.place == there for name in line.values}
-    facts = Facts(
+    facts = CauseFacts(
         leaves=parted.leaves if parted is not None else (),
         all_leaves=tuple(reference.states[0].leaves) if reference.states else (),
         metrics=tuple(dict.fromkeys(each.name for each in metrics if each.place == first and each.name)),
@@ -108,7 +108,7 @@ def gather(
     return with_variables(facts, reference, other, where)
 
 
-def with_variables(facts: Facts, reference: Trace, other: Trace, where: tuple[Place, int]) -> Facts:
+def with_variables(facts: CauseFacts, reference: Trace, other: Trace, where: tuple[SafePoint, int]) -> CauseFacts:
     """The same facts, and what is known of the script's variables at that place of that attempt."""
     place, attempt = where
     albums = Album(reference.sights), Album(reference.beside), Album(other.sights)
@@ -140,7 +140,7 @@ def _iterators(reference: Trace) -> tuple[str, ...]:
     return tuple(spelled(path) for path in found)
 
 
-def _is_idle(reference: Trace, other: Trace, place: Place, attempt: int) -> bool:
+def _is_idle(reference: Trace, other: Trace, place: SafePoint, attempt: int) -> bool:
     """Whether nothing tracked changed between the resume and the place of the difference."""
     came_to = other.restored.get(attempt)
     expected = {seen.place: _tracked(seen.leaves) for seen in reference.states}
@@ -154,7 +154,7 @@ def _tracked(leaves: Mapping[str, str]) -> dict[str, str]:
     return {key: digest for key, digest in leaves.items() if not key.startswith(RESERVED) and key != OWN_TREE}
 
 
-def usual(facts: Facts) -> Cause:
+def usual(facts: CauseFacts) -> Cause:
     """The cause of what `facts` describe, and what to do about it."""
     for rule in _RULES:
         found = rule(facts)
@@ -166,7 +166,7 @@ def usual(facts: Facts) -> Cause:
 # Rules by evidence, the strongest first ------------------------------------------------------------------------------
 
 
-def _step_without_work(facts: Facts) -> Cause | None:
+def _step_without_work(facts: CauseFacts) -> Cause | None:
     """The first pass after the resume took a batch, and trained on nothing."""
     unset = [each for each in facts.suspects if each.now is None]
     if not facts.idle_step or not facts.loaders or (facts.suspects and not unset):
@@ -180,7 +180,7 @@ def _step_without_work(facts: Facts) -> Cause | None:
     )
 
 
-def _own_order(facts: Facts) -> Cause | None:
+def _own_order(facts: CauseFacts) -> Cause | None:
     """A loader draws its order from a generator that the resume did not bring back.
 
     Of a DataLoader's generator the run's twin of it makes no use, so there the batch has to differ.
@@ -200,7 +200,7 @@ def _own_order(facts: Facts) -> Cause | None:
     )
 
 
-def _drawn_in_workers(facts: Facts) -> Cause | None:
+def _drawn_in_workers(facts: CauseFacts) -> Cause | None:
     """The batch differed, and the code that makes samples draws random numbers in workers that nobody seeds."""
     drawn = any(each.get("draws") for each in facts.datasets.values())
     unseeded = any(_augments_unseeded(loader) for loader in facts.loaders.values())
@@ -212,7 +212,7 @@ def _is_of_samples(name: str) -> bool:
     return any(part in name for part in (".collate_fn", ".dataset", "transform"))
 
 
-def _not_brought_back(facts: Facts) -> Cause | None:
+def _not_brought_back(facts: CauseFacts) -> Cause | None:
     options = bool({f"tree:{name}" for name in facts.optimizers} & set(facts.leaves))
     had = [each for each in facts.suspects if each.now is not None or each.about.owner]
     found = advice.ranked(had, facts.variables, data=facts.other_batch is True, options=options)
@@ -231,7 +231,7 @@ _TOLD = {
 }
 
 
-def _told(facts: Facts) -> Cause | None:
+def _told(facts: CauseFacts) -> Cause | None:
     """The run itself has noticed a mistake, and said what to write."""
     known = [(kind, name, line) for kind, name, line in facts.told if kind in _TOLD]
     if not known:
@@ -240,7 +240,7 @@ def _told(facts: Facts) -> Cause | None:
     return Cause(kind.replace("_", " "), line or f"{name}: {_TOLD[kind]}")
 
 
-def _index(facts: Facts) -> Cause | None:
+def _index(facts: CauseFacts) -> Cause | None:
     """A number that counts an epoch's passes began again, while the batches were the same."""
     if not facts.counting or facts.other_batch is not False:
         return None
@@ -252,7 +252,7 @@ def _index(facts: Facts) -> Cause | None:
     )
 
 
-def _data(facts: Facts) -> Cause | None:
+def _data(facts: CauseFacts) -> Cause | None:
     """The step began with an equal state and consumed another batch."""
     if facts.other_batch is not True:
         return None
@@ -282,7 +282,7 @@ def _data(facts: Facts) -> Cause | None:
     )
 
 
-def _own_iterator(facts: Facts) -> Cause | None:
+def _own_iterator(facts: CauseFacts) -> Cause | None:
     if not facts.iterators:
         return None
     names = ", ".join(facts.iterators)
@@ -301,7 +301,7 @@ _RULES = (_step_without_work, _own_order, _drawn_in_workers, _not_brought_back, 
 # Rules by the leaves that differ, where no variable was seen -----------------------------------------------------------
 
 
-def _by_leaves(facts: Facts) -> Cause:
+def _by_leaves(facts: CauseFacts) -> Cause:
     if facts.only_metrics:
         return _untracked_number(facts)
     if not facts.leaves:
@@ -319,7 +319,7 @@ def _by_leaves(facts: Facts) -> Cause:
     return _own(own) if facts.loaders else POSITION
 
 
-def _no_leaf(facts: Facts) -> Cause:
+def _no_leaf(facts: CauseFacts) -> Cause:
     if not facts.same_steps:
         return Cause(
             "steps",
@@ -334,7 +334,7 @@ def _no_leaf(facts: Facts) -> Cause:
     )
 
 
-def _untracked_number(facts: Facts) -> Cause:
+def _untracked_number(facts: CauseFacts) -> Cause:
     """Metrics differ while the whole tracked state is equal: they come from something outside of it."""
     names = ", ".join(facts.metrics)
     if any(part in name.lower() for name in facts.metrics for part in advice.AVERAGES):
@@ -360,7 +360,7 @@ def _own(keys: set[str]) -> Cause:
     return Cause("vars", "the position in the data, or a value in run.vars, is not what it was")
 
 
-def _weights(facts: Facts) -> Cause:
+def _weights(facts: CauseFacts) -> Cause:
     """Weights differ after a step that began with equal ones: its data, its randomness or its update differed."""
     if facts.same_metrics_there and not facts.optimizers:
         return Cause("optimizer", "the step began equal and its update differed: track the optimizer")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from .evidence import Line, Seen, Trace, capture_of, generator_of, present
-from .safepoint import Place
+from .evidence import Line, RunEvidence, Trace, capture_of, generator_of, present
+from .safepoint import SafePoint
 
 TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that no two runs share
 
@@ -16,14 +16,14 @@ TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics t
 class Parting(NamedTuple):
     """The first safe point at which a run's state was not the reference run's."""
 
-    place: Place
+    place: SafePoint
     attempt: int
     leaves: tuple[str, ...]  # keys that differ; empty when one of the runs was never there
     what: str
 
 
 class MetricDifference(NamedTuple):
-    place: Place
+    place: SafePoint
     name: str  # empty when a whole line is meant
     what: str  # "missing" | "duplicate" | "extra" | "0.25 became 0.5"
 
@@ -41,7 +41,7 @@ def idle(a: Trace, b: Trace) -> frozenset[str]:
     return frozenset(name for name in still if values[0][name] != values[1][name])
 
 
-def _generators(states: Sequence[Seen]) -> dict[str, set[tuple[str, ...]]]:
+def _generators(states: Sequence[RunEvidence]) -> dict[str, set[tuple[str, ...]]]:
     """The states in which each global generator was seen."""
     found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for seen in states:
@@ -87,7 +87,7 @@ def _own_generators(trace: Trace, idle: frozenset[str]) -> dict[int, dict[str, s
     found: dict[int, dict[str, str]] = {}
     current: dict[str, str] = {}
     for seen in trace.states:
-        fresh = seen.attempt not in found and trace.restored.get(seen.attempt, Place(0)).step == 0
+        fresh = seen.attempt not in found and trace.restored.get(seen.attempt, SafePoint(0)).step == 0
         if fresh:
             current = {
                 key: digest for key, digest in seen.leaves.items() if key == present(key) and generator_of(key) in idle
@@ -96,7 +96,7 @@ def _own_generators(trace: Trace, idle: frozenset[str]) -> dict[int, dict[str, s
     return found
 
 
-def _when(seen: Seen) -> tuple[tuple[int, int], int]:
+def _when(seen: RunEvidence) -> tuple[tuple[int, int], int]:
     return seen.place.order, seen.attempt
 
 
@@ -128,14 +128,14 @@ def exempted(lines: Sequence[Line], exempt: Iterable[str]) -> list[str]:
     return sorted({name for line in lines for name in line.values if _is_exempt(name, patterns)})
 
 
-def _by_place(lines: Sequence[Line]) -> dict[Place, list[Line]]:
-    found: dict[Place, list[Line]] = defaultdict(list)
+def _by_place(lines: Sequence[Line]) -> dict[SafePoint, list[Line]]:
+    found: dict[SafePoint, list[Line]] = defaultdict(list)
     for line in lines:
         found[line.place].append(line)
     return found
 
 
-def _values(place: Place, a: Line, b: Line, patterns: tuple[str, ...]) -> Iterable[MetricDifference]:
+def _values(place: SafePoint, a: Line, b: Line, patterns: tuple[str, ...]) -> Iterable[MetricDifference]:
     for name in sorted(a.values.keys() | b.values.keys()):
         was, now = a.values.get(name), b.values.get(name)
         if repr(was) != repr(now) and not _is_exempt(name, patterns):  # repr: exact, and tells -0.0 from 0.0

@@ -17,14 +17,14 @@ from ..errors import ChildError, UsageError
 from ..journal import Log
 from ..run import settings
 from . import compare, evidence, judge, kill, leftovers, output, report, tail
-from .aim import Options, Schedule, move
+from .aim import DrillOptions, Schedule, move
 from .attempts import attempts_of, prove, require_progress, told, unseen_damage
-from .evidence import Place, Trace
-from .kill import Ended, Follow, Start
+from .evidence import SafePoint, Trace
+from .kill import ChildExit, ChildStart, Follow
 from .output import Section, Varying
 from .places import AGAIN, Course, Spot
 from .plan import SIGNALS, Kill, Pace, pace
-from .report import Attempt, Report, Resumed
+from .report import DrillAttempt, DrillReport, ResumePoint
 
 Say = Callable[[str], None]
 Watch = Callable[[int, int | None], None]  # told the step, and the last one where that is known
@@ -33,7 +33,7 @@ Watch = Callable[[int, int | None], None]  # told the step, and the last one whe
 class Drill:
     """One drill of one command."""
 
-    def __init__(self, command: Sequence[str], options: Options, say: Say, watch: Watch) -> None:
+    def __init__(self, command: Sequence[str], options: DrillOptions, say: Say, watch: Watch) -> None:
         self.command, self.options, self.say, self._watch = list(command), options, say, watch
         self._exempt = (*compare.TIMINGS, *options.exempt)
         self._idle: frozenset[str] = frozenset()
@@ -42,7 +42,7 @@ class Drill:
         self._printed: dict[str, list[Section]] = {}  # by run
         self._opened: dict[str, Path] = {}  # by run: where its processes note the files that they open
 
-    def run(self) -> Report:
+    def run(self) -> DrillReport:
         """The findings.
 
         Raises:
@@ -56,7 +56,7 @@ class Drill:
         found.kept = None if self.options.keep is None else str(self.options.keep)
         return found
 
-    def _run(self, place: Path) -> Report:
+    def _run(self, place: Path) -> DrillReport:
         first, took_s = self._undisturbed(place / "first", 1)
         self._undisturbed(place / "second", 2)
         reference, second = evidence.trace(place / "first"), evidence.trace(place / "second")
@@ -90,8 +90,8 @@ class Drill:
             self._notes.append(why)
         return found
 
-    def _begin(self, reference: Trace, first: Pace, took_s: float) -> Report:
-        return Report(
+    def _begin(self, reference: Trace, first: Pace, took_s: float) -> DrillReport:
+        return DrillReport(
             verdict=report.NOT_PROVEN,
             command=self.command,
             seed=self.options.seed,
@@ -123,7 +123,7 @@ class Drill:
         )
         return learnt, ended.took_s
 
-    def _start(self, root: Path, timeout_s: float, after: int, aims: tuple[settings.Aim, ...] = ()) -> Start:
+    def _start(self, root: Path, timeout_s: float, after: int, aims: tuple[settings.Aim, ...] = ()) -> ChildStart:
         if root.name not in self._opened:
             self._run_began_ns = time.time_ns()
             self._opened[root.name] = leftovers.prepare(root.parent, root.name, self._run_began_ns)
@@ -138,7 +138,7 @@ class Drill:
         )
         wishes = msgspec.json.encode(drilled).decode()
         environment = {settings.RUN_DIR: str(root), settings.DRILL: wishes, "PYTHONUNBUFFERED": "1"}
-        return Start(self.command, environment, root, timeout_s, after)
+        return ChildStart(self.command, environment, root, timeout_s, after)
 
     def _watched(self, aim: Callable[[Follow], Kill | None], total: int | None) -> Callable[[Follow], Kill | None]:
         def look(view: Follow) -> Kill | None:
@@ -149,11 +149,11 @@ class Drill:
 
     # -- the interrupted one -----------------------------------------------------------------------------------------
 
-    def _interrupt(self, found: Report, root: Path, first: Pace, schedule: Schedule, course: Course) -> None:
+    def _interrupt(self, found: DrillReport, root: Path, first: Pace, schedule: Schedule, course: Course) -> None:
         """Start the command until it has finished, killing it as planned."""
-        attempts: list[Attempt] = []
-        proven: list[Place] = []
-        resumes_at: Place | None = None
+        attempts: list[DrillAttempt] = []
+        proven: list[SafePoint] = []
+        resumes_at: SafePoint | None = None
         self._printed[root.name] = []
         for _ in range(3 * self.options.kills + 10):
             after = attempts[-1].attempt if attempts else 0
@@ -183,7 +183,7 @@ class Drill:
             f"the command did not finish in {len(attempts)} attempts; the last reached step {attempts[-1].reached}"
         )
 
-    def _damage(self, root: Path, schedule: Schedule, ended: Ended) -> tuple[str | None, Place | None]:
+    def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint | None]:
         """What was damaged, and where the next attempt will go on."""
         if ended.fired is not None:
             schedule.fired()
@@ -195,12 +195,12 @@ class Drill:
         schedule.wounds.pop(0)
         return f"{wound.checkpoint}: {wound.what}", kill.resumes_at(root, besides=wound.checkpoint)
 
-    def _take(self, found: Report, attempts: list[Attempt], schedule: Schedule, course: Course) -> None:
+    def _take(self, found: DrillReport, attempts: list[DrillAttempt], schedule: Schedule, course: Course) -> None:
         soon = {kill.target.place for kill in schedule.queue if kill.target.kind == AGAIN}
         found.attempts, proven = attempts, prove(attempts, course.places)
         found.kills_proven = len(proven)
         found.resumed = [
-            Resumed(step=place.step, phase=place.phase, kind=AGAIN if place in soon else course.kind(place))
+            ResumePoint(step=place.step, phase=place.phase, kind=AGAIN if place in soon else course.kind(place))
             for place in proven
         ]
         for kind in schedule.wounds:
@@ -208,7 +208,7 @@ class Drill:
 
     # -- the verdict ---------------------------------------------------------------------------------------------------
 
-    def _judge(self, found: Report, reference: Trace, other: Trace, place: Path, name: str) -> None:
+    def _judge(self, found: DrillReport, reference: Trace, other: Trace, place: Path, name: str) -> None:
         metrics = compare.metric_differences(reference.metrics, other.metrics, self._exempt)
         found.final_differences = evidence.final_differences(place / "first", place / name, self._idle)
         found.metric_differences = [str(each) for each in metrics]
@@ -229,7 +229,7 @@ class Drill:
             found.verdict = report.DIFFERENT
             self._notes.append(f"damage went unseen, and was restored: {unseen}")
 
-    def _lines(self, found: Report) -> list[output.LineDifference]:
+    def _lines(self, found: DrillReport) -> list[output.LineDifference]:
         """What the killed run printed otherwise."""
         first, second, killed = (self._printed[name] for name in ("first", "second", "killed"))
         known: Varying = output.varying(first, second, self.options.exempt)
@@ -246,7 +246,7 @@ def _last_log(root: Path, after: int = 0) -> Log | None:
     return next(reversed(_logs(root, after)), None)
 
 
-def _failure(ended: Ended, log: Log | None) -> str:
+def _failure(ended: ChildExit, log: Log | None) -> str:
     last = log.last if log is not None and log.closed else {}
     if last.get("event") == "stop":
         how = f"stopped by itself ({last.get('reason')}); give it more time, or drill fewer steps with --steps"
@@ -277,7 +277,7 @@ def _workplace(keep: Path | None) -> Iterator[Path]:
     yield keep.absolute()  # the command may change its directory
 
 
-def drill(command: Sequence[str], options: Options, say: Say, watch: Watch = lambda *_: None) -> Report:
+def drill(command: Sequence[str], options: DrillOptions, say: Say, watch: Watch = lambda *_: None) -> DrillReport:
     """Drill `command`, telling `say` line by line how it goes, and `watch` many times a second how far it is.
 
     Raises:

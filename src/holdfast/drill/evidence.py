@@ -14,7 +14,7 @@ from ..journal import Event
 from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
-from .safepoint import Place as Place  # noqa: PLC0414  others take it from here
+from .safepoint import SafePoint as SafePoint  # noqa: PLC0414  others take it from here
 from .safepoint import place_of
 from .sights import Sight, sights
 
@@ -23,10 +23,10 @@ _CAPTURE = re.compile(rf"{RESERVED}/(rng|epoch_rng|position/feeds/.+?/(?:rng|las
 MEANS = f"{RESERVED}/means"  # of run.mean()
 
 
-class Seen(NamedTuple):
+class RunEvidence(NamedTuple):
     """The state at one safe point of one attempt: a digest for each leaf."""
 
-    place: Place
+    place: SafePoint
     attempt: int
     leaves: Mapping[str, str]
     epoch: int = 0
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 class Line(NamedTuple):
     """One line of the metrics log."""
 
-    place: Place
+    place: SafePoint
     epoch: int | None
     values: Mapping[str, float | str]
 
@@ -43,9 +43,9 @@ class Line(NamedTuple):
 class Trace(NamedTuple):
     """What a run did, all attempts together."""
 
-    states: Sequence[Seen]  # of every attempt, also of work that a later one did again
+    states: Sequence[RunEvidence]  # of every attempt, also of work that a later one did again
     metrics: Sequence[Line]  # of the lineage only
-    restored: Mapping[int, Place]  # attempt -> where it came back to
+    restored: Mapping[int, SafePoint]  # attempt -> where it came back to
     loaders: Mapping[str, Mapping[str, Any]]  # what run.batches was given, by name
     sights: Sequence[Sight] = ()  # the script's variables
     told: Sequence[Event] = ()  # what the run said of a mistake in the script
@@ -56,7 +56,7 @@ def trace(root: Path) -> Trace:
     """The trace of the run at `root`."""
     logs = journal.logs(root)
     states = [
-        Seen(place_of(event), log.attempt, event["leaves"], int(event.get("epoch") or 0))
+        RunEvidence(place_of(event), log.attempt, event["leaves"], int(event.get("epoch") or 0))
         for log in logs
         for event in log.events
         if event["event"] == "digests"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import by_itself, cause, compare
-from .cause import Cause, Facts
+from .cause import Cause, CauseFacts
 from .compare import MetricDifference, Parting
-from .evidence import Place, Trace
+from .evidence import SafePoint, Trace
 from .leftovers import Leftover
 from .output import LineDifference
-from .report import Divergence, Report
+from .report import Divergence, DrillReport
 
 LEFTOVER = "leftover file"
 
@@ -43,7 +43,7 @@ def printed(
 ) -> Divergence:
     """The first line that `other` printed otherwise, while all that is tracked was equal, and the usual reason."""
     line = f"the line {difference.now!r}" if difference.now is not None else f"what printed {difference.was!r}"
-    facts = Facts(
+    facts = CauseFacts(
         all_leaves=tuple(reference.states[0].leaves) if reference.states else (),
         metrics=(line,),
         metrics_first=True,
@@ -57,14 +57,14 @@ def printed(
 def why_failed(reference: Trace, other: Trace, idle: frozenset[str]) -> str:
     """The cause, as one more line, when a resumed attempt failed that had left the reference run's path; or nothing."""
     parted = compare.parting(reference, other, idle)
-    if parted is None or not other.restored.get(parted.attempt, Place(0)).step:
+    if parted is None or not other.restored.get(parted.attempt, SafePoint(0)).step:
         return ""
     metrics = compare.metric_differences(reference.metrics, other.metrics)
     found = divergence(reference, other, parted, [each for each in metrics if each.what != "missing"])
     return f"\nthe resumed run had left the undisturbed one's path at {parted.place}; {found.cause}: {found.advice}"
 
 
-def not_proven(found: Report, schedule_wanted: int) -> str | None:
+def not_proven(found: DrillReport, schedule_wanted: int) -> str | None:
     """Why fewer places are proven than wanted, and what to do; None when they are enough."""
     if found.kills_proven >= schedule_wanted > 0:
         return None
@@ -92,7 +92,7 @@ def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
     )
 
 
-def _at(place: Place, attempt: int, other: Trace, what: str, reason: Cause) -> Divergence:
+def _at(place: SafePoint, attempt: int, other: Trace, what: str, reason: Cause) -> Divergence:
     resumed = other.restored.get(attempt)
     return Divergence(
         step=place.step,
@@ -108,6 +108,6 @@ def _at(place: Place, attempt: int, other: Trace, what: str, reason: Cause) -> D
     )
 
 
-def _logged_by(trace: Trace, place: Place) -> int:
+def _logged_by(trace: Trace, place: SafePoint) -> int:
     """The attempt whose line at `place` survived: the last that began before it."""
     return max((attempt for attempt, restored in trace.restored.items() if restored.order < place.order), default=0)

@@ -25,7 +25,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.store import Store
 from . import output, tail
-from .evidence import Place
+from .evidence import SafePoint
 from .plan import RANK, Kill
 
 POLL_S = 0.002
@@ -41,7 +41,7 @@ class Fired(NamedTuple):
     in_save: str | None  # the checkpoint that was being written
 
 
-class Ended(NamedTuple):
+class ChildExit(NamedTuple):
     """How one start of the command went."""
 
     exit: int  # as subprocess has it: -9 for SIGKILL
@@ -59,7 +59,7 @@ class Wound(NamedTuple):
     what: str
 
 
-class Child:
+class ChildTree:
     """The command, and all that it starts. Leaving the block ends all of it, in whichever sessions it is."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -148,9 +148,9 @@ class Follow:
         self._rest = b""
         self.attempt = 0
         self.room: Path | None = None
-        self.restored: Place | None = None  # the place it came back to; step 0: it began afresh
-        self.at = Place(0)  # the safe point that it has reached
-        self.kept = Place(0)  # the last place of which a checkpoint is durable, as far as its journal tells
+        self.restored: SafePoint | None = None  # the place it came back to; step 0: it began afresh
+        self.at = SafePoint(0)  # the safe point that it has reached
+        self.kept = SafePoint(0)  # the last place of which a checkpoint is durable, as far as its journal tells
 
     def __enter__(self) -> Self:
         return self
@@ -203,9 +203,9 @@ class Follow:
         step, phase, what = event.get("step"), event.get("phase", "step"), event.get("event")
         if not isinstance(step, int) or not isinstance(phase, str):
             return
-        place = Place(step, phase)
+        place = SafePoint(step, phase)
         if what == "restored":
-            self.restored = place if event.get("checkpoint") is not None else Place(0)
+            self.restored = place if event.get("checkpoint") is not None else SafePoint(0)
         if what == "saved" or (what == "restored" and event.get("checkpoint") is not None):
             self.kept = max(self.kept, place, key=lambda each: each.order)
         if what in ("restored", "digests"):
@@ -219,7 +219,7 @@ def _names(path: Path) -> list[str]:
         return []
 
 
-class Start(NamedTuple):
+class ChildStart(NamedTuple):
     """What is started, where, and for how long it may go on."""
 
     command: Sequence[str]
@@ -233,7 +233,7 @@ Aiming = Callable[[Follow], Kill | None]  # what to do next, given how far it is
 GoesOn = Callable[[Mapping[int, Fired]], None]  # told, after a strike, that the launcher has begun another attempt
 
 
-def run(start: Start, aim: Aiming, goes_on: GoesOn = lambda _: None) -> Ended:
+def run(start: ChildStart, aim: Aiming, goes_on: GoesOn = lambda _: None) -> ChildExit:
     """Start the command and see it to its end.
 
     Raises:
@@ -241,7 +241,7 @@ def run(start: Start, aim: Aiming, goes_on: GoesOn = lambda _: None) -> Ended:
     """
     began, strikes = time.monotonic(), dict[int, Fired]()
     fired: Fired | None = None
-    with Child(start.command, start.environment) as child, Follow(start.root, start.after) as view:
+    with ChildTree(start.command, start.environment) as child, Follow(start.root, start.after) as view:
         while not child.ended():
             if fired is not None and view.overtaken():
                 goes_on(strikes)
@@ -259,7 +259,7 @@ def run(start: Start, aim: Aiming, goes_on: GoesOn = lambda _: None) -> Ended:
                 raise ChildError("\n".join(lines))
             time.sleep(POLL_SAVE_S if near else POLL_S)
         code = child.finish()
-        return Ended(code, fired, child.tail, time.monotonic() - began, strikes, child.printed)
+        return ChildExit(code, fired, child.tail, time.monotonic() - began, strikes, child.printed)
 
 
 def is_near(kill: Kill, view: Follow) -> bool:
@@ -275,7 +275,7 @@ def is_ripe(kill: Kill, view: Follow) -> bool:
     )
 
 
-def _fire(child: Child, view: Follow, kill: Kill) -> Fired | None:
+def _fire(child: ChildTree, view: Follow, kill: Kill) -> Fired | None:
     """Interrupt the child; None, and nothing done, when it is over already."""
     until = time.monotonic() + kill.delay_s
     while not child.ended() and (left := until - time.monotonic()) > 0:
@@ -339,10 +339,10 @@ def damage(root: Path, kind: str, seed: int) -> Wound | None:
     return Wound(newest.name, what)
 
 
-def resumes_at(root: Path, besides: str | None = None) -> Place | None:
+def resumes_at(root: Path, besides: str | None = None) -> SafePoint | None:
     """The newest checkpoint of the run at `root` but for the one of that name: where the next attempt will go on."""
     found = [checkpoint for checkpoint in Store(root).checkpoints() if checkpoint.path.name != besides]
-    return Place(*found[-1].head.name) if found else None
+    return SafePoint(*found[-1].head.name) if found else None
 
 
 def _is_whole(checkpoint: Checkpoint) -> bool:

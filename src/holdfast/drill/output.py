@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import NamedTuple
 
-from .evidence import Place
+from .evidence import SafePoint
 
 MARK = re.compile(r"\x1eholdfast (\d+) (\w+) (\d+)\x1e\r?\n")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf)\b")
@@ -26,13 +26,13 @@ _TIMED = re.compile(r"(?:time|elapsed|took|eta|duration|seconds|speed|throughput
 class Section(NamedTuple):
     """What was printed from one safe point to the next one."""
 
-    after: Place
+    after: SafePoint
     attempt: int
     lines: tuple[str, ...]
 
 
 class LineDifference(NamedTuple):
-    after: Place
+    after: SafePoint
     attempt: int
     was: str | None  # None: the reference run printed no such line
     now: str | None
@@ -42,7 +42,7 @@ class LineDifference(NamedTuple):
         return f"printed after {self.after}: {was} became {now}"
 
 
-class Words(NamedTuple):
+class LineParts(NamedTuple):
     """A line, its numbers apart."""
 
     wording: str
@@ -52,19 +52,19 @@ class Words(NamedTuple):
 class Varying(NamedTuple):
     """What two undisturbed runs do not have in common."""
 
-    places: frozenset[Place]  # where they printed different numbers of lines
-    positions: frozenset[tuple[Place, int]]  # the nth line there
+    places: frozenset[SafePoint]  # where they printed different numbers of lines
+    positions: frozenset[tuple[SafePoint, int]]  # the nth line there
     wordings: frozenset[str]
     numbers: frozenset[tuple[str, int]]  # the nth number in lines of that wording
     exempt: tuple[str, ...] = ()  # patterns of lines that the user does not want to be compared
 
-    def said(self, line: str) -> Words | None:
+    def said(self, line: str) -> LineParts | None:
         """What of the line is to be compared; None: nothing."""
         wording, numbers = words(line)
         if "\r" in line or wording in self.wordings or any(fnmatchcase(line, pattern) for pattern in self.exempt):
             return None
         kept = tuple("" if (wording, place) in self.numbers else number for place, number in enumerate(numbers))
-        return Words(wording, kept)
+        return LineParts(wording, kept)
 
 
 def without_marks(text: str) -> str:
@@ -76,7 +76,7 @@ def sections(text: str, *, finished: bool) -> list[Section]:
     _, *rest = MARK.split(text)  # then of each mark its three groups, and what follows it
     steps, phases, attempts, printed = (rest[part::4] for part in range(4))
     marks = [
-        (Place(int(step), phase), int(number)) for step, phase, number in zip(steps, phases, attempts, strict=True)
+        (SafePoint(int(step), phase), int(number)) for step, phase, number in zip(steps, phases, attempts, strict=True)
     ]
     found = []
     for number, ((after, attempt), piece) in enumerate(zip(marks, printed, strict=True)):
@@ -90,7 +90,7 @@ def sections(text: str, *, finished: bool) -> list[Section]:
 def varying(first: Sequence[Section], second: Sequence[Section], exempt: Sequence[str] = ()) -> Varying:
     """What two undisturbed runs printed otherwise than each other."""
     others = _by_place(second)
-    places, positions = set[Place](), set[tuple[Place, int]]()
+    places, positions = set[SafePoint](), set[tuple[SafePoint, int]]()
     wordings, numbers = set[str](), set[tuple[str, int]]()
     for section in first:
         beside = others.get(section.after)
@@ -127,18 +127,18 @@ def differences(
     return found, compared
 
 
-def _compared(section: Section, known: Varying) -> Iterator[tuple[str, Words]]:
+def _compared(section: Section, known: Varying) -> Iterator[tuple[str, LineParts]]:
     for at, line in enumerate(section.lines):
         said = known.said(line)
         if said is not None and (section.after, at) not in known.positions:
             yield line, said
 
 
-def _by_place(sections: Sequence[Section]) -> Mapping[Place, Section]:
+def _by_place(sections: Sequence[Section]) -> Mapping[SafePoint, Section]:
     return {section.after: section for section in sections}
 
 
-def words(line: str) -> Words:
+def words(line: str) -> LineParts:
     """The wording of a line, and its numbers but for the times of day and the timings."""
     line = _CLOCK.sub("@", line)
     wording, numbers, end = "", [], 0
@@ -147,4 +147,4 @@ def words(line: str) -> Words:
         timing = _UNIT.match(line, match.end()) or _TIMED.search(line[: match.start()])
         numbers.append("" if timing else match[0])
         end = match.end()
-    return Words(_PADDED.sub("#", wording + line[end:]), tuple(numbers))
+    return LineParts(_PADDED.sub("#", wording + line[end:]), tuple(numbers))

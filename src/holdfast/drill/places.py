@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-from .evidence import Place
+from .evidence import SafePoint
 from .luck import fraction
 
 FIRST = "in the first epoch"
@@ -29,14 +29,14 @@ _SOON = 3  # safe points from a resume to the next one
 class Spot(NamedTuple):
     """A safe point of the reference run."""
 
-    place: Place
+    place: SafePoint
     epoch: int
 
 
 class Target(NamedTuple):
     """A safe point from which the run is to be resumed."""
 
-    place: Place
+    place: SafePoint
     kind: str
 
 
@@ -52,7 +52,7 @@ class Course:
         self._counts = list(self._count())
         self._last_epoch = max((spot.epoch for spot in self._spots), default=0)
 
-    def kind(self, place: Place) -> str:
+    def kind(self, place: SafePoint) -> str:
         """What kind of place it is, whatever led there."""
         if place.phase == "end":
             return END
@@ -63,26 +63,26 @@ class Course:
             return LATER if self._spots[number].epoch else FIRST
         return EARLY if number < len(self.places) // 2 else LATE
 
-    def before(self, place: Place) -> Place | None:
+    def before(self, place: SafePoint) -> SafePoint | None:
         """The safe point before `place`."""
         number = self._number[place]
         return self.places[number - 1] if number else None
 
-    def following(self, place: Place, most: int) -> list[Place]:
+    def following(self, place: SafePoint, most: int) -> list[SafePoint]:
         """The next safe points after `place`, up to `most`, the last one of the run left out."""
         number = self._number[place] + 1
         return self.places[number : number + most]
 
     def choose(self, kills: int, seed: int) -> list[Target]:
         """As many places as kills, or as there are, in the order of the run: one of each kind first."""
-        chosen: dict[Place, str] = {}
+        chosen: dict[SafePoint, str] = {}
         for kind, candidates in self._kinds(chosen, seed):
             if len(chosen) < kills and candidates:
                 chosen[self._pick(candidates, chosen, seed, kind)] = kind
         targets = [Target(place, kind) for place, kind in chosen.items()]
         return self._sorted([*targets, *self.more(kills - len(chosen), chosen, None, seed)])
 
-    def more(self, missing: int, taken: Collection[Place], after: Place | None, seed: int) -> list[Target]:
+    def more(self, missing: int, taken: Collection[SafePoint], after: SafePoint | None, seed: int) -> list[Target]:
         """Up to `missing` further places beyond `after`, each in the middle of the widest gap between those that are taken."""
         begin = -1 if after is None else sum(place.order <= after.order for place in self.places) - 1
         found: list[Target] = []
@@ -101,7 +101,7 @@ class Course:
             found.append(Target(place, FURTHER))
         return self._sorted(found)
 
-    def _kinds(self, chosen: Collection[Place], seed: int) -> Iterator[tuple[str, list[Place]]]:
+    def _kinds(self, chosen: Collection[SafePoint], seed: int) -> Iterator[tuple[str, list[SafePoint]]]:
         """Each kind of place with the candidates for it, the most telling kind first."""
         steps = [
             spot for spot in self._spots[:-1] if spot.place.phase == "step" and not self._is_last_batch(spot.place)
@@ -120,7 +120,7 @@ class Course:
         yield END, [place for place in ends if place not in chosen]
         yield AGAIN, self._soon_after(chosen, seed)
 
-    def _soon_after(self, chosen: Collection[Place], seed: int) -> list[Place]:
+    def _soon_after(self, chosen: Collection[SafePoint], seed: int) -> list[SafePoint]:
         """The places a few steps beyond one of those chosen, with none of them in between."""
         for place in sorted(chosen, key=lambda place: fraction(seed, AGAIN, *place)):
             soon = []
@@ -132,12 +132,12 @@ class Course:
                 return soon
         return []
 
-    def _pick(self, candidates: Sequence[Place], chosen: Collection[Place], seed: int, kind: str) -> Place:
+    def _pick(self, candidates: Sequence[SafePoint], chosen: Collection[SafePoint], seed: int, kind: str) -> SafePoint:
         """One of those that the fewest small numbers divide, and that have no divisor in common with all chosen before."""
         free = [place for place in chosen if place in self._number and not self._is_last_batch(place)]
         inside = [self._steps(place) for place in free if place.phase == "step"]
 
-        def cost(place: Place) -> float:
+        def cost(place: SafePoint) -> float:
             both = [gcd(*numbers) for numbers in zip(*inside, self._steps(place), strict=True)] if inside else []
             return self.regularity(place) + 100 * sum(each > 1 for each in both)
 
@@ -148,11 +148,11 @@ class Course:
             good = [place for place in candidates if costs[place] <= order[0] + 0.5]
         return good[int(fraction(seed, kind) * len(good))]
 
-    def regularity(self, place: Place) -> float:
+    def regularity(self, place: SafePoint) -> float:
         """How likely a script is to count by a number that divides the steps done there; small numbers weigh most."""
         return sum(1 / period for number in set(self._steps(place)) for period in _PERIODS if number % period == 0)
 
-    def _steps(self, place: Place) -> tuple[int, int]:
+    def _steps(self, place: SafePoint) -> tuple[int, int]:
         """How many steps are done there, of the run and of the epoch."""
         return place.step, self._counts[self._number[place]]
 
@@ -164,15 +164,15 @@ class Course:
             count += spot.place.phase == "step"
             yield count
 
-    def _is_last_batch(self, place: Place) -> bool:
+    def _is_last_batch(self, place: SafePoint) -> bool:
         following = self._spots[self._number[place] + 1].place
-        return place.phase == "step" and following == Place(place.step, "end")
+        return place.phase == "step" and following == SafePoint(place.step, "end")
 
     def _sorted(self, targets: Iterable[Target]) -> list[Target]:
         return sorted(targets, key=lambda target: target.place.order)
 
 
-def _middle(steps: Sequence[Spot], epoch: int) -> list[Place]:
+def _middle(steps: Sequence[Spot], epoch: int) -> list[SafePoint]:
     """The steps of that epoch without the first and the last of them."""
     inside = [spot.place for spot in steps if spot.epoch == epoch]
     edge = len(inside) // 5

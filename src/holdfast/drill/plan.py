@@ -11,7 +11,7 @@ import msgspec
 
 from ..journal import Event
 from ..run.settings import Aim
-from .evidence import Place
+from .evidence import SafePoint
 from .luck import fraction
 from .places import END, LAST, Course, Target
 
@@ -47,9 +47,9 @@ class Kill(NamedTuple):
     target: Target  # from where the next attempt is to go on
     signal: str  # "KILL", "TERM", ...
     aim: Aim  # what the run does for it
-    reached: Place | None = None  # the attempt is there
-    kept: Place | None = None  # a checkpoint of it, or a later one, is durable
-    in_save: Place | None = None  # a save is in progress, or that one is durable
+    reached: SafePoint | None = None  # the attempt is there
+    kept: SafePoint | None = None  # a checkpoint of it, or a later one, is durable
+    in_save: SafePoint | None = None  # a save is in progress, or that one is durable
     delay_s: float = 0.0
     damage: str | None = None  # one of DAMAGE, planted before the next attempt
     which: float = 0.0  # of the ranks, should one be meant; in [0, 1)
@@ -100,7 +100,7 @@ def plan(pace: Pace, course: Course, targets: Sequence[Target], luck: Luck, begi
     return planned
 
 
-def _strike(course: Course, target: Target, later: Place | None, *, in_save: bool, damage: str | None) -> Kill:
+def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save: bool, damage: str | None) -> Kill:
     """SIGKILL once the target is durable: at a random moment after it, inside the next save, or after that, to damage it."""
     place, brink = target.place, course.places[-1]
     if later is None or not (in_save or damage):
@@ -111,7 +111,7 @@ def _strike(course: Course, target: Target, later: Place | None, *, in_save: boo
     return Kill(target, "", aim, kept=place, in_save=later)
 
 
-def _stop(course: Course, target: Target, later: Place | None, *, in_save: bool, damage: str | None) -> Kill:
+def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: bool, damage: str | None) -> Kill:
     """A signal in the step before the place at which the run is to stop; the run waits there, should it be there first.
 
     What is to be damaged is the checkpoint of the stop: then the target lies before it. A stop inside a save comes in
@@ -126,7 +126,7 @@ def _stop(course: Course, target: Target, later: Place | None, *, in_save: bool,
     return Kill(target, "", Aim(place, hold=place), reached=before)
 
 
-def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> Place | None:
+def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> SafePoint | None:
     """A safe point soon after the target and before the next one, should the next attempt go on there; None: there is none."""
     taken = {each.place for each in targets}
     free = list(takewhile(lambda place: place not in taken, course.following(target.place, _LATER)))
@@ -146,7 +146,7 @@ def _delay_s(kill: Kill, pace: Pace, part: float) -> float:
     return part * min(2 * pace.step_s, pace.total_s / 10)
 
 
-def _wounds(course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int) -> dict[Place, str]:
+def _wounds(course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int) -> dict[SafePoint, str]:
     """After which target which damage is planted: never both in one place, and only where a later checkpoint can be hurt.
 
     Not after the loss of a rank, if there is another kill: a launcher may go on before anything can be damaged.

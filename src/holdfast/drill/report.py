@@ -15,7 +15,7 @@ NOT_DETERMINISTIC = "not deterministic by itself"
 LIMITS = "Killing processes does not lose the page cache: power loss is not drilled here, the project's own crash tests cover it."
 
 
-class Attempt(msgspec.Struct, kw_only=True):
+class DrillAttempt(msgspec.Struct, kw_only=True):
     """One start of the command in the interrupted run."""
 
     attempt: int
@@ -34,7 +34,7 @@ class Attempt(msgspec.Struct, kw_only=True):
     proven: bool = False  # the next attempt went on from a place of its own, and beyond it
 
 
-class Resumed(msgspec.Struct, kw_only=True):
+class ResumePoint(msgspec.Struct, kw_only=True):
     """A place from which the run was resumed, and beyond which it went."""
 
     step: int
@@ -57,14 +57,14 @@ class Divergence(msgspec.Struct, kw_only=True):
     advice: str
 
 
-class Report(msgspec.Struct, kw_only=True):
+class DrillReport(msgspec.Struct, kw_only=True):
     verdict: str
     command: list[str]
     seed: int
     kills_asked: int
     kills_proven: int = 0  # distinct places from which the run was resumed after a kill
     places: int = 0  # that the script has: its safe points but the last
-    resumed: list[Resumed] = []
+    resumed: list[ResumePoint] = []
     steps: int = 0
     saves: int = 0
     states_compared: int = 0
@@ -72,7 +72,7 @@ class Report(msgspec.Struct, kw_only=True):
     lines_compared: int = 0  # of what the command printed
     metrics: dict[str, float | str] = {}  # the last value of each
     exempt: list[str] = []  # names of metrics that were not compared
-    attempts: list[Attempt] = []
+    attempts: list[DrillAttempt] = []
     divergence: Divergence | None = None
     final_differences: list[str] = []
     metric_differences: list[str] = []

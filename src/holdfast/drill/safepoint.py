@@ -9,7 +9,7 @@ from ..journal import Event
 PHASES = ("step", "end", "exit")
 
 
-class Place(NamedTuple):
+class SafePoint(NamedTuple):
     """A safe point. Places sort as the run went."""
 
     step: int
@@ -23,6 +23,6 @@ class Place(NamedTuple):
         return f"step {self.step}" + {"end": ", after the epoch", "exit": ", after the loop"}.get(self.phase, "")
 
 
-def place_of(event: Event) -> Place:
+def place_of(event: Event) -> SafePoint:
     """Where an event happened."""
-    return Place(int(event.get("step", 0)), str(event.get("phase", "step")))
+    return SafePoint(int(event.get("step", 0)), str(event.get("phase", "step")))

@@ -9,13 +9,13 @@ import msgspec
 
 from ..journal import Log
 from ..run.witness import UNREAD, About
-from .safepoint import Place, place_of
+from .safepoint import SafePoint, place_of
 
 
 class Sight(NamedTuple):
     """The variables at one place of one attempt."""
 
-    place: Place
+    place: SafePoint
     attempt: int
     begin: bool  # as the attempt's first loop began, before its first step
     batch: str  # a digest of what the step consumed; empty when it consumed nothing
@@ -76,7 +76,7 @@ class Album:
         self._points = {sight.place: sight for sight in sights if not sight.begin}
         self._begins = {sight.attempt: sight for sight in sights if sight.begin}
 
-    def at(self, place: Place) -> Sight | None:
+    def at(self, place: SafePoint) -> Sight | None:
         """The variables at a safe point, or, for step 0, as the run began."""
         return self._points.get(place) or (self._begins.get(1) if place.step == 0 else None)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..run.witness import UNREAD, About
-from .safepoint import Place
+from .safepoint import SafePoint
 from .sights import Album, Sight
 
 VARS = "run.vars."
@@ -53,7 +53,7 @@ def spelled(path: str) -> str:
     return rest if mark and head.isidentifier() else path
 
 
-def suspects(reference: Album, second: Album, other: Album, attempt: int, parted: Place) -> list[Suspect]:
+def suspects(reference: Album, second: Album, other: Album, attempt: int, parted: SafePoint) -> list[Suspect]:
     """What `attempt` did not bring back, of what could have led it off the path at `parted`."""
     begin = other.begin(attempt)
     if begin is None:
@@ -72,7 +72,7 @@ def suspects(reference: Album, second: Album, other: Album, attempt: int, parted
     return sorted(found, key=lambda suspect: order[suspect.path])  # as the script has them
 
 
-def _to_come(reference: Album, second: Album, other: Album, place: Place) -> list[Suspect]:
+def _to_come(reference: Album, second: Album, other: Album, place: SafePoint) -> list[Suspect]:
     """Variables that the resume did not bring back either, but that had not changed yet at `place`: they do later.
 
     Each of them began every attempt with what it held at the very beginning. The mode of a module is left out: `train()`
@@ -112,7 +112,7 @@ def _is_own(path: str) -> bool:
     return not path.startswith(VARS)
 
 
-def _last_before(other: Album, attempt: int, parted: Place) -> Sight | None:
+def _last_before(other: Album, attempt: int, parted: SafePoint) -> Sight | None:
     """The last safe point of the attempt before it left the path; None when that was its first."""
     passed = [sight for sight in other.of(attempt) if not sight.begin and sight.place.order < parted.order]
     return passed[-1] if passed else None
@@ -136,7 +136,7 @@ def _varied(reference: Album) -> list[str]:
     return list(found)
 
 
-def shifted(reference: Album, other: Album, attempt: int, parted: Place) -> list[str]:
+def shifted(reference: Album, other: Album, attempt: int, parted: SafePoint) -> list[str]:
     """Numbers that count the passes of an epoch, and that counted from their first value again after the resume.
 
     The index of an `enumerate` is one: each pass assigns it, and it is no variable that could be brought back.
@@ -167,11 +167,11 @@ def _whole(value: str | None) -> int | None:
     return int(text) if text.removeprefix("-").isdecimal() else None
 
 
-def _point(album: Album, attempt: int, place: Place) -> Sight | None:
+def _point(album: Album, attempt: int, place: SafePoint) -> Sight | None:
     return next((sight for sight in album.of(attempt) if sight.place == place and not sight.begin), None)
 
 
-def other_batch(reference: Album, other: Album, attempt: int, parted: Place) -> bool | None:
+def other_batch(reference: Album, other: Album, attempt: int, parted: SafePoint) -> bool | None:
     """Whether the step that ended at `parted` consumed another batch than in the reference run; None: nobody knows."""
     here, there = _point(other, attempt, parted), reference.at(parted)
     if here is None or there is None or not here.batch or not there.batch or UNREAD in (here.batch, there.batch):

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from . import report as reports
 from .by_itself import UNKNOWN
 from .cause import SWITCHES
-from .report import Attempt, Divergence, Report, Resumed
+from .report import Divergence, DrillAttempt, DrillReport, ResumePoint
 
 _MOST = 4  # lines of one kind
 COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN", "SET ASIDE AS DAMAGED")
 
 
-def lines(report: Report) -> Iterator[str]:
+def lines(report: DrillReport) -> Iterator[str]:
     """What follows the attempts; the last line is the verdict."""
     yield from _damage(report.attempts)
     if report.metrics:
@@ -45,7 +45,7 @@ def divergence(found: Divergence, verdict: str) -> Iterator[str]:
         yield f"usual cause ({found.cause}): {found.advice}"
 
 
-def row(attempt: Attempt) -> tuple[str, ...]:
+def row(attempt: DrillAttempt) -> tuple[str, ...]:
     """The cells of an attempt under COLUMNS."""
     return (
         str(attempt.attempt),
@@ -58,19 +58,19 @@ def row(attempt: Attempt) -> tuple[str, ...]:
     )
 
 
-def _interruption(attempt: Attempt) -> str:
+def _interruption(attempt: DrillAttempt) -> str:
     if attempt.signal is None:
         return attempt.stop or ""
     return attempt.signal + (f", while saving {attempt.in_save}" if attempt.in_save else "")
 
 
-def _damage(attempts: Sequence[Attempt]) -> Iterator[str]:
+def _damage(attempts: Sequence[DrillAttempt]) -> Iterator[str]:
     for attempt in attempts:
         if attempt.damage:
             yield f"damaged after attempt {attempt.attempt}: {attempt.damage}"
 
 
-def _numbers(report: Report) -> Iterator[str]:
+def _numbers(report: DrillReport) -> Iterator[str]:
     if report.attempts:
         yield (
             f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of metrics, "
@@ -83,7 +83,7 @@ def _numbers(report: Report) -> Iterator[str]:
         yield f"kept: {report.kept}"
 
 
-def _resumed(place: Resumed) -> str:
+def _resumed(place: ResumePoint) -> str:
     after = {"end": "'s end", "exit": ", after the loop"}.get(place.phase, "")
     return f"step {place.step}{after} ({place.kind})"
 

@@ -163,7 +163,7 @@ def at(node: Any, *parts: str) -> Any:
     return node
 
 
-class Place(NamedTuple):
+class NodePlace(NamedTuple):
     """Where the tree refers to a leaf, whole or as a view of it."""
 
     path: tuple[str, ...]  # quoted, as in leaf keys
@@ -171,15 +171,15 @@ class Place(NamedTuple):
     view: Mapping[str, Any] | None
 
 
-def places(node: Any, path: tuple[str, ...] = ()) -> Iterator[Place]:
+def places(node: Any, path: tuple[str, ...] = ()) -> Iterator[NodePlace]:
     """Every reference to a leaf below `node`, in the tree's order."""
     if not isinstance(node, list | dict):
         return
     tag, content = tagged(node)
     if tag == "leaf":
-        yield Place(path, str(content), None)
+        yield NodePlace(path, str(content), None)
     elif tag == "view":
-        yield Place(path, str(content["leaf"]), content)
+        yield NodePlace(path, str(content["leaf"]), content)
     else:
         for part, member in (opened(node).members or {}).items():
             yield from places(member, (*path, part))

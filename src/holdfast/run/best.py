@@ -26,7 +26,7 @@ class Bests:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._rules = [rule for rule in parts(session.options.keep) if isinstance(rule, Best)]
-        self._ranked: list[retention.Facts] | None = None  # what has to be beaten; None: look again
+        self._ranked: list[retention.CheckpointFacts] | None = None  # what has to be beaten; None: look again
         self._missed: set[str] = set()  # metrics that were not logged, and told so
         self._shared: set[str] = set()  # those that all ranks log inside of epochs, as far as is known
 
@@ -88,7 +88,7 @@ class Bests:
         measured = [rule for rule in self._rules if rule.metric in metrics]
         return any(retention.beats(metrics[rule.metric], rule, self._ranked or ()) for rule in measured)
 
-    def _committed(self) -> list[retention.Facts]:
+    def _committed(self) -> list[retention.CheckpointFacts]:
         """What the checkpoints say of themselves, the one in flight included."""
         flight = self._session.saves.flight
         return [*self._session.store.facts(), *([flight.as_committed()] if flight is not None else [])]

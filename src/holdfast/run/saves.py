@@ -54,10 +54,10 @@ class Flight(msgspec.Struct, frozen=True):
     began_s: float
     snapshot: Snapshot | None  # the copy that is written; None: the state itself, while the loop waits
 
-    def as_committed(self) -> retention.Facts:
+    def as_committed(self) -> retention.CheckpointFacts:
         """What a new best has to beat, before the checkpoint is there."""
         name, facts = self.name, self.facts
-        return retention.Facts(
+        return retention.CheckpointFacts(
             str(name), name.step, name.phase, facts.epoch, time.time(), facts.metrics, size_bytes=0, pinned=False
         )
 

@@ -117,7 +117,7 @@ class Block(NamedTuple):
     fixed: bool = False  # nobody can change that memory: a snapshot need not copy it
 
 
-class StoredLeaf(Protocol):
+class LeafReader(Protocol):
     """One leaf on the disk, not read yet."""
 
     @property
@@ -195,7 +195,7 @@ def encode_leaf(value: Any) -> Block:
     return share.block
 
 
-def decode_leaf(stored: StoredLeaf) -> Any:
+def decode_leaf(stored: LeafReader) -> Any:
     """The tensor, array or bytes that `stored` holds, always in fresh memory.
 
     Raises:
@@ -205,7 +205,7 @@ def decode_leaf(stored: StoredLeaf) -> Any:
     return decode_leaves([stored])[0]
 
 
-def decode_leaves(stored: Sequence[StoredLeaf]) -> list[Any]:
+def decode_leaves(stored: Sequence[LeafReader]) -> list[Any]:
     """As `decode_leaf`, all read in one go."""
     blanks = [blank(each) for each in stored]
     read_all([(leaf, made.data) for leaf, made in zip(stored, blanks, strict=True) if made.data.nbytes])
@@ -213,7 +213,7 @@ def decode_leaves(stored: Sequence[StoredLeaf]) -> list[Any]:
     return [blanks.pop().value() for _ in stored]
 
 
-def blank(stored: StoredLeaf) -> Blank:
+def blank(stored: LeafReader) -> Blank:
     """Fresh memory for what `stored` holds.
 
     Raises:
@@ -227,12 +227,12 @@ def blank(stored: StoredLeaf) -> Blank:
     return made
 
 
-def mapped_leaf(stored: StoredLeaf, data: memoryview) -> Any:
+def mapped_leaf(stored: LeafReader, data: memoryview) -> Any:
     """The leaf over `data`, the bytes of its file; None when it cannot be made of them as they lie."""
     return None if stored.kind == "bytes" else _adapter_of(stored).mapped(stored, data)
 
 
-def read_all(wanted: Sequence[tuple[StoredLeaf, Data]]) -> None:
+def read_all(wanted: Sequence[tuple[LeafReader, Data]]) -> None:
     """Read each leaf into its memory: all in one go where their home can do that, else one after another."""
     together = getattr(wanted[0][0], "read_all", None) if wanted else None
     if together is not None:
@@ -261,13 +261,13 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _adapter_of(stored: StoredLeaf) -> Any:
+def _adapter_of(stored: LeafReader) -> Any:
     if stored.kind not in LEAVES:
         raise Damaged(f"leaf {stored.key!r} is of the unknown kind {stored.kind!r}")
     return adapter(stored.kind)
 
 
-def checked_size(stored: StoredLeaf, itemsize: int) -> None:
+def checked_size(stored: LeafReader, itemsize: int) -> None:
     """Raise Damaged unless shape and length agree: asked before memory is allocated for a shape out of a file."""
     expected = itemsize * math.prod(stored.shape)
     if 0 < expected == stored.size_bytes and len(stored.shape) <= 64 and min(stored.shape, default=1) > 0:
@@ -278,7 +278,7 @@ def checked_size(stored: StoredLeaf, itemsize: int) -> None:
         raise Damaged(f"leaf {stored.key!r}: {stored.dtype} {list(stored.shape)} is not {stored.size_bytes} bytes")
 
 
-def is_stored(value: Any) -> TypeGuard[StoredLeaf]:
+def is_stored(value: Any) -> TypeGuard[LeafReader]:
     return hasattr(value, "read_into") and hasattr(value, "size_bytes")
 
 
@@ -293,13 +293,13 @@ def is_leaf(value: Any) -> bool:
 
 def loaded(tree: Any) -> Any:
     """`tree` of plain containers with every stored leaf in it decoded."""
-    stored: list[StoredLeaf] = []
+    stored: list[LeafReader] = []
     _replaced(tree, stored.append)
     leaves = iter(decode_leaves(stored))
     return _replaced(tree, lambda _: next(leaves))
 
 
-def _replaced(tree: Any, leaf: Callable[[StoredLeaf], Any]) -> Any:
+def _replaced(tree: Any, leaf: Callable[[LeafReader], Any]) -> Any:
     """`tree` with what `leaf` makes of each stored leaf, in order."""
     if is_stored(tree):
         return leaf(tree)

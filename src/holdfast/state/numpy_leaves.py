@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import Damaged, UsageError
 from ..pages import Data, Distant, slabs
-from .codec import ITEMSIZE, UNSOUND, Blank, Block, Node, Share, StoredLeaf, checked_size, is_stored, read_all
+from .codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size, is_stored, read_all
 
 PLAIN = frozenset(name for name in ITEMSIZE if name in np.sctypeDict)  # by name; others by NumPy's own spelling
 BIT_GENERATORS: Mapping[str, Any] = {
@@ -86,7 +86,7 @@ def _facts(array: Any) -> tuple[Any, ...] | None:
     return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
 
 
-def _stored_name(stored: StoredLeaf) -> tuple[str, Any]:
+def _stored_name(stored: LeafReader) -> tuple[str, Any]:
     return (stored.dtype, stored.attrs.get("dtype")) if stored.kind == "numpy" else (f"{stored.kind} leaf", None)
 
 
@@ -157,7 +157,7 @@ def _named(dtype: Any) -> tuple[str, Any]:
     return dtype.name if plain else dtype.str, None if isinstance(described, str) else described
 
 
-def blank(stored: StoredLeaf) -> Blank:
+def blank(stored: LeafReader) -> Blank:
     try:
         array = np.empty(stored.shape, _checked_dtype(stored))
     except UNSOUND as error:
@@ -171,7 +171,7 @@ def _in_fortran_order(array: Any) -> Any:
     return np.asfortranarray(array.view(np.dtype((np.void, array.itemsize)))).view(array.dtype)
 
 
-def mapped(stored: StoredLeaf, data: memoryview) -> Any:
+def mapped(stored: LeafReader, data: memoryview) -> Any:
     if stored.attrs.get("order") == "F" or not data:
         return None
     try:
@@ -181,7 +181,7 @@ def mapped(stored: StoredLeaf, data: memoryview) -> Any:
     return array if array.flags.aligned else None
 
 
-def _checked_dtype(stored: StoredLeaf) -> Any:
+def _checked_dtype(stored: LeafReader) -> Any:
     dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
     checked_size(stored, dtype.itemsize)
     return dtype

@@ -14,7 +14,7 @@ from .codec import UNSOUND, loaded
 from .values import python_state, random_state
 
 
-class Source(NamedTuple):
+class GeneratorSource(NamedTuple):
     """A package's global generators."""
 
     capture: Callable[[], Any]  # a state that can be flattened
@@ -54,21 +54,21 @@ def _restore_python(state: Any) -> list[str]:
     return []
 
 
-SOURCES: dict[str, Source] = {
-    "python": Source(lambda: random_state(random.getstate()), _restore_python, random.seed),
-    "numpy": Source(_capture_numpy, _restore_numpy, _seed_numpy),
+SOURCES: dict[str, GeneratorSource] = {
+    "python": GeneratorSource(lambda: random_state(random.getstate()), _restore_python, random.seed),
+    "numpy": GeneratorSource(_capture_numpy, _restore_numpy, _seed_numpy),
 }
 _ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its SOURCE
 _PACKAGES = {"numpy": "numpy", "torch": "torch"}
 
 
-def _source(name: str) -> Source:
+def _source(name: str) -> GeneratorSource:
     if name not in SOURCES:
         SOURCES[name] = importlib.import_module(_ELSEWHERE[name]).SOURCE
     return SOURCES[name]
 
 
-def _in_use() -> dict[str, Source]:
+def _in_use() -> dict[str, GeneratorSource]:
     names = [*(name for name in SOURCES if name not in _ELSEWHERE), *_ELSEWHERE]
     return {name: _source(name) for name in names if name == "python" or name in sys.modules}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import Damaged, NotFound, StoreError
-from ..retention import Facts
+from ..retention import CheckpointFacts
 from ..state import codec, tree
 from ..state.references import leaf_keys
 from . import divided, files, format, reading
@@ -228,10 +228,12 @@ class Checkpoint:
             raise NotFound(f"{self.path}: holds no {part!r}, only {', '.join(self.parts()) or 'files'}")
         return self.tree["dict"][part]
 
-    def facts(self, *, pinned: bool = False) -> Facts:
+    def facts(self, *, pinned: bool = False) -> CheckpointFacts:
         """What retention goes by."""
         head, at_s = self.head, format.seconds(self.head.created)
-        return Facts(self.name, head.step, head.phase, head.epoch, at_s, self.metrics, head.size_bytes, pinned)
+        return CheckpointFacts(
+            self.name, head.step, head.phase, head.epoch, at_s, self.metrics, head.size_bytes, pinned
+        )
 
     def check_layout(self) -> None:
         """Compare what the directory holds with the manifest: names and sizes, and every shard's header.

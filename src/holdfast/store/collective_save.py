@@ -19,7 +19,7 @@ from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .collective import appear, tried
 from .committing import Committing, Facts
-from .division import Decision, Mine, Plan, Sheet, decided, spares
+from .division import Decision, Mine, Sheet, WritePlan, decided, spares
 from .format import Manifest, Name
 from .pruning import DamagedSince
 from .rank_share import Laid, RankShare, Seal, sealed
@@ -32,7 +32,7 @@ _KNOWN = (Abandoned, DamagedSince)  # told besides our own errors
 class Agreed(NamedTuple):
     """What a rank has to write, and which of its leaves did not change."""
 
-    plan: Plan
+    plan: WritePlan
     unchanged: Unchanged
 
 
@@ -172,7 +172,7 @@ class CollectiveSaves:
 
     def _apply_rule(self, save: CollectiveSave, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
         """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
-        owner, plan = self._owner, pruning.Plan([], [])
+        owner, plan = self._owner, pruning.PruningPlan([], [])
         attempt, rank = owner.claim(), owner.ranks.rank
 
         def rule() -> bytes:

@@ -35,7 +35,7 @@ _SPOTS, _SPOT_BYTES = 64, 32
 _KEY = re.compile(r"@(\d{1,18})\.(\d{1,18})/(.*)", re.DOTALL)
 
 
-class Place(NamedTuple):
+class PieceRange(NamedTuple):
     """What a piece's key says: the write that it comes from, which piece it is, and of which leaf."""
 
     number: int
@@ -46,14 +46,14 @@ class Place(NamedTuple):
         return f"@{self.number}.{self.piece}/{self.leaf}"
 
 
-def parse(key: str) -> Place | None:
+def parse(key: str) -> PieceRange | None:
     found = _KEY.fullmatch(key) if key.startswith("@") else None
-    return Place(int(found[1]), int(found[2]), found[3]) if found else None
+    return PieceRange(int(found[1]), int(found[2]), found[3]) if found else None
 
 
 def current(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
     """For each divided leaf the keys of its pieces, by their index: of those that were written again, the newest."""
-    found: dict[str, dict[int, Place]] = {}
+    found: dict[str, dict[int, PieceRange]] = {}
     for place in filter(None, map(parse, leaves)):
         pieces = found.setdefault(place.leaf, {})
         if place.piece not in pieces or pieces[place.piece].number < place.number:
@@ -171,7 +171,7 @@ class Divided:
             number += 1
             while any(f"-pieces-{number}-" in name for name in taken):
                 number += 1
-            first, files = Place(number, 0, key), MOST_FILES // len(parted)
+            first, files = PieceRange(number, 0, key), MOST_FILES // len(parted)
             division = _division(first, parts, known.get(key, {}), lineage, whole, files)
             if division is None:
                 self._dense[key] = _Dense.again(self._dense.get(key))
@@ -209,7 +209,7 @@ def _spots(data: Data) -> bytes:
 
 
 def _division(
-    first: Place, parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage, whole: Whole, most_files: int
+    first: PieceRange, parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage, whole: Whole, most_files: int
 ) -> Division | None:
     """What is written and linked of one leaf; None: so much of it changed that it is better written whole."""
     fits = len(known) == len(parts) and all(_alike(parts[index], lineage.leaves[key]) for index, key in known.items())
@@ -273,7 +273,7 @@ def _merged(held: Sequence[Sequence[int]], parts: Sequence[Block], size: int, mo
     return found
 
 
-def _shards(first: Place, fresh: Mapping[str, Block], size: int) -> Iterable[Shard]:
+def _shards(first: PieceRange, fresh: Mapping[str, Block], size: int) -> Iterable[Shard]:
     """Files for the pieces that are written: one, unless they are many."""
     most = max(SHARD_BYTES, size // 16)
     packs: list[list[str]] = []

@@ -36,7 +36,7 @@ class Sheet(msgspec.Struct, frozen=True, array_like=True):
     tree: list[tuple[str | None, bytes]]  # its top-level members; None: it is none of a mapping
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class RankDifference(msgspec.Struct, frozen=True, array_like=True):
     """In what a rank's state is not as rank 0's."""
 
     differing: list[int]  # places in the sheet of what is whole
@@ -61,7 +61,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     held: dict[int, list[int]]  # places in the sheet of what a rank takes over, and nobody need write
 
 
-class Plan(NamedTuple):
+class WritePlan(NamedTuple):
     """What one rank writes."""
 
     blocks: dict[str, Block]
@@ -108,7 +108,7 @@ class Mine:
         spared = sum(self.blocks[key.removeprefix(begin)].data.nbytes for key in linked if key.startswith(begin))
         return Claim(msgspec.msgpack.encode(self.answer(sheet)), held, spared)
 
-    def answer(self, sheet: Sheet) -> Answer:
+    def answer(self, sheet: Sheet) -> RankDifference:
         """In what this is not as `sheet` says.
 
         Raises:
@@ -123,7 +123,7 @@ class Mine:
         differing = [place for place, (key, mark) in enumerate(sheet.whole.items()) if mine.get(key) != mark]
         own = [key for key, mark in mine.items() if sheet.whole.get(key) != mark]
         written = [*own, *self._written_pieces()]
-        return Answer(
+        return RankDifference(
             differing,
             [self._volume(key) for key in sheet.divided],
             {key: (self._volume(key), _total(block)) for key, block in self.pieces.items() if key not in sheet.divided},
@@ -151,7 +151,7 @@ class Mine:
         """Of what is not divided, but for these places in the sheet; on rank 0 that is written, whoever writes it."""
         return sum(self.blocks[key].data.nbytes + 512 for place, key in enumerate(self.digests) if place not in spared)
 
-    def plan(self, sheet: Sheet, decision: Decision, spare: set[str], ranks: Ranks) -> Plan:
+    def plan(self, sheet: Sheet, decision: Decision, spare: set[str], ranks: Ranks) -> WritePlan:
         """What this rank writes, when all have agreed on `decision`, and its pieces of the leaves `spare` another writes."""
         rank, whole, differing = ranks.rank, list(sheet.whole), set(decision.differing)
         held = {whole[place]: holder for holder, places in decision.held.items() for place in places}
@@ -169,7 +169,7 @@ class Mine:
         writers = {key: block.attrs.get("spare", rank) for key, block in self.pieces.items() if block.data.nbytes}
         spared = {key: writer for key, writer in writers.items() if writer != rank}
         elsewhere = [key for key in common if key not in mine]
-        return Plan(blocks, keys, self.digests, tree, begins(common, mine), spared, elsewhere)
+        return WritePlan(blocks, keys, self.digests, tree, begins(common, mine), spared, elsewhere)
 
 
 def begins(keys: Iterable[str], mine: Collection[str]) -> list[str]:
@@ -186,7 +186,7 @@ def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], N
     """
     claims = [msgspec.msgpack.decode(word, type=Claim) for word in words]
     alike = Counter(claim.answer for claim in claims)
-    answers = [(msgspec.msgpack.decode(answer, type=Answer), ranks) for answer, ranks in alike.items()]
+    answers = [(msgspec.msgpack.decode(answer, type=RankDifference), ranks) for answer, ranks in alike.items()]
     doubtful = require_covered(mine, answers)
     differing = {place for answer, _ in answers for place in answer.differing}
     held = holders([claim.held for claim in claims], differing)
@@ -209,7 +209,7 @@ def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dic
     return found
 
 
-def require_covered(mine: Mine, answers: Sequence[tuple[Answer, int]]) -> list[str]:
+def require_covered(mine: Mine, answers: Sequence[tuple[RankDifference, int]]) -> list[str]:
     """Keys of the leaves whose pieces, all ranks' together, are more than the whole: some are several ranks'.
 
     Raises:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 _ROUNDS = 5  # of looking again, when what was listed went before it was read
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where checkpoints are. Nothing of it is remembered: each question looks at the disk."""
 
     path: Path
@@ -90,7 +90,7 @@ def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
     return by_name[ranked[0].name] if ranked else None
 
 
-def locate(path: str | os.PathLike[str]) -> Place:
+def locate(path: str | os.PathLike[str]) -> Location:
     """What lies at `path`.
 
     Raises:
@@ -101,11 +101,11 @@ def locate(path: str | os.PathLike[str]) -> Place:
         what = "not a directory" if os.path.lexists(place) else "no such directory"
         raise NotFound(f"{path}: {what}; expected a run's directory, or a checkpoint's")
     if _is_ours(place / MANIFEST):
-        return Place(place, _run_around(place.absolute().parent), single=True)
+        return Location(place, _run_around(place.absolute().parent), single=True)
     if _is_run(place):
-        return Place(place, place, single=False)
+        return Location(place, place, single=False)
     if _run_around(place.absolute()) is not None or any(is_checkpoint(place / entry) for entry in _entries(place)):
-        return Place(place, _run_around(place.absolute()), single=False)
+        return Location(place, _run_around(place.absolute()), single=False)
     raise NotFound(
         f"{path}: neither a run's directory nor a checkpoint's: no checkpoints/ and no {MANIFEST} of Holdfast's"
     )
@@ -148,7 +148,7 @@ def parse_step(text: str) -> int | str:
     raise UsageError(f"{text!r} is no step: write a number, best, latest, or a name such as step-000001200-end")
 
 
-def run_of(place: Place) -> Path:
+def run_of(place: Location) -> Path:
     """The run's directory around `place`, for commands that change something there.
 
     Raises:

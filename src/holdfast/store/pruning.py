@@ -28,17 +28,17 @@ def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Che
     return [shelf.checkpoint(each.name) for each in facts if each.name not in kept]
 
 
-class Plan(NamedTuple):
+class PruningPlan(NamedTuple):
     doomed: list[Checkpoint]
     needed: list[Checkpoint]  # that stay, and are read back before
 
 
-def plan(shelf: Shelf, rule: Rule, spared: Collection[str]) -> Plan:
+def plan(shelf: Shelf, rule: Rule, spared: Collection[str]) -> PruningPlan:
     """What goes, and what has to be whole before it does: the newest that stays, and the `spared`."""
     doomed = prunable(shelf, rule, spared)
     goes = {checkpoint.path.name for checkpoint in doomed}
     stay = [checkpoint for checkpoint in shelf.checkpoints() if checkpoint.path.name not in goes]
-    return Plan(doomed, [each for each in stay if each is stay[-1] or each.path.name in spared])
+    return PruningPlan(doomed, [each for each in stay if each is stay[-1] or each.path.name in spared])
 
 
 def verify(

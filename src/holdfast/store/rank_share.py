@@ -16,7 +16,7 @@ from ..errors import StoreError
 from ..state.codec import Block
 from . import format, lineage, parts, shards
 from .attempt import Attempt
-from .division import Mine, Plan
+from .division import Mine, WritePlan
 from .format import File, Leaf, PartEntry
 from .lineage import Link, samples_of
 from .parts import Part
@@ -65,7 +65,7 @@ class RankShare:
         self,
         attempt: Attempt,
         partial: Path,
-        plan: Plan,
+        plan: WritePlan,
         staged: Staged,
         unchanged: Unchanged,
         before_each: Callable[[], None],
@@ -93,7 +93,7 @@ class RankShare:
         )
 
     def _taken_over(
-        self, attempt: Attempt, partial: Path, plan: Plan, unchanged: Unchanged, before_each: Callable[[], None]
+        self, attempt: Attempt, partial: Path, plan: WritePlan, unchanged: Unchanged, before_each: Callable[[], None]
     ) -> list[Link]:
         """Files that are there now; of a damaged checkpoint none."""
         mine = set(plan.keys.values())
@@ -145,7 +145,7 @@ def _passing(layout: Sequence[Shard], files: Mapping[str, File], steady: Collect
     return {shard.name for shard in large if all(key in steady for key in shard.keys)}
 
 
-def _require_same(leaves: Mapping[str, Leaf], plan: Plan) -> None:
+def _require_same(leaves: Mapping[str, Leaf], plan: WritePlan) -> None:
     """
     Raises:
         StoreError: one is not what it was when the ranks compared theirs.

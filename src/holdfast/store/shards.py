@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .. import bulk, disk
-from ..bulk import Run
+from ..bulk import Extent
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Snapshot
 from .format import File, Leaf, hasher, joined_digest, shard_stem
@@ -176,7 +176,7 @@ def write(path: Path, staged: Staged, index: int, before_each: Callable[[], None
     return Written(File(offset, joined_digest(digests)), leaves)
 
 
-def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]) -> Iterable[Run]:
+def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]) -> Iterable[Extent]:
     def await_first(size: int) -> bool:
         if not snapshot.wait(index, size):
             raise Abandoned
@@ -184,17 +184,17 @@ def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]
 
     image = snapshot.images[index]
     if image is not None:
-        return [Run(image, sizes, await_first)]
+        return [Extent(image, sizes, await_first)]
     if not snapshot.wait_for_all():
         raise Abandoned
     return _runs(staged.shards[index], staged.leaves)
 
 
-def _runs(shard: Shard, leaves: Mapping[str, Block]) -> Iterator[Run]:
-    yield Run(memoryview(shard.header), [len(shard.header)])
+def _runs(shard: Shard, leaves: Mapping[str, Block]) -> Iterator[Extent]:
+    yield Extent(memoryview(shard.header), [len(shard.header)])
     for key in shard.keys:
         data = leaves[key].data
-        yield Run(data, [data.nbytes])
+        yield Extent(data, [data.nbytes])
 
 
 def copy(source: Path, target: Path, link: Link) -> None:
@@ -208,6 +208,6 @@ def copy(source: Path, target: Path, link: Link) -> None:
     with open(disk.open_plain(source), "rb") as file:
         whole = sum(sizes) == os.fstat(file.fileno()).st_size
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)) if whole else memoryview(b"")
-        digests = bulk.write(target, [Run(data, sizes)], sum(sizes), hasher) if whole else []
+        digests = bulk.write(target, [Extent(data, sizes)], sum(sizes), hasher) if whole else []
     if joined_digest(digests) != link.file.digest:
         raise Stale(f"{source} is damaged: its leaves, unchanged since, are written anew")

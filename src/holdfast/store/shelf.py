@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from .. import retention
 from ..errors import Damaged, NotFound
-from ..retention import Facts
+from ..retention import CheckpointFacts
 from ..rules import Best
 from ..terminal import warn
 from . import format, pins
@@ -28,7 +28,7 @@ class _Card(NamedTuple):
 
     inode: int
     mtime_ns: int
-    facts: Facts  # without its pin, which comes and goes
+    facts: CheckpointFacts  # without its pin, which comes and goes
     best_rule: Best | None
 
 
@@ -98,7 +98,7 @@ class Shelf:
         """Names that no rule removes."""
         return pins.names(self.root)
 
-    def facts(self) -> list[Facts]:
+    def facts(self) -> list[CheckpointFacts]:
         """What retention goes by, of every checkpoint whose manifest is whole and in its own place; oldest first."""
         cards, pinned = self._read(), self.pins()
         return [card.facts._replace(pinned=card.facts.name in pinned) for card in cards]

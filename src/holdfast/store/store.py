@@ -135,7 +135,7 @@ class Store:
         """Names that no rule removes."""
         return self._shelf.pins()
 
-    def facts(self) -> list[retention.Facts]:
+    def facts(self) -> list[retention.CheckpointFacts]:
         """What retention goes by, of every checkpoint whose manifest is whole; oldest first."""
         return self._shelf.facts()
 

@@ -12,7 +12,7 @@ from ..cluster.cause import Heard, cause
 from ..errors import ClusterError
 from ..job import Job
 from ..terminal import warn
-from .place import Place
+from .place import SupervisorDirectory
 from .signals import SignalInbox
 
 ASKED_S = 60.0  # between two questions to the scheduler
@@ -22,7 +22,7 @@ SCRIPT = "job.sh"  # what `holdfast submit` has submitted
 class JobEnd:
     """The job, from its beginning to the last act."""
 
-    def __init__(self, job: Job | None, place: Place, *, requeue: bool, limit: int, chain: bool) -> None:
+    def __init__(self, job: Job | None, place: SupervisorDirectory, *, requeue: bool, limit: int, chain: bool) -> None:
         alone = job is not None and job_leader.supervisor() is None and job_leader.speaks(job)
         self._job = job if alone else None
         self._place, self._requeue, self._limit, self._chain = place, requeue, limit, chain

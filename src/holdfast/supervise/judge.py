@@ -17,7 +17,7 @@ HELD, LATE = "held", "the job's end being near"
 FINAL = ("deadline", "drill limit")  # reasons to stop that hold for the next attempt too
 
 
-class Attempt(NamedTuple):
+class CommandAttempt(NamedTuple):
     """How one start of the command went, as far as the next step depends on it."""
 
     verdict: Verdict
@@ -45,7 +45,7 @@ class Next(NamedTuple):
     wait_s: float = 0.0
 
 
-def judge(attempts: Sequence[Attempt], limits: Limits) -> Next:
+def judge(attempts: Sequence[CommandAttempt], limits: Limits) -> Next:
     """What follows after the last of `attempts`, all that this supervisor has made.
 
     leave: the work is to go on, but not here and now. again: it asked for it. retry: it crashed, and may.
@@ -82,14 +82,14 @@ def was_leaving(code: int, told: str | None, told_unix_s: float, event: str, eve
     return interrupted and event == "end" and told_unix_s <= event_unix_s + LEAVING_S
 
 
-def exit_code(last: Attempt, *, resumable: bool) -> int:
+def exit_code(last: CommandAttempt, *, resumable: bool) -> int:
     """The supervisor's own, when the work is to go on later: 75 when it can, else what a shell says of the command."""
     if last.verdict == "stopped" or resumable:
         return RUN_ME_AGAIN
     return last.code if last.code >= 0 else 128 - last.code
 
 
-def _why_again(last: Attempt) -> str:
+def _why_again(last: CommandAttempt) -> str:
     if last.lacks:
         return f"`finished` does not hold: {last.lacks}"
     return "it asked to be run again" if last.code == RUN_ME_AGAIN or last.reason else "it stopped early"
@@ -109,11 +109,11 @@ def _growing(first_s: float, times: int) -> float:
     return min(first_s * 2.0 ** min(times, 30), MOST_S) if times >= 0 else 0.0
 
 
-def _got_further(attempt: Attempt) -> bool:
+def _got_further(attempt: CommandAttempt) -> bool:
     return attempt.progressed if attempt.progressed is not None else attempt.took_s >= QUICK_S
 
 
-def _fruitless(attempts: Sequence[Attempt]) -> int:
+def _fruitless(attempts: Sequence[CommandAttempt]) -> int:
     """The last attempts in a row that by themselves got no further. Signals and lost nodes are nobody's fault."""
     count = 0
     for attempt in reversed(attempts):
@@ -124,7 +124,7 @@ def _fruitless(attempts: Sequence[Attempt]) -> int:
     return count
 
 
-def _idle(attempts: Sequence[Attempt]) -> int:
+def _idle(attempts: Sequence[CommandAttempt]) -> int:
     """As `_fruitless`, whoever's fault it was: nothing is restarted in a tight circle. -1 after one that got further."""
     count = -1
     for attempt in reversed(attempts):
@@ -134,7 +134,7 @@ def _idle(attempts: Sequence[Attempt]) -> int:
     return count
 
 
-def _crashes(attempts: Sequence[Attempt]) -> int:
+def _crashes(attempts: Sequence[CommandAttempt]) -> int:
     """Crashes since the command last got further, this one included."""
     count = 0
     for attempt in reversed(attempts):

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from .. import journal
-from ..apps.program import Checkpoint as Written
 from ..apps.program import Program
+from ..apps.program import ProgramCheckpoint as Written
 from ..apps.take import Look, looks, take
 from ..children import processes
 from ..errors import Damaged, NoSpace, NotFound, StoreError

@@ -26,7 +26,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_PLACES = 1000
 
 
-class Place:
+class SupervisorDirectory:
     """A directory that this supervisor has to itself, as far as others ask before they enter."""
 
     def __init__(self, path: Path, begin: Event) -> None:
@@ -71,7 +71,7 @@ class Place:
         return [begin for begin in unfinished(self.journal, before=self._id) if not _is_gone(begin)]
 
 
-def enter(path: Path | None, name: str, root: Path, begin: Event) -> Place:
+def enter(path: Path | None, name: str, root: Path, begin: Event) -> SupervisorDirectory:
     """The directory `path`, made if need be; None: the first in `root` with that name that nobody is in.
 
     Raises:
@@ -140,7 +140,7 @@ def called(command: Sequence[str]) -> str:
     return next((word for word in words if script.name([word]) == name), command[0])
 
 
-def _enter(path: Path, begin: Event) -> tuple[Place, list[Event]]:
+def _enter(path: Path, begin: Event) -> tuple[SupervisorDirectory, list[Event]]:
     try:
         disk.make_dirs(path)
         if not (path / JOURNAL).exists():
@@ -151,7 +151,7 @@ def _enter(path: Path, begin: Event) -> tuple[Place, list[Event]]:
         if error.errno in _FULL:
             raise NoSpace(f"{path}: no space left for the supervisor's journal; nothing was started") from error
         raise
-    place = Place(path, begin)
+    place = SupervisorDirectory(path, begin)
     return place, place.others()
 
 

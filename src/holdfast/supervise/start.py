@@ -33,7 +33,7 @@ _TOLD_BY = {DEADLINE: "the job's time is nearly up", SPOT: "the cloud takes this
 
 
 @dataclass
-class Start:
+class CommandProcess:
     """What is being looked after, and what it has been told."""
 
     program: Program

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
-from ..apps.program import Demanding, Ended, Leaver, Program
+from ..apps.program import Demanding, Leaver, Program, ProgramExit
 from ..apps.take import looks
 from ..cluster import job_leader, requeue
 from ..cluster.notices import Notices, cloud
@@ -25,14 +25,14 @@ from ..store.checkpoint import Checkpoint
 from ..terminal import say
 from . import judge
 from .job_end import JobEnd
-from .judge import Attempt, Next
+from .judge import CommandAttempt, Next
 from .keep import LEFT, LEFT_WORD, LOOK_S, Kept, cut_short
 from .limits import LEAD_S, PATIENCE_S, Time
 from .output import fill_gaps
-from .place import Place, called, enter, name_of
+from .place import SupervisorDirectory, called, enter, name_of
 from .signals import SignalInbox
-from .start import LISTENS_S, PERHAPS_S, ROUND_S, Start
-from .witness import Said, Witness
+from .start import LISTENS_S, PERHAPS_S, ROUND_S, CommandProcess
+from .witness import ProgressWitness, Said
 
 SHOWN_LINES = 20
 TOGETHER_S = 1.0  # a scheduler tells the processes of a job one after another: perhaps us next
@@ -50,7 +50,7 @@ LATE_SHARE = 0.02  # of the time left at its start by which a program may stop t
 
 
 @dataclass(frozen=True)
-class Options:
+class SupervisorOptions:
     directory: Path | None = None
     keeps: bool = False  # the program's checkpoints go into a store of ours
     name: str | None = None
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
     directory: Path
 
 
-def supervise(command: Sequence[str], program: Callable[[Path], Program], options: Options) -> Outcome:
+def supervise(command: Sequence[str], program: Callable[[Path], Program], options: SupervisorOptions) -> Outcome:
     """Run `command` until it is done, or until somebody stops us; `program` gets the supervisor's directory.
 
     Raises:
@@ -97,17 +97,17 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
 class _Supervisor:
     command: Sequence[str]
     program: Program
-    options: Options
+    options: SupervisorOptions
     signals: SignalInbox
-    place: Place
+    place: SupervisorDirectory
     job: Job | None
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[CommandAttempt] = field(default_factory=list)
     kept: Kept | None = None
     tail: str = ""
     elsewhere: str = ""  # what of the tail does not stand right above our own words
     measured_s: float = 0.0
     notices: Notices | None = None
-    witness: Witness = field(init=False)
+    witness: ProgressWitness = field(init=False)
     within: JobEnd = field(init=False)
     time: Time = field(init=False)
     environment: dict[str, str] = field(init=False)
@@ -116,7 +116,7 @@ class _Supervisor:
         with ExitStack() as around:
             around.callback(self._close_store)
             try:
-                self.witness = Witness(self.place.path)
+                self.witness = ProgressWitness(self.place.path)
                 if _is_held(self.place.path):  # a run says so itself
                     say(requeue.on_hold(self.place.path))
                 wanted, limit = self.options.requeue, self.options.max_requeues
@@ -166,7 +166,7 @@ class _Supervisor:
         self._wait(min(settle_s - quiet_s, settle_s))
         self.kept.take_over(left)
 
-    def _attempt(self) -> Attempt:
+    def _attempt(self) -> CommandAttempt:
         """One start, seen out and judged on its own."""
         checkpoint = self.kept.newest_valid() if self.kept is not None else None
         time_left_s = self.time.left_s()
@@ -178,7 +178,7 @@ class _Supervisor:
         self.witness.before()
         self.time.save_s = self.witness.save_s
         began_s, began_unix_s = time.monotonic(), time.time()
-        start = Start(
+        start = CommandProcess(
             self.program,
             command,
             self.environment,
@@ -198,16 +198,16 @@ class _Supervisor:
 
     def _judged(
         self,
-        start: Start,
+        start: CommandProcess,
         code: int,
         said: Said,
         checkpoint: Checkpoint | None,
         began_s: float,
         time_left_s: float | None,
-    ) -> Attempt:
+    ) -> CommandAttempt:
         self.tail, self.elsewhere = start.tail, start.elsewhere
         told = self.signals.told
-        verdict = self.program.verdict(Ended(code, start.tail, told is not None))
+        verdict = self.program.verdict(ProgramExit(code, start.tail, told is not None))
         orderly = verdict in {"done", "stopped"} and code >= 0  # what a killed one was writing may be half a file
         step = self.kept.last(orderly=orderly) if self.kept is not None else None
         if said.event == "stop":  # whatever a launcher made of the exit code
@@ -236,7 +236,7 @@ class _Supervisor:
             progressed=progressed,
             step=step,
         )
-        return Attempt(
+        return CommandAttempt(
             verdict,
             code,
             took_s,
@@ -336,7 +336,7 @@ class _Supervisor:
         wait = f" in {following.wait_s:.0f} s" if following.wait_s >= 1 else ""
         say(f"{self._name}: {how} started again{wait}")
 
-    def _how(self, attempt: Attempt) -> str:
+    def _how(self, attempt: CommandAttempt) -> str:
         lacks = f", but `finished` does not hold: {attempt.lacks}" if attempt.lacks else ""
         return judge.describe(attempt.code) + lacks
 

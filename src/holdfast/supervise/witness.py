@@ -27,7 +27,7 @@ class Said(NamedTuple):
     progressed: bool | None = None  # the run's newest checkpoint is newer than ever; None: nobody can tell
 
 
-class Witness:
+class ProgressWitness:
     """Asked around each start of the command; remembers how far the run had come, and how long its saves take."""
 
     def __init__(self, place: Path) -> None:

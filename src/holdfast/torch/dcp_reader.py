@@ -30,7 +30,7 @@ from ..store.store import Store
 from .dcp_writer import done
 from .leaves import DTYPES
 from .pieces import Cut
-from .stored import Filling, is_stored_tensor
+from .stored import TensorRestore, is_stored_tensor
 
 _Path = tuple[str | int, ...]
 
@@ -81,7 +81,7 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        filling, targets = Filling(), []
+        filling, targets = TensorRestore(), []
         for item in plan.items:
             value = self._values[item.storage_index.fqn]
             if is_stored_tensor(value):

@@ -16,7 +16,7 @@ from ..errors import Mismatch, UsageError
 CHUNK = 16_384  # indices that become Python's integers at once
 
 
-class Order:
+class ResumableOrder:
     """The order of each epoch that torch's DistributedSampler has: of (length, seed, epoch); the last one is kept."""
 
     def __init__(self, dataset: Sized, seed: int, *, shuffle: bool) -> None:
@@ -54,7 +54,7 @@ class Interruptible:
     """What the samplers share: an epoch, a position in it, and their state."""
 
     epoch: int
-    _order: Order
+    _order: ResumableOrder
 
     def __init__(self) -> None:
         self._counted = False  # by whoever called seek()

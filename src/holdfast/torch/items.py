@@ -32,14 +32,14 @@ def data(tensor: torch.Tensor, now: Now) -> Data:
     if not tensor.numel() or (tensor.is_cpu and tensor.is_contiguous() and not is_lazy):
         return memory(tensor)
     if not tensor.is_cuda:
-        return Distant(Items(tensor, _copied), tensor.nbytes)
+        return Distant(TensorItems(tensor, _copied), tensor.nbytes)
     device = tensor.device
     return Distant(
-        Items(tensor, now.moment(device).copy), tensor.nbytes, pin=lambda memory: staging.pin(memory, device)
+        TensorItems(tensor, now.moment(device).copy), tensor.nbytes, pin=lambda memory: staging.pin(memory, device)
     )
 
 
-class Items:
+class TensorItems:
     """The items of a tensor in C order, wherever they lie."""
 
     def __init__(self, tensor: torch.Tensor, copied: Callable[[torch.Tensor, torch.Tensor], Wait | None]) -> None:

@@ -12,7 +12,7 @@ from torch.nn import Parameter
 
 from ..errors import Damaged, UsageError
 from ..pages import Data
-from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, Node, Share, StoredLeaf, checked_size
+from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
 from . import pieces
 from .items import CARRIERS, Now, data, memory, window
 
@@ -207,7 +207,7 @@ def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
-def blank(stored: StoredLeaf) -> Blank:
+def blank(stored: LeafReader) -> Blank:
     stride = _checked(stored)
     tensor = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])  # where memory is short this fails: no damage
 
@@ -217,7 +217,7 @@ def blank(stored: StoredLeaf) -> Blank:
     return Blank(memory(tensor), value)
 
 
-def mapped(stored: StoredLeaf, data: memoryview) -> torch.Tensor | None:
+def mapped(stored: LeafReader, data: memoryview) -> torch.Tensor | None:
     dtype, stride = DTYPES.get(stored.dtype), _checked(stored)
     if stride is not None or dtype is None or not data:
         return None
@@ -245,9 +245,9 @@ def differing(live: Any, stored: Any) -> list[str]:
 
 
 def fill(pairs: Sequence[tuple[torch.Tensor, Any]]) -> None:
-    from .stored import Filling
+    from .stored import TensorRestore
 
-    filling = Filling()
+    filling = TensorRestore()
     for live, stored in pairs:
         if live is not stored:
             filling.into(live.detach(), stored)
@@ -266,7 +266,7 @@ def refill(live: Any, stored: Any) -> bool:
     return True
 
 
-def empty(stored: StoredLeaf, device: torch.device) -> torch.Tensor:
+def empty(stored: LeafReader, device: torch.device) -> torch.Tensor:
     """A tensor of the stored dtype and layout, and no numbers yet."""
     stride, dtype = _checked(stored), DTYPES[stored.dtype]
     if stride is None:
@@ -274,7 +274,7 @@ def empty(stored: StoredLeaf, device: torch.device) -> torch.Tensor:
     return torch.empty_strided(stored.shape, stride, dtype=dtype, device=device)
 
 
-def _checked(stored: StoredLeaf) -> list[int] | None:
+def _checked(stored: LeafReader) -> list[int] | None:
     """The stored stride, None for C order.
 
     Raises:
@@ -302,7 +302,7 @@ def _strided(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     return target
 
 
-def _dressed(tensor: torch.Tensor, stored: StoredLeaf) -> torch.Tensor:
+def _dressed(tensor: torch.Tensor, stored: LeafReader) -> torch.Tensor:
     try:
         return _as_described(tensor, stored.attrs)
     except UNSOUND as error:

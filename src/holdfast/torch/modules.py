@@ -19,7 +19,7 @@ from torch.nn.parameter import UninitializedParameter, is_lazy
 from ..errors import UsageError
 from ..state.codec import is_stored
 from .pieces import divided_like, is_dtensor, local
-from .stored import Filling, decoded, detached, differing, facts, load
+from .stored import TensorRestore, decoded, detached, differing, facts, load
 
 METADATA = ".metadata"  # no state_dict name begins with a dot: modules and tensors cannot have an empty name
 _HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
@@ -85,7 +85,7 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
     state = root.state_dict()
     plain = _plain_name(state)
     customised = customised_prefixes(root)
-    filling, filled = Filling(), set[tuple[str, int]]()
+    filling, filled = TensorRestore(), set[tuple[str, int]]()
     for name, live in state.items():
         if not _is_under(name, customised):
             _fill_once(filling, live, stored[plain(name)], filled)
@@ -197,7 +197,7 @@ def _is_torchs_own(kind: type, method: str) -> bool:
     return definer.__module__.startswith("torch.nn.")
 
 
-def _fill_once(filling: Filling, live: torch.Tensor, stored: Any, filled: set[tuple[str, int]]) -> None:
+def _fill_once(filling: TensorRestore, live: torch.Tensor, stored: Any, filled: set[tuple[str, int]]) -> None:
     if is_stored(stored):
         pair = (stored.key, local(live).data_ptr())
         if local(live).numel() and pair in filled:

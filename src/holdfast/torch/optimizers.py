@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.optim import LBFGS, Optimizer
 
-from ..state.codec import StoredLeaf
+from ..state.codec import LeafReader
 from .pieces import is_dtensor, local
-from .stored import Filling, decoded, detached, facts, is_stored_tensor, load
+from .stored import TensorRestore, decoded, detached, facts, is_stored_tensor, load
 
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
@@ -104,7 +104,7 @@ class _Placement:
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self.taken = {_storage(parameter) for parameter in parameters}
         self.placed: dict[str, torch.Tensor] = {}
-        self.filling = Filling()  # after which the tensors have their numbers
+        self.filling = TensorRestore()  # after which the tensors have their numbers
         self._parameter: torch.Tensor | None = None  # whose entry it is
 
     def entry(
@@ -140,7 +140,7 @@ class _Placement:
             return type(stored)(self.value(item, each, device) for item, each in zip(stored, olds, strict=True))
         return decoded(stored)
 
-    def _tensor(self, stored: StoredLeaf, live: Any, device: torch.device) -> torch.Tensor:
+    def _tensor(self, stored: LeafReader, live: Any, device: torch.device) -> torch.Tensor:
         if stored.key not in self.placed:
             if self._fits(stored, live, device):
                 self.filling.into(live.detach(), stored)
@@ -150,7 +150,7 @@ class _Placement:
             self.placed[stored.key] = live
         return self.placed[stored.key]
 
-    def _fits(self, stored: StoredLeaf, live: Any, device: torch.device) -> bool:
+    def _fits(self, stored: LeafReader, live: Any, device: torch.device) -> bool:
         return (
             isinstance(live, torch.Tensor)
             and facts(live) == facts(stored)

@@ -22,7 +22,7 @@ from .samplers import InterruptibleDistributedGroupedBatchSampler, Interruptible
 from .twin import torchdatas
 
 
-class Order(Protocol):
+class BatchOrder(Protocol):
     """An order that can be entered anywhere, by several ranks together."""
 
     @property
@@ -39,7 +39,7 @@ class Step(NamedTuple):
     position: Mapping[str, Any]
 
 
-class Plan(Protocol):
+class BatchPlan(Protocol):
     carries: bool  # the sampler takes something from epoch to epoch, or might
 
     def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
@@ -61,7 +61,7 @@ class OrderPlan:
 
     carries = False
 
-    def __init__(self, order: Order, batch_size: int | None, *, drop_last: bool, name: str) -> None:
+    def __init__(self, order: BatchOrder, batch_size: int | None, *, drop_last: bool, name: str) -> None:
         self._order = order
         self._batch_size = batch_size
         self._drop_last = drop_last
@@ -228,7 +228,7 @@ class StatefulPlan:
         return _drawn(self._source, self._seed, at["epoch"], load)
 
 
-def plan_for(loader: DataLoader[Any], seed: int) -> Plan:
+def plan_for(loader: DataLoader[Any], seed: int) -> BatchPlan:
     source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     plain = type(source) in {BatchSampler, torchdatas("BatchSampler")}  # another subclass may batch in its own way
     sampler = source.sampler if plain else source
@@ -245,7 +245,7 @@ def plan_for(loader: DataLoader[Any], seed: int) -> Plan:
     return ReplayPlan(source, seed)
 
 
-def _order(sampler: Any, seed: int) -> Order | None:
+def _order(sampler: Any, seed: int) -> BatchOrder | None:
     """The order that stands for `sampler`: itself if it is ours, one like torch's DistributedSampler for that one, and
     one of (seed, epoch) for torch's two plain ones.
     """

@@ -24,11 +24,11 @@ def ranks(timeout_s: float) -> Ranks | None:
         return ALONE
     rank, world, place = distributed.get_rank(), distributed.get_world_size(), f"holdfast/{next(_serial)}"
     store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  nobody else has it
-    name = meet(Channel(store, f"{place}/meeting"), rank, world, timeout_s)
-    return Ranks(rank, world, Channel(store, f"{place}/{name}"), timeout_s=timeout_s)
+    name = meet(StoreChannel(store, f"{place}/meeting"), rank, world, timeout_s)
+    return Ranks(rank, world, StoreChannel(store, f"{place}/{name}"), timeout_s=timeout_s)
 
 
-class Channel:
+class StoreChannel:
     """Keys and values in a store of torch's, over a connection of its own, under a name.
 
     It asks whether a key is there before it reads: reading one that is not there would wait in C++, deaf to signals and
@@ -54,8 +54,8 @@ class Channel:
     def drop(self, key: str) -> None:
         self._ask("delete_key", key)
 
-    def twin(self) -> Channel:
-        return Channel(self._shared, self._name)
+    def twin(self) -> StoreChannel:
+        return StoreChannel(self._shared, self._name)
 
     def _ask(self, what: str, *given: Any) -> Any:
         if os.getpid() != self._process:

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import modules
 
 
-class Seen(NamedTuple):
+class BucketLayout(NamedTuple):
     """What a reducer has seen: numbers of parameters as their gradients became ready, and how many such passes count."""
 
     order: list[int]
@@ -54,7 +54,7 @@ class Reducers:
                 order, passes = captured[name]
                 parameters = _parameters(model)
                 if set(order) <= set(range(len(parameters))):
-                    _drive(model, parameters, Seen(list(order), passes))
+                    _drive(model, parameters, BucketLayout(list(order), passes))
                     warmed.append(name)
         return warmed
 
@@ -106,7 +106,7 @@ def _parameters(model: DistributedDataParallel) -> list[nn.Parameter]:
     return [parameter for name, parameter in named if parameter.requires_grad and name not in ignored]
 
 
-def _seen(model: DistributedDataParallel) -> Seen | None:
+def _seen(model: DistributedDataParallel) -> BucketLayout | None:
     """None: no backward pass of this process has been summed yet."""
     logger: Any = model.logger
     logger.set_runtime_stats_and_log()  # else what it says is of the iteration before
@@ -119,14 +119,14 @@ def _seen(model: DistributedDataParallel) -> Seen | None:
     built = _numbers(facts.get("rebuilt_per_bucket_param_indices")) if facts.get("has_rebuilt_buckets") else last
     often = Counter(last)  # a static graph may come to a parameter twice, or never
     order = [number for number in built for _ in range(often[number])]
-    return Seen(order or last, passes)
+    return BucketLayout(order or last, passes)
 
 
 def _numbers(text: str | None) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text or "")]
 
 
-def _drive(model: DistributedDataParallel, parameters: Iterable[nn.Parameter], seen: Seen) -> None:
+def _drive(model: DistributedDataParallel, parameters: Iterable[nn.Parameter], seen: BucketLayout) -> None:
     reducer: Any = model.reducer
     kept = [(parameter, parameter.grad) for parameter in parameters]
     used = {number for number in seen.order if model.static_graph}

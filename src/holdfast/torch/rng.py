@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..state.rng import Source
+from ..state.rng import GeneratorSource
 
 
 def capture() -> dict[str, Any]:
@@ -34,4 +34,4 @@ def seed(number: int) -> None:
         torch.cuda.manual_seed_all(number % 2**64)
 
 
-SOURCE = Source(capture, restore, seed)
+SOURCE = GeneratorSource(capture, restore, seed)

@@ -28,7 +28,7 @@ from ..data.order import key
 from ..data.seeded import Index, carrying
 from ..data.split import Split
 from ..errors import UsageError
-from .interruptible import Interruptible, Order
+from .interruptible import Interruptible, ResumableOrder
 from .world import world
 
 
@@ -52,7 +52,7 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
         rank, size = world(rank, num_replicas)
         DistributedSampler.__init__(self, dataset, size, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
         Interruptible.__init__(self)
-        self._order = Order(dataset, seed, shuffle=shuffle)
+        self._order = ResumableOrder(dataset, seed, shuffle=shuffle)
         self._split = Split(self._order.length, size, rank, drop_last)
         self.world = size
         self.position = 0  # samples of this epoch that all ranks together have consumed
@@ -125,7 +125,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         self.rank, self.world = world(rank, num_replicas)
         Sampler.__init__(self)
         Interruptible.__init__(self)
-        self._order = Order(dataset, seed, shuffle=shuffle)
+        self._order = ResumableOrder(dataset, seed, shuffle=shuffle)
         self.group_ids = group_ids.tolist() if hasattr(group_ids, "tolist") else list(group_ids)
         if len(self.group_ids) != self._order.length:
             raise UsageError(

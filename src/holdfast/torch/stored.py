@@ -12,7 +12,7 @@ import torch
 
 from ..errors import Mismatch
 from ..state.captured import ATOMS
-from ..state.codec import StoredLeaf, decode_leaves, is_stored, read_all
+from ..state.codec import LeafReader, decode_leaves, is_stored, read_all
 from . import pieces
 from .items import Now, data, memory
 from .leaves import DTYPES, NAMES, empty
@@ -23,23 +23,23 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 AROUND_BYTES = 16 << 20  # that exist twice while they come into memory that no file can be read into
 
 
-class Facts(NamedTuple):
+class TensorFacts(NamedTuple):
     """What must agree before bytes move."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
-def is_stored_tensor(value: object) -> TypeGuard[StoredLeaf]:
+def is_stored_tensor(value: object) -> TypeGuard[LeafReader]:
     return getattr(value, "kind", None) == "torch" and is_stored(value)
 
 
-def facts(value: object) -> Facts | None:
+def facts(value: object) -> TensorFacts | None:
     """Dtype and shape of a live tensor or of a stored one; None for anything else."""
     if isinstance(value, torch.Tensor):
         dtype = value.dtype
-        return Facts(NAMES.get(dtype) or str(dtype).removeprefix("torch."), tuple(value.shape))
-    return Facts(value.dtype, tuple(value.shape)) if is_stored_tensor(value) else None
+        return TensorFacts(NAMES.get(dtype) or str(dtype).removeprefix("torch."), tuple(value.shape))
+    return TensorFacts(value.dtype, tuple(value.shape)) if is_stored_tensor(value) else None
 
 
 def mapped(tree: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -76,7 +76,7 @@ def _has_graph(tensor: torch.Tensor) -> bool:
 
 def decoded(tree: Any) -> Any:
     """`tree` with a fresh object for every stored leaf; a leaf that stands in two places stays one object."""
-    stored: dict[str, StoredLeaf] = {}
+    stored: dict[str, LeafReader] = {}
 
     def note(value: Any) -> Any:
         if type(value) not in ATOMS and is_stored(value):
@@ -90,15 +90,15 @@ def decoded(tree: Any) -> Any:
     return mapped(tree, lambda value: leaves[value.key] if is_stored(value) else value)
 
 
-class Filling:
+class TensorRestore:
     """Stored leaves on their way into live tensors. `into` and `fresh` only take notes; `run` reads all in one go."""
 
     def __init__(self) -> None:
-        self._straight: list[tuple[torch.Tensor, StoredLeaf]] = []
-        self._around: list[tuple[torch.Tensor, StoredLeaf]] = []  # what torch alone can write to: by way of a copy
+        self._straight: list[tuple[torch.Tensor, LeafReader]] = []
+        self._around: list[tuple[torch.Tensor, LeafReader]] = []  # what torch alone can write to: by way of a copy
         self._parts: dict[str, list[pieces.Cut]] = {}  # of leaves of which not all is wanted, by their key
 
-    def into(self, live: torch.Tensor, stored: StoredLeaf | torch.Tensor) -> None:
+    def into(self, live: torch.Tensor, stored: LeafReader | torch.Tensor) -> None:
         """Let `live` have the stored numbers."""
         if isinstance(stored, torch.Tensor):
             with torch.no_grad():
@@ -116,10 +116,10 @@ class Filling:
         elif cut.live.numel():
             self._parts.setdefault(cut.stored.key, []).append(cut)
 
-    def _note(self, live: torch.Tensor, stored: StoredLeaf) -> None:
+    def _note(self, live: torch.Tensor, stored: LeafReader) -> None:
         (self._straight if _is_plain(live) else self._around).append((live, stored))
 
-    def fresh(self, stored: StoredLeaf, device: torch.device, parameter: torch.Tensor | None = None) -> torch.Tensor:
+    def fresh(self, stored: LeafReader, device: torch.device, parameter: torch.Tensor | None = None) -> torch.Tensor:
         """A new tensor on `device` with the stored dtype, shape and stride; its numbers come with `run`.
 
         One that belongs to a parameter which is a DTensor becomes one as well, unless it is a single number.
@@ -151,7 +151,7 @@ class Filling:
             _fill_parts(some)
 
 
-def _few(pairs: list[tuple[T, StoredLeaf]]) -> list[tuple[T, StoredLeaf]]:
+def _few(pairs: list[tuple[T, LeafReader]]) -> list[tuple[T, LeafReader]]:
     """The first ones, of at most `AROUND_BYTES` together, or the first alone."""
     total = 0
     for count, (_, stored) in enumerate(pairs):
@@ -161,7 +161,7 @@ def _few(pairs: list[tuple[T, StoredLeaf]]) -> list[tuple[T, StoredLeaf]]:
     return pairs
 
 
-def _fill_around(pairs: list[tuple[torch.Tensor, StoredLeaf]]) -> None:
+def _fill_around(pairs: list[tuple[torch.Tensor, LeafReader]]) -> None:
     copies = [torch.empty(stored.shape, dtype=live.dtype) for live, stored in pairs]
     read_all([(stored, memory(whole)) for whole, (_, stored) in zip(copies, pairs, strict=True) if whole.numel()])
     with torch.no_grad():
@@ -169,7 +169,7 @@ def _fill_around(pairs: list[tuple[torch.Tensor, StoredLeaf]]) -> None:
             live.copy_(whole)
 
 
-def _fill_parts(parts: list[tuple[list[pieces.Cut], StoredLeaf]]) -> None:
+def _fill_parts(parts: list[tuple[list[pieces.Cut], LeafReader]]) -> None:
     """Read each leaf whole, as its digest is of all of it, and copy the wanted items."""
     wholes = [torch.empty(tuple(stored.shape), dtype=DTYPES[stored.dtype]) for _, stored in parts]
     read_all([(stored, memory(whole)) for whole, (_, stored) in zip(wholes, parts, strict=True)])
