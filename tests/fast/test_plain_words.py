@@ -11,7 +11,13 @@ from holdfast.cli import COMMANDS, commands
 ROOT = Path(__file__).parents[2]
 AT_MOST = 30
 FIRST_ADR = 27  # decisions before this one are records, and stay as they were written
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 FENCE = re.compile(r" *```")
 INDENTED = re.compile(r"(    |\t)")
 HEADING = re.compile(r" *#+ ")
