@@ -44,7 +44,7 @@ class TestImages:
 
     @pytest.fixture
     def program(self, tmp_path, path):
-        program = Dmtcp(tmp_path, tmp_path, {})
+        program = Dmtcp(tmp_path, tmp_path)
         program.begin(["true"], None, None)
         return program
 

@@ -43,8 +43,6 @@ class Criu:
         del time_left_s
         if shutil.which("criu") is None:
             raise UsageError("--app criu: there is no criu on PATH; install CRIU 4.2 or later (docs/apps.md)")
-        if not command:
-            raise UsageError("--app criu: no command; write it as in `-- ./simulate input.txt`")
         emptied(self._images)
         self._written, self._found = [], None
         self._asked, self._resumed = False, checkpoint is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol
 
 from .. import disk
 
@@ -53,22 +53,6 @@ class Program(Protocol):
 
     def verdict(self, ended: ProgramExit) -> Verdict:
         """Whether it is done: exit codes lie."""
-
-
-@runtime_checkable
-class Demanding(Protocol):
-    """A program whose end has to show more than the exit code 0."""
-
-    def lacks(self) -> str:
-        """What was not there at the last `verdict` for it to be "done"."""
-
-
-@runtime_checkable
-class Leaver(Protocol):
-    """A program whose files may be gone on from although nobody saw how it ended."""
-
-    def left(self, since_unix_s: float) -> ProgramCheckpoint | None:
-        """The files of a checkpoint that it has written since then, whole or not; asked before `begin`."""
 
 
 def emptied(directory: Path) -> Path:
