@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import drill
 from holdfast.drill import report
-from holdfast.drill.aim import DrillOptions
+from holdfast.drill import DrillOptions
 from holdfast.errors import ChildError, UsageError
 
 TESTS = Path(__file__).parent

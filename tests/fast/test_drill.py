@@ -18,13 +18,13 @@ from causes import quiet
 from holdfast import drill
 from holdfast.cli import commands
 from holdfast.drill import cause, compare, kill, report, table
-from holdfast.drill.aim import DrillOptions, Schedule, move
+from holdfast.drill.aim import Schedule, move
 from holdfast.drill.attempts import prove
 from holdfast.drill.cause import CauseFacts
 from holdfast.drill.evidence import Line, RunEvidence, Trace
 from holdfast.drill.kill import ChildExit, ChildStart, ChildTree, Fired, Follow
 from holdfast.drill.places import Course, Spot
-from holdfast.drill.plan import DAMAGE, Luck, Pace, pace, plan
+from holdfast.drill.plan import DAMAGE, DrillOptions, Pace, pace, plan
 from holdfast.drill.report import DrillAttempt, DrillReport
 from holdfast.drill.safepoint import SafePoint
 from holdfast.errors import ChildError, UsageError
@@ -49,7 +49,7 @@ def a_course(epochs=4, batches=25, count_from=0):
 
 def planned(kills, signals, seed, *, damage=True, course=None, pace=PACE):
     course = course or a_course()
-    return plan(pace, course, course.choose(kills, seed), Luck(signals, seed, damage))
+    return plan(pace, course, course.choose(kills, seed), DrillOptions(kills, signals, seed, damage=damage))
 
 
 def test_every_kill_waits_for_what_it_is_to_lead_to():
@@ -466,7 +466,7 @@ def test_leaving_ends_the_command_and_all_that_it_started():
     """No process of the command's outlives the drill, not even one in a session of its own: torchrun's are."""
     for session in ("", OWN_SESSION):
         with ChildTree(family(session), {}) as child:
-            until(lambda: child.tail)
+            until(lambda: child.ended() or child.tail)
             grandchild = int(child.tail)
             assert not child.ended()
             assert not is_gone(grandchild)
@@ -487,7 +487,7 @@ def test_what_an_ended_command_left_behind_is_ended_too():
 def test_a_drill_that_is_killed_leaves_nothing_behind():
     """Whatever becomes of the drill, in whichever session it is."""
     drills = f"from holdfast.drill.kill import ChildTree; import time; c = ChildTree({family()!r}, {{}})\n"
-    drills += "while not c.tail: time.sleep(0.01)\nprint(c.tail, flush=True); time.sleep(600)"
+    drills += "while not (c.ended() or c.tail): time.sleep(0.01)\nprint(c.tail, flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", drills], stdout=subprocess.PIPE, text=True) as drilling:
         grandchild = int(drilling.stdout.readline())
         assert not is_gone(grandchild)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from holdfast.drill import leftovers
-from holdfast.drill.aim import DrillOptions
+from holdfast.drill import DrillOptions
 from holdfast.drill.leftovers import Leftover
 
 KILL = DrillOptions(kills=1, signals=("KILL",), damage=False)

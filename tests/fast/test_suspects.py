@@ -390,7 +390,7 @@ def alone(rng="a", **values):
         [],
         {1: SafePoint(0)},
         {},
-        [first, first._replace(place=SafePoint(1), begin=False, rng={"torch": f"{rng}1"})],
+        Album([first, first._replace(place=SafePoint(1), begin=False, rng={"torch": f"{rng}1"})]),
     )
 
 
@@ -405,7 +405,7 @@ def test_why_two_undisturbed_runs_differ():
 def resting(state, rng="a", **values):
     about = {name: About("number", "float", clock=True) for name in values}
     sights = [Sight(SafePoint(step), 1, not step, "", values, about, {"numpy": rng}, state=state) for step in (0, 1)]
-    return Trace([], [], {1: SafePoint(0)}, {}, sights)
+    return Trace([], [], {1: SafePoint(0)}, {}, Album(sights))
 
 
 def test_a_generator_that_rests_is_blamed_only_for_what_began_otherwise():

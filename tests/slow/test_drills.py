@@ -18,7 +18,7 @@ from test_torchrun_launcher import TRAINS, torchrun
 from causes import SCRIPTS, planted, quiet
 from holdfast import drill
 from holdfast.drill import report, table
-from holdfast.drill.aim import DrillOptions
+from holdfast.drill import DrillOptions
 from holdfast.drill.leftovers import Leftover
 from holdfast.drill.places import AGAIN, END, FIRST, LAST, LATER
 from holdfast.errors import ChildError

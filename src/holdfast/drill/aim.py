@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Collection
 
 from ..journal import Event, Log
 from ..run import settings
 from .evidence import SafePoint
 from .kill import ChildExit, Follow, exits_of
 from .places import Course
-from .plan import RANK, Kill, Luck, Pace, plan
-
-
-class DrillOptions(NamedTuple):
-    """What the user may choose."""
-
-    kills: int = 5
-    signals: Sequence[str] = ("KILL", "TERM")
-    seed: int = 0
-    steps: int | None = None  # stop both runs after so many
-    save_every_steps: int | None = None  # instead of the command's own interval
-    exempt: Sequence[str] = ()  # patterns of metrics' names, besides timings, and of printed lines
-    damage: bool = True
-    keep: Path | None = None  # where to leave the runs
+from .plan import RANK, DrillOptions, Kill, Pace, plan
 
 
 class Schedule:
@@ -32,10 +17,8 @@ class Schedule:
 
     def __init__(self, course: Course, pace: Pace, options: DrillOptions) -> None:
         self._course, self._pace, self._options = course, pace, options
-        self._luck = Luck(options.signals, options.seed, options.damage)
         self.wanted = min(options.kills, len(course.places))
-        self.queue = plan(pace, course, course.choose(self.wanted, options.seed), self._luck)
-        self._made = len(self.queue)  # kills planned so far
+        self.queue = plan(pace, course, course.choose(self.wanted, options.seed), options)
         self._ahead: list[Kill] = []
         self._last: Kill | None = None
         self._wounded: set[str] = set()
@@ -51,10 +34,8 @@ class Schedule:
         ahead = [kill for kill in self.queue if self._is_ahead(kill, resumes_at) and kill.target.place not in known]
         if len(ahead) < missing:
             taken = {*known, *(kill.target.place for kill in ahead)}
-            targets = self._course.more(missing - len(ahead), taken, resumes_at, self._options.seed + self._made)
-            undamaged = self._luck._replace(damage=False)
-            more = plan(self._pace, self._course, targets, undamaged, begin=self._made)
-            self._made += len(more)
+            targets = self._course.more(missing - len(ahead), taken, resumes_at, self._options.seed + len(self.queue))
+            more = plan(self._pace, self._course, targets, self._options._replace(damage=False), len(self.queue))
             self.queue += more
             ahead = sorted([*ahead, *more], key=lambda kill: kill.target.place.order)
         self._ahead = ahead if missing > 0 else []
@@ -64,8 +45,7 @@ class Schedule:
         """The kill that is meant for the attempt in view: the run chooses its aim by the same rule."""
         if view.restored is None:
             return None
-        came = view.restored
-        self._last = next((kill for kill in self._ahead if self._is_ahead(kill, came)), None)
+        self._last = next((kill for kill in self._ahead if self._is_ahead(kill, view.restored)), None)
         return self._last
 
     def fired(self) -> None:
@@ -88,10 +68,11 @@ def move(ended: ChildExit, log: Log | None) -> str:
     last: Event = log.events[-1] if log is not None and log.closed else {}
     if last.get("event") == "stop":
         return "finished" if last.get("reason") == "drill limit" else "again"
+    if ended.exit == 0:
+        return "finished"
     if ended.exit == 75:
         return "again"
-    if ended.fired is not None and ended.fired.signal == RANK and ended.exit:
-        return "again"  # as the launcher, and the ranks that were left, tell it
-    if ended.fired is not None and ended.fired.signal != RANK and ended.exit in exits_of(ended.fired.signal):
-        return "again"
-    return "finished" if ended.exit == 0 else "failed"
+    if ended.fired is None:
+        return "failed"
+    # of a lost rank the launcher tells what it likes, and so do the ranks that were left
+    return "again" if ended.fired.signal == RANK or ended.exit in exits_of(ended.fired.signal) else "failed"

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,15 +17,16 @@ from .. import disk, journal
 from ..errors import ChildError, UsageError
 from ..journal import Log
 from ..run import settings
-from . import compare, evidence, judge, kill, leftovers, output, report, tail
-from .aim import DrillOptions, Schedule, move
+from . import compare, evidence, judge, kill, leftovers, output, report
+from .aim import Schedule, move
 from .attempts import attempts_of, prove, require_progress, told, unseen_damage
-from .evidence import SafePoint, Trace
+from .evidence import Trace
 from .kill import ChildExit, ChildStart, Follow
 from .output import Section, Varying
 from .places import AGAIN, Course, Spot
-from .plan import SIGNALS, Kill, Pace, pace
+from .plan import DrillOptions, Kill, Pace, pace
 from .report import DrillAttempt, DrillReport, ResumePoint
+from .safepoint import SafePoint
 
 Say = Callable[[str], None]
 Watch = Callable[[int, int | None], None]  # told the step, and the last one where that is known
@@ -43,12 +45,7 @@ class Drill:
         self._opened: dict[str, Path] = {}  # by run: where its processes note the files that they open
 
     def run(self) -> DrillReport:
-        """The findings.
-
-        Raises:
-            UsageError: an option, or the command, does not lend itself to a drill.
-            ChildError: the command failed by itself.
-        """
+        """The findings."""
         began = time.monotonic()
         with kill.ended_by_signals(), _workplace(self.options.keep) as place:
             found = self._run(place)
@@ -107,8 +104,8 @@ class Drill:
 
     def _undisturbed(self, root: Path, number: int) -> tuple[Pace, float]:
         self.say(f"undisturbed run {number} of 2: {' '.join(self.command)}")
-        ended = kill.run(self._start(root, float("inf"), 0), self._watched(lambda _: None, None))
-        log = _last_log(root)
+        ended = kill.run(self._start(root, float("inf"), 0), partial(self._look, None, None))
+        log = next(reversed(_logs(root)), None)
         if move(ended, log) != "finished":
             raise ChildError(f"undisturbed run {number}: {_failure(ended, log)}")
         if log is None:
@@ -140,12 +137,9 @@ class Drill:
         environment = {settings.RUN_DIR: str(root), settings.DRILL: wishes, "PYTHONUNBUFFERED": "1"}
         return ChildStart(self.command, environment, root, timeout_s, after)
 
-    def _watched(self, aim: Callable[[Follow], Kill | None], total: int | None) -> Callable[[Follow], Kill | None]:
-        def look(view: Follow) -> Kill | None:
-            self._watch(view.step, total)
-            return aim(view)
-
-        return look
+    def _look(self, schedule: Schedule | None, last: int | None, view: Follow) -> Kill | None:
+        self._watch(view.at.step, last)
+        return None if schedule is None else schedule(view)
 
     # -- the interrupted one -----------------------------------------------------------------------------------------
 
@@ -159,15 +153,16 @@ class Drill:
             after = attempts[-1].attempt if attempts else 0
             ended = kill.run(
                 self._start(root, first.timeout_s, after, schedule.begin(resumes_at, proven)),
-                self._watched(schedule, first.last),
-                lambda _: schedule.fired(),
+                partial(self._look, schedule, first.last),
+                schedule.fired,
             )
-            log = _last_log(root, after)
+            logs = _logs(root, after)
+            log = next(reversed(logs), None)
             what = move(ended, log)
             if what == "failed" or log is None:
                 raise ChildError(f"attempt {after + 1} of the killed run: {_failure(ended, log)}")
             self._printed[root.name] += output.sections(ended.printed, finished=what == "finished")
-            made = attempts_of(_logs(root, after), ended.strikes)
+            made = attempts_of(logs, ended.strikes)
             made[-1].exit, made[-1].took_s = ended.exit, ended.took_s
             attempts += made
             proven = prove(attempts, course.places)
@@ -185,11 +180,10 @@ class Drill:
 
     def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint | None]:
         """What was damaged, and where the next attempt will go on."""
+        wound = None
         if ended.fired is not None:
             schedule.fired()
-        wound = None
-        if schedule.wounds and ended.fired is not None:
-            wound = kill.damage(root, schedule.wounds[0], self.options.seed)
+            wound = kill.damage(root, schedule.wounds[0], self.options.seed) if schedule.wounds else None
         if wound is None:  # there will be an older checkpoint after a later kill
             return None, kill.resumes_at(root)
         schedule.wounds.pop(0)
@@ -242,10 +236,6 @@ def _logs(root: Path, after: int = 0) -> list[Log]:
     return [log for log in journal.logs(root) if log.attempt > after]
 
 
-def _last_log(root: Path, after: int = 0) -> Log | None:
-    return next(reversed(_logs(root, after)), None)
-
-
 def _failure(ended: ChildExit, log: Log | None) -> str:
     last = log.last if log is not None and log.closed else {}
     if last.get("event") == "stop":
@@ -253,7 +243,7 @@ def _failure(ended: ChildExit, log: Log | None) -> str:
     else:
         how = f"killed by signal {-ended.exit}" if ended.exit < 0 else f"failed with exit {ended.exit}"
     why = f", {last['error']}" if last.get("event") == "failed" and "error" in last else ""
-    return "\n".join([f"the command {how}{why}; the end of its output:", *tail.shown(ended.tail)])
+    return "\n".join([f"the command {how}{why}; the end of its output:", *output.last_lines(ended.tail)])
 
 
 @contextmanager
@@ -281,12 +271,7 @@ def drill(command: Sequence[str], options: DrillOptions, say: Say, watch: Watch 
     """Drill `command`, telling `say` line by line how it goes, and `watch` many times a second how far it is.
 
     Raises:
-        UsageError: an option, or the command, does not lend itself to a drill.
+        UsageError: the command does not lend itself to a drill.
         ChildError: the command failed by itself.
     """
-    if not command:
-        raise UsageError("no command to drill: holdfast drill -- python train.py ...")
-    unknown = [name for name in options.signals if name not in SIGNALS]
-    if unknown or not options.signals or options.kills < 1:
-        raise UsageError(f"a drill takes at least one kill, by signals among {', '.join(SIGNALS)}; not {unknown}")
     return Drill(command, options, say, watch).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import by_itself, cause, compare
-from .cause import Cause, CauseFacts
+from .cause import Cause
 from .compare import MetricDifference, Parting
 from .evidence import SafePoint, Trace
 from .leftovers import Leftover
@@ -29,8 +29,8 @@ def divergence(
         place, attempt, what = parted.place, parted.attempt, parted.what
     else:
         place, attempt, what = reference.states[-1].place, max(other.restored, default=0), "the last state differs"
-    facts = cause.gather(reference, parted, metrics, other, (place, attempt))
-    usual = cause.usual(facts) if reference.beside else by_itself.cause_of(reference, other, facts)
+    facts = cause.gather(reference, other, (place, attempt), parted, metrics)
+    usual = by_itself.cause_of(reference, other, facts) if reference.beside is None else cause.usual(facts)
     found = _at(place, attempt, other, what, _reason(usual, leftovers))
     found.leaf = facts.leaves[0] if facts.leaves and not facts.metrics_first else None
     found.leaves = list(facts.leaves)
@@ -43,15 +43,9 @@ def printed(
 ) -> Divergence:
     """The first line that `other` printed otherwise, while all that is tracked was equal, and the usual reason."""
     line = f"the line {difference.now!r}" if difference.now is not None else f"what printed {difference.was!r}"
-    facts = CauseFacts(
-        all_leaves=tuple(reference.states[0].leaves) if reference.states else (),
-        metrics=(line,),
-        metrics_first=True,
-        loaders=reference.loaders,
-    )
-    facts = cause.with_variables(facts, reference, other, (difference.after, difference.attempt))
-    reason = _reason(cause.usual(facts), leftovers)
-    return _at(difference.after, difference.attempt, other, str(difference), reason)
+    where = difference.after, difference.attempt
+    facts = cause.gather(reference, other, where)._replace(metrics=(line,), metrics_first=True)
+    return _at(*where, other, str(difference), _reason(cause.usual(facts), leftovers))
 
 
 def why_failed(reference: Trace, other: Trace, idle: frozenset[str]) -> str:
@@ -99,9 +93,6 @@ def _at(place: SafePoint, attempt: int, other: Trace, what: str, reason: Cause) 
         phase=place.phase,
         attempt=attempt,
         resumed_from=resumed.step if resumed else None,
-        leaf=None,
-        leaves=[],
-        metric=None,
         what=what,
         cause=reason.name,
         advice=reason.text,

@@ -11,8 +11,8 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-from .evidence import SafePoint
-from .luck import fraction
+from ..data.order import key
+from .safepoint import SafePoint
 
 FIRST = "in the first epoch"
 LATER = "in a later epoch"
@@ -24,6 +24,11 @@ FURTHER = "elsewhere"
 
 _PERIODS = range(2, 13)  # what a loop is likely to count by
 _SOON = 3  # safe points from a resume to the next one
+
+
+def fraction(*parts: object) -> float:
+    """A number in [0, 1) that depends on every part: what a drill does at random depends on its seed alone."""
+    return key("drill", *parts) / 2**64
 
 
 class Spot(NamedTuple):

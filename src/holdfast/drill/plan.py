@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from itertools import pairwise, takewhile
+from itertools import cycle, islice, pairwise, takewhile
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -12,8 +13,7 @@ import msgspec
 from ..journal import Event
 from ..run.settings import Aim
 from .evidence import SafePoint
-from .luck import fraction
-from .places import END, LAST, Course, Target
+from .places import END, LAST, Course, Target, fraction
 
 DAMAGE = ("flipped bit", "truncated shard")
 POLITE = ("TERM", "INT", "USR1", "USR2")  # what a run answers by saving; KILL it cannot answer
@@ -55,47 +55,50 @@ class Kill(NamedTuple):
     which: float = 0.0  # of the ranks, should one be meant; in [0, 1)
 
 
-class Luck(NamedTuple):
-    """What a plan is made with, besides its targets."""
+class DrillOptions(NamedTuple):
+    """What the user may choose."""
 
-    signals: Sequence[str]
-    seed: int
-    damage: bool
+    kills: int = 5
+    signals: Sequence[str] = ("KILL", "TERM")
+    seed: int = 0
+    steps: int | None = None  # stop both runs after so many
+    save_every_steps: int | None = None  # instead of the command's own interval
+    exempt: Sequence[str] = ()  # patterns of metrics' names, besides timings, and of printed lines
+    damage: bool = True
+    keep: Path | None = None  # where to leave the runs
 
 
 def pace(events: Sequence[Event], total_s: float) -> Pace:
     """The pace of a run from its journal."""
-    steps = [(int(event["step"]), float(event["time"])) for event in events if event["event"] == "digests"]
-    last = max((step for step, _ in steps), default=0)
-    saves = {int(event["step"]) for event in events if event["event"] == "saved"}
-    gaps = [later - sooner for (_, sooner), (_, later) in pairwise(steps)]
-    durations = [float(event.get("save_s", 0)) for event in events if event["event"] == "saved"]
+    steps, saves = ([event for event in events if event["event"] == kind] for kind in ("digests", "saved"))
+    last = max((int(event["step"]) for event in steps), default=0)
     return Pace(
         last=last,
-        saves=tuple(sorted(step for step in saves if 0 < step < last)),
-        step_s=statistics.median(gaps or [0.0]),
-        save_s=statistics.median(durations or [0.0]),
+        saves=tuple(sorted({event["step"] for event in saves if 0 < event["step"] < last})),
+        step_s=statistics.median([later["time"] - sooner["time"] for sooner, later in pairwise(steps)] or [0.0]),
+        save_s=statistics.median([event.get("save_s", 0.0) for event in saves] or [0.0]),
         total_s=total_s,
     )
 
 
-def plan(pace: Pace, course: Course, targets: Sequence[Target], luck: Luck, begin: int = 0) -> list[Kill]:
+def plan(pace: Pace, course: Course, targets: Sequence[Target], options: DrillOptions, begin: int = 0) -> list[Kill]:
     """A kill for each target, in the order of the run; the first of them is number `begin` of the drill."""
-    signals = [luck.signals[number % len(luck.signals)] for number in range(begin, begin + len(targets))]
-    wounds = _wounds(course, targets, signals, luck.seed) if luck.damage else {}
+    seed = options.seed
+    signals = list(islice(cycle(options.signals), begin, begin + len(targets)))
+    wounds = _wounds(course, targets, signals, seed) if options.damage else {}
     planned = []
     for number, (target, signal) in enumerate(zip(targets, signals, strict=True), begin):
         damage = wounds.get(target.place)
-        in_save = damage is None and (number // len(luck.signals) + luck.seed) % 2 == 1
-        later = _later(course, target, targets, luck.seed)
+        in_save = damage is None and (number // len(options.signals) + seed) % 2 == 1
+        later = _later(course, target, targets, seed)
         if later is None and damage is not None:
             later = course.following(target.place, 1)[0]
         made = _stop if signal in POLITE else _strike
         kill = made(course, target, later, in_save=in_save, damage=damage)
         exact = target.kind in (LAST, END) or damage is not None
         aim = msgspec.structs.replace(kill.aim, exact=exact)
-        delay_s = _delay_s(kill, pace, fraction(luck.seed, number, "delay"))
-        which = fraction(luck.seed, number, "rank")
+        delay_s = _delay_s(kill, pace, fraction(seed, number, "delay"))
+        which = fraction(seed, number, "rank")
         planned.append(kill._replace(signal=signal, aim=aim, delay_s=delay_s, damage=damage, which=which))
     return planned
 

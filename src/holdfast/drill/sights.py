@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,32 +40,12 @@ def _of(log: Log) -> Iterable[Sight]:
     values: dict[str, str] = {}
     about: dict[str, About] = {}
     for event in log.events:
-        if event["event"] != "visible":
-            continue
-        try:
-            values = {**values, **_texts(event["values"])}
+        if event["event"] == "visible":
+            gone = set(event["gone"])
+            values = {path: value for path, value in {**values, **event["values"]}.items() if path not in gone}
             about = {**about, **msgspec.convert(event["about"], dict[str, About])}
-            for path in event["gone"]:
-                values.pop(path, None)
-            batch, rng = str(event["batch"]), _texts(event["rng"])
-            datasets = msgspec.convert(event.get("datasets", {}), dict[str, dict[str, list[str]]])
-        except (KeyError, TypeError, msgspec.ValidationError):  # of another version
-            continue
-        yield Sight(
-            place_of(event),
-            log.attempt,
-            event.get("at") == "begin",
-            batch,
-            values,
-            about,
-            rng,
-            datasets,
-            str(event.get("state", "")),
-        )
-
-
-def _texts(found: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in found.items()}
+            more = event["batch"], values, about, event["rng"], event.get("datasets", {}), event.get("state", "")
+            yield Sight(place_of(event), log.attempt, event["at"] == "begin", *more)
 
 
 class Album:
@@ -85,13 +65,9 @@ class Album:
         return self._begins.get(attempt)
 
     def of(self, attempt: int) -> list[Sight]:
-        """The sights of one attempt, in the order of the run."""
-        return sorted((sight for sight in self.all if sight.attempt == attempt), key=_order)
+        """The safe points of one attempt, in the order of the run."""
+        return [sight for sight in self.all if sight.attempt == attempt and not sight.begin]
 
-    @property
-    def first(self) -> Sight | None:
-        return self.all[0] if self.all else None
-
-
-def _order(sight: Sight) -> tuple[tuple[int, int], bool]:
-    return sight.place.order, not sight.begin
+    def point(self, attempt: int, place: SafePoint) -> Sight | None:
+        """The variables at that safe point of that attempt."""
+        return next((sight for sight in self.of(attempt) if sight.place == place), None)

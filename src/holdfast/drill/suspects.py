@@ -7,7 +7,7 @@ reference's path, it would be cleared: what a later pass sets right is no cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..run.witness import UNREAD, About
@@ -114,7 +114,7 @@ def _is_own(path: str) -> bool:
 
 def _last_before(other: Album, attempt: int, parted: SafePoint) -> Sight | None:
     """The last safe point of the attempt before it left the path; None when that was its first."""
-    passed = [sight for sight in other.of(attempt) if not sight.begin and sight.place.order < parted.order]
+    passed = [sight for sight in other.of(attempt) if sight.place.order < parted.order]
     return passed[-1] if passed else None
 
 
@@ -141,7 +141,7 @@ def shifted(reference: Album, other: Album, attempt: int, parted: SafePoint) -> 
 
     The index of an `enumerate` is one: each pass assigns it, and it is no variable that could be brought back.
     """
-    begin, here, there = other.begin(attempt), _point(other, attempt, parted), reference.at(parted)
+    begin, here, there = other.begin(attempt), other.point(attempt, parted), reference.at(parted)
     if begin is None or here is None or there is None:
         return []
     came_to = reference.at(begin.place)
@@ -167,13 +167,9 @@ def _whole(value: str | None) -> int | None:
     return int(text) if text.removeprefix("-").isdecimal() else None
 
 
-def _point(album: Album, attempt: int, place: SafePoint) -> Sight | None:
-    return next((sight for sight in album.of(attempt) if sight.place == place and not sight.begin), None)
-
-
 def other_batch(reference: Album, other: Album, attempt: int, parted: SafePoint) -> bool | None:
     """Whether the step that ended at `parted` consumed another batch than in the reference run; None: nobody knows."""
-    here, there = _point(other, attempt, parted), reference.at(parted)
+    here, there = other.point(attempt, parted), reference.at(parted)
     if here is None or there is None or not here.batch or not there.batch or UNREAD in (here.batch, there.batch):
         return None
     return here.batch != there.batch
@@ -198,16 +194,3 @@ def _unlike(first: Album, second: Album) -> Iterator[tuple[str, About, About]]:
             if beside is not None and path not in told and path in beside.about and beside.values.get(path) != value:
                 told.add(path)
                 yield path, sight.about[path], beside.about[path]
-
-
-def unseeded(first: Album, second: Album, idle: Iterable[str]) -> list[str]:
-    """Global generators that were not in the same state as the two undisturbed runs began; those drawn from come first."""
-    a, b = first.first, second.first
-    if a is None or b is None:
-        return []
-    unlike = [name for name, state in a.rng.items() if b.rng.get(name) != state]
-    resting = set(idle)
-    return sorted(unlike, key=lambda name: (name in resting, _ORDER.get(name, 0)))
-
-
-_ORDER: Mapping[str, int] = {"torch": -1, "numpy": 0, "python": 1}

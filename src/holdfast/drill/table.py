@@ -8,6 +8,7 @@ from . import report as reports
 from .by_itself import UNKNOWN
 from .cause import SWITCHES
 from .report import Divergence, DrillAttempt, DrillReport, ResumePoint
+from .safepoint import SafePoint
 
 _MOST = 4  # lines of one kind
 COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN", "SET ASIDE AS DAMAGED")
@@ -34,10 +35,9 @@ def lines(report: DrillReport) -> Iterator[str]:
 
 def divergence(found: Divergence, verdict: str) -> Iterator[str]:
     """Where and why, in a few lines."""
-    place = f"step {found.step}" + {"end": ", after the epoch", "exit": ", after the loop"}.get(found.phase, "")
     resumed = f", in attempt {found.attempt}, resumed at step {found.resumed_from}" if found.resumed_from else ""
     first = found.leaf or (f"metric {found.metric}" if found.metric else "")
-    yield f"first difference: {place}{resumed}: {first + ': ' if first else ''}{found.what}"
+    yield f"first difference: {SafePoint(found.step, found.phase)}{resumed}: {first + ': ' if first else ''}{found.what}"
     if verdict == reports.NOT_DETERMINISTIC and found.cause == UNKNOWN:
         yield "two uninterrupted runs of the command differ; what to switch on:"
         yield from (f"  {switch}" for switch in SWITCHES)
