@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import drill
-from holdfast.drill import report
-from holdfast.drill import DrillOptions
+from holdfast.drill import DrillOptions, report
 from holdfast.errors import ChildError, UsageError
 
 TESTS = Path(__file__).parent

@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from holdfast.drill import leftovers
-from holdfast.drill import DrillOptions
+from holdfast.drill import DrillOptions, leftovers
 from holdfast.drill.leftovers import Leftover
 
 KILL = DrillOptions(kills=1, signals=("KILL",), damage=False)

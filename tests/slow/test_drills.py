@@ -17,8 +17,7 @@ from test_torchrun_launcher import TRAINS, torchrun
 
 from causes import SCRIPTS, planted, quiet
 from holdfast import drill
-from holdfast.drill import report, table
-from holdfast.drill import DrillOptions
+from holdfast.drill import DrillOptions, report, table
 from holdfast.drill.leftovers import Leftover
 from holdfast.drill.places import AGAIN, END, FIRST, LAST, LATER
 from holdfast.errors import ChildError

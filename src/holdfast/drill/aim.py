@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from ..journal import Event, Log
 from ..run import settings
 from .evidence import SafePoint
-from .kill import ChildExit, Follow, exits_of
+from .kill import ChildExit, Fired, Follow, exits_of
 from .places import Course
 from .plan import RANK, DrillOptions, Kill, Pace, plan
 
@@ -16,11 +16,10 @@ class Schedule:
     """The kills of a drill: as many distinct resume points as kills were asked for, or as the script has."""
 
     def __init__(self, course: Course, pace: Pace, options: DrillOptions) -> None:
-        self._course, self._pace, self._options = course, pace, options
+        self.course, self.pace, self._options = course, pace, options
         self.wanted = min(options.kills, len(course.places))
         self.queue = plan(pace, course, course.choose(self.wanted, options.seed), options)
         self._ahead: list[Kill] = []
-        self._last: Kill | None = None
         self._wounded: set[str] = set()
         self.wounds: list[str] = []  # kinds of damage that are due
 
@@ -29,13 +28,13 @@ class Schedule:
 
         When the places that lie ahead are too few, because kills led elsewhere, further ones are chosen.
         """
-        known = {*proven, *({resumes_at} if resumes_at in self._course.places else ())}
+        known = {*proven, *({resumes_at} if resumes_at in self.course.places else ())}
         missing = self.wanted - len(known)
         ahead = [kill for kill in self.queue if self._is_ahead(kill, resumes_at) and kill.target.place not in known]
         if len(ahead) < missing:
             taken = {*known, *(kill.target.place for kill in ahead)}
-            targets = self._course.more(missing - len(ahead), taken, resumes_at, self._options.seed + len(self.queue))
-            more = plan(self._pace, self._course, targets, self._options._replace(damage=False), len(self.queue))
+            targets = self.course.more(missing - len(ahead), taken, resumes_at, self._options.seed + len(self.queue))
+            more = plan(self.pace, self.course, targets, self._options._replace(damage=False), len(self.queue))
             self.queue += more
             ahead = sorted([*ahead, *more], key=lambda kill: kill.target.place.order)
         self._ahead = ahead if missing > 0 else []
@@ -43,17 +42,14 @@ class Schedule:
 
     def __call__(self, view: Follow) -> Kill | None:
         """The kill that is meant for the attempt in view: the run chooses its aim by the same rule."""
-        if view.restored is None:
-            return None
-        self._last = next((kill for kill in self._ahead if self._is_ahead(kill, view.restored)), None)
-        return self._last
+        came = view.restored
+        return None if came is None else next((kill for kill in self._ahead if self._is_ahead(kill, came)), None)
 
-    def fired(self) -> None:
-        """The last kill was delivered."""
-        damage = None if self._last is None else self._last.damage
-        if damage is not None and damage not in self._wounded:
-            self._wounded.add(damage)
-            self.wounds.append(damage)
+    def fired(self, strikes: Iterable[Fired]) -> None:
+        """These kills were delivered: the damage that each of them is to leave behind is due, once."""
+        due = [strike.damage for strike in strikes if strike.damage is not None and strike.damage not in self._wounded]
+        self.wounds += due
+        self._wounded.update(due)
 
     @staticmethod
     def _is_ahead(kill: Kill, resumes_at: SafePoint | None) -> bool:

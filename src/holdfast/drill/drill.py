@@ -22,10 +22,10 @@ from .aim import Schedule, move
 from .attempts import attempts_of, prove, require_progress, told, unseen_damage
 from .evidence import Trace
 from .kill import ChildExit, ChildStart, Follow
-from .output import Section, Varying
+from .output import Section
 from .places import AGAIN, Course, Spot
 from .plan import DrillOptions, Kill, Pace, pace
-from .report import DrillAttempt, DrillReport, ResumePoint
+from .report import DrillReport, ResumePoint
 from .safepoint import SafePoint
 
 Say = Callable[[str], None]
@@ -74,7 +74,7 @@ class Drill:
         if schedule.wanted:
             self.say(f"killed run: {schedule.wanted} of {found.places} places to resume from, over {first.last} steps")
             try:
-                self._interrupt(found, place / "killed", first, schedule, course)
+                self._interrupt(found, place / "killed", schedule)
             except ChildError as error:
                 reason = judge.why_failed(reference, evidence.trace(place / "killed"), self._idle)
                 raise ChildError(f"{error}{reason}") from error
@@ -143,19 +143,18 @@ class Drill:
 
     # -- the interrupted one -----------------------------------------------------------------------------------------
 
-    def _interrupt(self, found: DrillReport, root: Path, first: Pace, schedule: Schedule, course: Course) -> None:
+    def _interrupt(self, found: DrillReport, root: Path, schedule: Schedule) -> None:
         """Start the command until it has finished, killing it as planned."""
-        attempts: list[DrillAttempt] = []
-        proven: list[SafePoint] = []
+        attempts, proven = found.attempts, list[SafePoint]()
         resumes_at: SafePoint | None = None
         self._printed[root.name] = []
         for _ in range(3 * self.options.kills + 10):
             after = attempts[-1].attempt if attempts else 0
             ended = kill.run(
-                self._start(root, first.timeout_s, after, schedule.begin(resumes_at, proven)),
-                partial(self._look, schedule, first.last),
-                schedule.fired,
+                self._start(root, schedule.pace.timeout_s, after, schedule.begin(resumes_at, proven)),
+                partial(self._look, schedule, schedule.pace.last),
             )
+            schedule.fired(ended.strikes.values())
             logs = _logs(root, after)
             log = next(reversed(logs), None)
             what = move(ended, log)
@@ -165,13 +164,13 @@ class Drill:
             made = attempts_of(logs, ended.strikes)
             made[-1].exit, made[-1].took_s = ended.exit, ended.took_s
             attempts += made
-            proven = prove(attempts, course.places)
+            proven = prove(attempts, schedule.course.places)
             if what != "finished":
                 attempts[-1].damage, resumes_at = self._damage(root, schedule, ended)
             for attempt in made:
                 self.say(told(attempt))
             if what == "finished":
-                self._take(found, attempts, schedule, course)
+                self._take(found, proven, schedule)
                 return
             require_progress(attempts)
         raise ChildError(
@@ -180,22 +179,20 @@ class Drill:
 
     def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint | None]:
         """What was damaged, and where the next attempt will go on."""
-        wound = None
-        if ended.fired is not None:
-            schedule.fired()
-            wound = kill.damage(root, schedule.wounds[0], self.options.seed) if schedule.wounds else None
+        due = schedule.wounds if ended.fired is not None else []
+        wound = kill.damage(root, due[0], self.options.seed) if due else None
         if wound is None:  # there will be an older checkpoint after a later kill
             return None, kill.resumes_at(root)
         schedule.wounds.pop(0)
         return f"{wound.checkpoint}: {wound.what}", kill.resumes_at(root, besides=wound.checkpoint)
 
-    def _take(self, found: DrillReport, attempts: list[DrillAttempt], schedule: Schedule, course: Course) -> None:
+    def _take(self, found: DrillReport, proven: list[SafePoint], schedule: Schedule) -> None:
         soon = {kill.target.place for kill in schedule.queue if kill.target.kind == AGAIN}
-        found.attempts, proven = attempts, prove(attempts, course.places)
+        kinds = [AGAIN if place in soon else schedule.course.kind(place) for place in proven]
         found.kills_proven = len(proven)
         found.resumed = [
-            ResumePoint(step=place.step, phase=place.phase, kind=AGAIN if place in soon else course.kind(place))
-            for place in proven
+            ResumePoint(step=place.step, phase=place.phase, kind=kind)
+            for place, kind in zip(proven, kinds, strict=True)
         ]
         for kind in schedule.wounds:
             self._notes.append(f"no {kind} was planted: there was never an older whole checkpoint to fall back to")
@@ -213,10 +210,8 @@ class Drill:
         read = [each for each in found.leftovers if each.reader == name]
         found.verdict = report.IDENTICAL
         if parted is not None or metrics or found.final_differences:
-            found.verdict, found.divergence = (
-                report.DIFFERENT,
-                judge.divergence(reference, other, parted, metrics, read),
-            )
+            found.verdict = report.DIFFERENT
+            found.divergence = judge.divergence(reference, other, parted, metrics, read)
         elif lines:
             found.verdict, found.divergence = report.OUTPUT_DIFFERS, judge.printed(reference, other, lines[0], read)
         if unseen:
@@ -226,7 +221,7 @@ class Drill:
     def _lines(self, found: DrillReport) -> list[output.LineDifference]:
         """What the killed run printed otherwise."""
         first, second, killed = (self._printed[name] for name in ("first", "second", "killed"))
-        known: Varying = output.varying(first, second, self.options.exempt)
+        known = output.varying(first, second, self.options.exempt)
         lines, found.lines_compared = output.differences(first, killed, known)
         found.output_differences = [str(each) for each in lines]
         return lines

@@ -39,6 +39,7 @@ class Fired(NamedTuple):
 
     signal: str
     in_save: str | None  # the checkpoint that was being written
+    damage: str | None = None  # what it is to leave behind, one of plan.DAMAGE
 
 
 class ChildExit(NamedTuple):
@@ -217,8 +218,8 @@ class ChildStart(NamedTuple):
 Aiming = Callable[[Follow], Kill | None]  # what to do next, given how far it is
 
 
-def run(start: ChildStart, aim: Aiming, goes_on: Callable[[], None] = lambda: None) -> ChildExit:
-    """Start the command and see it to its end. `goes_on`: after a strike, the launcher has begun another attempt.
+def run(start: ChildStart, aim: Aiming) -> ChildExit:
+    """Start the command and see it to its end. After a strike, a launcher may begin another attempt by itself.
 
     Raises:
         ChildError: it did not end in time; it was killed.
@@ -227,7 +228,6 @@ def run(start: ChildStart, aim: Aiming, goes_on: Callable[[], None] = lambda: No
     with ChildTree(start.command, start.environment) as child, Follow(start.root, start.after) as view:
         while not child.ended():
             if view.attempt in strikes and view.overtaken():
-                goes_on()
                 view.go_on()
             view.look()
             kill = aim(view) if view.attempt not in strikes else None
@@ -266,12 +266,12 @@ def _fire(child: ChildTree, view: Follow, kill: Kill) -> Fired | None:
     saving = view.saving()
     if kill.signal == RANK:
         child.lose_rank(kill.which)
-        return Fired(RANK, saving)
+        return Fired(RANK, saving, kill.damage)
     child.interrupt(kill.signal)
     if kill.signal == "KILL":
         child.finish()
         saving = view.saving()  # what a killed save left: the proof that it was one
-    return Fired(kill.signal, saving)
+    return Fired(kill.signal, saving, kill.damage)
 
 
 def exits_of(name: str) -> tuple[int, int]:

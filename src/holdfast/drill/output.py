@@ -56,11 +56,11 @@ class LineParts(NamedTuple):
 class Varying(NamedTuple):
     """What two undisturbed runs do not have in common."""
 
-    places: frozenset[SafePoint]  # where they printed different numbers of lines
-    positions: frozenset[tuple[SafePoint, int]]  # the nth line there
-    wordings: frozenset[str]
-    numbers: frozenset[tuple[str, int]]  # the nth number in lines of that wording
-    exempt: tuple[str, ...] = ()  # patterns of lines that the user does not want to be compared
+    places: set[SafePoint]  # where they printed different numbers of lines
+    positions: set[tuple[SafePoint, int]]  # the nth line there
+    wordings: set[str]
+    numbers: set[tuple[str, int]]  # the nth number in lines of that wording
+    exempt: Sequence[str]  # patterns of lines that the user does not want to be compared
 
     def said(self, line: str) -> LineParts | None:
         """What of the line is to be compared; None: nothing."""
@@ -89,23 +89,20 @@ def sections(text: str, *, finished: bool) -> list[Section]:
 
 def varying(first: Sequence[Section], second: Sequence[Section], exempt: Sequence[str] = ()) -> Varying:
     """What two undisturbed runs printed otherwise than each other."""
-    others = _by_place(second)
-    places, positions = set[SafePoint](), set[tuple[SafePoint, int]]()
-    wordings, numbers = set[str](), set[tuple[str, int]]()
+    others, found = _by_place(second), Varying(set(), set(), set(), set(), exempt)
     for section in first:
         beside = others.get(section.after)
         if beside is None or len(beside.lines) != len(section.lines):
-            places.add(section.after)
+            found.places.add(section.after)
             continue
         for at, (line, other) in enumerate(zip(section.lines, beside.lines, strict=True)):
             (wording, mine), (another, theirs) = words(line), words(other)
             if wording != another:
-                wordings |= {wording, another}
-                positions.add((section.after, at))  # a third run may use a third wording there
+                found.wordings.update((wording, another))
+                found.positions.add((section.after, at))  # a third run may use a third wording there
             else:
-                differ = (place for place, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1])
-                numbers |= {(wording, place) for place in differ}
-    return Varying(frozenset(places), frozenset(positions), frozenset(wordings), frozenset(numbers), tuple(exempt))
+                found.numbers.update((wording, place) for place, was in enumerate(mine) if was != theirs[place])
+    return found
 
 
 def differences(

@@ -6,6 +6,7 @@ as index 0 does. So steps, and counts within an epoch, are preferred that few sm
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import gcd
@@ -49,12 +50,19 @@ class Course:
     """The safe points of the reference run, in order. All but the last can be resumed from, with something left to do."""
 
     def __init__(self, spots: Iterable[Spot]) -> None:
-        ordered = sorted(dict.fromkeys(spots), key=lambda spot: spot.place.order)
+        ordered = list(spots)
         first = ordered[0].epoch if ordered else 0  # 1 with `run.epochs(range(1, 11))`
         self._spots = [spot._replace(epoch=spot.epoch - first) for spot in ordered]
         self.places = [spot.place for spot in self._spots[:-1]]
         self._number = {place: number for number, place in enumerate(self.places)}
-        self._counts = list(self._count())
+        self._inner = [place for place in self.places if place.phase == "step" and not self._is_last_batch(place)]
+        self._counts, done = (
+            list[int](),
+            Counter[int](),
+        )  # for each safe point, how many steps of its epoch are done there
+        for spot in self._spots:
+            done[spot.epoch] += spot.place.phase == "step"
+            self._counts.append(done[spot.epoch])
         self._last_epoch = max((spot.epoch for spot in self._spots), default=0)
 
     def kind(self, place: SafePoint) -> str:
@@ -90,39 +98,36 @@ class Course:
     def more(self, missing: int, taken: Collection[SafePoint], after: SafePoint | None, seed: int) -> list[Target]:
         """Up to `missing` further places beyond `after`, each in the middle of the widest gap between those that are taken."""
         begin = -1 if after is None else sum(place.order <= after.order for place in self.places) - 1
-        found: list[Target] = []
+        found, used = list[SafePoint](), {*taken}
         while len(found) < missing:
-            used = {self._number[place] for place in [*taken, *(each.place for each in found)] if place in self._number}
-            edges = sorted({begin, len(self.places)} | {number for number in used if number > begin})
-            gap = max(pairwise(edges), key=lambda pair: pair[1] - pair[0], default=(0, 0))
-            inside = range(gap[0] + 1, gap[1])
+            numbers = {number for place in used if (number := self._number.get(place, -1)) > begin}
+            edges = pairwise(sorted({begin, len(self.places), *numbers}))
+            before, after_it = max(edges, key=lambda pair: pair[1] - pair[0])
+            inside = self.places[before + 1 : after_it]
             if not inside:
                 break
-            quarter = len(inside) // 4
-            numbers = inside[quarter : len(inside) - quarter]
-            steps = [number for number in numbers if self.places[number].phase == "step"] or list(numbers)
-            chosen = {*taken, *(each.place for each in found)}
-            place = self._pick([self.places[number] for number in steps], chosen, seed, f"{FURTHER} {len(found)}")
-            found.append(Target(place, FURTHER))
-        return self._sorted(found)
+            middle = _middle(inside, 4)
+            steps = [place for place in middle if place.phase == "step"]
+            found.append(self._pick(steps or middle, used, seed, f"{FURTHER} {len(found)}"))
+            used.add(found[-1])
+        return self._sorted(Target(place, FURTHER) for place in found)
 
-    def _kinds(self, chosen: Collection[SafePoint], seed: int) -> Iterator[tuple[str, list[SafePoint]]]:
+    def _kinds(self, chosen: Collection[SafePoint], seed: int) -> Iterator[tuple[str, Sequence[SafePoint]]]:
         """Each kind of place with the candidates for it, the most telling kind first."""
-        steps = [
-            spot for spot in self._spots[:-1] if spot.place.phase == "step" and not self._is_last_batch(spot.place)
-        ]
         if self._last_epoch:
+            epochs: dict[int, list[SafePoint]] = {}
+            for place in self._inner:
+                epochs.setdefault(self._spots[self._number[place]].epoch, []).append(place)
             late = range(self._last_epoch // 2 + 1, self._last_epoch + 1)  # beyond what is done once in an early epoch
-            yield LATER, [place for epoch in late for place in _middle(steps, epoch)]
-            yield FIRST, _middle(steps, 0)
+            yield LATER, [place for epoch in late for place in _middle(epochs.get(epoch, []), 5)]
+            yield FIRST, _middle(epochs.get(0, []), 5)
         else:
-            half = len(steps) // 2
-            yield LATE, [spot.place for spot in steps[half + half // 4 : len(steps) - half // 4]]
-            yield EARLY, [spot.place for spot in steps[half // 4 : half]]
+            half = len(self._inner) // 2
+            yield LATE, _middle(self._inner[half:], 4)
+            yield EARLY, self._inner[half // 4 : half]
         last = [place for place in self.places if self._is_last_batch(place)]
-        ends = [place for place in self.places if place.phase == "end"]
         yield LAST, last[:-1] or last  # not the run's last batch, where there is another: little is left to do there
-        yield END, [place for place in ends if place not in chosen]
+        yield END, [place for place in self.places if place.phase == "end"]
         yield AGAIN, self._soon_after(chosen, seed)
 
     def _soon_after(self, chosen: Collection[SafePoint], seed: int) -> list[SafePoint]:
@@ -139,18 +144,17 @@ class Course:
 
     def _pick(self, candidates: Sequence[SafePoint], chosen: Collection[SafePoint], seed: int, kind: str) -> SafePoint:
         """One of those that the fewest small numbers divide, and that have no divisor in common with all chosen before."""
-        free = [place for place in chosen if place in self._number and not self._is_last_batch(place)]
-        inside = [self._steps(place) for place in free if place.phase == "step"]
+        inside = [self._steps(place) for place in chosen if place in self._inner]
 
         def cost(place: SafePoint) -> float:
             both = [gcd(*numbers) for numbers in zip(*inside, self._steps(place), strict=True)] if inside else []
             return self.regularity(place) + 100 * sum(each > 1 for each in both)
 
         costs = {place: cost(place) for place in candidates}
-        order = sorted(set(costs.values()))
-        good = [place for place in candidates if costs[place] == order[0]]
+        least = min(costs.values())
+        good = [place for place in candidates if costs[place] == least]
         if len(good) == 1:  # so that seeds differ
-            good = [place for place in candidates if costs[place] <= order[0] + 0.5]
+            good = [place for place in candidates if costs[place] <= least + 0.5]
         return good[int(fraction(seed, kind) * len(good))]
 
     def regularity(self, place: SafePoint) -> float:
@@ -161,14 +165,6 @@ class Course:
         """How many steps are done there, of the run and of the epoch."""
         return place.step, self._counts[self._number[place]]
 
-    def _count(self) -> Iterator[int]:
-        """For each safe point, how many steps of its epoch are done there."""
-        epoch, count = -1, 0
-        for spot in self._spots:
-            epoch, count = (epoch, count) if spot.epoch == epoch else (spot.epoch, 0)
-            count += spot.place.phase == "step"
-            yield count
-
     def _is_last_batch(self, place: SafePoint) -> bool:
         following = self._spots[self._number[place] + 1].place
         return place.phase == "step" and following == SafePoint(place.step, "end")
@@ -177,8 +173,7 @@ class Course:
         return sorted(targets, key=lambda target: target.place.order)
 
 
-def _middle(steps: Sequence[Spot], epoch: int) -> list[SafePoint]:
-    """The steps of that epoch without the first and the last of them."""
-    inside = [spot.place for spot in steps if spot.epoch == epoch]
-    edge = len(inside) // 5
-    return inside[edge : len(inside) - edge]
+def _middle(places: Sequence[SafePoint], part: int) -> Sequence[SafePoint]:
+    """The places without so small a part at each of their two edges."""
+    edge = len(places) // part
+    return places[edge : len(places) - edge]

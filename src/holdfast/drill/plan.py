@@ -45,8 +45,8 @@ class Kill(NamedTuple):
     """One planned interruption. It comes `delay_s` after all its conditions hold."""
 
     target: Target  # from where the next attempt is to go on
-    signal: str  # "KILL", "TERM", ...
     aim: Aim  # what the run does for it
+    signal: str = ""  # "KILL", "TERM", ...
     reached: SafePoint | None = None  # the attempt is there
     kept: SafePoint | None = None  # a checkpoint of it, or a later one, is durable
     in_save: SafePoint | None = None  # a save is in progress, or that one is durable
@@ -93,8 +93,10 @@ def plan(pace: Pace, course: Course, targets: Sequence[Target], options: DrillOp
         later = _later(course, target, targets, seed)
         if later is None and damage is not None:
             later = course.following(target.place, 1)[0]
-        made = _stop if signal in POLITE else _strike
-        kill = made(course, target, later, in_save=in_save, damage=damage)
+        if signal in POLITE:
+            kill = _stop(course, target, later if damage else None, in_save=in_save)
+        else:
+            kill = _strike(course, target, later if damage or in_save else None, in_save=in_save)
         exact = target.kind in (LAST, END) or damage is not None
         aim = msgspec.structs.replace(kill.aim, exact=exact)
         delay_s = _delay_s(kill, pace, fraction(seed, number, "delay"))
@@ -103,30 +105,28 @@ def plan(pace: Pace, course: Course, targets: Sequence[Target], options: DrillOp
     return planned
 
 
-def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save: bool, damage: str | None) -> Kill:
-    """SIGKILL once the target is durable: at a random moment after it, inside the next save, or after that, to damage it."""
+def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
+    """SIGKILL once the target is durable: at a random moment after it, or inside the save of `later`, or after that, to damage it."""
     place, brink = target.place, course.places[-1]
-    if later is None or not (in_save or damage):
-        return Kill(target, "", Aim(place, (place,), brink=brink), kept=place)
+    if later is None:
+        return Kill(target, Aim(place, (place,), brink=brink), kept=place)
     aim = Aim(place, (place, later), brink=brink)
-    if damage:
-        return Kill(target, "", aim, kept=later)
-    return Kill(target, "", aim, kept=place, in_save=later)
+    return Kill(target, aim, kept=place, in_save=later) if in_save else Kill(target, aim, kept=later)
 
 
-def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: bool, damage: str | None) -> Kill:
+def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
     """A signal in the step before the place at which the run is to stop; the run waits there, should it be there first.
 
-    What is to be damaged is the checkpoint of the stop: then the target lies before it. A stop inside a save comes in
-    that of the safe point before.
+    That is `later` where the checkpoint of the stop is to be damaged: then the target lies before it. A stop inside a save
+    comes in that of the safe point before.
     """
     place = target.place
     before = course.before(place)
-    if damage and later is not None:
-        return Kill(target, "", Aim(place, (place,), hold=later), reached=course.before(later), kept=place)
+    if later is not None:
+        return Kill(target, Aim(place, (place,), hold=later), reached=course.before(later), kept=place)
     if in_save and before is not None:
-        return Kill(target, "", Aim(place, (before,), hold=place), reached=before, in_save=before)
-    return Kill(target, "", Aim(place, hold=place), reached=before)
+        return Kill(target, Aim(place, (before,), hold=place), reached=before, in_save=before)
+    return Kill(target, Aim(place, hold=place), reached=before)
 
 
 def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> SafePoint | None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..journal import Log
-from ..run.witness import UNREAD, About
+from ..run.witness import About
 from .safepoint import SafePoint, place_of
 
 
@@ -19,16 +19,11 @@ class Sight(NamedTuple):
     attempt: int
     begin: bool  # as the attempt's first loop began, before its first step
     batch: str  # a digest of what the step consumed; empty when it consumed nothing
-    values: Mapping[str, str]  # by path: a digest, or "=" and the value itself
+    values: Mapping[str, str]  # by path: a digest, "=" and the value itself, or UNREAD
     about: Mapping[str, About]
     rng: Mapping[str, str]  # the global generators
     datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader, what its code "draws" with and "changes"
     state: str = ""  # of a begin: a digest of all that is tracked
-
-    def known(self, path: str) -> str | None:
-        """What stands for the variable; None when it has no value, or cannot be read."""
-        value = self.values.get(path)
-        return None if value == UNREAD else value
 
 
 def sights(logs: Iterable[Log]) -> list[Sight]:
