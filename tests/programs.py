@@ -131,7 +131,7 @@ def by_hand(program, command, place, checkpoint=None, time_left_s=None, enough=N
             child.wait()
         out.seek(0)
         printed = out.read().decode(errors="replace")
-    ended = ProgramExit(child.returncode, printed[-4000:], enough is not None)
+    ended = ProgramExit(child.returncode, printed[-4000:], enough is not None, checkpoint is not None)
     return ended, program.verdict(ended)
 
 

@@ -160,7 +160,7 @@ ENDS = [
     (ProgramExit(0, "", told=False), False, "stopped"),
     (ProgramExit(1, "", told=True), False, "stopped"),
     (ProgramExit(1, "", told=False), True, "failed"),
-    (ProgramExit(1, "cannot read state", told=False), False, "damaged"),
+    (ProgramExit(1, "cannot read state", told=False, resumed=True), False, "damaged"),
 ]
 
 

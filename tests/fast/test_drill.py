@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -165,7 +166,7 @@ def test_following_knows_what_is_kept(tmp_path):
         ("digests", 4, "end", SafePoint(4)),
         ("saved", 4, "end", SafePoint(4, "end")),
     )
-    with Follow(tmp_path, 0) as follow, log.open("a", buffering=1) as journal:
+    with closing(Follow(tmp_path, 0)) as follow, log.open("a", buffering=1) as journal:
         for event, step, phase, kept in lines:
             journal.write(json.dumps({"event": event, "step": step, "phase": phase, "checkpoint": None}) + "\n")
             follow.look()

@@ -1,6 +1,7 @@
 """The drill of commands that start several processes: nobody is forgotten, one rank can be lost, restarts are understood."""
 
 import sys
+from contextlib import closing
 
 from test_drill import is_gone, planned, until
 
@@ -69,7 +70,7 @@ def test_the_attempts_that_a_launcher_makes_in_one_start_are_told_apart():
 
 def test_following_sees_that_it_was_overtaken(tmp_path):
     """By an attempt with a higher number; not before there was one to follow."""
-    with Follow(tmp_path, 0) as follow:
+    with closing(Follow(tmp_path, 0)) as follow:
         for number in (1, 2):
             room = tmp_path / "attempts" / str(number)
             room.mkdir(parents=True)

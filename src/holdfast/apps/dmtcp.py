@@ -30,7 +30,6 @@ class Dmtcp:
         del work
         self._images = room / "images"
         self._asked: dict[Path, Look] | None = None  # the images when it was told to stop
-        self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """`dmtcp_launch ... COMMAND`, or `dmtcp_restart` of all images. A limit of time is left to the supervisor."""
@@ -39,7 +38,7 @@ class Dmtcp:
         if shutil.which(start) is None:
             raise UsageError(f"--app dmtcp: there is no {start} on PATH; install DMTCP 4.2 or later (docs/apps.md)")
         emptied(self._images)
-        self._asked, self._resumed = None, checkpoint is not None
+        self._asked = None
         interval = os.environ.get("DMTCP_CHECKPOINT_INTERVAL", str(INTERVAL_S))
         launch = ["env", f"DMTCP_CHECKPOINT_DIR={self._images}", start]  # the coordinator knows no --ckptdir on restart
         coordinator = ["--new-coordinator", "--coord-port", "0", "--port-file", str(self._images / "port")]
@@ -77,7 +76,7 @@ class Dmtcp:
             return "stopped"  # 0 is what it says then, whatever became of the images
         if ended.code == 0:
             return "done"
-        if self._resumed and not ended.told and ended.code in {NO_IMAGE, *FELL} and not self.checkpoint():
+        if ended.resumed and not ended.told and ended.code in {NO_IMAGE, *FELL} and not self.checkpoint():
             return "damaged"
         return "stopped" if ended.told and (ended.code < 0 or ended.code == NO_IMAGE) else "failed"
 

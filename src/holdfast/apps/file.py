@@ -69,7 +69,6 @@ class AppFile:
         place = room.parent  # the supervisor's: its store is no part of a checkpoint
         self._ours = room if work.is_relative_to(place) else place
         self._before: dict[Path, Look] = {}
-        self._resumed = False
         self.lacks = ""  # what of `finished` did not hold at the last `verdict`
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
@@ -81,7 +80,6 @@ class AppFile:
         if not command and COMMAND in words:
             raise UsageError(f"`start` takes the command from behind `--` for {COMMAND}, and there is none")
         self._before = looks([*self._matching(self._app.checkpoint), *self._matching(self._app.finished.files)])
-        self._resumed = checkpoint is not None
         return [each for word in words for each in _filled(word, command, checkpoint)]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
@@ -104,7 +102,7 @@ class AppFile:
         self.lacks = ", and ".join(self._missing(ended.tail))
         if ended.code == 0 and not self.lacks:
             return "done"
-        if self._resumed and self._app.damaged is not None and re.search(self._app.damaged, ended.tail):
+        if ended.resumed and self._app.damaged is not None and re.search(self._app.damaged, ended.tail):
             return "damaged"
         return "stopped" if ended.told or ended.code == 0 else "failed"
 

@@ -37,21 +37,19 @@ class Gromacs:
         self._stem = work / "state"
         self._structure: Path | None = work / "confout.gro"
         self._before: dict[Path, Look] = {}
-        self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """The command with `-cpi FILE -append` and `-maxh`, where these are called for."""
-        place = words.program_at(command, "mdrun")
-        if place is None:
+        found = words.after(command, "mdrun")
+        if found is None:
             raise UsageError("--app gromacs: the command holds no `mdrun`; write it as in `-- gmx mdrun -deffnm run`")
-        start, options = list(command[: place + 1]), list(command[place + 1 :])
+        start, options = found
         if "-multidir" in options:
             raise UsageError(
                 "--app gromacs: -multidir runs several simulations; run each under a supervisor of its own"
             )
         self._learn(options)
         self._before = looks([*self._checkpoints(), *self._structures()])
-        self._resumed = checkpoint is not None
         if checkpoint is not None:
             files = _matching(checkpoint, self._pattern)
             if not files:
@@ -84,7 +82,7 @@ class Gromacs:
         finished = self._structure is None or fresh(self._structures(), self._before)
         if ended.code == 0 and not early and finished:
             return "done"
-        if self._resumed and ended.code > 0 and REFUSED.search(ended.tail):
+        if ended.resumed and ended.code > 0 and REFUSED.search(ended.tail):
             return "damaged"
         return "stopped" if early or ended.told else "failed"
 

@@ -44,14 +44,13 @@ class Lammps:
         self._globs: list[str] = []
         self._log = work / "log.lammps"
         self._before: dict[Path, Look] = {}
-        self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """The command with `-var rst FILE`; of a limit, a script tells it that says `timer timeout` and includes the user's."""
-        place = words.program_at(command, "lmp", "lammps")
-        if place is None:
+        found = words.after(command, "lmp", "lammps")
+        if found is None:
             raise UsageError("--app lammps: the command holds no `lmp`; write it as in `-- lmp -in in.melt`")
-        start, options = list(command[: place + 1]), list(command[place + 1 :])
+        start, options = found
         script = words.value(options, "-in", "-i", "-input")
         if not script or script == "none":
             raise UsageError(
@@ -61,7 +60,6 @@ class Lammps:
         if time_left_s is not None:
             options = self._limited(options, script, time_left_s)
         self._before = looks([*self._restarts(), self._log])
-        self._resumed = checkpoint is not None
         if checkpoint is not None:
             whole = [path for path in sorted(checkpoint.iterdir()) if _is_whole(path)]
             if not whole:
@@ -89,7 +87,7 @@ class Lammps:
         said = ended.tail + self._logged()
         if ended.code == 0 and EARLY not in said and OVER in said:
             return "done"
-        if self._resumed and ended.code != 0 and REFUSED.search(said):
+        if ended.resumed and ended.code != 0 and REFUSED.search(said):
             return "damaged"
         return "stopped" if ended.told or (ended.code == 0 and EARLY in said) else "failed"
 

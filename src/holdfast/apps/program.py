@@ -17,6 +17,7 @@ class ProgramExit(NamedTuple):
     code: int  # as subprocess has it: -9 for SIGKILL
     tail: str  # the end of what it printed
     told: bool  # it had been told to stop
+    resumed: bool = False  # it had gone on from a checkpoint
 
 
 class ProgramCheckpoint(NamedTuple):

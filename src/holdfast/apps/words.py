@@ -7,10 +7,12 @@ from itertools import pairwise
 from pathlib import PurePath
 
 
-def program_at(command: Sequence[str], *names: str) -> int | None:
-    """The place of the program in the command: behind `mpirun -np 4`, say. Of `lmp` also `lmp_mpi` is one."""
-    programs = (PurePath(word).name for word in command)
-    return next((place for place, name in enumerate(programs) if name.partition("_")[0] in names), None)
+def after(command: Sequence[str], *names: str) -> tuple[list[str], list[str]] | None:
+    """The command up to the program of that name, `mpirun -np 4 lmp_mpi` for `lmp`, and its options; None without one."""
+    for place, word in enumerate(command, 1):
+        if PurePath(word).name.partition("_")[0] in names:
+            return list(command[:place]), list(command[place:])
+    return None
 
 
 def value(words: Sequence[str], *options: str) -> str | None:

@@ -95,9 +95,8 @@ def _track(found: Sequence[Suspect], state: Collection[str]) -> str:
             words[_free(_word(name), state)] = name
     taken = {*words, *state, *(each.about.owner_tracked for each in found)}
     for owner, names in fields.items():
-        words[_free(_word(owner), taken)] = f"Fields({owner}, {', '.join(f'{name!r}' for name in names)})".replace(
-            "'", '"'
-        )
+        quoted = '", "'.join(names)
+        words[_free(_word(owner), taken)] = f'Fields({owner}, "{quoted}")'
     kept = ", ".join(f"{word}={value}" for word, value in words.items())
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""

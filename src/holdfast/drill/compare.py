@@ -100,36 +100,34 @@ def _when(seen: RunEvidence) -> tuple[tuple[int, int], int]:
 
 
 def metric_differences(
-    reference: Sequence[Line], other: Sequence[Line], exempt: Iterable[str] = TIMINGS
+    reference: Sequence[Line], other: Sequence[Line], exempt: Sequence[str] = TIMINGS
 ) -> list[MetricDifference]:
     """What differs between two metrics logs, in the order of the run; names that match `exempt` are passed over."""
-    patterns = tuple(exempt)
     mine, others = _by_place(reference), _by_place(other)
     found: list[MetricDifference] = []
     for place in sorted(mine.keys() | others.keys(), key=lambda place: place.order):
-        a, b = mine.get(place, []), others.get(place, [])
+        a, b = mine[place], others[place]
         if len(b) != len(a):
             what = "missing" if len(b) < len(a) else "duplicate" if a else "extra"
             found.append(MetricDifference(place, "", what))
         for line, beside in zip(a, b, strict=False):
-            found += _values(place, line, beside, patterns)
+            found += _values(place, line, beside, exempt)
     return found
 
 
-def exempted(lines: Sequence[Line], exempt: Iterable[str]) -> list[str]:
+def exempted(lines: Sequence[Line], exempt: Sequence[str]) -> list[str]:
     """Names of metrics that a comparison passes over."""
-    patterns = tuple(exempt)
-    return sorted({name for line in lines for name in line.values if _is_exempt(name, patterns)})
+    return sorted({name for line in lines for name in line.values if _is_exempt(name, exempt)})
 
 
-def _by_place(lines: Sequence[Line]) -> dict[SafePoint, list[Line]]:
-    found: dict[SafePoint, list[Line]] = defaultdict(list)
+def _by_place(lines: Sequence[Line]) -> defaultdict[SafePoint, list[Line]]:
+    found = defaultdict[SafePoint, list[Line]](list)
     for line in lines:
         found[line.place].append(line)
     return found
 
 
-def _values(place: SafePoint, a: Line, b: Line, patterns: tuple[str, ...]) -> Iterable[MetricDifference]:
+def _values(place: SafePoint, a: Line, b: Line, patterns: Sequence[str]) -> Iterable[MetricDifference]:
     for name in sorted(a.values.keys() | b.values.keys()):
         was, now = a.values.get(name), b.values.get(name)
         if repr(was) != repr(now) and not _is_exempt(name, patterns):  # repr: exact, and tells -0.0 from 0.0
@@ -139,5 +137,5 @@ def _values(place: SafePoint, a: Line, b: Line, patterns: tuple[str, ...]) -> It
         yield MetricDifference(place, "epoch", f"{a.epoch} became {b.epoch}")
 
 
-def _is_exempt(name: str, patterns: tuple[str, ...]) -> bool:
+def _is_exempt(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)

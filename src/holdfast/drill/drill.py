@@ -39,7 +39,6 @@ class Drill:
         self.command, self.options, self.say, self._watch = list(command), options, say, watch
         self._exempt = (*compare.TIMINGS, *options.exempt)
         self._idle: frozenset[str] = frozenset()
-        self._notes: list[str] = []
         self._began_ns = time.time_ns()
         self._printed: dict[str, list[Section]] = {}  # by run
         self._opened: dict[str, Path] = {}  # by run: where its processes note the files that they open
@@ -54,11 +53,11 @@ class Drill:
         return found
 
     def _run(self, place: Path) -> DrillReport:
-        first, took_s = self._undisturbed(place / "first", 1)
+        first = self._undisturbed(place / "first", 1)
         self._undisturbed(place / "second", 2)
         reference, second = evidence.trace(place / "first"), evidence.trace(place / "second")
         self._idle = compare.idle(reference, second)
-        found = self._begin(reference, first, took_s)
+        found = self._begin(reference, first)
         self._judge(found, reference, second, place, "second")
         if found.verdict != report.IDENTICAL:
             found.verdict = report.NOT_DETERMINISTIC
@@ -66,7 +65,7 @@ class Drill:
         reference = reference._replace(beside=second.sights)
         if self._idle:
             names = ", ".join(sorted(self._idle))
-            self._notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
+            found.notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
         found.saves = len(first.saves)
         course = Course(Spot(seen.place, seen.epoch) for seen in reference.states)
         schedule = Schedule(course, first, self.options)
@@ -84,10 +83,10 @@ class Drill:
         why = judge.not_proven(found, schedule.wanted)
         if found.verdict == report.IDENTICAL and why is not None:
             found.verdict = report.NOT_PROVEN
-            self._notes.append(why)
+            found.notes.append(why)
         return found
 
-    def _begin(self, reference: Trace, first: Pace, took_s: float) -> DrillReport:
+    def _begin(self, reference: Trace, first: Pace) -> DrillReport:
         return DrillReport(
             verdict=report.NOT_PROVEN,
             command=self.command,
@@ -96,13 +95,12 @@ class Drill:
             steps=first.last,
             metrics={name: value for line in reference.metrics for name, value in line.values.items()},
             exempt=compare.exempted(reference.metrics, self._exempt),
-            notes=self._notes,
-            reference_s=took_s,
+            reference_s=first.total_s,
         )
 
     # -- the two undisturbed runs ----------------------------------------------------------------------------------
 
-    def _undisturbed(self, root: Path, number: int) -> tuple[Pace, float]:
+    def _undisturbed(self, root: Path, number: int) -> Pace:
         self.say(f"undisturbed run {number} of 2: {' '.join(self.command)}")
         ended = kill.run(self._start(root, float("inf"), 0), partial(self._look, None, None))
         log = next(reversed(_logs(root)), None)
@@ -118,7 +116,7 @@ class Drill:
         self.say(
             f"undisturbed run {number}: {learnt.last} steps in {ended.took_s:.1f} s, {len(learnt.saves)} saves on the way"
         )
-        return learnt, ended.took_s
+        return learnt
 
     def _start(self, root: Path, timeout_s: float, after: int, aims: tuple[settings.Aim, ...] = ()) -> ChildStart:
         if root.name not in self._opened:
@@ -195,7 +193,7 @@ class Drill:
             for place, kind in zip(proven, kinds, strict=True)
         ]
         for kind in schedule.wounds:
-            self._notes.append(f"no {kind} was planted: there was never an older whole checkpoint to fall back to")
+            found.notes.append(f"no {kind} was planted: there was never an older whole checkpoint to fall back to")
 
     # -- the verdict ---------------------------------------------------------------------------------------------------
 
@@ -216,7 +214,7 @@ class Drill:
             found.verdict, found.divergence = report.OUTPUT_DIFFERS, judge.printed(reference, other, lines[0], read)
         if unseen:
             found.verdict = report.DIFFERENT
-            self._notes.append(f"damage went unseen, and was restored: {unseen}")
+            found.notes.append(f"damage went unseen, and was restored: {unseen}")
 
     def _lines(self, found: DrillReport) -> list[output.LineDifference]:
         """What the killed run printed otherwise."""

@@ -6,11 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import msgspec
 
@@ -65,20 +65,16 @@ class ChildTree(children.Child):
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._tail, self._printed = bytearray(), bytearray()
-        with ExitStack() as opened:
-            nothing, (self._out, out), (self._err, err) = os.open(os.devnull, os.O_RDONLY), os.pipe(), os.pipe()
-            for descriptor in (nothing, out, err):
-                opened.callback(os.close, descriptor)
-            for pipe in (self._out, self._err):
-                os.set_blocking(pipe, False)
-            try:
-                streams = Streams(nothing, out, err, sources=(self._out, self._err))
-                super().__init__(command, {**os.environ, **environment}, streams)
-            except BaseException:
-                os.close(self._out)
-                os.close(self._err)
-                raise
-        self._open = True
+        (self._out, out), (self._err, err) = os.pipe(), os.pipe()
+        for pipe in (self._out, self._err):
+            os.set_blocking(pipe, False)
+        streams = Streams(os.open(os.devnull, os.O_RDONLY), out, err, sources=(self._out, self._err))
+        self._open = False
+        try:
+            super().__init__(command, {**os.environ, **environment}, streams)
+            self._open = True
+        finally:
+            streams.close(sources=not self._open)
 
     def __exit__(self, *_: object) -> None:
         self.finish()
@@ -145,10 +141,7 @@ class Follow:
         self.at = SafePoint(0)  # the safe point that it has reached
         self.kept = SafePoint(0)  # the last place of which a checkpoint is durable, as far as its journal tells
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -158,7 +151,7 @@ class Follow:
 
     def go_on(self) -> None:
         """Follow that one."""
-        self.__exit__()
+        self.close()
         self._begin(self.attempt)
 
     def look(self) -> None:
@@ -225,7 +218,7 @@ def run(start: ChildStart, aim: Aiming) -> ChildExit:
         ChildError: it did not end in time; it was killed.
     """
     began, strikes = time.monotonic(), dict[int, Fired]()
-    with ChildTree(start.command, start.environment) as child, Follow(start.root, start.after) as view:
+    with ChildTree(start.command, start.environment) as child, closing(Follow(start.root, start.after)) as view:
         while not child.ended():
             if view.attempt in strikes and view.overtaken():
                 view.go_on()

@@ -11,7 +11,6 @@ import msgspec
 
 from .. import disk
 
-RUNS = ("first", "second", "killed")
 NAMES = {"first": "undisturbed run 1", "second": "undisturbed run 2", "killed": "the killed run"}
 DIRECTORY = "opened"
 
@@ -20,7 +19,7 @@ class Leftover(msgspec.Struct, frozen=True):
     """A file with which a run did not begin as the first one did."""
 
     path: str
-    writer: str  # one of RUNS
+    writer: str  # one of NAMES
     written_at: str  # `train.py:12`, or empty: it was not Python that opened it
     reader: str
     read_at: str
@@ -41,12 +40,12 @@ def prepare(place: Path, run: str, began_ns: int) -> Path:
 
 def found(place: Path) -> list[Leftover]:
     """What runs have read of each other's files, in the order of the runs."""
-    lines = {run: _lines(place / DIRECTORY / f"{run}.jsonl") for run in RUNS}
+    lines = {run: _lines(place / DIRECTORY / f"{run}.jsonl") for run in NAMES}
     left: dict[tuple[str, str], Leftover] = {}
-    for run in RUNS:
+    for run in NAMES:
         for line in lines[run]:
             if "read" in line:
-                path, before = line["read"], [each for each in RUNS if lines[each]]
+                path, before = line["read"], [each for each in NAMES if lines[each]]
                 writer = [each for each in before if lines[each][0]["began_ns"] <= line["written_ns"]][-1]
                 wrote = {each["wrote"]: each["at"] for each in lines[writer] if "wrote" in each}
                 left.setdefault((run, path), Leftover(path, writer, wrote.get(path, ""), run, line["at"]))

@@ -208,7 +208,7 @@ class _Supervisor:
     ) -> CommandAttempt:
         self.tail, self.elsewhere = start.tail, start.elsewhere
         told = self.signals.told
-        verdict = self.program.verdict(ProgramExit(code, start.tail, told is not None))
+        verdict = self.program.verdict(ProgramExit(code, start.tail, told is not None, checkpoint is not None))
         orderly = verdict in {"done", "stopped"} and code >= 0  # what a killed one was writing may be half a file
         step = self.kept.last(orderly=orderly) if self.kept is not None else None
         if said.event == "stop":  # whatever a launcher made of the exit code
