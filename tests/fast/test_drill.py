@@ -471,7 +471,7 @@ def test_leaving_ends_the_command_and_all_that_it_started():
             grandchild = int(child.tail)
             assert not child.ended()
             assert not is_gone(grandchild)
-        assert child.finish() == -signal.SIGKILL
+        assert (child.finish(), child.ended()) == (-signal.SIGKILL, True)
         assert is_gone(grandchild)
 
 

@@ -117,7 +117,7 @@ class ChildTree(children.Child):
     def _read(self) -> None:
         for pipe in (self._out, self._err):
             with suppress(BlockingIOError):
-                while piece := os.read(pipe, 1 << 16):
+                while self._open and (piece := os.read(pipe, 1 << 16)):
                     self._tail += piece
                     del self._tail[:-TAIL_BYTES]
                     if pipe == self._out and len(self._printed) < PRINTED_BYTES:
