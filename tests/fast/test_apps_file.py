@@ -63,23 +63,15 @@ MISTAKES = [
 
 
 def test_the_supervisors_own_directory_is_no_checkpoint(tmp_path):
-    """`**/*` would take the store into the store, and find it changed each time."""
-    program = parsed(tmp_path, settle_s="0", checkpoint='["**/*"]')
-    program.begin([], None, None)
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "run" / "checkpoints" / "shard").touch()
-    (tmp_path / "state").touch()
-    assert [tmp_path / "state"] == program.checkpoint().files
-
-
-def test_a_supervisor_that_has_the_programs_directory_takes_its_files_all_the_same(tmp_path):
-    """`--run .`"""
-    parsed(tmp_path, settle_s="0")
-    program = AppFile(read(tmp_path / "app.toml"), tmp_path, tmp_path / "app")
-    program.begin([], None, None)
-    (tmp_path / "state.1").touch()
-    program.verdict(ProgramExit(0, "", told=False))
-    assert [tmp_path / "state.1"] == program.checkpoint().files
+    """`**/*` would take the store into the store, and find it changed each time. With `--run .` the adapter's room is left out."""
+    for room, files in (("run/app", ["app/limit", "state"]), ("app", ["run/shard", "state"])):
+        parsed(tmp_path, checkpoint='["**/*"]')
+        program = AppFile(read(tmp_path / "app.toml"), tmp_path, tmp_path / room)
+        program.begin([], None, None)
+        for name in ("run/shard", "app/limit", "state"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(room)
+        assert [tmp_path / name for name in files] == program.checkpoint().files
 
 
 def test_each_mistake_is_one_clear_line(tmp_path):
