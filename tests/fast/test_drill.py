@@ -18,10 +18,9 @@ from click.testing import CliRunner
 from causes import quiet
 from holdfast import drill
 from holdfast.cli import commands
-from holdfast.drill import cause, compare, kill, report, table
+from holdfast.drill import compare, kill, report, table
 from holdfast.drill.aim import Schedule, move
 from holdfast.drill.attempts import prove
-from holdfast.drill.cause import CauseFacts
 from holdfast.drill.evidence import Line, RunEvidence, Trace
 from holdfast.drill.kill import ChildExit, ChildStart, ChildTree, Fired, Follow
 from holdfast.drill.places import Course, Spot
@@ -113,33 +112,25 @@ def view(restored, at, kept=None):
 
 
 def attempt(**facts):
-    nothing = dict.fromkeys(("restored", "signal", "in_save", "stop"))
     return DrillAttempt(
-        **{**nothing, "attempt": 1, "restored_step": 0, "reached": 0, "exit": 0, "took_s": 1.0, "quarantined": []}
-        | facts
+        **{"attempt": 1, "restored": None, "restored_step": 0, "reached": 0, "stop": None, "quarantined": []} | facts
     )
 
 
-def one_aim(name):
-    """The schedule of a single kill by this signal, and the step at which it aims."""
-    schedule = Schedule(a_course(), PACE, DrillOptions(kills=1, signals=(name,), damage=False))
-    (aim,) = schedule.begin(None, [])
-    return schedule, aim.place[0]
-
-
-def test_a_kill_comes_when_its_checkpoint_is_durable_and_not_before():
-    """A save in the background may not be durable steps later. No kill comes to an attempt that has restored nothing yet."""
-    schedule, step = one_aim("KILL")
-    assert schedule(view(None, 0)) is None
-    for at, kept, comes in ((step, 0, False), (step + 3, step - 1, False), (step + 1, step, True)):
-        assert kill.is_ripe(schedule(view(0, at, kept)), view(0, at, kept)) is comes
-
-
-def test_a_stop_comes_in_the_step_before_its_place():
-    """There the run saves and ends."""
-    schedule, step = one_aim("TERM")
-    for at, comes in ((step - 2, False), (step - 1, True)):
-        assert kill.is_ripe(schedule(view(0, 0)), view(0, at)) is comes
+def test_a_kill_comes_when_its_checkpoint_is_durable_and_a_stop_in_the_step_before_its_place():
+    """A save in the background may not be durable steps later; a stop saves at its place, and ends there. No kill comes to an
+    attempt that has restored nothing yet.
+    """
+    for name, moments in (
+        ("KILL", ((0, -100, False), (3, -1, False), (1, 0, True))),
+        ("TERM", ((-2, -100, False), (-1, -100, True))),
+    ):
+        schedule = Schedule(a_course(), PACE, DrillOptions(kills=1, signals=(name,), damage=False))
+        step = schedule.begin(None, [])[0].place[0]
+        assert schedule(view(None, 0)) is None
+        for at, kept, comes in moments:
+            now = view(0, step + at, step + kept)
+            assert kill.is_ripe(schedule(now), now) is comes, (name, at, kept)
 
 
 def test_the_run_and_the_drill_choose_the_same_aim():
@@ -190,30 +181,22 @@ PLACES = [SafePoint(step) for step in range(1, 50)]
 
 
 def test_a_kill_counts_only_when_the_next_attempt_went_beyond_a_place_that_is_new():
-    """It restored a checkpoint, went further, and nobody had come back to that place before."""
-    for facts, proven in (
-        ({"restored": "a", "restored_step": 10, "reached": 11}, True),
-        ({"restored": "a", "restored_step": 10, "reached": 10, "reached_phase": "end"}, True),
-        ({"restored": "a", "restored_step": 10, "reached": 10}, False),
-        ({"reached": 40}, False),
-        ({"restored": "a", "restored_step": 60, "reached": 61}, False),  # no safe point of the reference run
+    """It restored a checkpoint, went further, and nobody had come back to that place before. Three kills that led to one
+    place, one of them before any checkpoint and one whose checkpoint was damaged, were called 3 of 3.
+    """
+    ten = {"signal": "KILL", "restored": "a", "restored_step": 10}
+    once = [attempt(signal="KILL", reached=5), attempt(signal="TERM", reached=15)]
+    for attempts, proven in (
+        ([attempt(signal="KILL"), attempt(**ten, reached=11)], [True, False]),
+        ([attempt(signal="KILL"), attempt(**ten, reached=10, reached_phase="end")], [True, False]),
+        ([attempt(), attempt(**ten, reached=11)], [False, False]),
+        ([attempt(signal="KILL"), attempt(**ten, reached=10)], [False, False]),
+        ([attempt(signal="KILL"), attempt(reached=40)], [False, False]),
+        ([attempt(signal="KILL"), attempt(**ten | {"restored_step": 60}, reached=61)], [False, False]),  # no such place
+        ([*once, *(attempt(**ten, reached=reached) for reached in (16, 17, 20))], [False, True, False, False, False]),
     ):
-        attempts = [attempt(signal="KILL"), attempt(**facts)]
-        assert prove(attempts, PLACES) == ([SafePoint(10)] if proven else [])
-        assert attempts[0].proven == proven
-
-
-def test_three_kills_that_led_to_one_place_prove_one():
-    """One before any checkpoint, one whose checkpoint was damaged: this was called 3 of 3."""
-    attempts = [
-        attempt(signal="KILL", reached=5),
-        attempt(signal="TERM", reached=15),
-        attempt(signal="KILL", restored="step-000000010", restored_step=10, reached=16),
-        attempt(signal="KILL", restored="step-000000010", restored_step=10, reached=17),
-        attempt(restored="step-000000010", restored_step=10, reached=20),
-    ]
-    assert prove(attempts, PLACES) == [SafePoint(10)]
-    assert [each.proven for each in attempts] == [False, True, False, False, False]
+        assert prove(attempts, PLACES) == [SafePoint(10)] * sum(proven)
+        assert [each.proven for each in attempts] == proven
 
 
 ENDS = """
@@ -292,22 +275,18 @@ def generator(*digests, attempt=1):
 
 
 def test_a_generator_that_nobody_seeds_or_draws_from_is_compared_within_its_run():
-    """Each run has its own state of it; it has to stay what it was across the resumes of one run."""
+    """Each run has its own state of it; it has to stay what it was across the resumes of one run. One that was drawn from is
+    never called idle.
+    """
     first, second = a_trace(generator("p", "p", "p")), a_trace(generator("q", "q", "q"))
     idle = compare.idle(first, second)
     assert idle == {"python"}
     assert compare.parting(first, second, idle) is None
-    resumed = {1: SafePoint(0), 2: SafePoint(1)}
-    kept = a_trace([*generator("r", "r"), *generator("r", "r", "r", attempt=2)[1:]], resumed)
-    lost = a_trace([*generator("r", "r"), *generator("r", "s", "s", attempt=2)[1:]], resumed)
-    assert compare.parting(first, kept, idle) is None
-    assert compare.parting(first, lost, idle) is not None
-
-
-def test_a_generator_that_was_drawn_from_is_never_called_idle():
-    """Two runs that draw from an unseeded generator are not alike."""
-    assert compare.idle(a_trace(generator("p", "q")), a_trace(generator("r", "s"))) == frozenset()
-    assert compare.idle(a_trace(generator("p", "p")), a_trace(generator("r", "s"))) == frozenset()
+    for after, same in ("rrr", True), ("rss", False):
+        seen = [*generator("r", "r"), *generator(*after, attempt=2)[1:]]
+        assert (compare.parting(first, a_trace(seen, {1: SafePoint(0), 2: SafePoint(1)}), idle) is None) is same
+    for drawn in "pq", "pp":
+        assert compare.idle(a_trace(generator(*drawn)), a_trace(generator("r", "s"))) == frozenset()
 
 
 def metrics(*losses, epoch=0, **more):
@@ -317,9 +296,9 @@ def metrics(*losses, epoch=0, **more):
 NEXT = struct.unpack("<d", struct.pack("<Q", struct.unpack("<Q", struct.pack("<d", 0.5))[0] + 1))[0]
 
 
-@pytest.mark.parametrize(
-    ("other", "found"),
-    [
+def test_metric_logs_are_compared_line_by_line_and_bit_by_bit():
+    """Missing and duplicate lines, and the smallest possible difference of a value. Minus zero is not zero."""
+    for other, found in (
         (metrics(0.5, 0.25, "nan"), []),
         (metrics(0.5, 0.25), ["missing"]),
         ([*metrics(0.5, 0.25, "nan"), *metrics(0.5)], ["duplicate"]),
@@ -328,15 +307,8 @@ NEXT = struct.unpack("<d", struct.pack("<Q", struct.unpack("<Q", struct.pack("<d
         (metrics(0.5, 0.25, "inf"), ["nan became inf"]),
         (metrics(0.5, 0.25, "nan", epoch=1), ["0 became 1"] * 3),
         (metrics(0.5, 0.25, "nan", acc=1.0), ["nothing became 1.0"] * 3),
-    ],
-)
-def test_metric_logs_are_compared_line_by_line_and_bit_by_bit(other, found):
-    """Missing and duplicate lines, and the smallest possible difference of a value."""
-    assert found == [each.what for each in compare.metric_differences(metrics(0.5, 0.25, "nan"), other)]
-
-
-def test_minus_zero_is_not_zero():
-    """A comparison by == would call them equal."""
+    ):
+        assert found == [each.what for each in compare.metric_differences(metrics(0.5, 0.25, "nan"), other)]
     assert compare.metric_differences(metrics(0.0), metrics(-0.0))
 
 
@@ -350,46 +322,6 @@ def test_timings_are_passed_over_by_name_and_named():
     assert compare.exempted(line, exempt) == sorted(set(names) - {"loss"})
 
 
-# The usual cause -----------------------------------------------------------------------------------------------------
-
-LEAVES = ("model/w", "opt/state/0/exp_avg", "holdfast/rng/torch/cpu", "tree:model", "tree:opt", "tree:holdfast")
-PLAIN = {"train": {"workers": 0, "dataset": "Digits"}}
-WORKERS = {"train": {"workers": 2, "dataset": "Digits"}}
-SEEDED = {"train": {"workers": 2, "dataset": "Seeded(Digits)"}}
-
-
-@pytest.mark.parametrize(
-    ("facts", "name", "advice"),
-    [
-        (CauseFacts(("tree:opt",), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
-        (CauseFacts(("model/w", "tree:opt"), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
-        (CauseFacts(("model/w",), LEAVES, ("loss",), loaders=WORKERS), "augmentation", "Seeded(dataset, seed)"),
-        (CauseFacts(("model/w",), LEAVES, ("loss",), loaders=SEEDED), "generator", "Track it"),
-        (CauseFacts(("model/w",), LEAVES, ("loss",), loaders=PLAIN), "generator", "np.random.Generator"),
-        (CauseFacts(("model/w",), LEAVES, ("loss",)), "position", "run.batches(loader)"),
-        (CauseFacts(("holdfast/rng/torch/cpu",), LEAVES, loaders=PLAIN), "draws", "draw inside the loop only"),
-        (CauseFacts(("tree:holdfast",), LEAVES, loaders=PLAIN), "vars", "run.vars"),
-        (CauseFacts(("tree:holdfast",), LEAVES), "position", "run.batches(loader)"),
-        (CauseFacts((), LEAVES, ("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
-        (CauseFacts((), LEAVES, ("ema_acc",), metrics_first=True), "EMA", "add it to the tracked ones"),
-        (
-            CauseFacts(("model/w",), ("model/w",), same_metrics_there=True, loaders=PLAIN),
-            "optimizer",
-            "track the optimizer",
-        ),
-        (CauseFacts(("model/w",), LEAVES, same_metrics_there=True, loaders=PLAIN), "update", "GradScaler"),
-        (CauseFacts((), LEAVES, same_steps=False), "steps", "run.epochs"),
-        (CauseFacts((), LEAVES, metrics_first=True), "lines", "run.log"),
-        (CauseFacts((), LEAVES), "late", "after its last one"),
-    ],
-)
-def test_the_usual_cause_is_told_from_what_differed_first(facts, name, advice):
-    """CauseFacts in, a name and an advice out."""
-    found = cause.usual(facts)
-    assert found.name == name
-    assert advice in found.text
-
-
 # What it does to files and processes ----------------------------------------------------------------------------------
 
 
@@ -400,27 +332,22 @@ def a_store(root, *steps):
     return store
 
 
-def test_a_flipped_bit_is_one_bit_of_the_newest_checkpoint(tmp_path):
-    """Nothing else changes, and what it says it did is what it did."""
-    store = a_store(tmp_path, 1, 2)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("checkpoints/step-*/*")}
-    wound = kill.damage(tmp_path, "flipped bit", 3)
-    changed = [path for path, data in before.items() if path.read_bytes() != data]
-    assert wound is not None
-    assert len(changed) == 1
-    assert changed[0].parent.name == wound.checkpoint == store.latest().name
-    bits = [a ^ b for a, b in zip(before[changed[0]], changed[0].read_bytes(), strict=True)]
-    assert sum(each.bit_count() for each in bits) == 1
-    assert changed[0].name in wound.what
-    assert list(store.latest().problems())
-
-
-def test_a_truncated_shard_is_shorter(tmp_path):
-    """And found by a reader."""
-    store = a_store(tmp_path, 1, 2)
-    assert kill.damage(tmp_path, "truncated shard", 3) is not None
-    assert list(store.latest().problems())
-    assert not list(store[1].problems())
+def test_damage_is_one_bit_or_a_missing_end_of_one_file_of_the_newest_checkpoint(tmp_path):
+    """Nothing else changes, what it says it did is what it did, and a reader finds it."""
+    for kind in DAMAGE:
+        store = a_store(tmp_path / kind, 1, 2)
+        before = {path: path.read_bytes() for path in tmp_path.rglob("checkpoints/step-*/*")}
+        wound = kill.damage(tmp_path / kind, kind, 3)
+        ((path, was),) = ((path, data) for path, data in before.items() if path.read_bytes() != data)
+        now = path.read_bytes()
+        assert path.parent.name == wound.checkpoint == store.latest().name
+        assert path.name in wound.what
+        if kind == "flipped bit":
+            assert sum((a ^ b).bit_count() for a, b in zip(was, now, strict=True)) == 1
+        else:
+            assert now == was[: len(now)]
+        assert list(store.latest().problems())
+        assert not list(store[1].problems())
 
 
 def test_nothing_is_damaged_without_an_older_whole_checkpoint(tmp_path):
