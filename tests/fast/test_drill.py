@@ -22,7 +22,7 @@ from holdfast.drill import compare, kill, report, table
 from holdfast.drill.aim import Schedule, move
 from holdfast.drill.attempts import prove
 from holdfast.drill.evidence import Line, RunEvidence, Trace
-from holdfast.drill.kill import ChildExit, ChildStart, ChildTree, Fired, Follow
+from holdfast.drill.kill import ChildExit, ChildTree, Fired, Follow
 from holdfast.drill.places import Course, Spot
 from holdfast.drill.plan import DAMAGE, DrillOptions, Pace, pace, plan
 from holdfast.drill.report import DrillAttempt, DrillReport
@@ -31,7 +31,7 @@ from holdfast.errors import ChildError, UsageError
 from holdfast.journal import Log
 from holdfast.store.store import Store
 
-PACE = Pace(last=100, saves=(10, 30, 50, 70, 90), step_s=0.1, save_s=0.02, total_s=12.0)
+PACE = Pace(last=100, saves=5, step_s=0.1, save_s=0.02, total_s=12.0)
 
 
 # The plan --------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_pace_is_learnt_from_a_journal():
     """Last step, saves before it, and medians of what a step and a save took."""
     events = [{"event": "digests", "step": step, "time": step * 0.5} for step in range(1, 9)]
     events += [{"event": "saved", "step": step, "save_s": 0.1 * step} for step in (2, 4, 8)]
-    assert pace(events, 5.0) == Pace(8, (2, 4), 0.5, 0.4, 5.0)
+    assert pace(events, 5.0) == Pace(8, 2, 0.5, 0.4, 5.0)
 
 
 # What comes next ---------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_a_kill_comes_when_its_checkpoint_is_durable_and_a_stop_in_the_step_befo
         ("TERM", ((-2, -100, False), (-1, -100, True))),
     ):
         schedule = Schedule(a_course(), PACE, DrillOptions(kills=1, signals=(name,), damage=False))
-        step = schedule.begin(None, [])[0].place[0]
+        step = schedule.begin(SafePoint(0), [])[0].place[0]
         assert schedule(view(None, 0)) is None
         for at, kept, comes in moments:
             now = view(0, step + at, step + kept)
@@ -136,7 +136,7 @@ def test_a_kill_comes_when_its_checkpoint_is_durable_and_a_stop_in_the_step_befo
 def test_the_run_and_the_drill_choose_the_same_aim():
     """The first one beyond what was restored; both know that from the checkpoint alone."""
     schedule = Schedule(a_course(), PACE, DrillOptions(kills=5))
-    aims = schedule.begin(None, [])
+    aims = schedule.begin(SafePoint(0), [])
     assert [aim.place for aim in aims] == sorted((aim.place for aim in aims), key=lambda place: place.order)
     for restored in range(0, 101, 7):
         chosen = schedule(view(restored, restored))
@@ -168,7 +168,7 @@ def test_following_knows_what_is_kept(tmp_path):
 def test_places_that_were_missed_are_made_up_for():
     """A kill that led to a place that was tried before, or to a fresh start, does not count: a further place is chosen."""
     schedule = Schedule(a_course(), PACE, DrillOptions(kills=3, damage=False))
-    places = [SafePoint(*aim.place) for aim in schedule.begin(None, [])]
+    places = [SafePoint(*aim.place) for aim in schedule.begin(SafePoint(0), [])]
     assert len(places) == 3
     again = schedule.begin(places[1], [])  # the first was overshot
     assert len(again) == 2
@@ -432,7 +432,7 @@ def test_a_command_that_hangs_is_ended_and_reported(tmp_path, monkeypatch):
     clock = SimpleNamespace(sleep=time.sleep, monotonic=lambda: 61.0 * spoken.exists())  # a busy machine takes no part
     monkeypatch.setattr(kill, "time", clock)
     with pytest.raises(ChildError, match=r"(?s)no end after 60 s, at step 0; killed\n.*last words"):
-        kill.run(ChildStart([sys.executable, "-c", hangs], {}, tmp_path, timeout_s=60), lambda _: None)
+        kill.run([sys.executable, "-c", hangs], {}, tmp_path, lambda _: None, timeout_s=60)
 
 
 def test_what_cannot_be_drilled_is_a_usage_error():

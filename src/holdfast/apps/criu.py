@@ -31,8 +31,7 @@ _PROC = Path("/proc")
 class Criu:
     """One program. Its output goes to `output.txt` in the supervisor's directory, its dump to `images`."""
 
-    def __init__(self, work: Path, room: Path) -> None:
-        del work
+    def __init__(self, _work: Path, room: Path) -> None:
         self._room = room
         self._images = room / "images"
         self._written: list[Path] | None = None  # files that it had open for writing when it was told to stop

@@ -26,8 +26,7 @@ FELL = {139, -signals.SIGSEGV}  # over a cut image
 class Dmtcp:
     """One computation. Its images go to `images` in the supervisor's directory, and on from there into the store."""
 
-    def __init__(self, work: Path, room: Path) -> None:
-        del work
+    def __init__(self, _work: Path, room: Path) -> None:
         self._images = room / "images"
         self._asked: dict[Path, Look] | None = None  # the images when it was told to stop
 

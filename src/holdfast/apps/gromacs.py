@@ -31,8 +31,7 @@ _OLDEST = 14  # version of the format from which on the header is as `step_of` r
 class Gromacs:
     """One simulation. What was there before `begin` is another's: it is neither a checkpoint nor a sign of the end."""
 
-    def __init__(self, work: Path, room: Path) -> None:
-        del room
+    def __init__(self, work: Path, _room: Path) -> None:
         self._work = work
         self._stem = work / "state"
         self._structure: Path | None = work / "confout.gro"

@@ -92,7 +92,7 @@ class Lammps:
         return "stopped" if ended.told or (ended.code == 0 and EARLY in said) else "failed"
 
     def _learn(self, script: str, log: str | None) -> None:
-        self._text = "\n".join(_texts(self._work, script, set()))
+        self._text = _text(self._work, script)
         self._globs = list(_patterns(self._text))
         if not self._globs:
             raise UsageError(
@@ -159,22 +159,23 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _texts(work: Path, script: str, seen: set[Path]) -> Iterator[str]:
+def _text(work: Path, script: str) -> str:
     """The script, lines joined and without comments, and what it includes by a plain name."""
-    path = work / script
-    if path in seen:
-        return
-    seen.add(path)
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"--app lammps: {script}: {error.strerror}") from error
-    text = re.sub(r"&[ \t]*\n", " ", text)
-    text = "\n".join(line.partition("#")[0] for line in text.splitlines())
-    yield text
-    for line in text.splitlines():
-        if (found := _INCLUDE.match(line)) and (work / found["file"]).is_file():
-            yield from _texts(work, found["file"], seen)
+    texts: dict[str, str] = {}
+    waiting = [script]
+    while waiting:
+        name = waiting.pop()
+        if name in texts:
+            continue
+        try:
+            text = (work / name).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise UsageError(f"--app lammps: {name}: {error.strerror}") from error
+        lines = [line.partition("#")[0] for line in re.sub(r"&[ \t]*\n", " ", text).splitlines()]
+        texts[name] = "\n".join(lines)
+        included = [found["file"] for line in lines if (found := _INCLUDE.match(line))]
+        waiting += [file for file in included if (work / file).is_file()]
+    return "\n".join(texts.values())
 
 
 def _patterns(text: str) -> Iterator[str]:

@@ -23,14 +23,14 @@ class Schedule:
         self._wounded: set[str] = set()
         self.wounds: list[str] = []  # kinds of damage that are due
 
-    def begin(self, resumes_at: SafePoint | None, proven: Collection[SafePoint]) -> tuple[settings.Aim, ...]:
-        """What the next start is to do. `resumes_at`: where it will go on, as far as that is known; None: fresh.
+    def begin(self, resumes_at: SafePoint, proven: Collection[SafePoint]) -> tuple[settings.Aim, ...]:
+        """What the next start is to do. `resumes_at`: where it will go on, as far as that is known.
 
         When the places that lie ahead are too few, because kills led elsewhere, further ones are chosen.
         """
-        known = {*proven, *({resumes_at} if resumes_at in self.course.places else ())}
+        known = {*proven, resumes_at}.intersection(self.course.places)
         missing = self.wanted - len(known)
-        ahead = [kill for kill in self.queue if self._is_ahead(kill, resumes_at) and kill.target.place not in known]
+        ahead = [kill for kill in self.queue if _is_ahead(kill, resumes_at) and kill.target.place not in known]
         if len(ahead) < missing:
             taken = {*known, *(kill.target.place for kill in ahead)}
             targets = self.course.more(missing - len(ahead), taken, resumes_at, self._options.seed + len(self.queue))
@@ -43,7 +43,7 @@ class Schedule:
     def __call__(self, view: Follow) -> Kill | None:
         """The kill that is meant for the attempt in view: the run chooses its aim by the same rule."""
         came = view.restored
-        return None if came is None else next((kill for kill in self._ahead if self._is_ahead(kill, came)), None)
+        return None if came is None else next((kill for kill in self._ahead if _is_ahead(kill, came)), None)
 
     def fired(self, strikes: Iterable[Fired]) -> None:
         """These kills were delivered: the damage that each of them is to leave behind is due, once."""
@@ -51,9 +51,9 @@ class Schedule:
         self.wounds += due
         self._wounded.update(due)
 
-    @staticmethod
-    def _is_ahead(kill: Kill, resumes_at: SafePoint | None) -> bool:
-        return resumes_at is None or kill.target.place.order > resumes_at.order
+
+def _is_ahead(kill: Kill, resumes_at: SafePoint) -> bool:
+    return kill.target.place.order > resumes_at.order
 
 
 def move(ended: ChildExit, log: Log | None) -> str:

@@ -21,7 +21,7 @@ from . import compare, evidence, judge, kill, leftovers, output, report
 from .aim import Schedule, move
 from .attempts import attempts_of, prove, require_progress, told, unseen_damage
 from .evidence import Trace
-from .kill import ChildExit, ChildStart, Follow
+from .kill import ChildExit, Follow
 from .output import Section
 from .places import AGAIN, Course, Spot
 from .plan import DrillOptions, Kill, Pace, pace
@@ -66,7 +66,6 @@ class Drill:
         if self._idle:
             names = ", ".join(sorted(self._idle))
             found.notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
-        found.saves = len(first.saves)
         course = Course(Spot(seen.place, seen.epoch) for seen in reference.states)
         schedule = Schedule(course, first, self.options)
         found.places = len(course.places)
@@ -93,6 +92,7 @@ class Drill:
             seed=self.options.seed,
             kills_asked=self.options.kills,
             steps=first.last,
+            saves=first.saves,
             metrics={name: value for line in reference.metrics for name, value in line.values.items()},
             exempt=compare.exempted(reference.metrics, self._exempt),
             reference_s=first.total_s,
@@ -102,7 +102,7 @@ class Drill:
 
     def _undisturbed(self, root: Path, number: int) -> Pace:
         self.say(f"undisturbed run {number} of 2: {' '.join(self.command)}")
-        ended = kill.run(self._start(root, float("inf"), 0), partial(self._look, None, None))
+        ended = kill.run(self.command, self._environment(root), root, partial(self._look, None, None))
         log = next(reversed(_logs(root)), None)
         if move(ended, log) != "finished":
             raise ChildError(f"undisturbed run {number}: {_failure(ended, log)}")
@@ -114,11 +114,11 @@ class Drill:
         self._printed[root.name] = output.sections(ended.printed, finished=True)
         learnt = pace(log.events, ended.took_s)
         self.say(
-            f"undisturbed run {number}: {learnt.last} steps in {ended.took_s:.1f} s, {len(learnt.saves)} saves on the way"
+            f"undisturbed run {number}: {learnt.last} steps in {ended.took_s:.1f} s, {learnt.saves} saves on the way"
         )
         return learnt
 
-    def _start(self, root: Path, timeout_s: float, after: int, aims: tuple[settings.Aim, ...] = ()) -> ChildStart:
+    def _environment(self, root: Path, aims: tuple[settings.Aim, ...] = ()) -> dict[str, str]:
         if root.name not in self._opened:
             self._run_began_ns = time.time_ns()
             self._opened[root.name] = leftovers.prepare(root.parent, root.name, self._run_began_ns)
@@ -132,8 +132,7 @@ class Drill:
             since_ns=(self._began_ns, self._run_began_ns),
         )
         wishes = msgspec.json.encode(drilled).decode()
-        environment = {settings.RUN_DIR: str(root), settings.DRILL: wishes, "PYTHONUNBUFFERED": "1"}
-        return ChildStart(self.command, environment, root, timeout_s, after)
+        return {settings.RUN_DIR: str(root), settings.DRILL: wishes, "PYTHONUNBUFFERED": "1"}
 
     def _look(self, schedule: Schedule | None, last: int | None, view: Follow) -> Kill | None:
         self._watch(view.at.step, last)
@@ -143,15 +142,13 @@ class Drill:
 
     def _interrupt(self, found: DrillReport, root: Path, schedule: Schedule) -> None:
         """Start the command until it has finished, killing it as planned."""
-        attempts, proven = found.attempts, list[SafePoint]()
-        resumes_at: SafePoint | None = None
+        attempts, proven, resumes_at = found.attempts, list[SafePoint](), SafePoint(0)
         self._printed[root.name] = []
         for _ in range(3 * self.options.kills + 10):
             after = attempts[-1].attempt if attempts else 0
-            ended = kill.run(
-                self._start(root, schedule.pace.timeout_s, after, schedule.begin(resumes_at, proven)),
-                partial(self._look, schedule, schedule.pace.last),
-            )
+            environment = self._environment(root, schedule.begin(resumes_at, proven))
+            aim = partial(self._look, schedule, schedule.pace.last)
+            ended = kill.run(self.command, environment, root, aim, schedule.pace.timeout_s, after)
             schedule.fired(ended.strikes.values())
             logs = _logs(root, after)
             log = next(reversed(logs), None)
@@ -175,7 +172,7 @@ class Drill:
             f"the command did not finish in {len(attempts)} attempts; the last reached step {attempts[-1].reached}"
         )
 
-    def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint | None]:
+    def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint]:
         """What was damaged, and where the next attempt will go on."""
         due = schedule.wounds if ended.fired is not None else []
         wound = kill.damage(root, due[0], self.options.seed) if due else None

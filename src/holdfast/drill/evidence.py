@@ -64,7 +64,9 @@ def trace(root: Path) -> Trace:
     metrics = [Line(place_of(event), event.get("epoch"), event["values"]) for event in journal.lineage(logs, "metrics")]
     restored = {log.attempt: place_of(e) for log in logs for e in log.events if e["event"] == "restored"}
     told = [event for log in logs for event in log.events if event["event"] == "told" and "kind" in event]
-    return Trace(states, metrics, restored, _loaders(root), Album(sights(logs)), told)
+    return Trace(
+        states, metrics, restored, _loaders(root), Album([sight for log in logs for sight in sights(log)]), told
+    )
 
 
 def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]:
@@ -94,7 +96,7 @@ def _last(root: Path) -> Checkpoint:
 def _loaders(root: Path) -> Mapping[str, Mapping[str, Any]]:
     try:
         memory = _last(root).load(part=RESERVED, placeholders=True)
-        loaders = memory["fingerprint"]["loaders"]
-    except (StoreError, KeyError, TypeError):
+    except StoreError:  # the run has no checkpoint
         return {}
-    return loaders if isinstance(loaders, Mapping) else {}
+    loaders: Mapping[str, Mapping[str, Any]] = memory["fingerprint"]["loaders"]
+    return loaders

@@ -198,27 +198,26 @@ def _names(path: Path) -> list[str]:
         return []
 
 
-class ChildStart(NamedTuple):
-    """What is started, where, and for how long it may go on."""
-
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    root: Path
-    timeout_s: float
-    after: int = 0  # the attempts of the run that lie behind
-
-
 Aiming = Callable[[Follow], Kill | None]  # what to do next, given how far it is
 
 
-def run(start: ChildStart, aim: Aiming) -> ChildExit:
-    """Start the command and see it to its end. After a strike, a launcher may begin another attempt by itself.
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    root: Path,
+    aim: Aiming,
+    timeout_s: float = float("inf"),
+    after: int = 0,
+) -> ChildExit:
+    """Start the command, whose run lives in `root`, and see it to its end. The run's attempts up to `after` lie behind.
+
+    After a strike, a launcher may begin another attempt by itself.
 
     Raises:
         ChildError: it did not end in time; it was killed.
     """
     began, strikes = time.monotonic(), dict[int, Fired]()
-    with ChildTree(start.command, start.environment) as child, closing(Follow(start.root, start.after)) as view:
+    with ChildTree(command, environment) as child, closing(Follow(root, after)) as view:
         while not child.ended():
             if view.attempt in strikes and view.overtaken():
                 view.go_on()
@@ -227,9 +226,9 @@ def run(start: ChildStart, aim: Aiming) -> ChildExit:
             near = kill is not None and is_near(kill, view)
             if kill is not None and is_ripe(kill, view) and (fired := _fire(child, view, kill)) is not None:
                 strikes[view.attempt] = fired
-            if time.monotonic() - began > start.timeout_s:
+            if time.monotonic() - began > timeout_s:
                 child.finish()
-                line = f"no end after {start.timeout_s:.0f} s, at step {view.at.step}; killed"
+                line = f"no end after {timeout_s:.0f} s, at step {view.at.step}; killed"
                 raise ChildError("\n".join([line, *output.last_lines(child.tail)]))
             time.sleep(POLL_SAVE_S if near else POLL_S)
         code = child.finish()
@@ -310,10 +309,10 @@ def damage(root: Path, kind: str, seed: int) -> Wound | None:
     return Wound(newest.name, what)
 
 
-def resumes_at(root: Path, besides: str | None = None) -> SafePoint | None:
-    """The newest checkpoint of the run at `root` but for the one of that name: where the next attempt will go on."""
+def resumes_at(root: Path, besides: str | None = None) -> SafePoint:
+    """The newest checkpoint of the run at `root` but for the one of that name: where the next attempt will go on, or step 0."""
     found = [checkpoint for checkpoint in Store(root).checkpoints() if checkpoint.path.name != besides]
-    return SafePoint(*found[-1].head.name) if found else None
+    return SafePoint(*found[-1].head.name) if found else SafePoint(0)
 
 
 def _is_whole(checkpoint: Checkpoint) -> bool:

@@ -93,11 +93,11 @@ class Course:
             if len(chosen) < kills and candidates:
                 chosen[self._pick(candidates, chosen, seed, kind)] = kind
         targets = [Target(place, kind) for place, kind in chosen.items()]
-        return self._sorted([*targets, *self.more(kills - len(chosen), chosen, None, seed)])
+        return self._sorted([*targets, *self.more(kills - len(chosen), chosen, SafePoint(0), seed)])
 
-    def more(self, missing: int, taken: Collection[SafePoint], after: SafePoint | None, seed: int) -> list[Target]:
+    def more(self, missing: int, taken: Collection[SafePoint], after: SafePoint, seed: int) -> list[Target]:
         """Up to `missing` further places beyond `after`, each in the middle of the widest gap between those that are taken."""
-        begin = -1 if after is None else sum(place.order <= after.order for place in self.places) - 1
+        begin = sum(place.order <= after.order for place in self.places) - 1
         found, used = list[SafePoint](), {*taken}
         while len(found) < missing:
             numbers = {number for place in used if (number := self._number.get(place, -1)) > begin}

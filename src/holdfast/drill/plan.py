@@ -30,7 +30,7 @@ class Pace(NamedTuple):
     """What an uninterrupted run teaches: how far it goes, where it saves, how long things take."""
 
     last: int  # its last step
-    saves: tuple[int, ...]  # steps of the checkpoints before the last step
+    saves: int  # checkpoints before the last step
     step_s: float
     save_s: float
     total_s: float
@@ -74,7 +74,7 @@ def pace(events: Sequence[Event], total_s: float) -> Pace:
     last = max((int(event["step"]) for event in steps), default=0)
     return Pace(
         last=last,
-        saves=tuple(sorted({event["step"] for event in saves if 0 < event["step"] < last})),
+        saves=len({event["step"] for event in saves if 0 < event["step"] < last}),
         step_s=statistics.median([later["time"] - sooner["time"] for sooner, later in pairwise(steps)] or [0.0]),
         save_s=statistics.median([event.get("save_s", 0.0) for event in saves] or [0.0]),
         total_s=total_s,

@@ -26,12 +26,8 @@ class Sight(NamedTuple):
     state: str = ""  # of a begin: a digest of all that is tracked
 
 
-def sights(logs: Iterable[Log]) -> list[Sight]:
-    """All of them, in the order in which they were noted."""
-    return [sight for log in logs for sight in _of(log)]
-
-
-def _of(log: Log) -> Iterable[Sight]:
+def sights(log: Log) -> Iterable[Sight]:
+    """Those of one attempt, in the order in which they were noted."""
     values: dict[str, str] = {}
     about: dict[str, About] = {}
     for event in log.events:

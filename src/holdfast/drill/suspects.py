@@ -117,17 +117,20 @@ def shifted(reference: Album, other: Album, attempt: int, parted: SafePoint) -> 
     came_to = None if begin is None else reference.at(begin.place)
     if came_to is None or here is None or there is None:
         return []
-    return [path for path in there.values if _counts_anew(path, reference, came_to, there, here)]
-
-
-def _counts_anew(path: str, reference: Album, came_to: Sight, there: Sight, here: Sight) -> bool:
-    was, expected, now = (_whole(sight.values.get(path)) for sight in (came_to, there, here))
-    if was is None or expected is None or now is None or now == expected:
-        return False
-    counted = [_whole(sight.values.get(path)) for sight in reference.all if not sight.begin]
-    first = next((number for number in counted if number is not None), None)
     passes = there.place.step - came_to.place.step
-    return not there.about[path].live and first is not None and expected - was == passes and now == first + passes - 1
+    fresh = reference.at(SafePoint(passes))  # so many passes after the run's own beginning
+    return (
+        []
+        if fresh is None
+        else [path for path in there.values if _counts_anew(path, passes, came_to, there, here, fresh)]
+    )
+
+
+def _counts_anew(path: str, passes: int, *sights: Sight) -> bool:
+    was, expected, now, fresh = (_whole(sight.values.get(path)) for sight in sights)
+    if was is None or expected is None or now is None:
+        return False
+    return expected - was == passes > 0 and now == fresh != expected and not sights[1].about[path].live
 
 
 def _whole(value: str | None) -> int | None:
