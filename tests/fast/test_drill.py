@@ -144,12 +144,10 @@ def test_the_run_and_the_drill_choose_the_same_aim():
         assert (None if chosen is None else chosen.aim) == expected
 
 
-def test_following_knows_what_is_kept(tmp_path):
-    """From the journal's own lines; a fresh start has nothing to come back to."""
-    room = tmp_path / "attempts" / "1"
-    room.mkdir(parents=True)
-    log = room / "attempt-1.jsonl"
-    log.write_text("")
+def test_following_knows_what_is_kept_and_that_it_was_overtaken(tmp_path):
+    """From the journal's own lines, whole ones; a fresh start has nothing to come back to. An attempt with a higher number
+    overtakes it, not before there was one to follow.
+    """
     lines = (
         ("restored", 0, "step", SafePoint(0)),
         ("digests", 4, "step", SafePoint(0)),
@@ -157,11 +155,19 @@ def test_following_knows_what_is_kept(tmp_path):
         ("digests", 4, "end", SafePoint(4)),
         ("saved", 4, "end", SafePoint(4, "end")),
     )
-    with closing(Follow(tmp_path, 0)) as follow, log.open("a", buffering=1) as journal:
-        for event, step, phase, kept in lines:
-            journal.write(json.dumps({"event": event, "step": step, "phase": phase, "checkpoint": None}) + "\n")
+    with closing(Follow(tmp_path, 0)) as follow:
+        for number in (1, 2):
+            log = tmp_path / "attempts" / str(number) / f"attempt-{number}.jsonl"
+            log.parent.mkdir(parents=True)
+            log.touch()
+            assert follow.overtaken() is (number == 2)
             follow.look()
-            assert follow.kept == kept
+            assert follow.attempt == 1
+        with (tmp_path / "attempts" / "1" / "attempt-1.jsonl").open("a", buffering=1) as journal:
+            for event, step, phase, kept in lines:
+                journal.write(json.dumps({"event": event, "step": step, "phase": phase, "checkpoint": None}) + "\n")
+                follow.look()
+                assert follow.kept == kept
     assert (follow.restored, follow.at) == (SafePoint(0), SafePoint(4, "end"))
 
 

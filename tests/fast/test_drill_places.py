@@ -85,6 +85,8 @@ def test_places_are_a_function_of_the_seed_and_seeds_differ():
 
 
 def aimed(monkeypatch, *aims, **wishes):
+    """Each aim: where to save, first at the place, and more of its fields."""
+    aims = [{"place": saves[0], "saves": saves, **more} for *saves, more in aims]
     monkeypatch.setenv("HOLDFAST_DRILL", json.dumps({"aims": aims, "digests": True, **wishes}))
 
 
@@ -101,30 +103,28 @@ def train(path, **options):
 
 def test_a_run_saves_exactly_where_it_is_told(tmp_path, monkeypatch):
     """Instead of at its own interval: also at the last batch, and at an epoch's end; and at its own end."""
-    aimed(monkeypatch, {"place": [3, "step"], "saves": [[3, "step"], [4, "step"], [4, "end"]], "exact": True})
+    aimed(monkeypatch, ((3, "step"), (4, "step"), (4, "end"), {"exact": True}))
     train(tmp_path)
     assert saved(tmp_path) == [(3, "step"), (4, "step"), (4, "end"), (8, "end")]
     epochs = [(event["step"], event["epoch"]) for event in events(tmp_path, "digests")]
     assert epochs == [*((step, 0) for step in (1, 2, 3, 4, 4)), *((step, 1) for step in (5, 6, 7, 8, 8))]
 
 
-@pytest.mark.parametrize(("every", "saves"), [(None, [(4, "step")]), (2, [(2, "step"), (4, "step")])])
-def test_an_interval_that_the_user_gave_ends_at_the_place(tmp_path, monkeypatch, every, saves):
+def test_an_interval_that_the_user_gave_ends_at_the_place(tmp_path, monkeypatch):
     """Its saves lie before the place: a later one would lead the next attempt elsewhere."""
-    aimed(monkeypatch, {"place": [4, "step"], "saves": [[4, "step"]]}, save_every_steps=every)
-    train(tmp_path)
-    assert saved(tmp_path) == [*saves, (8, "end")]
+    for every, saves in ((None, [(4, "step")]), (2, [(2, "step"), (4, "step")])):
+        aimed(monkeypatch, ((4, "step"), {}), save_every_steps=every)
+        train(tmp_path / str(every))
+        assert saved(tmp_path / str(every)) == [*saves, (8, "end")]
 
 
 def test_a_resumed_run_takes_up_the_next_aim(tmp_path, monkeypatch):
     """The first beyond its checkpoint; beyond all of them its own interval holds again."""
-    for place in ([3, "step"], [6, "step"]):
-        aimed(
-            monkeypatch, {"place": [3, "step"], "saves": [[3, "step"]]}, {"place": [6, "step"], "saves": [[6, "step"]]}
-        )
+    for stop in (3, 6):
+        aimed(monkeypatch, ((3, "step"), {}), ((6, "step"), {}))
         with pytest.raises(Stopped), new_run(tmp_path, Toy()) as run:
             for _ in run.steps(8):
-                if run.step == place[0]:
+                if run.step == stop:
                     raise Stopped("killed")
     aimed(monkeypatch)
     with new_run(tmp_path, Toy()) as run:

@@ -1,14 +1,13 @@
 """The drill of commands that start several processes: nobody is forgotten, one rank can be lost, restarts are understood."""
 
 import sys
-from contextlib import closing
 
 from test_drill import is_gone, planned, until
 
 from holdfast.drill import compare, output
 from holdfast.drill.attempts import attempts_of, prove
 from holdfast.drill.evidence import RunEvidence, SafePoint, Trace, generator_of
-from holdfast.drill.kill import ChildTree, Fired, Follow
+from holdfast.drill.kill import ChildTree, Fired
 from holdfast.journal import Log
 
 LAUNCHER = """
@@ -66,18 +65,6 @@ def test_the_attempts_that_a_launcher_makes_in_one_start_are_told_apart():
     assert [SafePoint(4)] == prove(made, [SafePoint(4)])
     assert [("RANK", True), (None, False)] == [(each.signal, each.proven) for each in made]
     assert "step-000000004" == made[0].in_save
-
-
-def test_following_sees_that_it_was_overtaken(tmp_path):
-    """By an attempt with a higher number; not before there was one to follow."""
-    with closing(Follow(tmp_path, 0)) as follow:
-        for number in (1, 2):
-            room = tmp_path / "attempts" / str(number)
-            room.mkdir(parents=True)
-            (room / f"attempt-{number}.jsonl").write_text("")
-            assert follow.overtaken() is (number == 2)
-            follow.look()
-            assert 1 == follow.attempt
 
 
 def test_a_generator_is_idle_on_each_rank_by_itself():

@@ -402,34 +402,26 @@ def test_of_several_all_are_named_and_the_most_likely_first():
 # Two undisturbed runs --------------------------------------------------------------------------------------------------------
 
 
-def alone(rng="a", **values):
-    about = {name: About("container" if name == "words" else "number", "x", bag="b") for name in values}
-    first = Sight(SafePoint(0), 1, True, "", values, about, {"torch": rng})
-    return Trace(
-        [],
-        [],
-        {1: SafePoint(0)},
-        {},
-        Album([first, first._replace(place=SafePoint(1), begin=False, rng={"torch": f"{rng}1"})]),
-    )
-
-
-def test_why_two_undisturbed_runs_differ():
-    """A generator that began otherwise; the same words in another order; nothing that was noted."""
-    facts = CauseFacts()
-    assert cause_of(alone("a"), alone("b"), facts).name == "unseeded"
-    assert cause_of(alone(words="1"), alone(words="2"), facts).name == "hash order"
-    assert cause_of(alone(), alone(), facts).name == "unknown"
-
-
-def resting(state, rng="a", **values):
-    about = {name: About("number", "float", clock=True) for name in values}
-    sights = [Sight(SafePoint(step), 1, not step, "", values, about, {"numpy": rng}, state=state) for step in (0, 1)]
+def alone(rng="a", *, drawn=True, state="", **values):
+    """A run of one step: `words` are in a container, and `began` is a time."""
+    about = {name: About("x", "x", bag="b" * (name == "words"), clock=name == "began") for name in values}
+    sights = [
+        Sight(SafePoint(step), 1, not step, "", values, about, {"torch": rng + "1" * (drawn and step)}, state=state)
+        for step in (0, 1)
+    ]
     return Trace([], [], {1: SafePoint(0)}, {}, Album(sights))
 
 
-def test_a_generator_that_rests_is_blamed_only_for_what_began_otherwise():
-    """Each process has its own of those that nobody seeds; a clock decides later."""
-    first, second = resting("s", "a", began="1"), resting("s", "b", began="2")
-    assert cause_of(first, second, CauseFacts()).name == "clock"
-    assert cause_of(first, resting("t", "b", began="2"), CauseFacts()).name == "unseeded"
+def test_why_two_undisturbed_runs_differ():
+    """A generator that began otherwise; the same words in another order; nothing that was noted. A generator that rests is
+    blamed only for what began otherwise, since each process has its own of those that nobody seeds; a clock decides later.
+    """
+    resting = {"drawn": False, "began": "2", "state": "s"}
+    for first, second, name in (
+        (alone("a"), alone("b"), "unseeded"),
+        (alone(words="1"), alone(words="2"), "hash order"),
+        (alone(), alone(), "unknown"),
+        (alone("a", drawn=False, began="1", state="s"), alone("b", **resting), "clock"),
+        (alone("a", drawn=False, began="1", state="s"), alone("b", **resting | {"state": "t"}), "unseeded"),
+    ):
+        assert cause_of(first, second, CauseFacts()).name == name

@@ -55,8 +55,8 @@ class CauseFacts(NamedTuple):
     @property
     def unseeded(self) -> str:
         """The loaders whose workers draw from generators that nobody seeds, as text; empty: none."""
-        plain = (name for name, each in self.loaders.items() if not str(each.get("dataset")).startswith("Seeded("))
-        return ", ".join(repr(name) for name in plain if self.loaders[name].get("workers"))
+        workers = ((name, str(each.get("dataset"))) for name, each in self.loaders.items() if each.get("workers"))
+        return ", ".join(repr(name) for name, dataset in workers if not dataset.startswith("Seeded("))
 
     @property
     def state(self) -> frozenset[str]:

@@ -104,6 +104,7 @@ def metric_differences(
 ) -> list[MetricDifference]:
     """What differs between two metrics logs, in the order of the run; names that match `exempt` are passed over."""
     mine, others = _by_place(reference), _by_place(other)
+    passed = exempted([*reference, *other], exempt)
     found: list[MetricDifference] = []
     for place in sorted(mine.keys() | others.keys(), key=lambda place: place.order):
         a, b = mine[place], others[place]
@@ -111,13 +112,14 @@ def metric_differences(
             what = "missing" if len(b) < len(a) else "duplicate" if a else "extra"
             found.append(MetricDifference(place, "", what))
         for line, beside in zip(a, b, strict=False):
-            found += _values(place, line, beside, exempt)
+            found += _values(place, line, beside, passed)
     return found
 
 
 def exempted(lines: Sequence[Line], exempt: Sequence[str]) -> list[str]:
     """Names of metrics that a comparison passes over."""
-    return sorted({name for line in lines for name in line.values if _is_exempt(name, exempt)})
+    names = {name for line in lines for name in line.values}
+    return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in exempt))
 
 
 def _by_place(lines: Sequence[Line]) -> defaultdict[SafePoint, list[Line]]:
@@ -127,15 +129,11 @@ def _by_place(lines: Sequence[Line]) -> defaultdict[SafePoint, list[Line]]:
     return found
 
 
-def _values(place: SafePoint, a: Line, b: Line, patterns: Sequence[str]) -> Iterable[MetricDifference]:
-    for name in sorted(a.values.keys() | b.values.keys()):
+def _values(place: SafePoint, a: Line, b: Line, passed: Sequence[str]) -> Iterable[MetricDifference]:
+    for name in sorted({*a.values, *b.values}.difference(passed)):
         was, now = a.values.get(name), b.values.get(name)
-        if repr(was) != repr(now) and not _is_exempt(name, patterns):  # repr: exact, and tells -0.0 from 0.0
+        if repr(was) != repr(now):  # repr: exact, and tells -0.0 from 0.0
             was, now = ("nothing" if value is None else value for value in (was, now))
             yield MetricDifference(place, name, f"{was} became {now}")
     if a.epoch != b.epoch:
         yield MetricDifference(place, "epoch", f"{a.epoch} became {b.epoch}")
-
-
-def _is_exempt(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
