@@ -72,10 +72,7 @@ PLANTED = [
     Planted("clock", "clock", "no time of day", report.NOT_DETERMINISTIC),
 ]
 # Shapes of loops that no planted script has; those of the planted ones are tried with FIX.
-RIGHT = [
-    *("epochs", "buffer", "trainer", "accumulated", "best_weights", "monte_carlo", "counted_from_one"),
-    *("drawn_for_each_epoch", "ahead"),
-]
+RIGHT = ["epochs", "buffer", "trainer", "accumulated", "best_weights", "monte_carlo", "counted_from_one"]
 TABLE = "table: causes that the drill has named"
 
 

@@ -1,7 +1,6 @@
 """Right scripts of many shapes, one of which is asked for by its name: `python right.py NAME`."""
 
 import copy
-import random
 import sys
 import time
 from collections import deque
@@ -95,27 +94,6 @@ def counted_from_one():
             for x in run.batches(DATA):
                 run.log(loss=model.step(x, lr))
             print(f"epoch {epoch}: {model.loss()}")
-
-
-def drawn_for_each_epoch():
-    random.seed(1)
-    model = Line()
-    with Run("runs/x", {"model": model}, vars={"shift": 0.0}) as run:
-        for _ in run.epochs(3):
-            run.vars.shift = random.random()
-            for x in run.batches(DATA):
-                run.log(loss=model.step(x + run.vars.shift, noise=random.random()))
-
-
-def ahead():
-    """The next batch is drawn at the end of a step, and kept."""
-    random.seed(1)
-    model = Line()
-    with Run("runs/x", {"model": model}) as run:
-        run.vars.x = random.choice(DATA)
-        for _ in run.steps(20):
-            run.log(loss=model.step(run.vars.x))
-            run.vars.x = random.choice(DATA)
 
 
 globals()[sys.argv[1]]()

@@ -143,44 +143,30 @@ def test_of_numbered_files_the_newest_may_do(tmp_path):
     assert [tmp_path / "rng.10", tmp_path / "state.10"] == [*program.checkpoint().files]
 
 
+BOTH = '{ files = ["result", "*.log"], output = "(?m)^ok" }'
+MISSING = "result was not written, and its last lines do not match '(?m)^ok'"
 ENDS = [
-    # how it ended, whether its result was written
-    (ProgramExit(0, "", told=False), True, "done"),
-    (ProgramExit(0, "", told=False), False, "stopped"),
-    (ProgramExit(1, "", told=True), False, "stopped"),
-    (ProgramExit(1, "", told=False), True, "failed"),
-    (ProgramExit(1, "cannot read state", told=False, resumed=True), False, "damaged"),
+    # how it ended, the files that it wrote, `finished` where it is another, what that means, and what is missing
+    (ProgramExit(0, "", told=False), ["result"], None, "done", ""),
+    (ProgramExit(0, "", told=False), [], None, "stopped", "result was not written"),
+    (ProgramExit(1, "", told=True), [], None, "stopped", "result was not written"),
+    (ProgramExit(1, "", told=False), ["result"], None, "failed", ""),
+    (ProgramExit(1, "cannot read state", told=False, resumed=True), [], None, "damaged", "result was not written"),
+    (ProgramExit(0, "", told=False), ["a.log"], BOTH, "stopped", MISSING),
+    (ProgramExit(0, "x\nok, normal termination", told=False), ["result", "a.log"], BOTH, "done", ""),
 ]
 
 
 def test_done_is_what_the_file_says(tmp_path):
-    """The files are there, new, and the code is 0; 0 alone has stopped early."""
+    """The files are there, new, the output says so, and the code is 0; 0 alone has stopped early, and has not asked for anything."""
     (tmp_path / "kept").mkdir()
-    for ended, finished, expected in ENDS:
+    for ended, written, finished, expected, lacks in ENDS:
         (tmp_path / "result").write_text("of an earlier run")
-        program = parsed(tmp_path, damaged='"cannot read"')
+        program = parsed(tmp_path, damaged='"cannot read"', **{} if finished is None else {"finished": finished})
         program.begin([], tmp_path / "kept", None)
-        if finished:
-            (tmp_path / "result").write_text("42")
-        assert expected == program.verdict(ended), (ended, finished)
-
-
-def test_what_is_missing_is_said(tmp_path):
-    """A program that ends with 0 too early has not asked for anything."""
-    finished = '{ files = ["result", "*.log"], output = "^ok" }'
-    program = parsed(tmp_path, finished=finished)
-    program.begin([], None, None)
-    (tmp_path / "a.log").touch()
-    assert "stopped" == program.verdict(ProgramExit(0, "", told=False))
-    assert "result was not written, and its last lines do not match '^ok'" == program.lacks
-
-
-def test_output_may_say_it(tmp_path):
-    """A pattern in the last lines."""
-    program = parsed(tmp_path, finished='{ output = "(?m)^Normal termination" }')
-    program.begin([], None, None)
-    assert "done" == program.verdict(ProgramExit(0, "x\nNormal termination of solver", told=False))
-    assert "stopped" == program.verdict(ProgramExit(0, "Stopped early", told=False))
+        for name in written:
+            (tmp_path / name).write_text(f"{finished} {ended}")
+        assert (expected, lacks) == (program.verdict(ended), program.lacks), (ended, written)
 
 
 def test_what_a_killed_start_has_left_is_newer_than_that_start(tmp_path):

@@ -23,7 +23,7 @@ from holdfast.drill.aim import Schedule, move
 from holdfast.drill.attempts import prove
 from holdfast.drill.evidence import Line, RunEvidence, Trace
 from holdfast.drill.kill import ChildExit, ChildTree, Fired, Follow
-from holdfast.drill.places import Course, Spot
+from holdfast.drill.places import Course
 from holdfast.drill.plan import DAMAGE, DrillOptions, Pace, pace, plan
 from holdfast.drill.report import DrillAttempt, DrillReport
 from holdfast.drill.safepoint import SafePoint
@@ -39,12 +39,12 @@ PACE = Pace(last=100, saves=5, step_s=0.1, save_s=0.02, total_s=12.0)
 
 def a_course(epochs=4, batches=25, count_from=0):
     """The safe points of a run of so many epochs."""
-    spots = []
+    seen = []
     for epoch in range(epochs):
         first, number = epoch * batches, epoch + count_from
-        spots += [Spot(SafePoint(first + batch), number) for batch in range(1, batches + 1)]
-        spots.append(Spot(SafePoint(first + batches, "end"), number))
-    return Course(spots)
+        seen += [RunEvidence(SafePoint(first + batch), 1, {}, number) for batch in range(1, batches + 1)]
+        seen.append(RunEvidence(SafePoint(first + batches, "end"), 1, {}, number))
+    return Course(seen)
 
 
 def planned(kills, signals, seed, *, damage=True, course=None, pace=PACE):

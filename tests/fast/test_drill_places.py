@@ -8,8 +8,8 @@ import pytest
 from test_drill import a_course
 
 from holdfast import Stopped
-from holdfast.drill.evidence import SafePoint
-from holdfast.drill.places import AGAIN, EARLY, END, FIRST, FURTHER, LAST, LATE, LATER, Course, Spot
+from holdfast.drill.evidence import RunEvidence, SafePoint
+from holdfast.drill.places import AGAIN, EARLY, END, FIRST, FURTHER, LAST, LATE, LATER, Course
 from toy import Toy, events, new_run
 
 SHAPES = [(2, 10), (3, 8), (12, 30), (2, 18), (5, 4), (40, 3)]
@@ -17,7 +17,7 @@ SHAPES = [(2, 10), (3, 8), (12, 30), (2, 18), (5, 4), (40, 3)]
 
 def by_steps(total):
     """The safe points of `run.steps(total)`."""
-    return Course(Spot(SafePoint(step), 0) for step in range(1, total + 1))
+    return Course([RunEvidence(SafePoint(step), 1, {}) for step in range(1, total + 1)])
 
 
 def shapes_and_seeds():

@@ -56,8 +56,7 @@ class Program(Protocol):
         """Whether it is done: exit codes lie."""
 
 
-def emptied(directory: Path) -> Path:
+def emptied(directory: Path) -> None:
     """Make `directory`, empty: what an earlier start left there is in the store already."""
     disk.remove_tree(directory)
     disk.make_dirs(directory)
-    return directory

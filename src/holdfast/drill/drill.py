@@ -23,7 +23,7 @@ from .attempts import attempts_of, prove, require_progress, told, unseen_damage
 from .evidence import Trace
 from .kill import ChildExit, Follow
 from .output import Section
-from .places import AGAIN, Course, Spot
+from .places import AGAIN, Course
 from .plan import DrillOptions, Kill, Pace, pace
 from .report import DrillReport, ResumePoint
 from .safepoint import SafePoint
@@ -66,7 +66,7 @@ class Drill:
         if self._idle:
             names = ", ".join(sorted(self._idle))
             found.notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
-        course = Course(Spot(seen.place, seen.epoch) for seen in reference.states)
+        course = Course(reference.states)
         schedule = Schedule(course, first, self.options)
         found.places = len(course.places)
         if schedule.wanted:

@@ -13,6 +13,7 @@ from math import gcd
 from typing import NamedTuple
 
 from ..data.order import key
+from .evidence import RunEvidence
 from .safepoint import SafePoint
 
 FIRST = "in the first epoch"
@@ -32,13 +33,6 @@ def fraction(*parts: object) -> float:
     return key("drill", *parts) / 2**64
 
 
-class Spot(NamedTuple):
-    """A safe point of the reference run."""
-
-    place: SafePoint
-    epoch: int
-
-
 class Target(NamedTuple):
     """A safe point from which the run is to be resumed."""
 
@@ -49,21 +43,21 @@ class Target(NamedTuple):
 class Course:
     """The safe points of the reference run, in order. All but the last can be resumed from, with something left to do."""
 
-    def __init__(self, spots: Iterable[Spot]) -> None:
-        ordered = list(spots)
-        first = ordered[0].epoch if ordered else 0  # 1 with `run.epochs(range(1, 11))`
-        self._spots = [spot._replace(epoch=spot.epoch - first) for spot in ordered]
-        self.places = [spot.place for spot in self._spots[:-1]]
+    def __init__(self, states: Sequence[RunEvidence]) -> None:
+        self._all = [seen.place for seen in states]
+        first = states[0].epoch if states else 0  # 1 with `run.epochs(range(1, 11))`
+        self._epochs = {seen.place: seen.epoch - first for seen in states}
+        self.places = self._all[:-1]
         self._number = {place: number for number, place in enumerate(self.places)}
         self._inner = [place for place in self.places if place.phase == "step" and not self._is_last_batch(place)]
         self._counts, done = (
             list[int](),
             Counter[int](),
         )  # for each safe point, how many steps of its epoch are done there
-        for spot in self._spots:
-            done[spot.epoch] += spot.place.phase == "step"
-            self._counts.append(done[spot.epoch])
-        self._last_epoch = max((spot.epoch for spot in self._spots), default=0)
+        for place, epoch in self._epochs.items():
+            done[epoch] += place.phase == "step"
+            self._counts.append(done[epoch])
+        self._last_epoch = max(self._epochs.values(), default=0)
 
     def kind(self, place: SafePoint) -> str:
         """What kind of place it is, whatever led there."""
@@ -71,10 +65,9 @@ class Course:
             return END
         if self._is_last_batch(place):
             return LAST
-        number = self._number[place]
         if self._last_epoch:
-            return LATER if self._spots[number].epoch else FIRST
-        return EARLY if number < len(self.places) // 2 else LATE
+            return LATER if self._epochs[place] else FIRST
+        return EARLY if self._number[place] < len(self.places) // 2 else LATE
 
     def before(self, place: SafePoint) -> SafePoint | None:
         """The safe point before `place`."""
@@ -117,7 +110,7 @@ class Course:
         if self._last_epoch:
             epochs: dict[int, list[SafePoint]] = {}
             for place in self._inner:
-                epochs.setdefault(self._spots[self._number[place]].epoch, []).append(place)
+                epochs.setdefault(self._epochs[place], []).append(place)
             late = range(self._last_epoch // 2 + 1, self._last_epoch + 1)  # beyond what is done once in an early epoch
             yield LATER, [place for epoch in late for place in _middle(epochs.get(epoch, []), 5)]
             yield FIRST, _middle(epochs.get(0, []), 5)
@@ -166,8 +159,7 @@ class Course:
         return place.step, self._counts[self._number[place]]
 
     def _is_last_batch(self, place: SafePoint) -> bool:
-        following = self._spots[self._number[place] + 1].place
-        return place.phase == "step" and following == SafePoint(place.step, "end")
+        return place.phase == "step" and self._all[self._number[place] + 1] == SafePoint(place.step, "end")
 
     def _sorted(self, targets: Iterable[Target]) -> list[Target]:
         return sorted(targets, key=lambda target: target.place.order)
