@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import gcd
 from typing import NamedTuple
 
@@ -44,19 +44,17 @@ class Course:
     """The safe points of the reference run, in order. All but the last can be resumed from, with something left to do."""
 
     def __init__(self, states: Sequence[RunEvidence]) -> None:
-        self._all = [seen.place for seen in states]
         first = states[0].epoch if states else 0  # 1 with `run.epochs(range(1, 11))`
         self._epochs = {seen.place: seen.epoch - first for seen in states}
+        self._all = [*self._epochs]
         self.places = self._all[:-1]
         self._number = {place: number for number, place in enumerate(self.places)}
         self._inner = [place for place in self.places if place.phase == "step" and not self._is_last_batch(place)]
-        self._counts, done = (
-            list[int](),
-            Counter[int](),
-        )  # for each safe point, how many steps of its epoch are done there
+        self._counts: dict[SafePoint, int] = {}  # how many steps of its epoch are done there
+        done = Counter[int]()
         for place, epoch in self._epochs.items():
             done[epoch] += place.phase == "step"
-            self._counts.append(done[epoch])
+            self._counts[place] = done[epoch]
         self._last_epoch = max(self._epochs.values(), default=0)
 
     def kind(self, place: SafePoint) -> str:
@@ -78,6 +76,10 @@ class Course:
         """The next safe points after `place`, up to `most`, the last one of the run left out."""
         number = self._number[place] + 1
         return self.places[number : number + most]
+
+    def free(self, place: SafePoint, most: int, taken: Collection[SafePoint]) -> list[SafePoint]:
+        """The same, but none beyond the first that is taken."""
+        return list(takewhile(lambda after: after not in taken, self.following(place, most)))
 
     def choose(self, kills: int, seed: int) -> list[Target]:
         """As many places as kills, or as there are, in the order of the run: one of each kind first."""
@@ -125,15 +127,8 @@ class Course:
 
     def _soon_after(self, chosen: Collection[SafePoint], seed: int) -> list[SafePoint]:
         """The places a few steps beyond one of those chosen, with none of them in between."""
-        for place in sorted(chosen, key=lambda place: fraction(seed, AGAIN, *place)):
-            soon = []
-            for after in self.following(place, _SOON):
-                if after in chosen:
-                    break
-                soon.append(after)
-            if soon:
-                return soon
-        return []
+        places = sorted(chosen, key=lambda place: fraction(seed, AGAIN, *place))
+        return next(filter(None, (self.free(place, _SOON, chosen) for place in places)), [])
 
     def _pick(self, candidates: Sequence[SafePoint], chosen: Collection[SafePoint], seed: int, kind: str) -> SafePoint:
         """One of those that the fewest small numbers divide, and that have no divisor in common with all chosen before."""
@@ -156,7 +151,7 @@ class Course:
 
     def _steps(self, place: SafePoint) -> tuple[int, int]:
         """How many steps are done there, of the run and of the epoch."""
-        return place.step, self._counts[self._number[place]]
+        return place.step, self._counts[place]
 
     def _is_last_batch(self, place: SafePoint) -> bool:
         return place.phase == "step" and self._all[self._number[place] + 1] == SafePoint(place.step, "end")

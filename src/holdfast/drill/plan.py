@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from itertools import cycle, islice, pairwise, takewhile
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,11 +131,9 @@ def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: b
 
 def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> SafePoint | None:
     """A safe point soon after the target and before the next one, should the next attempt go on there; None: there is none."""
-    taken = {each.place for each in targets}
-    free = list(takewhile(lambda place: place not in taken, course.following(target.place, _LATER)))
-    least = min(
-        map(course.regularity, free), default=0.0
-    )  # the run may be resumed there, should its save be done in time
+    # the run may be resumed there, should its save be done in time
+    free = course.free(target.place, _LATER, [each.place for each in targets])
+    least = min(map(course.regularity, free), default=0.0)
     good = [place for place in free if course.regularity(place) <= least + 0.1]
     return good[int(fraction(seed, *target.place, "later") * len(good))] if good else None
 
