@@ -1,4 +1,5 @@
-"""Drills of planted scripts: each leaves one thing out, and the drill has to name it; with FIX set it does what it is told.
+"""Drills of planted scripts: each leaves one thing out, and the drill has to name it; with FIX set it does what it is
+told.
 
 The scripts stand in drill_scripts/; `right.py` has those that leave out nothing. A zygote runs them.
 """

@@ -93,7 +93,8 @@ def planted(place, step, files):
 
 
 def interrupted(place, app, command, kills, fresh):
-    """One run through `kills`, each once `fresh` finds that this start has written a checkpoint; told by whom it was hit.
+    """One run through `kills`, each once `fresh` finds that this start has written a checkpoint; told by whom it was
+    hit.
 
     TERM: the supervisor is told. KILL: the program is killed, and may be started again. SUPERVISOR: that is killed.
     """

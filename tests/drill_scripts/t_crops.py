@@ -1,4 +1,6 @@
-"""Random crops in workers, without Seeded: `persistent` ones, or `fresh` ones in a run that saves at its epochs' ends only."""
+"""Random crops in workers, without Seeded: `persistent` ones, or `fresh` ones in a run that saves at its epochs' ends
+only.
+"""
 
 import random
 import sys

@@ -65,7 +65,9 @@ def test_what_an_adapter_cannot_look_after_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("installed")
 def test_another_programs_checkpoint_is_not_gone_on_from(tmp_path, kept):
-    """Two programs in one directory have two stores; one would take the other's file for damage, or fail in the midst."""
+    """Two programs in one directory have two stores; one would take the other's file for damage, or fail in
+    the midst.
+    """
     for app, what in (
         ("gromacs", "holds no run.cpt; another run's? Give another --run"),
         ("lammps", "holds no restart file of LAMMPS; another program's?"),
@@ -141,8 +143,8 @@ def test_checkpoints_of_lammps_are_where_the_script_says(tmp_path):
 
 
 def test_the_command_line_of_lammps_becomes(tmp_path, kept):
-    """The variable `rst` where there is a checkpoint; of a limit, a script of ours that includes the user's. A script that
-    says `timer timeout` itself knows better.
+    """The variable `rst` where there is a checkpoint; of a limit, a script of ours that includes the user's. A script
+    that says `timer timeout` itself knows better.
     """
     (kept / "ck.a").write_bytes(WHOLE)
     words = Lammps(tmp_path, kept).begin(shlex.split("mpirun -np 4 lmp_mpi -in in.x"), kept, 90.7)
@@ -170,7 +172,7 @@ def test_a_log_tells_what_the_screen_does_not(tmp_path):
         assert verdict == program.verdict(ProgramExit(0, "", told=False))
 
 
-# DMTCP and CRIU --------------------------------------------------------------------------------------------------------
+# DMTCP and CRIU -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -201,7 +203,9 @@ def test_the_coordinators_script_ends_a_set_of_images(dmtcp, images):
 
 
 def test_0_of_dmtcp_is_no_success_after_an_unfinished_image(dmtcp, images):
-    """It says 0 of what it kills, whatever became of the image. Without an image the program ended just before it was asked."""
+    """It says 0 of what it kills, whatever became of the image. Without an image the program ended just before it was
+    asked.
+    """
     dmtcp.stop(15, 1)
     assert "done" == dmtcp.verdict(ProgramExit(0, "", told=True))
     (images / "ckpt_a.dmtcp.temp").write_text("a")

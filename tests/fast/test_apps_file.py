@@ -60,7 +60,9 @@ MISTAKES = [
 
 
 def test_the_supervisors_own_directory_is_no_checkpoint(tmp_path):
-    """`**/*` would take the store into the store, and find it changed each time. With `--run .` the adapter's room is left out."""
+    """`**/*` would take the store into the store, and find it changed each time. With `--run .` the adapter's room is
+    left out.
+    """
     for room, files in (("run/app", ["app/limit", "state"]), ("app", ["run/shard", "state"])):
         parsed(tmp_path, checkpoint='["**/*"]')
         program = AppFile(read(tmp_path / "app.toml"), tmp_path, tmp_path / room)
@@ -158,7 +160,9 @@ ENDS = [
 
 
 def test_done_is_what_the_file_says(tmp_path):
-    """The files are there, new, the output says so, and the code is 0; 0 alone has stopped early, and has not asked for anything."""
+    """The files are there, new, the output says so, and the code is 0; 0 alone has stopped early, and has not asked for
+    anything.
+    """
     (tmp_path / "kept").mkdir()
     for ended, written, finished, expected, lacks in ENDS:
         (tmp_path / "result").write_text("of an earlier run")

@@ -1,4 +1,6 @@
-"""The drill: what it plans, what it does to a command, and what it concludes. `tests/slow/test_drills.py` has whole drills."""
+"""The drill: what it plans, what it does to a command, and what it concludes. `tests/slow/test_drills.py` has whole
+drills.
+"""
 
 import json
 import re
@@ -118,8 +120,8 @@ def attempt(**facts):
 
 
 def test_a_kill_comes_when_its_checkpoint_is_durable_and_a_stop_in_the_step_before_its_place():
-    """A save in the background may not be durable steps later; a stop saves at its place, and ends there. No kill comes to an
-    attempt that has restored nothing yet.
+    """A save in the background may not be durable steps later; a stop saves at its place, and ends there. No kill comes
+    to an attempt that has restored nothing yet.
     """
     for name, moments in (
         ("KILL", ((0, -100, False), (3, -1, False), (1, 0, True))),
@@ -145,8 +147,8 @@ def test_the_run_and_the_drill_choose_the_same_aim():
 
 
 def test_following_knows_what_is_kept_and_that_it_was_overtaken(tmp_path):
-    """From the journal's own lines, whole ones; a fresh start has nothing to come back to. An attempt with a higher number
-    overtakes it, not before there was one to follow.
+    """From the journal's own lines, whole ones; a fresh start has nothing to come back to. An attempt with a higher
+    number overtakes it, not before there was one to follow.
     """
     lines = (
         ("restored", 0, "step", SafePoint(0)),
@@ -172,7 +174,9 @@ def test_following_knows_what_is_kept_and_that_it_was_overtaken(tmp_path):
 
 
 def test_places_that_were_missed_are_made_up_for():
-    """A kill that led to a place that was tried before, or to a fresh start, does not count: a further place is chosen."""
+    """A kill that led to a place that was tried before, or to a fresh start, does not count: a further place
+    is chosen.
+    """
     schedule = Schedule(a_course(), PACE, DrillOptions(kills=3, damage=False))
     places = [SafePoint(*aim.place) for aim in schedule.begin(SafePoint(0), [])]
     assert len(places) == 3
@@ -187,8 +191,8 @@ PLACES = [SafePoint(step) for step in range(1, 50)]
 
 
 def test_a_kill_counts_only_when_the_next_attempt_went_beyond_a_place_that_is_new():
-    """It restored a checkpoint, went further, and nobody had come back to that place before. Three kills that led to one
-    place, one of them before any checkpoint and one whose checkpoint was damaged, were called 3 of 3.
+    """It restored a checkpoint, went further, and nobody had come back to that place before. Three kills that led to
+    one place, one of them before any checkpoint and one whose checkpoint was damaged, were called 3 of 3.
     """
     ten = {"signal": "KILL", "restored": "a", "restored_step": 10}
     once = [attempt(signal="KILL", reached=5), attempt(signal="TERM", reached=15)]
@@ -226,7 +230,9 @@ ENDS = """
 
 
 def test_an_end_means_done_again_or_a_failure_of_the_command_itself():
-    """75 and our own signals mean: again, as does whatever a launcher makes of a lost rank. Else what is not 0 is the user's to mend."""
+    """75 and our own signals mean: again, as does whatever a launcher makes of a lost rank. Else what is not 0 is the
+    user's to mend.
+    """
     for row in ENDS.strip("\n").splitlines():
         exit_status, name, last, meaning, *_ = re.split(r"\s{2,}", row.strip())
         event, _, reason = last.partition(": ")
@@ -262,7 +268,9 @@ def parted(*attempts):
 
 
 def test_the_first_step_attempt_and_leaf_that_differ_are_named():
-    """However often work was done again; also where a later attempt has undone it, since that one was inexact for a while."""
+    """However often work was done again; also where a later attempt has undone it, since that one was inexact for a
+    while.
+    """
     assert parted((1, "abc"), (2, "bcd")) is None
     assert parted((1, "ab"), (3, "xy")) == (SafePoint(3), 2, ("model/w",), "1 of 1 leaves differ")
     assert parted((1, "ax"), (2, "bcd"))[:2] == (SafePoint(2), 1)
@@ -281,8 +289,8 @@ def generator(*digests, attempt=1):
 
 
 def test_a_generator_that_nobody_seeds_or_draws_from_is_compared_within_its_run():
-    """Each run has its own state of it; it has to stay what it was across the resumes of one run. One that was drawn from is
-    never called idle.
+    """Each run has its own state of it; it has to stay what it was across the resumes of one run. One that was drawn
+    from is never called idle.
     """
     first, second = a_trace(generator("p", "p", "p")), a_trace(generator("q", "q", "q"))
     idle = compare.idle(first, second)
@@ -459,7 +467,7 @@ def test_the_report_ends_with_its_verdict():
     assert (list(table.lines(few))[-1], few.exit_code) == ("identical (all 3 places)", 0)
 
 
-# The command line ---------------------------------------------------------------------------------------------------------
+# The command line ---------------------------------------------------------------------------------------------------
 
 
 def test_wrong_options_get_one_line_and_exit_2():

@@ -16,7 +16,9 @@ def mark(step, attempt=1, phase="step"):
 
 
 def test_output_is_cut_at_safe_points():
-    """What was printed before the first belongs to the start; what follows the last one is whole only if the command was."""
+    """What was printed before the first belongs to the start; what follows the last one is whole only if the command
+    was.
+    """
     text = f"hello\n{mark(1)}a\nb\n{mark(2)}{mark(2, phase='end')}done\n"
     cut = [Section(SafePoint(1), 1, ("a", "b")), Section(SafePoint(2), 1, ())]
     assert sections(text, finished=False) == cut

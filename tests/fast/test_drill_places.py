@@ -1,4 +1,6 @@
-"""From which safe points a drill resumes a run: each kind of place that the script has, and none that hides what it counts."""
+"""From which safe points a drill resumes a run: each kind of place that the script has, and none that hides what it
+counts.
+"""
 
 import json
 from itertools import combinations, pairwise, product
@@ -49,7 +51,9 @@ def test_epochs_that_are_not_counted_from_zero_have_the_same_places():
 
 
 def test_steps_and_counts_within_an_epoch_have_no_divisor_in_common():
-    """A loop that does something at each nth index begins it anew at a resume: that shows only where n does not divide it."""
+    """A loop that does something at each nth index begins it anew at a resume: that shows only where n does not divide
+    it.
+    """
     for (epochs, batches, seed), kills in product(shapes_and_seeds(), (2, 3, 5, 8)):
         chosen = a_course(epochs, batches).choose(kills, seed)
         steps = [each.place.step for each in chosen if each.kind in (FIRST, LATER, FURTHER)]

@@ -1,4 +1,6 @@
-"""The drill of commands that start several processes: nobody is forgotten, one rank can be lost, restarts are understood."""
+"""The drill of commands that start several processes: nobody is forgotten, one rank can be lost, restarts are
+understood.
+"""
 
 import sys
 

@@ -19,7 +19,7 @@ from holdfast.run.carried import carried
 from holdfast.run.visible import is_users
 from holdfast.run.witness import UNREAD, About, Witness
 
-# Which variables a loop carries ----------------------------------------------------------------------------------------
+# Which variables a loop carries -------------------------------------------------------------------------------------
 
 
 def walk(count, found):
@@ -69,7 +69,7 @@ def test_variables_that_an_inner_function_shares_count_as_carried():
     assert "count" in found[0].live
 
 
-# What is seen of a script -----------------------------------------------------------------------------------------------
+# What is seen of a script -------------------------------------------------------------------------------------------
 
 
 class Environment:
@@ -209,7 +209,7 @@ def test_a_datasets_code_says_what_it_draws_and_changes():
     assert datasets.describe(Crops()) == {"draws": ["randint", "random"], "changes": ["reads"]}
 
 
-# Suspects ----------------------------------------------------------------------------------------------------------------
+# Suspects -----------------------------------------------------------------------------------------------------------
 
 NUMBER = About("number", "float", stored=True)
 
@@ -265,8 +265,8 @@ def order_of(found):
 
 
 def test_what_changes_later_is_named_after_what_had_changed():
-    """An attribute would come first, but this one was as in the reference run when the state left its path. Attributes of one
-    object stay together: a position that is 0 again by chance is named in its place among those of its buffer.
+    """An attribute would come first, but this one was as in the reference run when the state left its path. Attributes
+    of one object stay together: a position that is 0 again by chance is named in its place among those of its buffer.
     """
     later = suspect("self.best", owner="Trainer")._replace(was="=0", now="=0")
     assert order_of([later, suspect("hidden")]) == ["hidden", "self.best"]
@@ -315,7 +315,7 @@ def test_a_path_is_spelled_as_in_the_script():
         assert spelled(path) == name
 
 
-# Causes, and the lines that mend them --------------------------------------------------------------------------------------
+# Causes, and the lines that mend them -------------------------------------------------------------------------------
 
 
 def suspect(path, kind="number", now="=0", **about):
@@ -384,7 +384,9 @@ BY_LEAVES = [
 
 
 def test_each_cause_has_its_evidence_and_its_line():
-    """Facts in, a name and a line to write out: by variables that a resume did not bring back, else by the leaves that differ."""
+    """Facts in, a name and a line to write out: by variables that a resume did not bring back, else by the leaves that
+    differ.
+    """
     for facts, name, line in BY_VARIABLES + BY_LEAVES:
         found = cause.usual(facts)
         assert (found.name, line in found.text) == (name, True), found
@@ -399,7 +401,7 @@ def test_of_several_all_are_named_and_the_most_likely_first():
     assert all("rng=rng" in each.text and "scheduler=scheduler" in each.text for each in (options, data))
 
 
-# Two undisturbed runs --------------------------------------------------------------------------------------------------------
+# Two undisturbed runs -----------------------------------------------------------------------------------------------
 
 
 def alone(rng="a", *, drawn=True, state="", **values):
@@ -413,8 +415,9 @@ def alone(rng="a", *, drawn=True, state="", **values):
 
 
 def test_why_two_undisturbed_runs_differ():
-    """A generator that began otherwise; the same words in another order; nothing that was noted. A generator that rests is
-    blamed only for what began otherwise, since each process has its own of those that nobody seeds; a clock decides later.
+    """A generator that began otherwise; the same words in another order; nothing that was noted. A generator that rests
+    is blamed only for what began otherwise, since each process has its own of those that nobody seeds; a clock decides
+    later.
     """
     resting = {"drawn": False, "began": "2", "state": "s"}
     for first, second, name in (

@@ -122,8 +122,8 @@ def place(whole, tmp_path):
 
 
 def test_kills_and_cut_checkpoints_leave_no_trace_in_the_results(app, subject, whole, place):
-    """Each file is byte for byte the uninterrupted one. A checkpoint that was cut in the store is found by our digests, and
-    one that was cut before by the program itself: both are set aside, and the next older one is used.
+    """Each file is byte for byte the uninterrupted one. A checkpoint that was cut in the store is found by our digests,
+    and one that was cut before by the program itself: both are set aside, and the next older one is used.
     """
     interrupted(place, app, subject.command, ["TERM", "SUPERVISOR", "KILL"], lambda: subject.newest(place))
     older, last = steps(place)[-2:]

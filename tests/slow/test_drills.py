@@ -63,8 +63,8 @@ EPOCHS = ("for _ in run.epochs(3):", "    for batch in run.batches([1, 2, 3, 4, 
 
 
 def test_each_place_every_signal_and_every_damage_of_a_quick_run(python, tmp_path):
-    """Its steps take no time: the run waits at its place, and at its brink, for the signal. All signals in turn, a flipped bit
-    and a truncated shard between attempts: quarantined, fallen back, identical.
+    """Its steps take no time: the run waits at its place, and at its brink, for the signal. All signals in turn, a
+    flipped bit and a truncated shard between attempts: quarantined, fallen back, identical.
     """
     signals = ["KILL", "TERM", "INT", "USR1", "USR2"]
     found = of_toy(python, tmp_path, *EPOCHS, options=DrillOptions(kills=6, signals=signals, seed=3))
@@ -91,8 +91,8 @@ def test_a_run_with_fewer_places_than_kills_is_identical_at_all_of_them(python, 
 
 
 def test_a_script_that_fails_by_itself_is_the_users_to_mend(python, tmp_path):
-    """Exit 8, with the end of its output. Its first steps are proven all the same, although its own first save would come
-    after ten minutes; `--save-every` leads to no other places.
+    """Exit 8, with the end of its output. Its first steps are proven all the same, although its own first save would
+    come after ten minutes; `--save-every` leads to no other places.
     """
     with pytest.raises(ChildError, match="no more of this") as caught:
         planted(python, "failing", tmp_path, options=ONE_KILL)

@@ -39,7 +39,9 @@ class Criu:
         self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command with its output in a file, or `criu restore` after its files were cut back. The supervisor keeps time."""
+        """The command with its output in a file, or `criu restore` after its files were cut back. The supervisor keeps
+        time.
+        """
         del time_left_s
         if shutil.which("criu") is None:
             raise UsageError("--app criu: there is no criu on PATH; install CRIU 4.2 or later (docs/apps.md)")

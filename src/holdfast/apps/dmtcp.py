@@ -63,7 +63,9 @@ class Dmtcp:
         return ProgramCheckpoint([*sorted(images), *_beside(self._images)], root=self._images, whole=True)
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
-        """Asks for `--kcheckpoint` until the program is gone: while it is being restored, the request is lost in silence."""
+        """Asks for `--kcheckpoint` until the program is gone: while it is being restored, the request is lost in
+        silence.
+        """
         del signal
         if self._asked is None:
             self._asked = looks(self._images.glob("*.dmtcp*"))

@@ -87,7 +87,9 @@ class AppFile:
         return self._written(self._files())
 
     def left(self, since_unix_s: float) -> ProgramCheckpoint | None:
-        """Those of its files that have changed since then, whole or not; asked before `begin`. Nobody saw how it ended."""
+        """Those of its files that have changed since then, whole or not; asked before `begin`. Nobody saw how
+        it ended.
+        """
         return self._written(path for path, seen in self._files().items() if seen.mtime_ns > since_unix_s * 1e9)
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
@@ -136,7 +138,9 @@ def _age(file: tuple[Path, Look]) -> tuple[int, Path]:
 
 
 def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[str]:
-    """What stands in the place of `word`; a pattern in the checkpoint becomes the files that it matches, as in a shell."""
+    """What stands in the place of `word`; a pattern in the checkpoint becomes the files that it matches, as
+    in a shell.
+    """
     if word == COMMAND:
         return [*command]
     if checkpoint is None or CHECKPOINT not in word:

@@ -22,7 +22,8 @@ from .take import Look, fresh, looks
 
 EARLY = re.compile(r"Received the \S* ?\w+ signal, stopping|Run time exceeded \S+ hours, will terminate")
 REFUSED = re.compile(
-    r"Checkpoint file corrupted/truncated|checkpoint file is empty/corrupted|The file has been\s+replaced or its contents have been modified"
+    r"Checkpoint file corrupted/truncated|checkpoint file is empty/corrupted"
+    r"|The file has been\s+replaced or its contents have been modified"
 )
 _BEGIN, _END = 171817, 171819  # the first and the last number of a checkpoint file, in XDR
 _OLDEST = 14  # version of the format from which on the header is as `step_of` reads it: GROMACS 4.5

@@ -46,7 +46,9 @@ class Lammps:
         self._before: dict[Path, Look] = {}
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command with `-var rst FILE`; of a limit, a script tells it that says `timer timeout` and includes the user's."""
+        """The command with `-var rst FILE`; of a limit, a script tells it that says `timer timeout` and includes the
+        user's.
+        """
         found = words.after(command, "lmp", "lammps")
         if found is None:
             raise UsageError("--app lammps: the command holds no `lmp`; write it as in `-- lmp -in in.melt`")

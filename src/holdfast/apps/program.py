@@ -34,7 +34,8 @@ class Program(Protocol):
     """One program in one working directory."""
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command line that starts it, or goes on from the files in `checkpoint`, which is a directory of our store.
+        """The command line that starts it, or goes on from the files in `checkpoint`, which is a directory of our
+        store.
 
         Raises:
             UsageError: the command is not one of this program's.

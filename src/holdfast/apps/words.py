@@ -8,7 +8,9 @@ from pathlib import PurePath
 
 
 def after(command: Sequence[str], *names: str) -> tuple[list[str], list[str]] | None:
-    """The command up to the program of that name, `mpirun -np 4 lmp_mpi` for `lmp`, and its options; None without one."""
+    """The command up to the program of that name, `mpirun -np 4 lmp_mpi` for `lmp`, and its options; None
+    without one.
+    """
     for place, word in enumerate(command, 1):
         if PurePath(word).name.partition("_")[0] in names:
             return list(command[:place]), list(command[place:])

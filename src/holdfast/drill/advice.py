@@ -124,8 +124,8 @@ def _rebound(found: Sequence[Suspect], _: Collection[str]) -> str:
     first = found[0].name
     return (
         f"{names} is tracked, and the loop gives the name to a new object, which the run does not hold. Keep it in "
-        f"run.vars instead: Run(..., vars=dict({first}={first})), and run.vars.{first} wherever the loop says {first}; or write "
-        f"the new values into the tracked object"
+        f"run.vars instead: Run(..., vars=dict({first}={first})), and run.vars.{first} wherever the loop says {first}; "
+        "or write the new values into the tracked object"
     )
 
 
@@ -145,7 +145,10 @@ def _own_vars(found: Sequence[Suspect], _: Collection[str]) -> str:
 def _vars(found: Sequence[Suspect], _: Collection[str]) -> str:
     first = ", ".join(f"{each.name}=..." for each in found)
     names = _in_vars(found)
-    return f"Keep what the loop changes in run.vars: Run(..., vars=dict({first})), and {names} wherever the loop says {found[0].name}"
+    return (
+        f"Keep what the loop changes in run.vars: Run(..., vars=dict({first})), and {names} wherever the loop says "
+        f"{found[0].name}"
+    )
 
 
 def _in_vars(found: Sequence[Suspect]) -> str:

@@ -1,4 +1,6 @@
-"""Aim: from where the next attempt is to be resumed, which kill leads there, and what the end of an attempt meant. Pure."""
+"""Aim: from where the next attempt is to be resumed, which kill leads there, and what the end of an attempt meant.
+Pure.
+"""
 
 from __future__ import annotations
 

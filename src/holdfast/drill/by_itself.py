@@ -36,8 +36,8 @@ def _causes(first: Trace, second: Trace, facts: CauseFacts) -> list[Cause]:
     orders, times = reordered(first.sights, second.sights), clocks(first.sights, second.sights)
     found = [_seed(drawn)] if drawn else []
     if orders:
-        text = "held the same in another order, as a set of strings is iterated: sort it, sorted(set(...)), or start Python"
-        found.append(Cause("hash order", f"{_names(orders)} {text} with PYTHONHASHSEED=0"))
+        text = "held the same in another order, as a set of strings is iterated: sort it, sorted(set(...)), or start"
+        found.append(Cause("hash order", f"{_names(orders)} {text} Python with PYTHONHASHSEED=0"))
     if facts.other_batch is True and not drawn and facts.unseeded:
         text = "handed out other batches: wrap the dataset, holdfast.data.Seeded(dataset, seed=0)"
         found.append(Cause("augmentation", f"the workers of loader {facts.unseeded} {text}"))

@@ -1,8 +1,8 @@
 """Cause: why a resumed run differs, told from what differed first. Pure.
 
-Each cause is a rule with the evidence that it needs. The strongest evidence is a variable of the script that the resume did
-not bring back (suspects.py); what the run itself has told comes next, then the batch that was consumed, then which leaves
-of the state changed.
+Each cause is a rule with the evidence that it needs. The strongest evidence is a variable of the script that the resume
+did not bring back (suspects.py); what the run itself has told comes next, then the batch that was consumed, then which
+leaves of the state changed.
 """
 
 from __future__ import annotations
@@ -84,9 +84,10 @@ POSITION = Cause(
 
 UNSEEN = Cause(
     "unseen",
-    "the state, the batch and every variable that the drill can read were equal, and the step's result was not: something "
-    "else was left behind by code that an earlier attempt had run. Look for what is done only once (`if epoch == 1:`), for "
-    "attributes of classes and modules, and for files; do it again in every epoch, or keep it in run.vars",
+    "the state, the batch and every variable that the drill can read were equal, and the step's result was not: "
+    "something else was left behind by code that an earlier attempt had run. Look for what is done only once (`if "
+    "epoch == 1:`), for attributes of classes and modules, and for files; do it again in every epoch, or keep it in "
+    "run.vars",
 )
 
 
@@ -170,9 +171,9 @@ def _step_without_work(facts: CauseFacts) -> Cause | None:
     name = f" ({unset[0].name})" if unset else ""
     return Cause(
         "prefetched batch",
-        f"the first step after the resume took a batch and trained on nothing: the loop asks for a batch one pass ahead of "
-        f"its use{name}, so that a checkpoint counts it as consumed. Let each pass train on the batch that it is given: `for "
-        "batch in run.batches(loader)`; a prefetcher goes inside: run.batches(prefetch(loader))",
+        "the first step after the resume took a batch and trained on nothing: the loop asks for a batch one pass "
+        f"ahead of its use{name}, so that a checkpoint counts it as consumed. Let each pass train on the batch that "
+        "it is given: `for batch in run.batches(loader)`; a prefetcher goes inside: run.batches(prefetch(loader))",
     )
 
 
@@ -189,10 +190,10 @@ def _own_order(facts: CauseFacts) -> Cause | None:
         return None
     return Cause(
         "order",
-        f"a loader draws its order from {', '.join(drawing)}, a generator of its "
-        "own. Make the order a function of the epoch: sampler=holdfast.data.Sampler(dataset, seed=0) for a DataLoader, "
-        "holdfast.data.Shuffle(length, seed, run.epoch) for a loader of your own; or give the loader state_dict() and "
-        f"load_state_dict(). Where the loop draws from it as well: {'; '.join(lines)}",
+        f"a loader draws its order from {', '.join(drawing)}, a generator of its own. Make the order a function of "
+        "the epoch: sampler=holdfast.data.Sampler(dataset, seed=0) for a DataLoader, holdfast.data.Shuffle(length, "
+        "seed, run.epoch) for a loader of your own; or give the loader state_dict() and load_state_dict(). Where the "
+        f"loop draws from it as well: {'; '.join(lines)}",
     )
 
 
@@ -238,8 +239,8 @@ def _index(facts: CauseFacts) -> Cause | None:
     names = ", ".join(spelled(path) for path in facts.counting)
     return Cause(
         "enumerate",
-        f"{names} counted from its first value again after the resume. Use the index that survives: `for {spelled(facts.counting[0])}, "
-        "batch in run.enumerate(loader)` in the place of enumerate(run.batches(loader))",
+        f"{names} counted from its first value again after the resume. Use the index that survives: `for "
+        f"{spelled(facts.counting[0])}, batch in run.enumerate(loader)` in the place of enumerate(run.batches(loader))",
     )
 
 
@@ -252,7 +253,8 @@ def _data(facts: CauseFacts) -> Cause | None:
         for kind in ("changes", "draws")
     )
     itself = (
-        f"the dataset changes itself as it is read ({', '.join(changes)}): make what it returns a function of the index alone, "
+        f"the dataset changes itself as it is read ({', '.join(changes)}): make what it returns a function of the "
+        "index alone, "
         'or track what it changes: dict(..., dataset=Fields(dataset, "'
         + '", "'.join(changes[:3])
         + '")), without workers'
@@ -269,8 +271,9 @@ def _data(facts: CauseFacts) -> Cause | None:
         return Cause("dataset", f"the state was equal and the batch was not: {itself}")
     return Cause(
         "order",
-        "the state was equal and the batch was not: the loader or its sampler draws its order from a generator of its own, "
-        "or reads something that changed. Track the generator: dict(..., rng=rng), or take holdfast.data.Sampler",
+        "the state was equal and the batch was not: the loader or its sampler draws its order from a generator of "
+        "its own, or reads something that changed. Track the generator: dict(..., rng=rng), or take "
+        "holdfast.data.Sampler",
     )
 
 
@@ -290,7 +293,7 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
 _RULES = (_step_without_work, _own_order, _drawn_in_workers, _not_brought_back, _index, _told, _data, _own_iterator)
 
 
-# Rules by the leaves that differ, where no variable was seen -----------------------------------------------------------
+# Rules by the leaves that differ, where no variable was seen --------------------------------------------------------
 
 
 def _by_leaves(facts: CauseFacts) -> Cause:
@@ -301,8 +304,8 @@ def _by_leaves(facts: CauseFacts) -> Cause:
     if facts.options:
         return Cause(
             "scheduler",
-            f"the options of {', '.join(facts.options)} were not what they had "
-            "been: the learning rate jumped. Track the scheduler: Run(path, dict(..., scheduler=scheduler))",
+            f"the options of {', '.join(facts.options)} were not what they had been: the learning rate jumped. Track "
+            "the scheduler: Run(path, dict(..., scheduler=scheduler))",
         )
     if not all(key.startswith(f"{RESERVED}/") or key == OWN_TREE for key in facts.leaves):
         return _weights(facts)
@@ -321,9 +324,9 @@ def _no_leaf(facts: CauseFacts) -> Cause:
     if not facts.same_steps:
         return Cause(
             "steps",
-            "the two runs did not take the same steps: a decision to end or to go on (early stopping, for one) came from a "
-            "variable of the loop that a restart begins anew; keep it in run.vars, and let the loop be run.epochs, "
-            "run.batches or run.steps",
+            "the two runs did not take the same steps: a decision to end or to go on (early stopping, for one) came "
+            "from a variable of the loop that a restart begins anew; keep it in run.vars, and let the loop be "
+            "run.epochs, run.batches or run.steps",
         )
     if facts.metrics_first:
         return Cause("lines", "the metrics log has not the same lines: call run.log inside the loops, or after them")
@@ -365,8 +368,8 @@ def _weights(facts: CauseFacts) -> Cause:
     if facts.unseeded:
         return Cause(
             "augmentation",
-            f"the weights were equal one step before, so the data differed: what the workers of loader {facts.unseeded} "
-            "draw at random is not restored. Wrap the dataset: holdfast.data.Seeded(dataset, seed)",
+            "the weights were equal one step before, so the data differed: what the workers of loader "
+            f"{facts.unseeded} draw at random is not restored. Wrap the dataset: holdfast.data.Seeded(dataset, seed)",
         )
     return Cause(
         "generator",

@@ -1,4 +1,6 @@
-"""Compare: where two runs part ways, first in their states, then in their metrics. Pure, bit for bit, without tolerance."""
+"""Compare: where two runs part ways, first in their states, then in their metrics. Pure, bit for bit, without
+tolerance.
+"""
 
 from __future__ import annotations
 

@@ -68,9 +68,9 @@ def not_proven(found: DrillReport, schedule_wanted: int) -> str | None:
             "steps (--steps N drills the first N of them)"
         )
     return (
-        f"the run was resumed from {found.kills_proven} distinct places of the {schedule_wanted} wanted: a kill led to a "
-        "place that was tried before, or came too late. Try another --seed, fewer --kills, --signals KILL, or more steps "
-        "(--steps N)"
+        f"the run was resumed from {found.kills_proven} distinct places of the {schedule_wanted} wanted: a kill led to "
+        "a place that was tried before, or came too late. Try another --seed, fewer --kills, --signals KILL, or more "
+        "steps (--steps N)"
     )
 
 
@@ -81,8 +81,8 @@ def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
     also = f". Or ({usual.name}): {usual.text}" if by_itself.is_known(usual) else ""
     return Cause(
         LEFTOVER,
-        f"{leftovers[0]}. A run must not depend on files that an earlier one left: let the script write it elsewhere for "
-        f"each run, or track its content{also}",
+        f"{leftovers[0]}. A run must not depend on files that an earlier one left: let the script write it elsewhere "
+        f"for each run, or track its content{also}",
     )
 
 

@@ -90,7 +90,9 @@ class ChildTree(children.Child):
         self.send(signal.Signals[f"SIG{name}"], alone=name != "KILL")
 
     def lose_rank(self, which: float) -> None:
-        """SIGKILL to one of the processes that have a rank, and to nothing else. A command without ranks is its only one."""
+        """SIGKILL to one of the processes that have a rank, and to nothing else. A command without ranks is its only
+        one.
+        """
         ranks = sorted(processes.workers(self.pid, "RANK")) or [self.pid]
         children.strike(ranks[int(which * len(ranks))])
 
@@ -310,7 +312,9 @@ def damage(root: Path, kind: str, seed: int) -> Wound | None:
 
 
 def resumes_at(root: Path, besides: str | None = None) -> SafePoint:
-    """The newest checkpoint of the run at `root` but for the one of that name: where the next attempt will go on, or step 0."""
+    """The newest checkpoint of the run at `root` but for the one of that name: where the next attempt will go on, or
+    step 0.
+    """
     found = [checkpoint for checkpoint in Store(root).checkpoints() if checkpoint.path.name != besides]
     return SafePoint(*found[-1].head.name) if found else SafePoint(0)
 

@@ -1,8 +1,9 @@
 """Output: what a command printed between two safe points, compared with what the reference run printed there. Pure.
 
 A drilled run marks each safe point in its own standard output. Lines before the first mark of an attempt belong to its
-start and are not compared. What differs between the two undisturbed runs is not compared either: a number in lines of one
-wording, a wording, or a place. Standard error is not compared: progress bars, warnings and Holdfast's own lines go there.
+start and are not compared. What differs between the two undisturbed runs is not compared either: a number in lines of
+one wording, a wording, or a place. Standard error is not compared: progress bars, warnings and Holdfast's own lines go
+there.
 """
 
 from __future__ import annotations
@@ -108,7 +109,9 @@ def varying(first: Sequence[Section], second: Sequence[Section], exempt: Sequenc
 def differences(
     reference: Sequence[Section], other: Sequence[Section], known: Varying
 ) -> tuple[list[LineDifference], int]:
-    """The lines of `other` that the reference run does not have there, in the order of the run; and how many were compared."""
+    """The lines of `other` that the reference run does not have there, in the order of the run; and how many were
+    compared.
+    """
     expected, found, compared = _by_place(reference), list[LineDifference](), 0
     for section in sorted(other, key=lambda section: (section.after.order, section.attempt)):
         beside = expected.get(section.after)
@@ -148,7 +151,9 @@ def words(line: str) -> LineParts:
 
 
 def last_lines(printed: str) -> list[str]:
-    """The end of what a command printed. torchrun closes with some fifty lines, which say no more than who ended first."""
+    """The end of what a command printed. torchrun closes with some fifty lines, which say no more than who
+    ended first.
+    """
     lines = [line for line in printed.splitlines() if not _LOGGED.match(line)]
     raised = [number for number, line in enumerate(lines) if line.startswith(_RAISED)]
     if not raised:

@@ -1,7 +1,7 @@
 """Places: from which safe points a run is to be resumed, so that each kind of them is tried. Pure.
 
-A resume shows nothing when it falls on a number that the script itself counts by: with `if index % 3 == 0`, index 6 begins
-as index 0 does. So steps, and counts within an epoch, are preferred that few small numbers divide.
+A resume shows nothing when it falls on a number that the script itself counts by: with `if index % 3 == 0`, index 6
+begins as index 0 does. So steps, and counts within an epoch, are preferred that few small numbers divide.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Target(NamedTuple):
 
 
 class Course:
-    """The safe points of the reference run, in order. All but the last can be resumed from, with something left to do."""
+    """The safe points of the reference run, in order. All but the last can be resumed from, with something
+    left to do.
+    """
 
     def __init__(self, states: Sequence[RunEvidence]) -> None:
         first = states[0].epoch if states else 0  # 1 with `run.epochs(range(1, 11))`
@@ -91,7 +93,9 @@ class Course:
         return self._sorted([*targets, *self.more(kills - len(chosen), chosen, SafePoint(0), seed)])
 
     def more(self, missing: int, taken: Collection[SafePoint], after: SafePoint, seed: int) -> list[Target]:
-        """Up to `missing` further places beyond `after`, each in the middle of the widest gap between those that are taken."""
+        """Up to `missing` further places beyond `after`, each in the middle of the widest gap between those that are
+        taken.
+        """
         begin = sum(place.order <= after.order for place in self.places) - 1
         found, used = list[SafePoint](), {*taken}
         while len(found) < missing:
@@ -131,7 +135,9 @@ class Course:
         return next(filter(None, (self.free(place, _SOON, chosen) for place in places)), [])
 
     def _pick(self, candidates: Sequence[SafePoint], chosen: Collection[SafePoint], seed: int, kind: str) -> SafePoint:
-        """One of those that the fewest small numbers divide, and that have no divisor in common with all chosen before."""
+        """One of those that the fewest small numbers divide, and that have no divisor in common with all
+        chosen before.
+        """
         inside = [self._steps(place) for place in chosen if place in self._inner]
 
         def cost(place: SafePoint) -> float:

@@ -106,7 +106,9 @@ def plan(pace: Pace, course: Course, targets: Sequence[Target], options: DrillOp
 
 
 def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
-    """SIGKILL once the target is durable: at a random moment after it, or inside the save of `later`, or after that, to damage it."""
+    """SIGKILL once the target is durable: at a random moment after it, or inside the save of `later`, or after that, to
+    damage it.
+    """
     place, brink = target.place, course.places[-1]
     if later is None:
         return Kill(target, Aim(place, (place,), brink=brink), kept=place)
@@ -117,8 +119,8 @@ def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save:
 def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
     """A signal in the step before the place at which the run is to stop; the run waits there, should it be there first.
 
-    That is `later` where the checkpoint of the stop is to be damaged: then the target lies before it. A stop inside a save
-    comes in that of the safe point before.
+    That is `later` where the checkpoint of the stop is to be damaged: then the target lies before it. A stop inside a
+    save comes in that of the safe point before.
     """
     place = target.place
     before = course.before(place)
@@ -130,7 +132,9 @@ def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: b
 
 
 def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> SafePoint | None:
-    """A safe point soon after the target and before the next one, should the next attempt go on there; None: there is none."""
+    """A safe point soon after the target and before the next one, should the next attempt go on there; None: there is
+    none.
+    """
     # the run may be resumed there, should its save be done in time
     free = course.free(target.place, _LATER, [each.place for each in targets])
     least = min(map(course.regularity, free), default=0.0)
@@ -148,7 +152,8 @@ def _delay_s(kill: Kill, pace: Pace, part: float) -> float:
 
 
 def _wounds(course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int) -> dict[SafePoint, str]:
-    """After which target which damage is planted: never both in one place, and only where a later checkpoint can be hurt.
+    """After which target which damage is planted: never both in one place, and only where a later checkpoint can be
+    hurt.
 
     Not after the loss of a rank, if there is another kill: a launcher may go on before anything can be damaged.
     """

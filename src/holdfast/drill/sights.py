@@ -1,4 +1,6 @@
-"""Sights: what the script's variables held at each safe point, as the drilled run has noted it. Pure, but for reading."""
+"""Sights: what the script's variables held at each safe point, as the drilled run has noted it. Pure, but for
+reading.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Suspects: the script's variables that a resume did not bring back, by comparison with two undisturbed runs. Pure.
 
-A variable is suspect when it holds the same in both undisturbed runs at the place that an attempt came back to, the loop
-reads it before it assigns it, and the attempt began with something else. Were it brought back before the state left the
-reference's path, it would be cleared: what a later pass sets right is no cause.
+A variable is suspect when it holds the same in both undisturbed runs at the place that an attempt came back to, the
+loop reads it before it assigns it, and the attempt began with something else. Were it brought back before the state
+left the reference's path, it would be cleared: what a later pass sets right is no cause.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def spelled(path: str) -> str:
 def suspects(reference: Album, second: Album, other: Album, attempt: int, parted: SafePoint) -> list[Suspect]:
     """What `attempt` did not bring back, of what could have led it off the path at `parted`, as the script has them.
 
-    With them, variables that the resume did not bring back either, but that had not changed yet: each of them began every
-    attempt with what it held at the very beginning.
+    With them, variables that the resume did not bring back either, but that had not changed yet: each of them began
+    every attempt with what it held at the very beginning.
     """
     begin = other.begin(attempt)
     there, beside = (None, None) if begin is None else (reference.at(begin.place), second.at(begin.place))

@@ -37,7 +37,8 @@ def divergence(found: Divergence, verdict: str) -> Iterator[str]:
     """Where and why, in a few lines."""
     resumed = f", in attempt {found.attempt}, resumed at step {found.resumed_from}" if found.resumed_from else ""
     first = found.leaf or (f"metric {found.metric}" if found.metric else "")
-    yield f"first difference: {SafePoint(found.step, found.phase)}{resumed}: {first + ': ' if first else ''}{found.what}"
+    what = f"{first}: {found.what}" if first else found.what
+    yield f"first difference: {SafePoint(found.step, found.phase)}{resumed}: {what}"
     if verdict == reports.NOT_DETERMINISTIC and found.cause == UNKNOWN:
         yield "two uninterrupted runs of the command differ; what to switch on:"
         yield from (f"  {switch}" for switch in SWITCHES)
@@ -73,10 +74,12 @@ def _damage(attempts: Sequence[DrillAttempt]) -> Iterator[str]:
 def _numbers(report: DrillReport) -> Iterator[str]:
     if report.attempts:
         yield (
-            f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of metrics, "
+            f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of "
+            "metrics, "
             f"{report.lines_compared} printed lines{'' if report.divergence else ', every byte of the last state'}"
         )
-        yield f"kills proven: {report.kills_proven} of {report.kills_asked}; {len(report.attempts)} attempts, {report.total_s:.0f} s in all"
+        proven = f"{report.kills_proven} of {report.kills_asked}"
+        yield f"kills proven: {proven}; {len(report.attempts)} attempts, {report.total_s:.0f} s in all"
         yield f"resumed from: {', '.join(map(_resumed, report.resumed)) or 'no place beyond step 0'}"
         yield report.limits
     if report.kept:
