@@ -121,12 +121,18 @@ def noted(witness=None, **roots):
 
 
 def test_objects_are_entered_and_each_attribute_has_a_name():
-    """With what kind of thing it is."""
+    """With what kind of thing it is. Of a tracked object the others are seen: what its state_dict() leaves out is not
+    restored.
+    """
     found = noted(env=Environment(), weights=Weights())
     assert found["values"]["env.state"] == "=0.5"
     assert found["about"]["env.rng"]["kind"] == "generator"
     assert found["about"]["env.state"]["owner"] == "Environment"
     assert found["about"]["weights"]["kind"] == "stateful"
+    weights = Weights()
+    found = noted(Witness({"weights": weights}), weights=weights)
+    assert "weights" not in found["values"]
+    assert found["about"]["weights.cache"]["owner_tracked"] == "weights"
 
 
 def test_what_a_closure_keeps_is_seen():
@@ -142,14 +148,6 @@ def test_what_a_closure_keeps_is_seen():
         return rate
 
     assert noted(rate=make())["values"]["rate:count"] == "=3"
-
-
-def test_of_a_tracked_object_its_other_attributes_are_seen():
-    """What its state_dict() leaves out is not restored either."""
-    weights = Weights()
-    found = noted(Witness({"weights": weights}), weights=weights)
-    assert "weights" not in found["values"]
-    assert found["about"]["weights.cache"]["owner_tracked"] == "weights"
 
 
 def test_only_what_changed_is_noted_again():
@@ -252,12 +250,17 @@ def test_what_began_otherwise_is_suspect_and_nobody_is_accused_without_evidence(
 
 
 def test_what_changes_later_is_named_with_the_others_of_its_kind():
-    """`best` had not changed yet at the resume, and would begin anew as well."""
-    seen = [
-        sight(step, begin=step == 0, total=total, best=best)
-        for step, total, best in ((0, 0, 9), (1, 1, 9), (2, 3, 9), (3, 6, 5))
-    ]
-    assert found_in(seen, seen, resumed(2, total=0, best=9), 3) == ["total", "best"]
+    """`best` had not changed yet at the resume, and would begin anew as well. A module's mode is no such variable:
+    `model.eval()` at the epoch's end changes it, and `model.train()` sets it before each epoch's loop.
+    """
+    mode = About("number", "bool", owner="LSTM", owner_saves=True)
+    for name, about, found in (("best", NUMBER, ["total", "best"]), ("model.training", mode, ["total"])):
+        more = {"about": {name: about}}
+        seen = [
+            sight(step, begin=step == 0, total=total, **{name: value}, **more)
+            for step, total, value in ((0, 0, 9), (1, 1, 9), (2, 3, 9), (3, 6, 5))
+        ]
+        assert found_in(seen, seen, resumed(2, total=0, **{name: 9}, **more), 3) == found, name
 
 
 def order_of(found):
@@ -274,17 +277,6 @@ def test_what_changes_later_is_named_after_what_had_changed():
     found = [suspect(name, owner="Buffer") for name in names]
     found[1] = found[1]._replace(was="=0", now="=0")
     assert order_of([*found, suspect("hidden")]) == [*names, "hidden"]
-
-
-def test_the_mode_of_a_module_does_not_change_later():
-    """`model.eval()` at the epoch's end changes it, and `model.train()` sets it before each epoch's loop."""
-    mode = {"model.training": About("number", "bool", owner="LSTM", owner_saves=True)}
-    seen = [
-        sight(step, begin=step == 0, total=total, about=mode, **{"model.training": training})
-        for step, total, training in ((0, 0, True), (1, 1, True), (2, 3, False))
-    ]
-    other = resumed(1, total=0, about=mode, **{"model.training": True})
-    assert found_in(seen, seen, other, 2) == ["total"]
 
 
 def test_an_index_that_began_again_is_told_from_one_that_went_on():

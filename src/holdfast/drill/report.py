@@ -13,7 +13,8 @@ NOT_PROVEN = "not proven"
 NOT_DETERMINISTIC = "not deterministic by itself"
 
 LIMITS = (
-    "Killing processes does not lose the page cache: power loss is not drilled here, the project's own crash tests cover "
+    "Killing processes does not lose the page cache: power loss is not drilled here, the project's own crash tests "
+    "cover "
     "it."
 )
 
