@@ -350,11 +350,11 @@ def test_damage_is_one_bit_or_a_missing_end_of_one_file_of_the_newest_checkpoint
     for kind in DAMAGE:
         store = a_store(tmp_path / kind, 1, 2)
         before = {path: path.read_bytes() for path in tmp_path.rglob("checkpoints/step-*/*")}
-        wound = kill.damage(tmp_path / kind, kind, 3)
+        damaged = kill.damage(tmp_path / kind, kind, 3)
         ((path, was),) = ((path, data) for path, data in before.items() if path.read_bytes() != data)
         now = path.read_bytes()
-        assert path.parent.name == wound.checkpoint == store.latest().name
-        assert path.name in wound.what
+        assert path.parent.name == damaged.checkpoint == store.latest().name
+        assert path.name in damaged.what
         if kind == "flipped bit":
             assert sum((a ^ b).bit_count() for a, b in zip(was, now, strict=True)) == 1
         else:

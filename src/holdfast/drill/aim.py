@@ -22,8 +22,8 @@ class Schedule:
         self.wanted = min(options.kills, len(course.places))
         self.queue = plan(pace, course, course.choose(self.wanted, options.seed), options)
         self._ahead: list[Kill] = []
-        self._wounded: set[str] = set()
-        self.wounds: list[str] = []  # kinds of damage that are due
+        self._were_due: set[str] = set()
+        self.due: list[str] = []  # kinds of damage that are due
 
     def begin(self, resumes_at: SafePoint, proven: Collection[SafePoint]) -> tuple[settings.Aim, ...]:
         """What the next start is to do. `resumes_at`: where it will go on, as far as that is known.
@@ -49,9 +49,9 @@ class Schedule:
 
     def fired(self, strikes: Iterable[Fired]) -> None:
         """These kills were delivered: the damage that each of them is to leave behind is due, once."""
-        due = [strike.damage for strike in strikes if strike.damage is not None and strike.damage not in self._wounded]
-        self.wounds += due
-        self._wounded.update(due)
+        due = [strike.damage for strike in strikes if strike.damage is not None and strike.damage not in self._were_due]
+        self.due += due
+        self._were_due.update(due)
 
 
 def _is_ahead(kill: Kill, resumes_at: SafePoint) -> bool:

@@ -75,7 +75,7 @@ def unseen_damage(attempts: Sequence[DrillAttempt]) -> str | None:
     return None
 
 
-def told(attempt: DrillAttempt) -> str:
+def described(attempt: DrillAttempt) -> str:
     """The attempt in a line."""
     came = (
         f"resumed at {SafePoint(attempt.restored_step, attempt.restored_phase)}"

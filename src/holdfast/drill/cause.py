@@ -106,7 +106,7 @@ def gather(
     first = metrics[0].place if metrics else None
     there = parted.place if parted is not None else None
     logged = {name for line in reference.metrics if line.place == there for name in line.values}
-    told = [(str(each["kind"]), str(each.get("name", "")), str(each.get("what", ""))) for each in other.told]
+    told = [(each["kind"], each.get("name", ""), each.get("what", "")) for each in other.told]
     shown = reference.sights.at(place)
     return CauseFacts(
         leaves=parted.leaves if parted is not None else (),
@@ -117,8 +117,8 @@ def gather(
         same_metrics_there=None if not logged else all(each.place != there for each in metrics),
         loaders=reference.loaders,
         suspects=[]
-        if reference.beside is None
-        else suspects(reference.sights, reference.beside, other.sights, attempt, place),
+        if reference.second is None
+        else suspects(reference.sights, reference.second, other.sights, attempt, place),
         variables=_variables(reference),
         counting=tuple(shifted(reference.sights, other.sights, attempt, place)),
         other_batch=other_batch(reference.sights, other.sights, attempt, place),

@@ -19,7 +19,7 @@ from ..journal import Log
 from ..run import settings
 from . import compare, evidence, judge, kill, leftovers, output, report
 from .aim import Schedule, move
-from .attempts import attempts_of, prove, require_progress, told, unseen_damage
+from .attempts import attempts_of, described, prove, require_progress, unseen_damage
 from .evidence import Trace
 from .kill import ChildExit, Follow
 from .output import Section
@@ -62,7 +62,7 @@ class Drill:
         if found.verdict != report.IDENTICAL:
             found.verdict = report.NOT_DETERMINISTIC
             return found
-        reference = reference._replace(beside=second.sights)
+        reference = reference._replace(second=second.sights)
         if self._idle:
             names = ", ".join(sorted(self._idle))
             found.notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
@@ -163,7 +163,7 @@ class Drill:
             if what != "finished":
                 attempts[-1].damage, resumes_at = self._damage(root, schedule, ended)
             for attempt in made:
-                self.say(told(attempt))
+                self.say(described(attempt))
             if what == "finished":
                 self._take(found, proven, schedule)
                 return
@@ -174,12 +174,12 @@ class Drill:
 
     def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint]:
         """What was damaged, and where the next attempt will go on."""
-        due = schedule.wounds if ended.fired is not None else []
-        wound = kill.damage(root, due[0], self.options.seed) if due else None
-        if wound is None:  # there will be an older checkpoint after a later kill
+        due = schedule.due if ended.fired is not None else []
+        damaged = kill.damage(root, due[0], self.options.seed) if due else None
+        if damaged is None:  # there will be an older checkpoint after a later kill
             return None, kill.resumes_at(root)
-        schedule.wounds.pop(0)
-        return f"{wound.checkpoint}: {wound.what}", kill.resumes_at(root, besides=wound.checkpoint)
+        schedule.due.pop(0)
+        return f"{damaged.checkpoint}: {damaged.what}", kill.resumes_at(root, besides=damaged.checkpoint)
 
     def _take(self, found: DrillReport, proven: list[SafePoint], schedule: Schedule) -> None:
         soon = {kill.target.place for kill in schedule.queue if kill.target.kind == AGAIN}
@@ -189,7 +189,7 @@ class Drill:
             ResumePoint(step=place.step, phase=place.phase, kind=kind)
             for place, kind in zip(proven, kinds, strict=True)
         ]
-        for kind in schedule.wounds:
+        for kind in schedule.due:
             found.notes.append(f"no {kind} was planted: there was never an older whole checkpoint to fall back to")
 
     # -- the verdict ---------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class Trace(NamedTuple):
     loaders: Mapping[str, Mapping[str, Any]]  # what run.batches was given, by name
     sights: Album = Album(())  # the script's variables
     told: Sequence[Event] = ()  # what the run said of a mistake in the script
-    beside: Album | None = None  # of a reference run, what the second undisturbed run's variables held
+    second: Album | None = None  # of a reference run, what the second undisturbed run's variables held
 
 
 def trace(root: Path) -> Trace:

@@ -24,13 +24,15 @@ def divergence(
 ) -> Divergence:
     """Where the states or the metrics of `other` first left those of the reference run, and the usual reason."""
     if metrics and (parted is None or metrics[0].place.order < parted.place.order):
-        place, attempt, what = metrics[0].place, _logged_by(other, metrics[0].place), metrics[0].what
+        place, what = metrics[0].place, metrics[0].what
+        before = [attempt for attempt, restored in other.restored.items() if restored.order < place.order]
+        attempt = max(before, default=0)  # whose line survived: the last that began before it
     elif parted is not None:
         place, attempt, what = parted.place, parted.attempt, parted.what
     else:
         place, attempt, what = reference.states[-1].place, max(other.restored, default=0), "the last state differs"
     facts = cause.gather(reference, other, (place, attempt), parted, metrics)
-    usual = by_itself.cause_of(reference, other, facts) if reference.beside is None else cause.usual(facts)
+    usual = by_itself.cause_of(reference, other, facts) if reference.second is None else cause.usual(facts)
     found = _at(place, attempt, other, what, _reason(usual, leftovers))
     found.leaf = facts.leaves[0] if facts.leaves and not facts.metrics_first else None
     found.leaves = list(facts.leaves)
@@ -97,8 +99,3 @@ def _at(place: SafePoint, attempt: int, other: Trace, what: str, reason: Cause) 
         cause=reason.name,
         advice=reason.text,
     )
-
-
-def _logged_by(trace: Trace, place: SafePoint) -> int:
-    """The attempt whose line at `place` survived: the last that began before it."""
-    return max((attempt for attempt, restored in trace.restored.items() if restored.order < place.order), default=0)

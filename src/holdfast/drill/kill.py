@@ -53,7 +53,7 @@ class ChildExit(NamedTuple):
     printed: str = ""  # to standard output, with the marks of safe points
 
 
-class Wound(NamedTuple):
+class Damage(NamedTuple):
     """Damage done on purpose to a committed checkpoint."""
 
     checkpoint: str
@@ -289,7 +289,7 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def damage(root: Path, kind: str, seed: int) -> Wound | None:
+def damage(root: Path, kind: str, seed: int) -> Damage | None:
     """Damage the newest checkpoint of the run at `root`; None, and nothing done, without an older one that is whole."""
     found = Store(root).checkpoints()
     if not any(_is_whole(checkpoint) for checkpoint in found[:-1]):
@@ -308,7 +308,7 @@ def damage(root: Path, kind: str, seed: int) -> Wound | None:
         what = f"{name} cut from {len(data):,} to {place:,} bytes"
         del data[place:]
     disk.replace_with(path, [data])
-    return Wound(newest.name, what)
+    return Damage(newest.name, what)
 
 
 def resumes_at(root: Path, besides: str | None = None) -> SafePoint:

@@ -85,10 +85,10 @@ def plan(pace: Pace, course: Course, targets: Sequence[Target], options: DrillOp
     """A kill for each target, in the order of the run; the first of them is number `begin` of the drill."""
     seed = options.seed
     signals = list(islice(cycle(options.signals), begin, begin + len(targets)))
-    wounds = _wounds(course, targets, signals, seed) if options.damage else {}
+    damages = _damage_after(course, targets, signals, seed) if options.damage else {}
     planned = []
     for number, (target, signal) in enumerate(zip(targets, signals, strict=True), begin):
-        damage = wounds.get(target.place)
+        damage = damages.get(target.place)
         in_save = damage is None and (number // len(options.signals) + seed) % 2 == 1
         later = _later(course, target, targets, seed)
         if later is None and damage is not None:
@@ -151,7 +151,7 @@ def _delay_s(kill: Kill, pace: Pace, part: float) -> float:
     return part * min(2 * pace.step_s, pace.total_s / 10)
 
 
-def _wounds(course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int) -> dict[SafePoint, str]:
+def _damage_after(course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int) -> dict[SafePoint, str]:
     """After which target which damage is planted: never both in one place, and only where a later checkpoint can be
     hurt.
 

@@ -16,7 +16,7 @@ COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN",
 
 def lines(report: DrillReport) -> Iterator[str]:
     """What follows the attempts; the last line is the verdict."""
-    yield from _damage(report.attempts)
+    yield from (f"damaged after attempt {each.attempt}: {each.damage}" for each in report.attempts if each.damage)
     if report.metrics:
         yield "last metrics: " + ", ".join(f"{name} {_number(value)}" for name, value in report.metrics.items())
     if report.exempt:
@@ -63,12 +63,6 @@ def _interruption(attempt: DrillAttempt) -> str:
     if attempt.signal is None:
         return attempt.stop or ""
     return attempt.signal + (f", while saving {attempt.in_save}" if attempt.in_save else "")
-
-
-def _damage(attempts: Sequence[DrillAttempt]) -> Iterator[str]:
-    for attempt in attempts:
-        if attempt.damage:
-            yield f"damaged after attempt {attempt.attempt}: {attempt.damage}"
 
 
 def _numbers(report: DrillReport) -> Iterator[str]:
