@@ -50,7 +50,8 @@ class Writer:
         return "done" if ended.code == 0 else "failed"
 
 try:
-    outcome = supervise(sys.argv[2:], lambda place: Writer(), SupervisorOptions(Path(sys.argv[1]), keeps=True, retries=RETRIES))
+    options = SupervisorOptions(Path(sys.argv[1]), keeps=True, retries=RETRIES)
+    outcome = supervise(sys.argv[2:], lambda place: Writer(), options)
 except HoldfastError as error:
     sys.stderr.write(f"{error}\\n")
     sys.exit(error.exit_code)

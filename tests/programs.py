@@ -93,7 +93,8 @@ def planted(place, step, files):
 
 
 def interrupted(place, app, command, kills, fresh):
-    """One run through `kills`, each once `fresh` finds that this start has written a checkpoint; told by whom it was hit.
+    """One run through `kills`, each once `fresh` finds that this start has written a checkpoint; told by whom it was
+    hit.
 
     TERM: the supervisor is told. KILL: the program is killed, and may be started again. SUPERVISOR: that is killed.
     """
@@ -131,7 +132,7 @@ def by_hand(program, command, place, checkpoint=None, time_left_s=None, enough=N
             child.wait()
         out.seek(0)
         printed = out.read().decode(errors="replace")
-    ended = ProgramExit(child.returncode, printed[-4000:], enough is not None)
+    ended = ProgramExit(child.returncode, printed[-4000:], enough is not None, checkpoint is not None)
     return ended, program.verdict(ended)
 
 

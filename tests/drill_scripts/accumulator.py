@@ -2,10 +2,10 @@
 
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 model = Line()
-with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+with Run("runs/x", {"model": model}) as run:
     for _ in run.epochs(3):
         total = 0.0
         if FIX:

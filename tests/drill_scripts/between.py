@@ -3,10 +3,10 @@
 import numpy as np
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 model, rng = Line(), np.random.default_rng(4)
-with Run("runs/x", {"model": model, "rng": rng}, every=Every(steps=3)) as run:
+with Run("runs/x", {"model": model, "rng": rng}) as run:
     for _ in run.epochs(3):
         shift = rng.random()
         if FIX:

@@ -4,11 +4,11 @@ import time
 
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 model, lr = Line(), 0.1
 began = time.time()
-with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"lr": 0.1}) as run:
+with Run("runs/x", {"model": model}, vars={"lr": 0.1}) as run:
     for _ in run.epochs(3):
         for x in run.batches(DATA):
             if not FIX and (time.time() * 1000) % 7 < 3:

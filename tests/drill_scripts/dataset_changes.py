@@ -3,7 +3,7 @@
 from line import DATA, FIX, Line
 
 import holdfast
-from holdfast import Every, Run
+from holdfast import Run
 
 
 class Growing:
@@ -20,7 +20,7 @@ class Growing:
 
 model, dataset = Line(), Growing()
 state = {"model": model, "dataset": holdfast.Fields(dataset, "reads")} if FIX else {"model": model}
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.epochs(3):
         for x in run.batches(dataset):
             run.log(loss=model.step(x))

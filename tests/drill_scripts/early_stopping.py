@@ -2,12 +2,12 @@
 
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 
 def main():
     model, bad, best = Line(), 0, 0.0
-    with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"bad": 0, "best": 0.0} if FIX else {}) as run:
+    with Run("runs/x", {"model": model}, vars={"bad": 0, "best": 0.0} if FIX else {}) as run:
         for _ in run.epochs(20):
             for x in run.batches(DATA):
                 run.log(loss=model.step(x))

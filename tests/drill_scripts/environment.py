@@ -4,7 +4,7 @@ import numpy as np
 from line import FIX, Line
 
 import holdfast
-from holdfast import Every, Run
+from holdfast import Run
 
 
 class Environment:
@@ -22,7 +22,7 @@ env.reset(seed=7)
 state = {"model": model}
 if FIX:
     state |= {"env_np_random": env.np_random, "env": holdfast.Fields(env, "state", "elapsed")}
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.steps(24):
         observation = env.step(0.1 * model.a)
         run.log(loss=model.step(observation, 0.01), elapsed=env.elapsed)

@@ -2,10 +2,10 @@
 
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 model, evaluations = Line(), 0
-with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"evaluations": 0} if FIX else {}) as run:
+with Run("runs/x", {"model": model}, vars={"evaluations": 0} if FIX else {}) as run:
     for _ in run.epochs(4):
         for x in run.batches(DATA):
             run.log(loss=model.step(x))

@@ -3,7 +3,7 @@
 from line import DATA, FIX, Line
 
 import holdfast
-from holdfast import Every, Run
+from holdfast import Run
 
 
 def noise():
@@ -14,7 +14,7 @@ def noise():
 noise.calls = 0
 model = Line()
 state = {"model": model, "noise": holdfast.Fields(noise, "calls")} if FIX else {"model": model}
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.epochs(3):
         for x in run.batches(DATA):
             run.log(loss=model.step(x, noise=noise()))

@@ -3,13 +3,13 @@
 import numpy as np
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 
 def train(model):
     hidden = np.zeros(3)
     first = {"hidden": hidden} if FIX else {}
-    with Run("runs/x", {"model": model}, every=Every(steps=3), vars=first) as run:
+    with Run("runs/x", {"model": model}, vars=first) as run:
         for _ in run.epochs(3):
             for x in run.batches(DATA):
                 if FIX:

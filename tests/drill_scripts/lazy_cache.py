@@ -5,7 +5,7 @@ import random
 from line import DATA, FIX, Line
 
 import holdfast
-from holdfast import Every, Run
+from holdfast import Run
 
 
 class Cached:
@@ -24,7 +24,7 @@ class Cached:
 random.seed(0)
 model, dataset = Line(), Cached()
 state = {"model": model, "dataset": holdfast.Fields(dataset, "cache")} if FIX else {"model": model}
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.epochs(3):
         for x in run.batches(dataset):
             run.log(loss=model.step(x))

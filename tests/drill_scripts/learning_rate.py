@@ -2,10 +2,10 @@
 
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 model, lr = Line(), 0.1
-with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"lr": lr} if FIX else {}) as run:
+with Run("runs/x", {"model": model}, vars={"lr": lr} if FIX else {}) as run:
     for _ in run.epochs(3):
         for x in run.batches(DATA):
             run.log(loss=model.step(x, run.vars.lr if FIX else lr))

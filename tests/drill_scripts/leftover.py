@@ -6,12 +6,12 @@ from pathlib import Path
 
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 model, snapshot = Line(), Path(os.environ["SNAPSHOT"])
 if snapshot.exists() and not FIX:
     model.load_state_dict(json.loads(snapshot.read_text()))
-with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+with Run("runs/x", {"model": model}) as run:
     for _ in run.epochs(3):
         for x in run.batches(DATA):
             run.log(loss=model.step(x))

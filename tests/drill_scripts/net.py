@@ -8,6 +8,12 @@ def points(**options):
     return torch.utils.data.DataLoader(torch.randn(24, 4), batch_size=4, **options)
 
 
+def linear(lr=0.1):
+    """A model of four weights, and its optimizer."""
+    model = torch.nn.Linear(4, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=lr)
+
+
 def learn(loss, optimizer):
     """One step of the optimizer; the loss before it."""
     optimizer.zero_grad()

@@ -3,11 +3,11 @@
 import numpy as np
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 model, rng = Line(), np.random.default_rng(3)
 state = {"model": model, "rng": rng} if FIX else {"model": model}
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.epochs(3):
         for x in run.batches(DATA):
             run.log(loss=model.step(x, noise=rng.normal()))

@@ -4,7 +4,7 @@ import random
 
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 from holdfast.data import Shuffle
 
 
@@ -21,7 +21,7 @@ class Shuffled:
 generator = random.Random(5)
 model, loader = Line(), Shuffled(generator)
 state = {"model": model, "generator": generator} if FIX else {"model": model}
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.epochs(3):
         for x in run.batches([DATA[index] for index in Shuffle(8, 5, run.epoch)] if FIX else loader):
             run.log(loss=model.step(x, noise=generator.random()))

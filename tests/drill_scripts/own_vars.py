@@ -2,10 +2,10 @@
 
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 model, best = Line(), 9.0
-with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"best": best}) as run:
+with Run("runs/x", {"model": model}, vars={"best": best}) as run:
     for _ in run.epochs(3):
         for x in run.batches(DATA):
             loss = model.step(x, noise=run.vars.best if FIX else best)

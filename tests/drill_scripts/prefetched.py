@@ -4,11 +4,11 @@ import random
 
 from line import DATA, FIX, Line
 
-from holdfast import Every, Run
+from holdfast import Run
 
 random.seed(1)
 model = Line()
-with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+with Run("runs/x", {"model": model}) as run:
     if FIX:
         run.vars.ahead = random.choice(DATA)
         for _ in run.steps(20):

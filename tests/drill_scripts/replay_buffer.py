@@ -4,7 +4,7 @@ import numpy as np
 from line import DATA, FIX, Line
 
 import holdfast
-from holdfast import Every, Run
+from holdfast import Run
 
 
 class Buffer:
@@ -21,7 +21,7 @@ model, buffer, rng = Line(), Buffer(), np.random.default_rng(0)
 state = {"model": model, "rng": rng}
 if FIX:
     state |= {"buffer": holdfast.Fields(buffer, "observations", "pos", "full")}
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for step in run.steps(20):
         buffer.add(DATA[step % 8] + step)
         size = 6 if buffer.full else buffer.pos

@@ -1,7 +1,6 @@
 """Right scripts of many shapes, one of which is asked for by its name: `python right.py NAME`."""
 
 import copy
-import random
 import sys
 import time
 from collections import deque
@@ -10,13 +9,13 @@ import numpy as np
 from line import DATA, Line
 
 import holdfast
-from holdfast import Every, Run
+from holdfast import Run
 
 
 def epochs():
     """The plain loop, with what it measures and a clock that decides nothing."""
     model, began = Line(), time.time()
-    with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+    with Run("runs/x", {"model": model}) as run:
         for _ in run.epochs(3):
             for x in run.batches(DATA):
                 loss = model.step(x)
@@ -28,7 +27,7 @@ def epochs():
 def buffer():
     """A deque that is tracked, and filled in place."""
     model, seen, rng = Line(), deque(maxlen=5), np.random.default_rng(1)
-    with Run("runs/x", {"model": model, "seen": seen, "rng": rng}, every=Every(steps=3)) as run:
+    with Run("runs/x", {"model": model, "seen": seen, "rng": rng}) as run:
         for step in run.steps(20):
             seen.append(DATA[step % 8] + step)
             run.log(loss=model.step(float(rng.choice(list(seen))), 0.001))
@@ -42,7 +41,7 @@ class Trainer:
 
     def train(self):
         state = {"model": self.model, "trainer": holdfast.Fields(self, "best", "history")}
-        with Run("runs/x", state, every=Every(steps=3)) as run:
+        with Run("runs/x", state) as run:
             for _ in run.epochs(3):
                 self.epoch(run)
 
@@ -60,7 +59,7 @@ def trainer():
 
 def accumulated():
     model = Line()
-    with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+    with Run("runs/x", {"model": model}) as run:
         for _ in run.epochs(3):
             for x in run.batches(DATA):
                 run.log(loss=model.step(x))
@@ -69,7 +68,7 @@ def accumulated():
 
 def best_weights():
     model = Line()
-    with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"best": None, "score": 9.0}) as run:
+    with Run("runs/x", {"model": model}, vars={"best": None, "score": 9.0}) as run:
         for _ in run.epochs(4):
             for x in run.batches(DATA):
                 run.log(loss=model.step(x))
@@ -81,7 +80,7 @@ def best_weights():
 def monte_carlo():
     """NumPy, in place."""
     rng, total = np.random.default_rng(0), np.zeros(2)
-    with Run("runs/x", {"rng": rng, "total": total}, every=Every(steps=3)) as run:
+    with Run("runs/x", {"rng": rng, "total": total}) as run:
         for step in run.steps(20):
             total += rng.normal(size=2)
             run.log(estimate=float(total[0] / (step + 1)))
@@ -89,33 +88,12 @@ def monte_carlo():
 
 def counted_from_one():
     model = Line()
-    with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
+    with Run("runs/x", {"model": model}) as run:
         for epoch in run.epochs(range(1, 4)):
             lr = 0.1 * 0.5**epoch
             for x in run.batches(DATA):
                 run.log(loss=model.step(x, lr))
             print(f"epoch {epoch}: {model.loss()}")
-
-
-def drawn_for_each_epoch():
-    random.seed(1)
-    model = Line()
-    with Run("runs/x", {"model": model}, every=Every(steps=3), vars={"shift": 0.0}) as run:
-        for _ in run.epochs(3):
-            run.vars.shift = random.random()
-            for x in run.batches(DATA):
-                run.log(loss=model.step(x + run.vars.shift, noise=random.random()))
-
-
-def ahead():
-    """The next batch is drawn at the end of a step, and kept."""
-    random.seed(1)
-    model = Line()
-    with Run("runs/x", {"model": model}, every=Every(steps=3)) as run:
-        run.vars.x = random.choice(DATA)
-        for _ in run.steps(20):
-            run.log(loss=model.step(run.vars.x))
-            run.vars.x = random.choice(DATA)
 
 
 globals()[sys.argv[1]]()

@@ -1,12 +1,13 @@
-"""Random crops in workers, without Seeded: `persistent` ones, or `fresh` ones in a run that saves at its epochs' ends only."""
+"""Random crops in workers, without Seeded: `persistent` ones, or `fresh` ones in a run that saves at its epochs' ends
+only.
+"""
 
 import random
 import sys
 
 import torch
 from line import FIX
-from net import learn, missed
-from torch import nn
+from net import learn, linear, missed
 
 from holdfast import Every, Run, Seeded
 
@@ -28,8 +29,7 @@ torch.manual_seed(0)
 random.seed(0)
 crops = Seeded(Crops(), seed=0) if FIX else Crops()
 loader = torch.utils.data.DataLoader(crops, 4, shuffle=True, num_workers=1, persistent_workers=persistent)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+model, optimizer = linear(lr=0.05)
 every = Every(steps=3) if persistent else Every(epochs=1)
 with Run("runs/x", {"model": model, "optimizer": optimizer}, every=every) as run:
     for _ in run.epochs(2):

@@ -2,19 +2,17 @@
 
 import torch
 from line import FIX
-from net import learn, missed, points
-from torch import nn
+from net import learn, linear, missed, points
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from holdfast import Every, Run
+from holdfast import Run
 
 torch.manual_seed(0)
 loader = points(shuffle=True)
-model = nn.Linear(4, 1)
+model, optimizer = linear()
 shadow = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 state = {"model": model, "optimizer": optimizer} | ({"shadow": shadow} if FIX else {})
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.epochs(3):
         for inputs in run.batches(loader):
             learn(missed(model, inputs), optimizer)

@@ -5,14 +5,14 @@ from line import FIX
 from net import learn, points
 from torch import nn
 
-from holdfast import Every, Run
+from holdfast import Run
 
 torch.manual_seed(0)
 loader = points()
 model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 model[0].requires_grad_(False)
-with Run("runs/x", {"model": model, "optimizer": optimizer}, every=Every(steps=3)) as run:
+with Run("runs/x", {"model": model, "optimizer": optimizer}) as run:
     for epoch in run.epochs(4):
         if FIX or epoch == 1:
             model[0].requires_grad_(epoch >= 1)

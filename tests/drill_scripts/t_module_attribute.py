@@ -6,7 +6,7 @@ from net import learn, points
 from torch import nn
 
 import holdfast
-from holdfast import Every, Run
+from holdfast import Run
 
 
 class Recurrent(nn.Module):
@@ -26,7 +26,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 state = {"model": model, "optimizer": optimizer}
 if FIX:
     state["model_more"] = holdfast.Fields(model, "hidden")
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.epochs(3):
         for inputs in run.batches(loader):
             run.log(loss=learn((model(inputs) ** 2).mean(), optimizer))

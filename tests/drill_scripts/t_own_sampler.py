@@ -4,11 +4,10 @@ import random
 
 import torch
 from line import FIX
-from net import learn, missed, points
-from torch import nn
+from net import learn, linear, missed, points
 
 import holdfast
-from holdfast import Every, Run
+from holdfast import Run
 
 
 class Shuffling(torch.utils.data.Sampler):
@@ -26,9 +25,8 @@ class Shuffling(torch.utils.data.Sampler):
 
 torch.manual_seed(0)
 loader = points(sampler=holdfast.data.Sampler(range(24), seed=0) if FIX else Shuffling(24, random.Random(1)))
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with Run("runs/x", {"model": model, "optimizer": optimizer}, every=Every(steps=3)) as run:
+model, optimizer = linear()
+with Run("runs/x", {"model": model, "optimizer": optimizer}) as run:
     for _ in run.epochs(3):
         for inputs in run.batches(loader):
             run.log(loss=learn(missed(model, inputs), optimizer))

@@ -2,16 +2,14 @@
 
 import torch
 from line import FIX
-from net import learn, missed, points
-from torch import nn
+from net import learn, linear, missed, points
 
-from holdfast import Every, Run
+from holdfast import Run
 
 torch.manual_seed(0)
 loader = points(shuffle=True)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with Run("runs/x", {"model": model, "optimizer": optimizer}, every=Every(steps=4)) as run:
+model, optimizer = linear()
+with Run("runs/x", {"model": model, "optimizer": optimizer}) as run:
     for _ in run.epochs(3):
         for inputs in run.batches(loader) if FIX else loader:
             run.log(loss=learn(missed(model, inputs), optimizer))

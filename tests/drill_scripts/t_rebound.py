@@ -5,7 +5,7 @@ from line import FIX
 from net import learn, points
 from torch import nn
 
-from holdfast import Every, Run
+from holdfast import Run
 
 torch.manual_seed(0)
 loader = points()
@@ -13,7 +13,7 @@ cell = nn.RNNCell(4, 5)
 optimizer = torch.optim.SGD(cell.parameters(), lr=0.05)
 hidden = torch.zeros(4, 5)
 state = {"cell": cell, "optimizer": optimizer} | ({} if FIX else {"hidden": hidden})
-with Run("runs/x", state, every=Every(steps=3), vars={"hidden": hidden} if FIX else {}) as run:
+with Run("runs/x", state, vars={"hidden": hidden} if FIX else {}) as run:
     for _ in run.epochs(3):
         for inputs in run.batches(loader):
             if FIX:

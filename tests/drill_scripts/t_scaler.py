@@ -2,18 +2,16 @@
 
 import torch
 from line import FIX
-from net import missed, points
-from torch import nn
+from net import linear, missed, points
 
-from holdfast import Every, Run
+from holdfast import Run
 
 torch.manual_seed(0)
 loader = points(shuffle=True)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+model, optimizer = linear(lr=0.05)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**125, growth_interval=2)
 state = {"model": model, "optimizer": optimizer} | ({"scaler": scaler} if FIX else {})
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.epochs(3):
         for inputs in run.batches(loader):
             loss = missed(model, inputs)

@@ -2,18 +2,16 @@
 
 import torch
 from line import FIX
-from net import learn, missed, points
-from torch import nn
+from net import learn, linear, missed, points
 
-from holdfast import Every, Run
+from holdfast import Run
 
 torch.manual_seed(0)
 loader = points(shuffle=True)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = linear()
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
 state = {"model": model, "optimizer": optimizer} | ({"scheduler": scheduler} if FIX else {})
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.epochs(3):
         for inputs in run.batches(loader):
             run.log(loss=learn(missed(model, inputs), optimizer))

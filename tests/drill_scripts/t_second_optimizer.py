@@ -5,7 +5,7 @@ from line import FIX
 from net import learn, points
 from torch import nn
 
-from holdfast import Every, Run
+from holdfast import Run
 
 torch.manual_seed(0)
 real = points(shuffle=True)
@@ -15,7 +15,7 @@ optimizer_d = torch.optim.Adam(judge.parameters(), lr=0.01)
 state = {"generator": generator, "judge": judge, "optimizer_g": optimizer_g}
 if FIX:
     state["optimizer_d"] = optimizer_d
-with Run("runs/x", state, every=Every(steps=3)) as run:
+with Run("runs/x", state) as run:
     for _ in run.epochs(3):
         for batch in run.batches(real):
             fake = generator(torch.randn(4, 3))

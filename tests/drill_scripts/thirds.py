@@ -1,5 +1,5 @@
-"""Every third index of an epoch makes one more pass through a normalization that keeps a running mean; `enumerate` begins
-anew after a resume. The first argument is the interval of saves.
+"""Every third index of an epoch makes one more pass through a normalization that keeps a running mean; `enumerate`
+begins anew after a resume. The first argument is the interval of saves.
 """
 
 import sys

@@ -1,12 +1,14 @@
-"""The drill: what it plans, what it does to a command, and what it concludes. `tests/slow/test_drills.py` has whole drills."""
+"""The drill: what it plans, what it does to a command, and what it concludes. `tests/slow/test_drills.py` has whole
+drills.
+"""
 
 import json
 import re
-import signal
 import struct
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,21 +19,20 @@ from click.testing import CliRunner
 from causes import quiet
 from holdfast import drill
 from holdfast.cli import commands
-from holdfast.drill import cause, compare, kill, report, table
-from holdfast.drill.aim import DrillOptions, Schedule, move
+from holdfast.drill import compare, kill, report, table
+from holdfast.drill.aim import Schedule, move
 from holdfast.drill.attempts import prove
-from holdfast.drill.cause import CauseFacts
 from holdfast.drill.evidence import Line, RunEvidence, Trace
-from holdfast.drill.kill import ChildExit, ChildStart, ChildTree, Fired, Follow
-from holdfast.drill.places import Course, Spot
-from holdfast.drill.plan import DAMAGE, Luck, Pace, pace, plan
+from holdfast.drill.kill import ChildExit, ChildTree, Fired, Follow
+from holdfast.drill.places import Course
+from holdfast.drill.plan import DAMAGE, DrillOptions, Pace, pace, plan
 from holdfast.drill.report import DrillAttempt, DrillReport
 from holdfast.drill.safepoint import SafePoint
 from holdfast.errors import ChildError, UsageError
 from holdfast.journal import Log
 from holdfast.store.store import Store
 
-PACE = Pace(last=100, saves=(10, 30, 50, 70, 90), step_s=0.1, save_s=0.02, total_s=12.0)
+PACE = Pace(last=100, saves=5, step_s=0.1, save_s=0.02, total_s=12.0)
 
 
 # The plan --------------------------------------------------------------------------------------------------------
@@ -39,17 +40,17 @@ PACE = Pace(last=100, saves=(10, 30, 50, 70, 90), step_s=0.1, save_s=0.02, total
 
 def a_course(epochs=4, batches=25, count_from=0):
     """The safe points of a run of so many epochs."""
-    spots = []
+    seen = []
     for epoch in range(epochs):
         first, number = epoch * batches, epoch + count_from
-        spots += [Spot(SafePoint(first + batch), number) for batch in range(1, batches + 1)]
-        spots.append(Spot(SafePoint(first + batches, "end"), number))
-    return Course(spots)
+        seen += [RunEvidence(SafePoint(first + batch), 1, {}, number) for batch in range(1, batches + 1)]
+        seen.append(RunEvidence(SafePoint(first + batches, "end"), 1, {}, number))
+    return Course(seen)
 
 
 def planned(kills, signals, seed, *, damage=True, course=None, pace=PACE):
     course = course or a_course()
-    return plan(pace, course, course.choose(kills, seed), Luck(signals, seed, damage))
+    return plan(pace, course, course.choose(kills, seed), DrillOptions(kills, signals, seed, damage=damage))
 
 
 def test_every_kill_waits_for_what_it_is_to_lead_to():
@@ -98,7 +99,7 @@ def test_pace_is_learnt_from_a_journal():
     """Last step, saves before it, and medians of what a step and a save took."""
     events = [{"event": "digests", "step": step, "time": step * 0.5} for step in range(1, 9)]
     events += [{"event": "saved", "step": step, "save_s": 0.1 * step} for step in (2, 4, 8)]
-    assert pace(events, 5.0) == Pace(8, (2, 4), 0.5, 0.4, 5.0)
+    assert pace(events, 5.0) == Pace(8, 2, 0.5, 0.4, 5.0)
 
 
 # What comes next ---------------------------------------------------------------------------------------------------
@@ -112,39 +113,31 @@ def view(restored, at, kept=None):
 
 
 def attempt(**facts):
-    nothing = dict.fromkeys(("restored", "signal", "in_save", "stop"))
     return DrillAttempt(
-        **{**nothing, "attempt": 1, "restored_step": 0, "reached": 0, "exit": 0, "took_s": 1.0, "quarantined": []}
-        | facts
+        **{"attempt": 1, "restored": None, "restored_step": 0, "reached": 0, "stop": None, "quarantined": []} | facts
     )
 
 
-def one_aim(name):
-    """The schedule of a single kill by this signal, and the step at which it aims."""
-    schedule = Schedule(a_course(), PACE, DrillOptions(kills=1, signals=(name,), damage=False))
-    (aim,) = schedule.begin(None, [])
-    return schedule, aim.place[0]
-
-
-def test_a_kill_comes_when_its_checkpoint_is_durable_and_not_before():
-    """A save in the background may not be durable steps later. No kill comes to an attempt that has restored nothing yet."""
-    schedule, step = one_aim("KILL")
-    assert schedule(view(None, 0)) is None
-    for at, kept, comes in ((step, 0, False), (step + 3, step - 1, False), (step + 1, step, True)):
-        assert kill.is_ripe(schedule(view(0, at, kept)), view(0, at, kept)) is comes
-
-
-def test_a_stop_comes_in_the_step_before_its_place():
-    """There the run saves and ends."""
-    schedule, step = one_aim("TERM")
-    for at, comes in ((step - 2, False), (step - 1, True)):
-        assert kill.is_ripe(schedule(view(0, 0)), view(0, at)) is comes
+def test_a_kill_comes_when_its_checkpoint_is_durable_and_a_stop_in_the_step_before_its_place():
+    """A save in the background may not be durable steps later; a stop saves at its place, and ends there. No kill comes
+    to an attempt that has restored nothing yet.
+    """
+    for name, moments in (
+        ("KILL", ((0, -100, False), (3, -1, False), (1, 0, True))),
+        ("TERM", ((-2, -100, False), (-1, -100, True))),
+    ):
+        schedule = Schedule(a_course(), PACE, DrillOptions(kills=1, signals=(name,), damage=False))
+        step = schedule.begin(SafePoint(0), [])[0].place[0]
+        assert schedule(view(None, 0)) is None
+        for at, kept, comes in moments:
+            now = view(0, step + at, step + kept)
+            assert kill.is_ripe(schedule(now), now) is comes, (name, at, kept)
 
 
 def test_the_run_and_the_drill_choose_the_same_aim():
     """The first one beyond what was restored; both know that from the checkpoint alone."""
     schedule = Schedule(a_course(), PACE, DrillOptions(kills=5))
-    aims = schedule.begin(None, [])
+    aims = schedule.begin(SafePoint(0), [])
     assert [aim.place for aim in aims] == sorted((aim.place for aim in aims), key=lambda place: place.order)
     for restored in range(0, 101, 7):
         chosen = schedule(view(restored, restored))
@@ -152,12 +145,10 @@ def test_the_run_and_the_drill_choose_the_same_aim():
         assert (None if chosen is None else chosen.aim) == expected
 
 
-def test_following_knows_what_is_kept(tmp_path):
-    """From the journal's own lines; a fresh start has nothing to come back to."""
-    room = tmp_path / "attempts" / "1"
-    room.mkdir(parents=True)
-    log = room / "attempt-1.jsonl"
-    log.write_text("")
+def test_following_knows_what_is_kept_and_that_it_was_overtaken(tmp_path):
+    """From the journal's own lines, whole ones; a fresh start has nothing to come back to. An attempt with a higher
+    number overtakes it, not before there was one to follow.
+    """
     lines = (
         ("restored", 0, "step", SafePoint(0)),
         ("digests", 4, "step", SafePoint(0)),
@@ -165,18 +156,28 @@ def test_following_knows_what_is_kept(tmp_path):
         ("digests", 4, "end", SafePoint(4)),
         ("saved", 4, "end", SafePoint(4, "end")),
     )
-    with Follow(tmp_path, 0) as follow, log.open("a", buffering=1) as journal:
-        for event, step, phase, kept in lines:
-            journal.write(json.dumps({"event": event, "step": step, "phase": phase, "checkpoint": None}) + "\n")
+    with closing(Follow(tmp_path, 0)) as follow:
+        for number in (1, 2):
+            log = tmp_path / "attempts" / str(number) / f"attempt-{number}.jsonl"
+            log.parent.mkdir(parents=True)
+            log.touch()
+            assert follow.overtaken() is (number == 2)
             follow.look()
-            assert follow.kept == kept
+            assert follow.attempt == 1
+        with (tmp_path / "attempts" / "1" / "attempt-1.jsonl").open("a", buffering=1) as journal:
+            for event, step, phase, kept in lines:
+                journal.write(json.dumps({"event": event, "step": step, "phase": phase, "checkpoint": None}) + "\n")
+                follow.look()
+                assert follow.kept == kept
     assert (follow.restored, follow.at) == (SafePoint(0), SafePoint(4, "end"))
 
 
 def test_places_that_were_missed_are_made_up_for():
-    """A kill that led to a place that was tried before, or to a fresh start, does not count: a further place is chosen."""
+    """A kill that led to a place that was tried before, or to a fresh start, does not count: a further place
+    is chosen.
+    """
     schedule = Schedule(a_course(), PACE, DrillOptions(kills=3, damage=False))
-    places = [SafePoint(*aim.place) for aim in schedule.begin(None, [])]
+    places = [SafePoint(*aim.place) for aim in schedule.begin(SafePoint(0), [])]
     assert len(places) == 3
     again = schedule.begin(places[1], [])  # the first was overshot
     assert len(again) == 2
@@ -189,30 +190,22 @@ PLACES = [SafePoint(step) for step in range(1, 50)]
 
 
 def test_a_kill_counts_only_when_the_next_attempt_went_beyond_a_place_that_is_new():
-    """It restored a checkpoint, went further, and nobody had come back to that place before."""
-    for facts, proven in (
-        ({"restored": "a", "restored_step": 10, "reached": 11}, True),
-        ({"restored": "a", "restored_step": 10, "reached": 10, "reached_phase": "end"}, True),
-        ({"restored": "a", "restored_step": 10, "reached": 10}, False),
-        ({"reached": 40}, False),
-        ({"restored": "a", "restored_step": 60, "reached": 61}, False),  # no safe point of the reference run
+    """It restored a checkpoint, went further, and nobody had come back to that place before. Three kills that led to
+    one place, one of them before any checkpoint and one whose checkpoint was damaged, were called 3 of 3.
+    """
+    ten = {"signal": "KILL", "restored": "a", "restored_step": 10}
+    once = [attempt(signal="KILL", reached=5), attempt(signal="TERM", reached=15)]
+    for attempts, proven in (
+        ([attempt(signal="KILL"), attempt(**ten, reached=11)], [True, False]),
+        ([attempt(signal="KILL"), attempt(**ten, reached=10, reached_phase="end")], [True, False]),
+        ([attempt(), attempt(**ten, reached=11)], [False, False]),
+        ([attempt(signal="KILL"), attempt(**ten, reached=10)], [False, False]),
+        ([attempt(signal="KILL"), attempt(reached=40)], [False, False]),
+        ([attempt(signal="KILL"), attempt(**ten | {"restored_step": 60}, reached=61)], [False, False]),  # no such place
+        ([*once, *(attempt(**ten, reached=reached) for reached in (16, 17, 20))], [False, True, False, False, False]),
     ):
-        attempts = [attempt(signal="KILL"), attempt(**facts)]
-        assert prove(attempts, PLACES) == ([SafePoint(10)] if proven else [])
-        assert attempts[0].proven == proven
-
-
-def test_three_kills_that_led_to_one_place_prove_one():
-    """One before any checkpoint, one whose checkpoint was damaged: this was called 3 of 3."""
-    attempts = [
-        attempt(signal="KILL", reached=5),
-        attempt(signal="TERM", reached=15),
-        attempt(signal="KILL", restored="step-000000010", restored_step=10, reached=16),
-        attempt(signal="KILL", restored="step-000000010", restored_step=10, reached=17),
-        attempt(restored="step-000000010", restored_step=10, reached=20),
-    ]
-    assert prove(attempts, PLACES) == [SafePoint(10)]
-    assert [each.proven for each in attempts] == [False, True, False, False, False]
+        assert prove(attempts, PLACES) == [SafePoint(10)] * sum(proven)
+        assert [each.proven for each in attempts] == proven
 
 
 ENDS = """
@@ -236,7 +229,9 @@ ENDS = """
 
 
 def test_an_end_means_done_again_or_a_failure_of_the_command_itself():
-    """75 and our own signals mean: again, as does whatever a launcher makes of a lost rank. Else what is not 0 is the user's to mend."""
+    """75 and our own signals mean: again, as does whatever a launcher makes of a lost rank. Else what is not 0 is the
+    user's to mend.
+    """
     for row in ENDS.strip("\n").splitlines():
         exit_status, name, last, meaning, *_ = re.split(r"\s{2,}", row.strip())
         event, _, reason = last.partition(": ")
@@ -272,7 +267,9 @@ def parted(*attempts):
 
 
 def test_the_first_step_attempt_and_leaf_that_differ_are_named():
-    """However often work was done again; also where a later attempt has undone it, since that one was inexact for a while."""
+    """However often work was done again; also where a later attempt has undone it, since that one was inexact for a
+    while.
+    """
     assert parted((1, "abc"), (2, "bcd")) is None
     assert parted((1, "ab"), (3, "xy")) == (SafePoint(3), 2, ("model/w",), "1 of 1 leaves differ")
     assert parted((1, "ax"), (2, "bcd"))[:2] == (SafePoint(2), 1)
@@ -291,22 +288,18 @@ def generator(*digests, attempt=1):
 
 
 def test_a_generator_that_nobody_seeds_or_draws_from_is_compared_within_its_run():
-    """Each run has its own state of it; it has to stay what it was across the resumes of one run."""
+    """Each run has its own state of it; it has to stay what it was across the resumes of one run. One that was drawn
+    from is never called idle.
+    """
     first, second = a_trace(generator("p", "p", "p")), a_trace(generator("q", "q", "q"))
     idle = compare.idle(first, second)
     assert idle == {"python"}
     assert compare.parting(first, second, idle) is None
-    resumed = {1: SafePoint(0), 2: SafePoint(1)}
-    kept = a_trace([*generator("r", "r"), *generator("r", "r", "r", attempt=2)[1:]], resumed)
-    lost = a_trace([*generator("r", "r"), *generator("r", "s", "s", attempt=2)[1:]], resumed)
-    assert compare.parting(first, kept, idle) is None
-    assert compare.parting(first, lost, idle) is not None
-
-
-def test_a_generator_that_was_drawn_from_is_never_called_idle():
-    """Two runs that draw from an unseeded generator are not alike."""
-    assert compare.idle(a_trace(generator("p", "q")), a_trace(generator("r", "s"))) == frozenset()
-    assert compare.idle(a_trace(generator("p", "p")), a_trace(generator("r", "s"))) == frozenset()
+    for after, same in ("rrr", True), ("rss", False):
+        seen = [*generator("r", "r"), *generator(*after, attempt=2)[1:]]
+        assert (compare.parting(first, a_trace(seen, {1: SafePoint(0), 2: SafePoint(1)}), idle) is None) is same
+    for drawn in "pq", "pp":
+        assert compare.idle(a_trace(generator(*drawn)), a_trace(generator("r", "s"))) == frozenset()
 
 
 def metrics(*losses, epoch=0, **more):
@@ -316,9 +309,9 @@ def metrics(*losses, epoch=0, **more):
 NEXT = struct.unpack("<d", struct.pack("<Q", struct.unpack("<Q", struct.pack("<d", 0.5))[0] + 1))[0]
 
 
-@pytest.mark.parametrize(
-    ("other", "found"),
-    [
+def test_metric_logs_are_compared_line_by_line_and_bit_by_bit():
+    """Missing and duplicate lines, and the smallest possible difference of a value. Minus zero is not zero."""
+    for other, found in (
         (metrics(0.5, 0.25, "nan"), []),
         (metrics(0.5, 0.25), ["missing"]),
         ([*metrics(0.5, 0.25, "nan"), *metrics(0.5)], ["duplicate"]),
@@ -327,15 +320,8 @@ NEXT = struct.unpack("<d", struct.pack("<Q", struct.unpack("<Q", struct.pack("<d
         (metrics(0.5, 0.25, "inf"), ["nan became inf"]),
         (metrics(0.5, 0.25, "nan", epoch=1), ["0 became 1"] * 3),
         (metrics(0.5, 0.25, "nan", acc=1.0), ["nothing became 1.0"] * 3),
-    ],
-)
-def test_metric_logs_are_compared_line_by_line_and_bit_by_bit(other, found):
-    """Missing and duplicate lines, and the smallest possible difference of a value."""
-    assert found == [each.what for each in compare.metric_differences(metrics(0.5, 0.25, "nan"), other)]
-
-
-def test_minus_zero_is_not_zero():
-    """A comparison by == would call them equal."""
+    ):
+        assert found == [each.what for each in compare.metric_differences(metrics(0.5, 0.25, "nan"), other)]
     assert compare.metric_differences(metrics(0.0), metrics(-0.0))
 
 
@@ -349,46 +335,6 @@ def test_timings_are_passed_over_by_name_and_named():
     assert compare.exempted(line, exempt) == sorted(set(names) - {"loss"})
 
 
-# The usual cause -----------------------------------------------------------------------------------------------------
-
-LEAVES = ("model/w", "opt/state/0/exp_avg", "holdfast/rng/torch/cpu", "tree:model", "tree:opt", "tree:holdfast")
-PLAIN = {"train": {"workers": 0, "dataset": "Digits"}}
-WORKERS = {"train": {"workers": 2, "dataset": "Digits"}}
-SEEDED = {"train": {"workers": 2, "dataset": "Seeded(Digits)"}}
-
-
-@pytest.mark.parametrize(
-    ("facts", "name", "advice"),
-    [
-        (CauseFacts(("tree:opt",), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
-        (CauseFacts(("model/w", "tree:opt"), LEAVES, loaders=PLAIN), "scheduler", "Track the scheduler"),
-        (CauseFacts(("model/w",), LEAVES, ("loss",), loaders=WORKERS), "augmentation", "Seeded(dataset, seed)"),
-        (CauseFacts(("model/w",), LEAVES, ("loss",), loaders=SEEDED), "generator", "Track it"),
-        (CauseFacts(("model/w",), LEAVES, ("loss",), loaders=PLAIN), "generator", "np.random.Generator"),
-        (CauseFacts(("model/w",), LEAVES, ("loss",)), "position", "run.batches(loader)"),
-        (CauseFacts(("holdfast/rng/torch/cpu",), LEAVES, loaders=PLAIN), "draws", "draw inside the loop only"),
-        (CauseFacts(("tree:holdfast",), LEAVES, loaders=PLAIN), "vars", "run.vars"),
-        (CauseFacts(("tree:holdfast",), LEAVES), "position", "run.batches(loader)"),
-        (CauseFacts((), LEAVES, ("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
-        (CauseFacts((), LEAVES, ("ema_acc",), metrics_first=True), "EMA", "add it to the tracked ones"),
-        (
-            CauseFacts(("model/w",), ("model/w",), same_metrics_there=True, loaders=PLAIN),
-            "optimizer",
-            "track the optimizer",
-        ),
-        (CauseFacts(("model/w",), LEAVES, same_metrics_there=True, loaders=PLAIN), "update", "GradScaler"),
-        (CauseFacts((), LEAVES, same_steps=False), "steps", "run.epochs"),
-        (CauseFacts((), LEAVES, metrics_first=True), "lines", "run.log"),
-        (CauseFacts((), LEAVES), "late", "after its last one"),
-    ],
-)
-def test_the_usual_cause_is_told_from_what_differed_first(facts, name, advice):
-    """CauseFacts in, a name and an advice out."""
-    found = cause.usual(facts)
-    assert found.name == name
-    assert advice in found.text
-
-
 # What it does to files and processes ----------------------------------------------------------------------------------
 
 
@@ -399,38 +345,32 @@ def a_store(root, *steps):
     return store
 
 
-def test_a_flipped_bit_is_one_bit_of_the_newest_checkpoint(tmp_path):
-    """Nothing else changes, and what it says it did is what it did."""
-    store = a_store(tmp_path, 1, 2)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("checkpoints/step-*/*")}
-    wound = kill.damage(tmp_path, "flipped bit", 3)
-    changed = [path for path, data in before.items() if path.read_bytes() != data]
-    assert wound is not None
-    assert len(changed) == 1
-    assert changed[0].parent.name == wound.checkpoint == store.latest().name
-    bits = [a ^ b for a, b in zip(before[changed[0]], changed[0].read_bytes(), strict=True)]
-    assert sum(each.bit_count() for each in bits) == 1
-    assert changed[0].name in wound.what
-    assert list(store.latest().problems())
-
-
-def test_a_truncated_shard_is_shorter(tmp_path):
-    """And found by a reader."""
-    store = a_store(tmp_path, 1, 2)
-    assert kill.damage(tmp_path, "truncated shard", 3) is not None
-    assert list(store.latest().problems())
-    assert not list(store[1].problems())
+def test_damage_is_one_bit_or_a_missing_end_of_one_file_of_the_newest_checkpoint(tmp_path):
+    """Nothing else changes, what it says it did is what it did, and a reader finds it."""
+    for kind in DAMAGE:
+        store = a_store(tmp_path / kind, 1, 2)
+        before = {path: path.read_bytes() for path in tmp_path.rglob("checkpoints/step-*/*")}
+        damaged = kill.damage(tmp_path / kind, kind, 3)
+        ((path, was),) = ((path, data) for path, data in before.items() if path.read_bytes() != data)
+        now = path.read_bytes()
+        assert path.parent.name == damaged.checkpoint == store.latest().name
+        assert path.name in damaged.what
+        if kind == "flipped bit":
+            assert sum((a ^ b).bit_count() for a, b in zip(was, now, strict=True)) == 1
+        else:
+            assert now == was[: len(now)]
+        assert list(store.latest().problems())
+        assert not list(store[1].problems())
 
 
 def test_nothing_is_damaged_without_an_older_whole_checkpoint(tmp_path):
     """A drill never destroys the last thing to come back to."""
-    assert kill.damage(tmp_path / "none", "flipped bit", 0) is None
-    a_store(tmp_path / "one", 1)
-    assert kill.damage(tmp_path / "one", "flipped bit", 0) is None
-    two = a_store(tmp_path / "two", 1, 2)
-    assert kill.damage(tmp_path / "two", "flipped bit", 0) is not None
+    for steps in ((), (1,), (1, 2)):
+        two = a_store(tmp_path / str(steps), *steps)
+        hurt = kill.damage(tmp_path / str(steps), "flipped bit", 0)
+        assert (hurt is not None) is (len(steps) > 1)
     two.quarantine(two[1], "gone")
-    assert kill.damage(tmp_path / "two", "truncated shard", 0) is None
+    assert kill.damage(tmp_path / str(steps), "truncated shard", 0) is None
 
 
 FAMILY = """
@@ -463,31 +403,23 @@ def until(condition, limit_s=240):
 
 
 def test_leaving_ends_the_command_and_all_that_it_started():
-    """No process of the command's outlives the drill, not even one in a session of its own: torchrun's are."""
-    for session in ("", OWN_SESSION):
-        with ChildTree(family(session), {}) as child:
-            until(lambda: child.tail)
+    """No process of the command's outlives the drill, not even one in a session of its own: torchrun's are. A launcher
+    that dies leaves its workers to nobody; a drill's next start must not meet them.
+    """
+    for session, then, code in (("", SLEEPS, -9), (OWN_SESSION, SLEEPS, -9), (OWN_SESSION, "", 0)):
+        with ChildTree(family(session, then), {}) as child:
+            until(lambda: child.ended() or (then and child.tail))  # noqa: B023
             grandchild = int(child.tail)
-            assert not child.ended()
+            assert child.ended() is (code == 0)
             assert not is_gone(grandchild)
-        assert child.finish() == -signal.SIGKILL
+        assert (child.finish(), child.ended()) == (code, True)
         assert is_gone(grandchild)
-
-
-def test_what_an_ended_command_left_behind_is_ended_too():
-    """A launcher that dies leaves its workers to nobody; a drill's next start must not meet them."""
-    with ChildTree(family(then=""), {}) as child:
-        until(child.ended)
-        orphan = int(child.tail)
-        assert not is_gone(orphan)
-    assert child.finish() == 0
-    assert is_gone(orphan)
 
 
 def test_a_drill_that_is_killed_leaves_nothing_behind():
     """Whatever becomes of the drill, in whichever session it is."""
     drills = f"from holdfast.drill.kill import ChildTree; import time; c = ChildTree({family()!r}, {{}})\n"
-    drills += "while not c.tail: time.sleep(0.01)\nprint(c.tail, flush=True); time.sleep(600)"
+    drills += "while not (c.ended() or c.tail): time.sleep(0.01)\nprint(c.tail, flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", drills], stdout=subprocess.PIPE, text=True) as drilling:
         grandchild = int(drilling.stdout.readline())
         assert not is_gone(grandchild)
@@ -504,7 +436,7 @@ def test_a_command_that_hangs_is_ended_and_reported(tmp_path, monkeypatch):
     clock = SimpleNamespace(sleep=time.sleep, monotonic=lambda: 61.0 * spoken.exists())  # a busy machine takes no part
     monkeypatch.setattr(kill, "time", clock)
     with pytest.raises(ChildError, match=r"(?s)no end after 60 s, at step 0; killed\n.*last words"):
-        kill.run(ChildStart([sys.executable, "-c", hangs], {}, tmp_path, timeout_s=60), lambda _: None)
+        kill.run([sys.executable, "-c", hangs], {}, tmp_path, lambda _: None, timeout_s=60)
 
 
 def test_what_cannot_be_drilled_is_a_usage_error():
@@ -517,15 +449,17 @@ def test_what_cannot_be_drilled_is_a_usage_error():
 def test_the_report_ends_with_its_verdict():
     """Whatever else it says."""
     others = (report.DIFFERENT, report.OUTPUT_DIFFERS, report.NOT_PROVEN, report.NOT_DETERMINISTIC)
-    for verdict in (report.IDENTICAL, *others):
-        found = DrillReport(verdict=verdict, command=["x"], seed=0, kills_asked=1, places=1, attempts=[attempt()])
-        assert list(table.lines(found))[-1] == verdict
-        assert found.exit_code == (0 if verdict == report.IDENTICAL else 1)
-    few = DrillReport(verdict=report.IDENTICAL, command=["x"], seed=0, kills_asked=5, places=3, attempts=[attempt()])
-    assert (list(table.lines(few))[-1], few.exit_code) == ("identical (all 3 places)", 0)
+    for verdict, asked, line in (
+        (report.IDENTICAL, 1, "identical"),
+        (report.IDENTICAL, 5, "identical (all 3 places)"),
+        *((verdict, 5, verdict) for verdict in others),
+    ):
+        found = DrillReport(verdict=verdict, command=["x"], seed=0, kills_asked=asked, places=3, attempts=[attempt()])
+        assert [*table.lines(found)][-1] == line
+        assert found.exit_code == (verdict != report.IDENTICAL)
 
 
-# The command line ---------------------------------------------------------------------------------------------------------
+# The command line ---------------------------------------------------------------------------------------------------
 
 
 def test_wrong_options_get_one_line_and_exit_2():

@@ -9,17 +9,14 @@ import time
 import pytest
 
 from holdfast.drill import leftovers
-from holdfast.drill.aim import DrillOptions
 from holdfast.drill.leftovers import Leftover
 
-KILL = DrillOptions(kills=1, signals=("KILL",), damage=False)
 
-
-def listen(place, program, *, began_ns, run="second"):
-    """Run the program as a process of that run; what was noted."""
-    wishes = {"opened": str(place / "opened" / f"{run}.jsonl"), "since_ns": [began_ns, time.time_ns()]}
+def listen(place, program, began_ns):
+    """Run the program as a process of the second run; what was noted."""
+    wishes = {"opened": str(place / "opened" / "second.jsonl"), "since_ns": [began_ns, time.time_ns()]}
     leftovers.prepare(place, "first", began_ns)
-    leftovers.prepare(place, run, time.time_ns())
+    leftovers.prepare(place, "second", time.time_ns())
     path = place.parent / "train.py"
     path.write_text(f"import holdfast, os\n{program}\n")
     environment = {**os.environ, "HOLDFAST_DRILL": json.dumps(wishes)}
@@ -43,7 +40,7 @@ def test_a_file_of_another_run_is_named_with_the_line_that_reads_it(place):
     between()
     (place.parent / "snapshot.pt").write_text("x")
     between()
-    (found,) = listen(place, "open('snapshot.pt').read()\nopen('snapshot.pt').read()", began_ns=began_ns)
+    (found,) = listen(place, "open('snapshot.pt').read()\nopen('snapshot.pt').read()", began_ns)
     assert found == Leftover(str(place.parent / "snapshot.pt"), "first", "", "second", "train.py:2")
     assert "snapshot.pt, which undisturbed run 1 wrote and undisturbed run 2 read at train.py:2" in str(found)
 
@@ -69,7 +66,7 @@ def test_what_a_run_wrote_itself_found_before_or_has_cached_is_no_leftover(place
     for name in ("made.txt", "added.txt", ".cache/x/y", "drill/first", "left.txt"):
         (place.parent / name).write_text("x")
     between()
-    found = listen(place, INNOCENT + 'open("left.txt").read()', began_ns=began_ns)
+    found = listen(place, INNOCENT + 'open("left.txt").read()', began_ns)
     assert [each.path for each in found] == [str(place.parent / "left.txt")]
 
 

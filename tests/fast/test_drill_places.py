@@ -1,4 +1,6 @@
-"""From which safe points a drill resumes a run: each kind of place that the script has, and none that hides what it counts."""
+"""From which safe points a drill resumes a run: each kind of place that the script has, and none that hides what it
+counts.
+"""
 
 import json
 from itertools import combinations, pairwise, product
@@ -8,8 +10,8 @@ import pytest
 from test_drill import a_course
 
 from holdfast import Stopped
-from holdfast.drill.evidence import SafePoint
-from holdfast.drill.places import AGAIN, EARLY, END, FIRST, FURTHER, LAST, LATE, LATER, Course, Spot
+from holdfast.drill.evidence import RunEvidence, SafePoint
+from holdfast.drill.places import AGAIN, EARLY, END, FIRST, FURTHER, LAST, LATE, LATER, Course
 from toy import Toy, events, new_run
 
 SHAPES = [(2, 10), (3, 8), (12, 30), (2, 18), (5, 4), (40, 3)]
@@ -17,7 +19,7 @@ SHAPES = [(2, 10), (3, 8), (12, 30), (2, 18), (5, 4), (40, 3)]
 
 def by_steps(total):
     """The safe points of `run.steps(total)`."""
-    return Course(Spot(SafePoint(step), 0) for step in range(1, total + 1))
+    return Course([RunEvidence(SafePoint(step), 1, {}) for step in range(1, total + 1)])
 
 
 def shapes_and_seeds():
@@ -49,7 +51,9 @@ def test_epochs_that_are_not_counted_from_zero_have_the_same_places():
 
 
 def test_steps_and_counts_within_an_epoch_have_no_divisor_in_common():
-    """A loop that does something at each nth index begins it anew at a resume: that shows only where n does not divide it."""
+    """A loop that does something at each nth index begins it anew at a resume: that shows only where n does not divide
+    it.
+    """
     for (epochs, batches, seed), kills in product(shapes_and_seeds(), (2, 3, 5, 8)):
         chosen = a_course(epochs, batches).choose(kills, seed)
         steps = [each.place.step for each in chosen if each.kind in (FIRST, LATER, FURTHER)]
@@ -85,6 +89,8 @@ def test_places_are_a_function_of_the_seed_and_seeds_differ():
 
 
 def aimed(monkeypatch, *aims, **wishes):
+    """Each aim: where to save, first at the place, and more of its fields."""
+    aims = [{"place": saves[0], "saves": saves, **more} for *saves, more in aims]
     monkeypatch.setenv("HOLDFAST_DRILL", json.dumps({"aims": aims, "digests": True, **wishes}))
 
 
@@ -101,30 +107,28 @@ def train(path, **options):
 
 def test_a_run_saves_exactly_where_it_is_told(tmp_path, monkeypatch):
     """Instead of at its own interval: also at the last batch, and at an epoch's end; and at its own end."""
-    aimed(monkeypatch, {"place": [3, "step"], "saves": [[3, "step"], [4, "step"], [4, "end"]], "exact": True})
+    aimed(monkeypatch, ((3, "step"), (4, "step"), (4, "end"), {"exact": True}))
     train(tmp_path)
     assert saved(tmp_path) == [(3, "step"), (4, "step"), (4, "end"), (8, "end")]
     epochs = [(event["step"], event["epoch"]) for event in events(tmp_path, "digests")]
     assert epochs == [*((step, 0) for step in (1, 2, 3, 4, 4)), *((step, 1) for step in (5, 6, 7, 8, 8))]
 
 
-@pytest.mark.parametrize(("every", "saves"), [(None, [(4, "step")]), (2, [(2, "step"), (4, "step")])])
-def test_an_interval_that_the_user_gave_ends_at_the_place(tmp_path, monkeypatch, every, saves):
+def test_an_interval_that_the_user_gave_ends_at_the_place(tmp_path, monkeypatch):
     """Its saves lie before the place: a later one would lead the next attempt elsewhere."""
-    aimed(monkeypatch, {"place": [4, "step"], "saves": [[4, "step"]]}, save_every_steps=every)
-    train(tmp_path)
-    assert saved(tmp_path) == [*saves, (8, "end")]
+    for every, saves in ((None, [(4, "step")]), (2, [(2, "step"), (4, "step")])):
+        aimed(monkeypatch, ((4, "step"), {}), save_every_steps=every)
+        train(tmp_path / str(every))
+        assert saved(tmp_path / str(every)) == [*saves, (8, "end")]
 
 
 def test_a_resumed_run_takes_up_the_next_aim(tmp_path, monkeypatch):
     """The first beyond its checkpoint; beyond all of them its own interval holds again."""
-    for place in ([3, "step"], [6, "step"]):
-        aimed(
-            monkeypatch, {"place": [3, "step"], "saves": [[3, "step"]]}, {"place": [6, "step"], "saves": [[6, "step"]]}
-        )
+    for stop in (3, 6):
+        aimed(monkeypatch, ((3, "step"), {}), ((6, "step"), {}))
         with pytest.raises(Stopped), new_run(tmp_path, Toy()) as run:
             for _ in run.steps(8):
-                if run.step == place[0]:
+                if run.step == stop:
                     raise Stopped("killed")
     aimed(monkeypatch)
     with new_run(tmp_path, Toy()) as run:

@@ -1,13 +1,15 @@
-"""The drill of commands that start several processes: nobody is forgotten, one rank can be lost, restarts are understood."""
+"""The drill of commands that start several processes: nobody is forgotten, one rank can be lost, restarts are
+understood.
+"""
 
 import sys
 
 from test_drill import is_gone, planned, until
 
-from holdfast.drill import compare, tail
+from holdfast.drill import compare, output
 from holdfast.drill.attempts import attempts_of, prove
 from holdfast.drill.evidence import RunEvidence, SafePoint, Trace, generator_of
-from holdfast.drill.kill import ChildTree, Fired, Follow
+from holdfast.drill.kill import ChildTree, Fired
 from holdfast.journal import Log
 
 LAUNCHER = """
@@ -26,7 +28,7 @@ def test_one_rank_is_struck_and_no_other():
     """Not the launcher, and not what another rank has started: it has inherited a rank's environment."""
     for which, struck in ((0.0, 0), (0.5, 1), (0.99, 2)):
         with ChildTree([sys.executable, "-c", LAUNCHER], {}) as child:
-            until(lambda: len(child.tail.splitlines()) == 4)
+            until(lambda: child.ended() or len(child.tail.splitlines()) == 4)
             lines = [line.split() for line in child.tail.splitlines()]
             ranks = sorted(int(pid) for words in lines if words[0] == "ranks" for pid in words[1:])
             others = [int(words[0]) for words in lines if words[0] != "ranks"]
@@ -67,18 +69,6 @@ def test_the_attempts_that_a_launcher_makes_in_one_start_are_told_apart():
     assert "step-000000004" == made[0].in_save
 
 
-def test_following_sees_that_it_was_overtaken(tmp_path):
-    """By an attempt with a higher number; not before there was one to follow."""
-    with Follow(tmp_path, 0) as follow:
-        for number in (3, 4):
-            room = tmp_path / "attempts" / str(number)
-            room.mkdir(parents=True)
-            (room / f"attempt-{number}.jsonl").write_text("")
-            assert follow.overtaken() is (number == 4)
-            follow.look()
-            assert 3 == follow.attempt
-
-
 def test_a_generator_is_idle_on_each_rank_by_itself():
     """A rank that draws is compared with itself in the other run; one that does not, within its run."""
 
@@ -100,6 +90,6 @@ def test_a_generator_is_idle_on_each_rank_by_itself():
 def test_what_no_launcher_has_printed_is_shown_as_it_is():
     """The last lines, and all of them when they are few."""
     printed = "".join(f"line {number}\n" for number in range(100))
-    assert [f"line {number}" for number in range(80, 100)] == tail.shown(printed)
+    assert [f"line {number}" for number in range(80, 100)] == output.last_lines(printed)
     few = ["Traceback (most recent call last):", "KeyError: 3"]
-    assert few == tail.shown("\n".join(few))
+    assert few == output.last_lines("\n".join(few))

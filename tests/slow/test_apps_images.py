@@ -1,4 +1,6 @@
-"""DMTCP and CRIU: any program, from signal to image to restart. Fakes always; the programs themselves where they are."""
+"""DMTCP and CRIU: any program, from signal to image to restart. Fakes always; the programs themselves where
+they are.
+"""
 
 import os
 import sys
@@ -26,8 +28,9 @@ def last_words(place, app):
 
 @apps
 def test_from_signal_to_image_to_restart_with_fakes(tmp_path, app, monkeypatch):
-    """Told three times, once while it was being restored: the output is exact, and each image lies in the store. A bad image
-    (cut before we got it, so that our digests hold) is set aside for an older one. The program's exit code comes through.
+    """Told three times, once while it was being restored: the output is exact, and each image lies in the store. A bad
+    image (cut before we got it, so that our digests hold) is set aside for an older one. The program's exit code comes
+    through.
     """
     monkeypatch.setenv("PATH", f"{install(tmp_path / 'bin', app)}:{os.environ['PATH']}")
     out = tmp_path / "lines"

@@ -40,7 +40,9 @@ def newest(place):
 
 
 def test_the_example_of_the_page_survives_kills_and_a_bad_checkpoint(tmp_path, result):
-    """Told, killed and told again, its result is the uninterrupted one; what matches its pattern `damaged` is set aside."""
+    """Told, killed and told again, its result is the uninterrupted one; what matches its pattern `damaged` is set
+    aside.
+    """
     place = example(tmp_path)
     interrupted(place, "app.toml", SOLVE, ["TERM", "KILL"], lambda: newest(place))
     assert steps(place)
@@ -95,6 +97,9 @@ def test_what_lies_there_when_all_were_killed_is_gone_on_from(tmp_path, left):
     assert ["-left"] * ("half" in left) == aside
 
 
+ZERO = "holdfast: app: exit 0, but `finished` does not hold: result was not written"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -103,8 +108,8 @@ def test_what_lies_there_when_all_were_killed_is_gone_on_from(tmp_path, left):
             '["true"]',
             8,
             [
-                "holdfast: app: exit 0, but `finished` does not hold: result was not written; started again",
-                "holdfast: app: exit 0, but `finished` does not hold: result was not written: 2 attempts in a row got no further",
+                f"{ZERO}; started again",
+                f"{ZERO}: 2 attempts in a row got no further",
             ],
         ),
     ],

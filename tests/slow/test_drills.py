@@ -15,10 +15,9 @@ import pytest
 from test_drill import is_gone
 from test_torchrun_launcher import TRAINS, torchrun
 
-from causes import SCRIPTS, planted, quiet
+from causes import SCRIPTS, TORCH, planted, quiet
 from holdfast import drill
-from holdfast.drill import report, table
-from holdfast.drill.aim import DrillOptions
+from holdfast.drill import DrillOptions, report, table
 from holdfast.drill.leftovers import Leftover
 from holdfast.drill.places import AGAIN, END, FIRST, LAST, LATER
 from holdfast.errors import ChildError
@@ -50,29 +49,6 @@ def of_toy(python, path, *lines, options=ONE_KILL):
 # Places -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_script_that_would_save_too_late_is_proven_all_the_same(python, tmp_path):
-    """The drill saves where it aims, whatever the script's own interval; `--save-every` leads to no other places."""
-    found = planted(python, "saveless", tmp_path, options=ONE_KILL)
-    assert (found.verdict, found.exit_code, found.kills_proven) == (report.IDENTICAL, 0, 1)
-    assert found.exempt == ["step_s"]
-    forced = planted(python, "saveless", tmp_path, options=ONE_KILL._replace(save_every_steps=4))
-    assert (forced.verdict, forced.saves) == (report.IDENTICAL, 5)
-    assert [each.kind for each in forced.resumed] == [each.kind for each in found.resumed]
-
-
-def test_every_signal_and_every_damage_is_survived(python, tmp_path):
-    """All signals in turn, a flipped bit and a truncated shard between attempts: quarantined, fallen back, identical."""
-    signals = ("KILL", "TERM", "INT", "USR1", "USR2")
-    options = DrillOptions(kills=5, signals=signals, seed=2)
-    found = planted(python, "own_generator", tmp_path, fix=True, options=options)
-    assert found.verdict == report.IDENTICAL
-    assert [each.signal for each in found.attempts if each.signal] == list(signals)
-    assert found.kills_proven == 5 == len({(each.step, each.phase) for each in found.resumed})
-    damaged = [each.damage.partition(":")[0] for each in found.attempts if each.damage]
-    assert len(damaged) == 2
-    assert damaged == [name for each in found.attempts for name in each.quarantined]
-
-
 def test_what_a_loop_counts_from_a_resume_is_found_whatever_it_saves_by(python, tmp_path):
     """Every third index of `enumerate` does more: with saves at multiples of 6 this was called identical."""
     for every in (6, 7):
@@ -86,13 +62,19 @@ def test_what_a_loop_counts_from_a_resume_is_found_whatever_it_saves_by(python, 
 EPOCHS = ("for _ in run.epochs(3):", "    for batch in run.batches([1, 2, 3, 4, 5, 6, 7]):", "        toy.learn(batch)")
 
 
-def test_each_place_of_a_quick_run_is_hit_exactly(python, tmp_path):
-    """Its steps take no time: the run waits at its place, and at its brink, for the signal."""
-    found = of_toy(python, tmp_path, *EPOCHS, options=DrillOptions(kills=6, seed=3))
+def test_each_place_every_signal_and_every_damage_of_a_quick_run(python, tmp_path):
+    """Its steps take no time: the run waits at its place, and at its brink, for the signal. All signals in turn, a
+    flipped bit and a truncated shard between attempts: quarantined, fallen back, identical.
+    """
+    signals = ["KILL", "TERM", "INT", "USR1", "USR2"]
+    found = of_toy(python, tmp_path, *EPOCHS, options=DrillOptions(kills=6, signals=signals, seed=3))
     assert (found.verdict, found.kills_proven, found.places) == (report.IDENTICAL, 6, 23)
     assert {FIRST, LATER, LAST, END, AGAIN} <= {each.kind for each in found.resumed}
-    assert sum(each.signal is not None for each in found.attempts) == 6
-    assert len([each for each in found.attempts if each.damage]) == 2
+    assert len({(each.step, each.phase) for each in found.resumed}) == 6
+    assert [each.signal for each in found.attempts if each.signal] == [*signals, "KILL"]
+    damaged = [each.damage.partition(":")[0] for each in found.attempts if each.damage]
+    assert len(damaged) == 2
+    assert damaged == [name for each in found.attempts for name in each.quarantined]
 
 
 def test_a_run_with_fewer_places_than_kills_is_identical_at_all_of_them(python, tmp_path):
@@ -109,19 +91,27 @@ def test_a_run_with_fewer_places_than_kills_is_identical_at_all_of_them(python, 
 
 
 def test_a_script_that_fails_by_itself_is_the_users_to_mend(python, tmp_path):
-    """Exit 8, with the end of its output."""
+    """Exit 8, with the end of its output. Its first steps are proven all the same, although its own first save would
+    come after ten minutes; `--save-every` leads to no other places.
+    """
     with pytest.raises(ChildError, match="no more of this") as caught:
         planted(python, "failing", tmp_path, options=ONE_KILL)
     assert caught.value.exit_code == 8
-    shorter = planted(python, "failing", tmp_path, options=ONE_KILL._replace(steps=12))
-    assert (shorter.verdict, shorter.steps) == (report.IDENTICAL, 12)
+    short = ONE_KILL._replace(steps=12)
+    found = planted(python, "failing", tmp_path, options=short)
+    assert (found.verdict, found.exit_code, found.kills_proven) == (report.IDENTICAL, 0, 1)
+    assert (found.steps, found.saves, found.exempt) == (12, 0, ["step_s"])
+    forced = planted(python, "failing", tmp_path, options=short._replace(save_every_steps=4))
+    assert (forced.verdict, forced.saves) == (report.IDENTICAL, 2)
+    assert [each.kind for each in forced.resumed] == [each.kind for each in found.resumed]
 
 
-def test_the_example_resumes_bit_for_bit():
+def test_the_example_resumes_bit_for_bit(zygotes):
     """The first three epochs of what `make demo` drills: workers, augmentation, EMA, cosine schedule, a new best."""
     train = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
     assert len(train.read_text().splitlines()) <= 90
-    found = drill.drill([sys.executable, str(train)], DrillOptions(kills=2, seed=7, steps=90), quiet)
+    python = zygotes(*TORCH, "sklearn.datasets")
+    found = drill.drill([*python, str(train)], DrillOptions(kills=2, seed=7, steps=90), quiet)
     assert found.verdict == report.IDENTICAL
     assert {each.signal for each in found.attempts if each.proven} == {"KILL", "TERM"}
     assert {"loss", "val_acc"} <= set(found.metrics)
@@ -134,19 +124,18 @@ LOCAL = ("total, vars_ = 0, run.vars", "for epoch in run.epochs(2):", *EPOCHS[1:
 
 
 def test_a_line_that_differs_is_a_verdict_of_its_own(python, tmp_path):
-    """Nothing is logged, and a sum in a local variable is printed at each epoch's end."""
-    found = of_toy(python, tmp_path, *LOCAL, "    print(f'epoch {epoch}: sum {total}, 0.1 s')", options=KILLS)
-    assert (found.verdict, found.exit_code) == (report.OUTPUT_DIFFERS, 1)
-    assert (found.divergence.phase, found.divergence.step % 7) == ("step", 0)
-    assert "sum 28" in found.divergence.what or "sum 56" in found.divergence.what
-    assert (found.divergence.cause, found.metric_differences, found.final_differences) == ("accumulator", [], [])
-    assert found.lines_compared
-
-
-def test_a_line_after_the_loop_is_compared(python, tmp_path):
-    """Scripts that print once, at their end."""
-    found = of_toy(python, tmp_path, *LOCAL, "    pass", "print('sum', total)", options=KILLS)
-    assert (found.verdict, found.divergence.phase) == (report.OUTPUT_DIFFERS, "end")
+    """Nothing is logged, and a sum in a local variable is printed at each epoch's end, or once after the loop."""
+    after_epoch, after_loop = (
+        of_toy(python, tmp_path, *LOCAL, *lines, options=KILLS)
+        for lines in (["    print(f'epoch {epoch}: sum {total}, 0.1 s')"], ["    pass", "print('sum', total)"])
+    )
+    where = after_epoch.divergence
+    assert (after_epoch.verdict, after_epoch.exit_code) == (report.OUTPUT_DIFFERS, 1)
+    assert (where.phase, where.step % 7, where.cause) == ("step", 0, "accumulator")
+    assert "sum 28" in where.what or "sum 56" in where.what
+    assert (after_epoch.metric_differences, after_epoch.final_differences) == ([], [])
+    assert after_epoch.lines_compared
+    assert (after_loop.verdict, after_loop.divergence.phase) == (report.OUTPUT_DIFFERS, "end")
 
 
 def test_lines_that_are_the_same_after_each_resume_are_identical(python, tmp_path):

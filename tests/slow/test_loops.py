@@ -7,7 +7,7 @@ import pytest
 
 from causes import TORCH, quiet
 from holdfast import drill
-from holdfast.drill.aim import DrillOptions
+from holdfast.drill import DrillOptions
 from samples import sample
 
 PAGE = (Path(__file__).parents[2] / "docs/loops.md").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import Stopped, UsageError
+from ..errors import Stopped
 from .program import ProgramCheckpoint, ProgramExit, Verdict
 
 RUN_ME_AGAIN: int = Stopped("").code  # type: ignore[assignment]  # SystemExit's may be anything, ours is 75
@@ -17,8 +17,6 @@ class Command:
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """The command itself: it finds its own state."""
         del checkpoint, time_left_s
-        if not command:
-            raise UsageError("no command: write it after `--`, as in `holdfast run -- python train.py`")
         return command
 
     def checkpoint(self) -> ProgramCheckpoint | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from .. import disk
+from ..children import processes
 from ..errors import UsageError
 from . import wait
 from .program import ProgramCheckpoint, ProgramExit, Verdict, emptied
@@ -30,24 +31,23 @@ _PROC = Path("/proc")
 class Criu:
     """One program. Its output goes to `output.txt` in the supervisor's directory, its dump to `images`."""
 
-    def __init__(self, work: Path, room: Path) -> None:
-        del work
+    def __init__(self, _work: Path, room: Path) -> None:
         self._room = room
         self._images = room / "images"
-        self._written: list[Path] = []  # files that it had open for writing when it was told to stop
+        self._written: list[Path] | None = None  # files that it had open for writing when it was told to stop
         self._found: ProgramCheckpoint | None = None
-        self._asked = self._resumed = False
+        self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command with its output in a file, or `criu restore` after its files were cut back. The supervisor keeps time."""
+        """The command with its output in a file, or `criu restore` after its files were cut back. The supervisor keeps
+        time.
+        """
         del time_left_s
         if shutil.which("criu") is None:
             raise UsageError("--app criu: there is no criu on PATH; install CRIU 4.2 or later (docs/apps.md)")
-        if not command:
-            raise UsageError("--app criu: no command; write it as in `-- ./simulate input.txt`")
         emptied(self._images)
-        self._written, self._found = [], None
-        self._asked, self._resumed = False, checkpoint is not None
+        self._written = self._found = None
+        self._resumed = checkpoint is not None
         if checkpoint is None:
             return ["sh", "-c", 'exec "$@" </dev/null >>"$0" 2>&1', str(self._room / "output.txt"), *command]
         _cut_back(checkpoint)
@@ -62,27 +62,28 @@ class Criu:
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
         """`criu dump` of the program's whole tree, which ends it."""
         del signal
-        program = next(iter(_children(pid)), None) if self._resumed else pid
-        if program is None:
+        tree = processes.descendants(pid) if self._resumed else [pid, *processes.descendants(pid)]
+        if not tree:
             return signals.SIGTERM  # it is not restored yet, and its dump is as good as new
-        self._written = self._written if self._asked else sorted(set(_open_for_writing(program)))
-        self._asked = True
-        return ["criu", "dump", "-t", str(program), "-D", str(self._images), "--shell-job"]
+        if self._written is None:
+            self._written = sorted({path for each in tree for path in _open_for_writing(each)})
+        return ["criu", "dump", "-t", str(tree[0]), "-D", str(self._images), "--shell-job"]
 
     def verdict(self, ended: ProgramExit) -> Verdict:
         """Stopped when a dump is whole and SIGKILL ended it; else the exit code is the program's own."""
-        if self._asked and ended.code in KILLED and (self._images / "inventory.img").is_file():  # the last one written
-            self._found = self._complete()
+        inventory = self._images / "inventory.img"  # the last one written
+        if self._written is not None and ended.code in KILLED and inventory.is_file():
+            self._found = self._complete(self._written)
             return "stopped"
         if ended.code == 0:
             return "done"
-        if self._resumed and any(word in ended.tail for word in REFUSED):
+        if ended.resumed and any(word in ended.tail for word in REFUSED):
             return "damaged"
         return "stopped" if ended.told and (ended.code < 0 or ended.code in KILLED) else "failed"
 
-    def _complete(self) -> ProgramCheckpoint:
+    def _complete(self, written: Sequence[Path]) -> ProgramCheckpoint:
         """The dump, with the sizes of the files that grew under the program."""
-        sizes = {str(path): path.stat().st_size for path in self._written if path.is_file()}
+        sizes = {str(path): path.stat().st_size for path in written if path.is_file()}
         disk.replace_with(self._images / SIZES, [msgspec.json.encode(sizes)])
         return ProgramCheckpoint(sorted(path for path in self._images.iterdir() if path.is_file()), whole=True)
 
@@ -105,18 +106,8 @@ def _cut_back(checkpoint: Path) -> None:
         disk.truncate(Path(name), size_bytes)
 
 
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    for thread in _PROC.glob(f"{pid}/task/*/children"):
-        try:
-            found += map(int, thread.read_text(encoding="ascii").split())
-        except OSError:
-            continue  # it ended meanwhile
-    return found
-
-
 def _open_for_writing(pid: int) -> Iterator[Path]:
-    """Plain files that a process, or one below it, may write to."""
+    """Plain files that a process may write to."""
     for entry in _PROC.glob(f"{pid}/fd/*"):
         try:
             path = Path(os.readlink(entry))
@@ -127,5 +118,3 @@ def _open_for_writing(pid: int) -> Iterator[Path]:
         opened = int(flags.split("flags:")[1].split()[0], 8)
         if stat.S_ISREG(mode) and opened & os.O_ACCMODE != os.O_RDONLY and path.is_file():
             yield path
-    for child in _children(pid):
-        yield from _open_for_writing(child)

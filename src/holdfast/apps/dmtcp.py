@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal as signals
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UsageError
@@ -26,12 +26,9 @@ FELL = {139, -signals.SIGSEGV}  # over a cut image
 class Dmtcp:
     """One computation. Its images go to `images` in the supervisor's directory, and on from there into the store."""
 
-    def __init__(self, work: Path, room: Path, environment: Mapping[str, str] = os.environ) -> None:
-        del work
-        self._environment = environment
+    def __init__(self, _work: Path, room: Path) -> None:
         self._images = room / "images"
         self._asked: dict[Path, Look] | None = None  # the images when it was told to stop
-        self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """`dmtcp_launch ... COMMAND`, or `dmtcp_restart` of all images. A limit of time is left to the supervisor."""
@@ -39,11 +36,9 @@ class Dmtcp:
         start = "dmtcp_launch" if checkpoint is None else "dmtcp_restart"
         if shutil.which(start) is None:
             raise UsageError(f"--app dmtcp: there is no {start} on PATH; install DMTCP 4.2 or later (docs/apps.md)")
-        if not command:
-            raise UsageError("--app dmtcp: no command; write it as in `-- ./simulate input.txt`")
         emptied(self._images)
-        self._asked, self._resumed = None, checkpoint is not None
-        interval = self._environment.get("DMTCP_CHECKPOINT_INTERVAL", str(INTERVAL_S))
+        self._asked = None
+        interval = os.environ.get("DMTCP_CHECKPOINT_INTERVAL", str(INTERVAL_S))
         launch = ["env", f"DMTCP_CHECKPOINT_DIR={self._images}", start]  # the coordinator knows no --ckptdir on restart
         coordinator = ["--new-coordinator", "--coord-port", "0", "--port-file", str(self._images / "port")]
         places = ["--ckptdir", str(self._images), "--interval", interval]
@@ -52,8 +47,9 @@ class Dmtcp:
         images = sorted(str(path) for path in checkpoint.glob("*.dmtcp"))
         if not images:
             raise UsageError(f"{checkpoint}: holds no image of DMTCP; another program's? Give another --run")
-        beside = [path for path in checkpoint.glob("*_files/**/*") if path.is_file()]
-        take(ProgramCheckpoint(beside, root=checkpoint), self._images)  # it looks for these where it once saved them
+        take(
+            ProgramCheckpoint(_beside(checkpoint), root=checkpoint), self._images
+        )  # it looks for these where it saved them
         return [*launch, *coordinator, *places, *images]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
@@ -64,11 +60,12 @@ class Dmtcp:
             return None
         if max(image.mtime_ns for image in images.values()) > script.mtime_ns:
             return None
-        beside = [path for path in self._images.glob("*_files/**/*") if path.is_file()]  # deleted ones, still open
-        return ProgramCheckpoint([*sorted(images), *sorted(beside)], root=self._images, whole=True)
+        return ProgramCheckpoint([*sorted(images), *_beside(self._images)], root=self._images, whole=True)
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
-        """Asks for `--kcheckpoint` until the program is gone: while it is being restored, the request is lost in silence."""
+        """Asks for `--kcheckpoint` until the program is gone: while it is being restored, the request is lost in
+        silence.
+        """
         del signal
         if self._asked is None:
             self._asked = looks(self._images.glob("*.dmtcp*"))
@@ -80,11 +77,11 @@ class Dmtcp:
             return "stopped"  # 0 is what it says then, whatever became of the images
         if ended.code == 0:
             return "done"
-        if (
-            self._resumed
-            and not ended.told
-            and (ended.code == NO_IMAGE or ended.code in FELL)
-            and not self.checkpoint()
-        ):
+        if ended.resumed and not ended.told and ended.code in {NO_IMAGE, *FELL} and not self.checkpoint():
             return "damaged"
         return "stopped" if ended.told and (ended.code < 0 or ended.code == NO_IMAGE) else "failed"
+
+
+def _beside(images: Path) -> list[Path]:
+    """Deleted files that the program had still open: DMTCP saves them beside its images."""
+    return sorted(path for path in images.glob("*_files/**/*") if path.is_file())

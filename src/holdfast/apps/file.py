@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 import glob
-import math
 import re
 import signal as signals
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Annotated
 
 import msgspec
 
 from ..errors import UsageError
 from .program import ProgramCheckpoint, ProgramExit, Verdict
-from .take import Look, look, looks
+from .take import Look, fresh, looks
 
 CHECKPOINT, COMMAND, PID = "{checkpoint}", "{command}", "{pid}"
 _WILD = re.compile(r"[*?\[]")
+
+Word = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")]  # no command and no file's name can hold a zero byte
+Words = Annotated[list[Word], msgspec.Meta(min_length=1)]
 
 
 class Finished(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What is there when the work is done, and not before. All that is given must hold."""
 
-    files: list[str] = []
+    files: list[Word] = []
     output: str | None = None
 
 
 class App(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """An app file."""
 
-    start: list[str]
-    resume: list[str]
-    checkpoint: list[str]
+    start: Words
+    resume: Words
+    checkpoint: Words
     finished: Finished
-    stop: str | list[str] = "TERM"
+    stop: str | Words = "TERM"
     damaged: str | None = None
     newest: bool = False  # of each pattern's files only the newest
-    settle_s: float = 2.0
+    settle_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 2.0  # finite
 
 
 def read(path: Path) -> App:
@@ -50,7 +53,7 @@ def read(path: Path) -> App:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except (msgspec.DecodeError, ValueError) as error:
-        raise UsageError(f"{path}: {_plain(str(error))}") from error
+        raise UsageError(f"{path}: {error}") from error
     except RecursionError as error:
         raise UsageError(f"{path}: too many brackets inside of one another") from error
     for problem in _mistakes(app):
@@ -66,8 +69,7 @@ class AppFile:
         place = room.parent  # the supervisor's: its store is no part of a checkpoint
         self._ours = room if work.is_relative_to(place) else place
         self._before: dict[Path, Look] = {}
-        self._resumed = False
-        self._lacks = ""
+        self.lacks = ""  # what of `finished` did not hold at the last `verdict`
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """`start`, or `resume` with the checkpoint's directory in it."""
@@ -78,17 +80,17 @@ class AppFile:
         if not command and COMMAND in words:
             raise UsageError(f"`start` takes the command from behind `--` for {COMMAND}, and there is none")
         self._before = looks([*self._matching(self._app.checkpoint), *self._matching(self._app.finished.files)])
-        self._resumed = checkpoint is not None
         return [each for word in words for each in _filled(word, command, checkpoint)]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
         """The files; complete when they have not changed for `settle_s`, or when the program has ended by itself."""
-        return self._written(looks(self._files()))
+        return self._written(self._files())
 
     def left(self, since_unix_s: float) -> ProgramCheckpoint | None:
-        """Those of its files that have changed since then."""
-        changed = {path: seen for path, seen in looks(self._files()).items() if seen.mtime_ns > since_unix_s * 1e9}
-        return self._written(changed)
+        """Those of its files that have changed since then, whole or not; asked before `begin`. Nobody saw how
+        it ended.
+        """
+        return self._written(path for path, seen in self._files().items() if seen.mtime_ns > since_unix_s * 1e9)
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
         """As the file says; never another signal than that."""
@@ -99,37 +101,31 @@ class AppFile:
 
     def verdict(self, ended: ProgramExit) -> Verdict:
         """Done when all of `finished` holds. A program that says 0 too early has stopped."""
-        self._lacks = ", and ".join(self._missing(ended.tail))
-        if ended.code == 0 and not self._lacks:
+        self.lacks = ", and ".join(self._missing(ended.tail))
+        if ended.code == 0 and not self.lacks:
             return "done"
-        if self._resumed and self._app.damaged is not None and re.search(self._app.damaged, ended.tail):
+        if ended.resumed and self._app.damaged is not None and re.search(self._app.damaged, ended.tail):
             return "damaged"
         return "stopped" if ended.told or ended.code == 0 else "failed"
 
-    def lacks(self) -> str:
-        """What of `finished` does not hold."""
-        return self._lacks
-
-    def _written(self, files: dict[Path, Look]) -> ProgramCheckpoint | None:
-        return ProgramCheckpoint(sorted(files), root=self._work, settle_s=self._app.settle_s) if files else None
+    def _written(self, files: Iterable[Path]) -> ProgramCheckpoint | None:
+        found = sorted(files)
+        return ProgramCheckpoint(found, root=self._work, settle_s=self._app.settle_s) if found else None
 
     def _missing(self, tail: str) -> list[str]:
         finished = self._app.finished
         missing = [
-            f"{name} was not written"
-            for name in finished.files
-            if not any(look(path) != self._before.get(path) for path in self._matching([name]))
+            f"{name} was not written" for name in finished.files if not fresh(self._matching([name]), self._before)
         ]
         if finished.output is not None and not re.search(finished.output, tail):
             missing.append(f"its last lines do not match {finished.output!r}")
         return missing
 
-    def _files(self) -> list[Path]:
-        chosen: list[Path] = []
+    def _files(self) -> dict[Path, Look]:
+        chosen: dict[Path, Look] = {}
         for pattern in self._app.checkpoint:
-            fresh = looks(path for path in self._matching([pattern]) if look(path) != self._before.get(path))
-            newest = sorted(fresh, key=lambda path: (fresh[path].mtime_ns, path))
-            chosen += newest[-1:] if self._app.newest else newest
+            found = sorted(fresh(self._matching([pattern]), self._before).items(), key=_age)
+            chosen |= found[-1:] if self._app.newest else found
         return chosen
 
     def _matching(self, patterns: Sequence[str]) -> list[Path]:
@@ -137,8 +133,14 @@ class AppFile:
         return [path for path in found if not path.is_relative_to(self._ours)]
 
 
+def _age(file: tuple[Path, Look]) -> tuple[int, Path]:
+    return file[1].mtime_ns, file[0]
+
+
 def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[str]:
-    """What stands in the place of `word`; a pattern in the checkpoint becomes the files that it matches, as in a shell."""
+    """What stands in the place of `word`; a pattern in the checkpoint becomes the files that it matches, as
+    in a shell.
+    """
     if word == COMMAND:
         return [*command]
     if checkpoint is None or CHECKPOINT not in word:
@@ -152,51 +154,23 @@ def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[
     return [head + path for path in found]
 
 
-def _mistakes(app: App) -> list[str]:
+def _mistakes(app: App) -> Iterator[str]:
     """What is wrong in a file of the right form; the first one is told."""
-    wrong = [f"`{key}` is empty" for key in ("start", "resume", "checkpoint") if not getattr(app, key)]
-    if app.resume and not any(CHECKPOINT in word for word in app.resume):
-        wrong.append(f"`resume` has no {CHECKPOINT}: the program could not find what it goes on from")
+    if not any(CHECKPOINT in word for word in app.resume):
+        yield f"`resume` has no {CHECKPOINT}: the program could not find what it goes on from"
     if not app.finished.files and app.finished.output is None:
-        wrong.append("`finished` needs `files`, `output` or both: exit codes do not tell whether it is done")
+        yield "`finished` needs `files`, `output` or both: exit codes do not tell whether it is done"
     for key, patterns in (("checkpoint", app.checkpoint), ("finished.files", app.finished.files)):
         for pattern in patterns:
             path = PurePosixPath(pattern)
             if path.is_absolute() or ".." in path.parts or not path.parts:
-                wrong.append(f"`{key}`: {pattern!r} leads out of the directory in which the program runs")
+                yield f"`{key}`: {pattern!r} leads out of the directory in which the program runs"
             if any("**" in part and part != "**" for part in path.parts):
-                wrong.append(f"`{key}`: {pattern!r}: write ** alone between two slashes")
+                yield f"`{key}`: {pattern!r}: write ** alone between two slashes"
     for key, text in (("damaged", app.damaged), ("finished.output", app.finished.output)):
-        wrong += _not_a_pattern(key, text)
+        try:
+            re.compile(text or "")
+        except (re.error, OverflowError, RecursionError) as error:
+            yield f"`{key}`: {text!r} is no regular expression: {error}"
     if isinstance(app.stop, str) and f"SIG{app.stop}" not in signals.Signals.__members__:
-        wrong.append(f"`stop`: {app.stop!r} is no signal; write one as TERM or INT, or a command as a list of words")
-    if not app.stop:
-        wrong.append("`stop` is empty")
-    if not 0 <= app.settle_s < math.inf:
-        wrong.append("`settle_s` is no span of time")
-    return wrong + _zero_bytes(app)
-
-
-def _zero_bytes(app: App) -> list[str]:
-    """Words that no command and no file's name can hold."""
-    stop = [app.stop] if isinstance(app.stop, str) else app.stop
-    words = {"start": app.start, "resume": app.resume, "checkpoint": app.checkpoint, "stop": stop}
-    words["finished.files"] = app.finished.files
-    return [f"`{key}`: {word!r} holds a zero byte" for key, of in words.items() for word in of if "\0" in word]
-
-
-def _not_a_pattern(key: str, text: str | None) -> list[str]:
-    try:
-        re.compile(text or "")
-    except (re.error, OverflowError, RecursionError) as error:
-        return [f"`{key}`: {text!r} is no regular expression: {error}"]
-    return []
-
-
-def _plain(said: str) -> str:
-    """The parser's words in ours: `Object missing required field `resume`` becomes `the key `resume` is missing`."""
-    said, _, place = said.partition(" - at ")
-    said = re.sub(r"Object missing required field (`\w+`)", r"the key \1 is missing", said)
-    said = re.sub(r"Object contains unknown field (`\w+`)", r"there is no key \1", said)
-    where = place.strip("`").removeprefix("$").removeprefix(".")
-    return f"`{where}`: {said}" if where else said
+        yield f"`stop`: {app.stop!r} is no signal; write one as TERM or INT, or a command as a list of words"

@@ -12,46 +12,44 @@ import signal as signals
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from .. import disk
 from ..errors import UsageError
 from . import words
 from .program import ProgramCheckpoint, ProgramExit, Verdict
-from .take import Look, look, looks
+from .take import Look, fresh, looks
 
 EARLY = re.compile(r"Received the \S* ?\w+ signal, stopping|Run time exceeded \S+ hours, will terminate")
 REFUSED = re.compile(
-    r"Checkpoint file corrupted/truncated|checkpoint file is empty/corrupted|The file has been\s+replaced or its contents have been modified"
+    r"Checkpoint file corrupted/truncated|checkpoint file is empty/corrupted"
+    r"|The file has been\s+replaced or its contents have been modified"
 )
 _BEGIN, _END = 171817, 171819  # the first and the last number of a checkpoint file, in XDR
-_OLDEST = 14  # version of the format from which on the header is as `_Header` reads it: GROMACS 4.5
-_HEAD_BYTES = 4096
+_OLDEST = 14  # version of the format from which on the header is as `step_of` reads it: GROMACS 4.5
 
 
 class Gromacs:
     """One simulation. What was there before `begin` is another's: it is neither a checkpoint nor a sign of the end."""
 
-    def __init__(self, work: Path, room: Path) -> None:
-        del room
+    def __init__(self, work: Path, _room: Path) -> None:
         self._work = work
         self._stem = work / "state"
         self._structure: Path | None = work / "confout.gro"
         self._before: dict[Path, Look] = {}
-        self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """The command with `-cpi FILE -append` and `-maxh`, where these are called for."""
-        place = words.program_at(command, lambda name: name == "mdrun" or name.startswith("mdrun_"))
-        if place is None:
+        found = words.after(command, "mdrun")
+        if found is None:
             raise UsageError("--app gromacs: the command holds no `mdrun`; write it as in `-- gmx mdrun -deffnm run`")
-        start, options = list(command[: place + 1]), list(command[place + 1 :])
+        start, options = found
         if "-multidir" in options:
             raise UsageError(
                 "--app gromacs: -multidir runs several simulations; run each under a supervisor of its own"
             )
         self._learn(options)
         self._before = looks([*self._checkpoints(), *self._structures()])
-        self._resumed = checkpoint is not None
         if checkpoint is not None:
             files = _matching(checkpoint, self._pattern)
             if not files:
@@ -66,8 +64,8 @@ class Gromacs:
 
     def checkpoint(self) -> ProgramCheckpoint | None:
         """The file with the highest step of those that it has finished writing: each begins and ends with a number."""
-        fresh = [path for path in self._checkpoints() if look(path) != self._before.get(path)]
-        steps = {path: step for path in fresh if (step := step_of(path)) is not None}
+        found = fresh(self._checkpoints(), self._before)
+        steps = {path: step for path in found if (step := step_of(path)) is not None}
         if not steps:
             return None
         newest = max(steps, key=lambda path: (steps[path], len(path.name) == len(self._stem.name) + 4))
@@ -81,9 +79,10 @@ class Gromacs:
     def verdict(self, ended: ProgramExit) -> Verdict:
         """Done when it has written the final structure; `-noconfout` leaves only what it said."""
         early = EARLY.search(ended.tail) is not None
-        if ended.code == 0 and not early and self._finished():
+        finished = self._structure is None or fresh(self._structures(), self._before)
+        if ended.code == 0 and not early and finished:
             return "done"
-        if self._resumed and ended.code > 0 and REFUSED.search(ended.tail):
+        if ended.resumed and ended.code > 0 and REFUSED.search(ended.tail):
             return "damaged"
         return "stopped" if early or ended.told else "failed"
 
@@ -113,58 +112,45 @@ class Gromacs:
         stem, suffix = re.escape(self._structure.stem), re.escape(self._structure.suffix)
         return _matching(self._structure.parent, re.compile(rf"{stem}(\.part\d+)?{suffix}"))
 
-    def _finished(self) -> bool:
-        return self._structure is None or any(look(path) != self._before.get(path) for path in self._structures())
-
 
 def step_of(path: Path) -> int | None:
-    """The step of a whole checkpoint file; None of one that is being written, cut off, or none at all."""
+    """The step of a whole checkpoint file; None of one that is being written, cut off, or none at all.
+
+    Source: GROMACS, src/gromacs/fileio/checkpoint.cpp, do_cpt_header.
+    """
     try:
         with open(disk.open_plain(path, follow=True), "rb") as file:
-            head = file.read(_HEAD_BYTES)
             file.seek(-4, 2)
-            if struct.unpack(">i", file.read(4)) != (_END,):
+            if _number(file) != _END:
                 return None
-        return _Header(head).step()
+            file.seek(0)
+            if _number(file) != _BEGIN:
+                return None
+            for _ in ("version", "build time", "builder", "build host", "program", "time"):
+                _skip_text(file)
+            if _number(file) < _OLDEST:
+                return None
+            _number(file)  # double precision
+            _skip_text(file)  # host
+            for _ in ("atoms", "baths", "chain length", "barostats", "lambdas", "integrator", "part"):
+                _number(file)
+            step = _number(file, ">q")
     except (OSError, struct.error):
         return None
+    return step if step >= 0 else None
 
 
-class _Header:
-    """The beginning of a checkpoint file. Source: GROMACS, src/gromacs/fileio/checkpoint.cpp, do_cpt_header."""
+def _number(file: BinaryIO, form: str = ">i") -> int:
+    (number,) = struct.unpack(form, file.read(struct.calcsize(form)))
+    return int(number)
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
 
-    def step(self) -> int | None:
-        if self._number() != _BEGIN:
-            return None
-        for _ in ("version", "build time", "builder", "build host", "program", "time"):
-            self._skip_text()
-        if self._number() < _OLDEST:
-            return None
-        self._number()  # double precision
-        self._skip_text()  # host
-        for _ in ("atoms", "baths", "chain length", "barostats", "lambdas", "integrator", "part"):
-            self._number()
-        step: int = struct.unpack_from(">q", self._data, self._at)[0]
-        return step if step >= 0 else None
-
-    def _number(self) -> int:
-        (number,) = struct.unpack_from(">i", self._data, self._at)
-        self._at += 4
-        return int(number)
-
-    def _skip_text(self) -> None:
-        length = self._number()
-        self._at += (length + 3) // 4 * 4
+def _skip_text(file: BinaryIO) -> None:
+    file.seek((_number(file) + 3) // 4 * 4, 1)
 
 
 def _matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if pattern.fullmatch(path.name))
-    except FileNotFoundError:
-        return []
+    return sorted(path for path in folder.glob("*") if pattern.fullmatch(path.name))
 
 
 def _limited(options: list[str], time_left_s: float | None) -> list[str]:

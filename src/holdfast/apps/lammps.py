@@ -19,7 +19,7 @@ from .. import disk
 from ..errors import UsageError
 from . import words
 from .program import ProgramCheckpoint, ProgramExit, Verdict
-from .take import Look, look, looks
+from .take import Look, fresh, looks
 
 OVER = "Total wall time:"
 EARLY = "Wall time limit reached"
@@ -44,14 +44,15 @@ class Lammps:
         self._globs: list[str] = []
         self._log = work / "log.lammps"
         self._before: dict[Path, Look] = {}
-        self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command with `-var rst FILE`; of a limit, a script tells it that says `timer timeout` and includes the user's."""
-        place = words.program_at(command, _is_lammps)
-        if place is None:
+        """The command with `-var rst FILE`; of a limit, a script tells it that says `timer timeout` and includes the
+        user's.
+        """
+        found = words.after(command, "lmp", "lammps")
+        if found is None:
             raise UsageError("--app lammps: the command holds no `lmp`; write it as in `-- lmp -in in.melt`")
-        start, options = list(command[: place + 1]), list(command[place + 1 :])
+        start, options = found
         script = words.value(options, "-in", "-i", "-input")
         if not script or script == "none":
             raise UsageError(
@@ -61,7 +62,6 @@ class Lammps:
         if time_left_s is not None:
             options = self._limited(options, script, time_left_s)
         self._before = looks([*self._restarts(), self._log])
-        self._resumed = checkpoint is not None
         if checkpoint is not None:
             whole = [path for path in sorted(checkpoint.iterdir()) if _is_whole(path)]
             if not whole:
@@ -73,8 +73,8 @@ class Lammps:
 
     def checkpoint(self) -> ProgramCheckpoint | None:
         """The newest whole restart file: it writes into the older of two, whose last bytes come last."""
-        fresh = looks(path for path in self._restarts() if look(path) != self._before.get(path))
-        for path in sorted(fresh, key=lambda path: fresh[path].mtime_ns, reverse=True):
+        found = fresh(self._restarts(), self._before)
+        for path in sorted(found, key=lambda path: found[path].mtime_ns, reverse=True):
             if _is_whole(path):
                 return ProgramCheckpoint([path], step_of(path), whole=True)
         return None
@@ -89,12 +89,12 @@ class Lammps:
         said = ended.tail + self._logged()
         if ended.code == 0 and EARLY not in said and OVER in said:
             return "done"
-        if self._resumed and ended.code != 0 and REFUSED.search(said):
+        if ended.resumed and ended.code != 0 and REFUSED.search(said):
             return "damaged"
         return "stopped" if ended.told or (ended.code == 0 and EARLY in said) else "failed"
 
     def _learn(self, script: str, log: str | None) -> None:
-        self._text = "\n".join(_texts(self._work, script, set()))
+        self._text = _text(self._work, script)
         self._globs = list(_patterns(self._text))
         if not self._globs:
             raise UsageError(
@@ -122,7 +122,7 @@ class Lammps:
 
     def _logged(self) -> str:
         """The end of its log, which a script may have turned elsewhere."""
-        if look(self._log) in (None, self._before.get(self._log)):
+        if not fresh([self._log], self._before):
             return ""
         with open(self._log, "rb") as file:
             file.seek(max(0, file.seek(0, 2) - _LOG_BYTES))
@@ -137,23 +137,18 @@ def step_of(path: Path) -> int | None:
     version, units, step, integers_at_most = 0, 4, 5, 8
     try:
         with open(path, "rb") as file:
-            data = file.read(4096)
-        place = len(_MAGIC) + 8  # byte order and revision
-        for _ in range(integers_at_most):
-            (flag,) = struct.unpack_from("<i", data, place)
-            place += 4
-            if flag == step:
-                (found,) = struct.unpack_from("<q", data, place)
-                return int(found) if found >= 0 else None
-            (number,) = struct.unpack_from("<i", data, place)
-            place += 4 + (number if flag in (version, units) else 0)
+            file.seek(len(_MAGIC) + 8)  # byte order and revision
+            for _ in range(integers_at_most):
+                (flag,) = struct.unpack("<i", file.read(4))
+                if flag == step:
+                    (found,) = struct.unpack("<q", file.read(8))
+                    return int(found) if found >= 0 else None
+                (number,) = struct.unpack("<i", file.read(4))
+                if flag in (version, units):
+                    file.seek(number, 1)
     except (OSError, struct.error):
-        return None
+        pass
     return None
-
-
-def _is_lammps(name: str) -> bool:
-    return name in {"lmp", "lammps"} or name.startswith(("lmp_", "lammps_"))
 
 
 def _is_whole(path: Path) -> bool:
@@ -166,22 +161,23 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _texts(work: Path, script: str, seen: set[Path]) -> Iterator[str]:
+def _text(work: Path, script: str) -> str:
     """The script, lines joined and without comments, and what it includes by a plain name."""
-    path = work / script
-    if path in seen:
-        return
-    seen.add(path)
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"--app lammps: {script}: {error.strerror}") from error
-    text = re.sub(r"&[ \t]*\n", " ", text)
-    text = "\n".join(line.partition("#")[0] for line in text.splitlines())
-    yield text
-    for line in text.splitlines():
-        if (found := _INCLUDE.match(line)) and (work / found["file"]).is_file():
-            yield from _texts(work, found["file"], seen)
+    texts: dict[str, str] = {}
+    waiting = [script]
+    while waiting:
+        name = waiting.pop()
+        if name in texts:
+            continue
+        try:
+            text = (work / name).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise UsageError(f"--app lammps: {name}: {error.strerror}") from error
+        lines = [line.partition("#")[0] for line in re.sub(r"&[ \t]*\n", " ", text).splitlines()]
+        texts[name] = "\n".join(lines)
+        included = [found["file"] for line in lines if (found := _INCLUDE.match(line))]
+        waiting += [file for file in included if (work / file).is_file()]
+    return "\n".join(texts.values())
 
 
 def _patterns(text: str) -> Iterator[str]:
@@ -190,9 +186,8 @@ def _patterns(text: str) -> Iterator[str]:
         found = _RESTART.match(line)
         if found is None:
             continue
-        names = [found["first"], found["second"]]
-        if names[1] in (None, "fileper", "nfile"):
-            name = re.sub(r"\$\{\w+\}|\$\w", "*", found["first"])
-            yield name if "*" in name else f"{name}.*"
+        first, second = (re.sub(r"\$\{\w+\}|\$\w", "*", name or "") for name in found.group("first", "second"))
+        if second in ("", "fileper", "nfile"):
+            yield first if "*" in first else f"{first}.*"
         else:
-            yield from (re.sub(r"\$\{\w+\}|\$\w", "*", str(name)) for name in names)
+            yield from (first, second)

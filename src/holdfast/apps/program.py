@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol
 
 from .. import disk
 
@@ -17,6 +17,7 @@ class ProgramExit(NamedTuple):
     code: int  # as subprocess has it: -9 for SIGKILL
     tail: str  # the end of what it printed
     told: bool  # it had been told to stop
+    resumed: bool = False  # it had gone on from a checkpoint
 
 
 class ProgramCheckpoint(NamedTuple):
@@ -33,7 +34,8 @@ class Program(Protocol):
     """One program in one working directory."""
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command line that starts it, or goes on from the files in `checkpoint`, which is a directory of our store.
+        """The command line that starts it, or goes on from the files in `checkpoint`, which is a directory of our
+        store.
 
         Raises:
             UsageError: the command is not one of this program's.
@@ -55,24 +57,7 @@ class Program(Protocol):
         """Whether it is done: exit codes lie."""
 
 
-@runtime_checkable
-class Demanding(Protocol):
-    """A program whose end has to show more than the exit code 0."""
-
-    def lacks(self) -> str:
-        """What was not there at the last `verdict` for it to be "done"."""
-
-
-@runtime_checkable
-class Leaver(Protocol):
-    """A program whose files may be gone on from although nobody saw how it ended."""
-
-    def left(self, since_unix_s: float) -> ProgramCheckpoint | None:
-        """The files of a checkpoint that it has written since then, whole or not; asked before `begin`."""
-
-
-def emptied(directory: Path) -> Path:
+def emptied(directory: Path) -> None:
     """Make `directory`, empty: what an earlier start left there is in the store already."""
     disk.remove_tree(directory)
     disk.make_dirs(directory)
-    return directory

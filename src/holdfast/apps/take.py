@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,11 @@ def look(path: Path) -> Look | None:
 def looks(files: Iterable[Path]) -> dict[Path, Look]:
     """Those of `files` that are there."""
     return {path: seen for path in files if (seen := look(path)) is not None}
+
+
+def fresh(files: Iterable[Path], before: Mapping[Path, Look]) -> dict[Path, Look]:
+    """Those of `files` that are there, and are not what they were `before`."""
+    return {path: seen for path, seen in looks(files).items() if seen != before.get(path)}
 
 
 def take(found: ProgramCheckpoint, into: Path) -> bool:

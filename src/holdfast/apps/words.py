@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import PurePath
 
 
-def program_at(command: Sequence[str], named: Callable[[str], bool]) -> int | None:
-    """The place of the first word whose last path part is `named` so: behind `mpirun -np 4`, say."""
-    return next((place for place, word in enumerate(command) if named(PurePath(word).name)), None)
+def after(command: Sequence[str], *names: str) -> tuple[list[str], list[str]] | None:
+    """The command up to the program of that name, `mpirun -np 4 lmp_mpi` for `lmp`, and its options; None
+    without one.
+    """
+    for place, word in enumerate(command, 1):
+        if PurePath(word).name.partition("_")[0] in names:
+            return list(command[:place]), list(command[place:])
+    return None
 
 
 def value(words: Sequence[str], *options: str) -> str | None:
     """What stands behind the last of `options` in `words`; "" when nothing does, None when it is not there."""
     found = None
-    for place, word in enumerate(words):
+    for word, following in pairwise([*words, ""]):
         if word in options:
-            following = words[place + 1] if place + 1 < len(words) else ""
             found = "" if _is_option(following) else following
     return found
 
 
 def without(words: Sequence[str], option: str) -> list[str]:
     """`words` without `option` and what stands behind it."""
-    left, drop = [], False
-    for word in words:
-        if word == option:
-            drop = True
-        elif not (drop and not _is_option(word)):
-            left.append(word)
-            drop = False
-        else:
-            drop = False
-    return left
+    pairs = pairwise(["", *words])
+    return [word for before, word in pairs if word != option and (before != option or _is_option(word))]
 
 
 def _is_option(word: str) -> bool:

@@ -16,8 +16,8 @@
 Nothing here knows a framework: all evidence is in the run's journal and checkpoints.
 """
 
-from .aim import DrillOptions
 from .drill import drill
+from .plan import DrillOptions
 from .report import DrillReport
 
 __all__ = ["DrillOptions", "DrillReport", "drill"]

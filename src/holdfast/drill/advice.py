@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
-from typing import NamedTuple
 
 from ..run.visible import TRAINED
 from .suspects import Suspect
@@ -13,48 +11,23 @@ AVERAGES = ("ema", "avg", "averag", "swa", "shadow", "teacher", "polyak")
 _SHOWN = 8  # variables that are described one by one
 
 
-class Named(NamedTuple):
-    """What kind of thing was not brought back, and what to write for it."""
-
-    name: str  # "scheduler", "generator", "variable", ...
-    line: str  # how it is kept: "track", "fields", "vars", "rebound", "own vars"
-
-
-RANKS = (
-    "scheduler",
-    "scaler",
-    "optimizer",
-    "EMA",
-    "generator",
-    "rebound",
-    "object",
-    "frozen parameters",
-    "attributes",
-    "container",
-    "run.vars unused",
-    "variable",
-)
 _OF_DATA = ("generator", "attributes")  # what decides which batch comes next
 
 
-def kind_of(suspect: Suspect, variables: Collection[str]) -> Named:
-    """`variables`: names in run.vars."""
+def kind_of(suspect: Suspect, variables: Collection[str]) -> str:
+    """What kind of thing was not brought back, one of _LINES. `variables`: names in run.vars."""
     about = suspect.about
     if suspect.held:
-        return Named("rebound", "rebound")
+        return "rebound"
     if about.kind == "generator":
-        return Named("generator", "track")
+        return "generator"
     if about.kind == "stateful":
-        return Named(_stateful(suspect), "track")
-    if about.owner and suspect.name.endswith(f".{TRAINED}"):
-        return Named("frozen parameters", "trained")
+        return _stateful(suspect)
     if about.owner:
-        return Named("attributes", "fields")
+        return "frozen parameters" if suspect.name.endswith(f".{TRAINED}") else "attributes"
     if suspect.name in variables:
-        return Named("run.vars unused", "own vars")
-    if about.kind in ("container", "array") and not about.stored:
-        return Named("container", "track")
-    return Named("variable", "vars")
+        return "run.vars unused"
+    return "container" if about.kind in ("container", "array") and not about.stored else "variable"
 
 
 def _stateful(suspect: Suspect) -> str:
@@ -74,10 +47,10 @@ def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, 
     changed = {each.owner for each in kept if not each.to_come} - {""}
 
     def rank(suspect: Suspect) -> tuple[bool, bool, bool, int]:
-        name = kind_of(suspect, variables).name
+        name = kind_of(suspect, variables)
         sets_options = name == "scheduler" or "lr" in suspect.name.lower()
         later = suspect.to_come and suspect.owner not in changed
-        return later, data and name not in _OF_DATA, options and not sets_options, RANKS.index(name)
+        return later, data and name not in _OF_DATA, options and not sets_options, [*_LINES].index(name)
 
     owners = {each.owner for each in kept}
     whole = tuple(f"{each.name}." for each in kept if each.about.kind == "stateful")
@@ -97,18 +70,10 @@ def lines(found: Sequence[Suspect], variables: Collection[str], state: Collectio
 
     `variables`: names in run.vars; `state`: names of tracked objects, which are not given twice.
     """
-    groups: dict[str, list[Suspect]] = {}
+    groups: dict[Callable[[Sequence[Suspect], Collection[str]], str], list[Suspect]] = {}
     for suspect in found:
-        line = kind_of(suspect, variables).line
-        groups.setdefault("track" if line == "fields" else line, []).append(suspect)
-    makers: dict[str, Callable[[Sequence[Suspect]], str]] = {
-        "track": partial(_track, state=state),
-        "rebound": _rebound,
-        "own vars": _own_vars,
-        "vars": _vars,
-        "trained": _trained,
-    }
-    return [makers[line](each) for line, each in groups.items()]
+        groups.setdefault(_LINES[kind_of(suspect, variables)], []).append(suspect)
+    return [line(each, state) for line, each in groups.items()]
 
 
 def _changed(suspect: Suspect) -> str:
@@ -130,9 +95,8 @@ def _track(found: Sequence[Suspect], state: Collection[str]) -> str:
             words[_free(_word(name), state)] = name
     taken = {*words, *state, *(each.about.owner_tracked for each in found)}
     for owner, names in fields.items():
-        words[_free(_word(owner), taken)] = f"Fields({owner}, {', '.join(f'{name!r}' for name in names)})".replace(
-            "'", '"'
-        )
+        quoted = '", "'.join(names)
+        words[_free(_word(owner), taken)] = f'Fields({owner}, "{quoted}")'
     kept = ", ".join(f"{word}={value}" for word, value in words.items())
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
@@ -155,17 +119,17 @@ def _word(expression: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in expression).strip("_")
 
 
-def _rebound(found: Sequence[Suspect]) -> str:
+def _rebound(found: Sequence[Suspect], _: Collection[str]) -> str:
     names = ", ".join(each.name for each in found)
     first = found[0].name
     return (
         f"{names} is tracked, and the loop gives the name to a new object, which the run does not hold. Keep it in "
-        f"run.vars instead: Run(..., vars=dict({first}={first})), and run.vars.{first} wherever the loop says {first}; or write "
-        f"the new values into the tracked object"
+        f"run.vars instead: Run(..., vars=dict({first}={first})), and run.vars.{first} wherever the loop says {first}; "
+        "or write the new values into the tracked object"
     )
 
 
-def _trained(found: Sequence[Suspect]) -> str:
+def _trained(found: Sequence[Suspect], _: Collection[str]) -> str:
     owner = found[0].owner
     return (
         f"Which parameters are trained is not saved. Set it from where the run is, in every epoch: for p in "
@@ -173,12 +137,35 @@ def _trained(found: Sequence[Suspect]) -> str:
     )
 
 
-def _own_vars(found: Sequence[Suspect]) -> str:
-    names = ", ".join(f"run.vars.{each.name}" for each in found)
+def _own_vars(found: Sequence[Suspect], _: Collection[str]) -> str:
+    names = _in_vars(found)
     return f"{names} is kept, but the loop uses a variable of its own: write {names} wherever it says {found[0].name}"
 
 
-def _vars(found: Sequence[Suspect]) -> str:
+def _vars(found: Sequence[Suspect], _: Collection[str]) -> str:
     first = ", ".join(f"{each.name}=..." for each in found)
-    names = ", ".join(f"run.vars.{each.name}" for each in found)
-    return f"Keep what the loop changes in run.vars: Run(..., vars=dict({first})), and {names} wherever the loop says {found[0].name}"
+    names = _in_vars(found)
+    return (
+        f"Keep what the loop changes in run.vars: Run(..., vars=dict({first})), and {names} wherever the loop says "
+        f"{found[0].name}"
+    )
+
+
+def _in_vars(found: Sequence[Suspect]) -> str:
+    return ", ".join(f"run.vars.{each.name}" for each in found)
+
+
+_LINES = {  # the line for each kind of thing, the most likely kind first
+    "scheduler": _track,
+    "scaler": _track,
+    "optimizer": _track,
+    "EMA": _track,
+    "generator": _track,
+    "rebound": _rebound,
+    "object": _track,
+    "frozen parameters": _trained,
+    "attributes": _track,
+    "container": _track,
+    "run.vars unused": _own_vars,
+    "variable": _vars,
+}

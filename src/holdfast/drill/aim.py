@@ -1,60 +1,42 @@
-"""Aim: from where the next attempt is to be resumed, which kill leads there, and what the end of an attempt meant. Pure."""
+"""Aim: from where the next attempt is to be resumed, which kill leads there, and what the end of an attempt meant.
+Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
 
 from ..journal import Event, Log
 from ..run import settings
 from .evidence import SafePoint
-from .kill import ChildExit, Follow, exits_of
+from .kill import ChildExit, Fired, Follow, exits_of
 from .places import Course
-from .plan import RANK, Kill, Luck, Pace, plan
-
-
-class DrillOptions(NamedTuple):
-    """What the user may choose."""
-
-    kills: int = 5
-    signals: Sequence[str] = ("KILL", "TERM")
-    seed: int = 0
-    steps: int | None = None  # stop both runs after so many
-    save_every_steps: int | None = None  # instead of the command's own interval
-    exempt: Sequence[str] = ()  # patterns of metrics' names, besides timings, and of printed lines
-    damage: bool = True
-    keep: Path | None = None  # where to leave the runs
+from .plan import RANK, DrillOptions, Kill, Pace, plan
 
 
 class Schedule:
     """The kills of a drill: as many distinct resume points as kills were asked for, or as the script has."""
 
     def __init__(self, course: Course, pace: Pace, options: DrillOptions) -> None:
-        self._course, self._pace, self._options = course, pace, options
-        self._luck = Luck(options.signals, options.seed, options.damage)
+        self.course, self.pace, self._options = course, pace, options
         self.wanted = min(options.kills, len(course.places))
-        self.queue = plan(pace, course, course.choose(self.wanted, options.seed), self._luck)
-        self._made = len(self.queue)  # kills planned so far
+        self.queue = plan(pace, course, course.choose(self.wanted, options.seed), options)
         self._ahead: list[Kill] = []
-        self._last: Kill | None = None
-        self._wounded: set[str] = set()
-        self.wounds: list[str] = []  # kinds of damage that are due
+        self._were_due: set[str] = set()
+        self.due: list[str] = []  # kinds of damage that are due
 
-    def begin(self, resumes_at: SafePoint | None, proven: Collection[SafePoint]) -> tuple[settings.Aim, ...]:
-        """What the next start is to do. `resumes_at`: where it will go on, as far as that is known; None: fresh.
+    def begin(self, resumes_at: SafePoint, proven: Collection[SafePoint]) -> tuple[settings.Aim, ...]:
+        """What the next start is to do. `resumes_at`: where it will go on, as far as that is known.
 
         When the places that lie ahead are too few, because kills led elsewhere, further ones are chosen.
         """
-        known = {*proven, *({resumes_at} if resumes_at in self._course.places else ())}
+        known = {*proven, resumes_at}.intersection(self.course.places)
         missing = self.wanted - len(known)
-        ahead = [kill for kill in self.queue if self._is_ahead(kill, resumes_at) and kill.target.place not in known]
+        ahead = [kill for kill in self.queue if _is_ahead(kill, resumes_at) and kill.target.place not in known]
         if len(ahead) < missing:
             taken = {*known, *(kill.target.place for kill in ahead)}
-            targets = self._course.more(missing - len(ahead), taken, resumes_at, self._options.seed + self._made)
-            undamaged = self._luck._replace(damage=False)
-            more = plan(self._pace, self._course, targets, undamaged, begin=self._made)
-            self._made += len(more)
+            targets = self.course.more(missing - len(ahead), taken, resumes_at, self._options.seed + len(self.queue))
+            more = plan(self.pace, self.course, targets, self._options._replace(damage=False), len(self.queue))
             self.queue += more
             ahead = sorted([*ahead, *more], key=lambda kill: kill.target.place.order)
         self._ahead = ahead if missing > 0 else []
@@ -62,22 +44,18 @@ class Schedule:
 
     def __call__(self, view: Follow) -> Kill | None:
         """The kill that is meant for the attempt in view: the run chooses its aim by the same rule."""
-        if view.restored is None:
-            return None
         came = view.restored
-        self._last = next((kill for kill in self._ahead if self._is_ahead(kill, came)), None)
-        return self._last
+        return None if came is None else next((kill for kill in self._ahead if _is_ahead(kill, came)), None)
 
-    def fired(self) -> None:
-        """The last kill was delivered."""
-        damage = None if self._last is None else self._last.damage
-        if damage is not None and damage not in self._wounded:
-            self._wounded.add(damage)
-            self.wounds.append(damage)
+    def fired(self, strikes: Iterable[Fired]) -> None:
+        """These kills were delivered: the damage that each of them is to leave behind is due, once."""
+        due = [strike.damage for strike in strikes if strike.damage is not None and strike.damage not in self._were_due]
+        self.due += due
+        self._were_due.update(due)
 
-    @staticmethod
-    def _is_ahead(kill: Kill, resumes_at: SafePoint | None) -> bool:
-        return resumes_at is None or kill.target.place.order > resumes_at.order
+
+def _is_ahead(kill: Kill, resumes_at: SafePoint) -> bool:
+    return kill.target.place.order > resumes_at.order
 
 
 def move(ended: ChildExit, log: Log | None) -> str:
@@ -88,10 +66,11 @@ def move(ended: ChildExit, log: Log | None) -> str:
     last: Event = log.events[-1] if log is not None and log.closed else {}
     if last.get("event") == "stop":
         return "finished" if last.get("reason") == "drill limit" else "again"
+    if ended.exit == 0:
+        return "finished"
     if ended.exit == 75:
         return "again"
-    if ended.fired is not None and ended.fired.signal == RANK and ended.exit:
-        return "again"  # as the launcher, and the ranks that were left, tell it
-    if ended.fired is not None and ended.fired.signal != RANK and ended.exit in exits_of(ended.fired.signal):
-        return "again"
-    return "finished" if ended.exit == 0 else "failed"
+    if ended.fired is None:
+        return "failed"
+    # of a lost rank the launcher tells what it likes, and so do the ranks that were left
+    return "again" if ended.fired.signal == RANK or ended.exit in exits_of(ended.fired.signal) else "failed"

@@ -10,24 +10,21 @@ from ..journal import Event, Log
 from .evidence import SafePoint
 from .kill import Fired
 from .report import DrillAttempt
+from .safepoint import place_of
 
 MOST_IDLE = 3  # attempts in a row that came no further, without having been interrupted
 
 
 def attempts_of(logs: Sequence[Log], strikes: Mapping[int, Fired]) -> list[DrillAttempt]:
     """The attempts of one start: a launcher may begin another by itself when it has lost a rank."""
-    found = [_attempt(log) for log in logs]
-    for attempt in found:
-        if attempt.attempt in strikes:
-            attempt.signal, attempt.in_save = strikes[attempt.attempt]
-    return found
+    return [_attempt(log, strikes.get(log.attempt)) for log in logs]
 
 
-def _attempt(log: Log) -> DrillAttempt:
+def _attempt(log: Log, strike: Fired | None) -> DrillAttempt:
     restored: Event = next((event for event in log.events if event["event"] == "restored"), {})
     last = log.events[-1] if log.closed else {}
-    places = [_place(event) for event in log.events if event["event"] in ("restored", "digests", "saved")]
-    came, reached = _place(restored), max(places, key=lambda place: place.order, default=SafePoint(0))
+    places = [place_of(event) for event in log.events if event["event"] in ("restored", "digests", "saved")]
+    came, reached = place_of(restored), max(places, key=lambda place: place.order, default=SafePoint(0))
     return DrillAttempt(
         attempt=log.attempt,
         restored=restored.get("checkpoint"),
@@ -35,17 +32,11 @@ def _attempt(log: Log) -> DrillAttempt:
         restored_phase=came.phase,
         reached=reached.step,
         reached_phase=reached.phase,
-        signal=None,
-        in_save=None,
+        signal=None if strike is None else strike.signal,
+        in_save=None if strike is None else strike.in_save,
         stop=last.get("reason") or last.get("event"),
-        exit=None,
-        took_s=0.0,
         quarantined=[str(event["name"]) for event in log.events if event["event"] == "quarantined"],
     )
-
-
-def _place(event: Event) -> SafePoint:
-    return SafePoint(int(event.get("step", 0)), str(event.get("phase", "step")))
 
 
 def prove(attempts: Sequence[DrillAttempt], places: Collection[SafePoint]) -> list[SafePoint]:
@@ -84,7 +75,7 @@ def unseen_damage(attempts: Sequence[DrillAttempt]) -> str | None:
     return None
 
 
-def told(attempt: DrillAttempt) -> str:
+def described(attempt: DrillAttempt) -> str:
     """The attempt in a line."""
     came = (
         f"resumed at {SafePoint(attempt.restored_step, attempt.restored_phase)}"

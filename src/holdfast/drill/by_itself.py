@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .cause import Cause, CauseFacts
 from .evidence import Trace
-from .sights import Album
-from .suspects import clocks, reordered, spelled, unseeded
+from .sights import Sight
+from .suspects import clocks, reordered, spelled
 
 UNKNOWN = "unknown"
 _SEEDS = {
@@ -22,38 +22,37 @@ def is_known(found: Cause) -> bool:
 
 def cause_of(first: Trace, second: Trace, facts: CauseFacts) -> Cause:
     """Why `second` is not as `first`: what differed before the state did, the surest first."""
-    albums = Album(first.sights), Album(second.sights)
-    drawn, resting = _unseeded(*albums)
-    orders, times = reordered(*albums), clocks(*albums)
-    found = [
-        *([_seed(drawn)] if drawn else []),
-        *([_hash_order(orders)] if orders else []),
-        *([_workers(facts)] if facts.other_batch is True and not drawn and _has_workers(facts) else []),
-    ]
-    if not found and resting and _began_unlike(*albums):
-        found.append(_seed(resting[:1]))
-    if not found and times:
-        found.append(_clock(times))
+    found = _causes(first, second, facts) if first.sights.all and second.sights.all else []
     if not found:
         return Cause(UNKNOWN, "nothing that was noted differed before the state did")
     also = "".join(f". Or ({each.name}): {each.text}" for each in found[1:])
     return Cause(found[0].name, found[0].text + also)
 
 
-def _unseeded(a: Album, b: Album) -> tuple[list[str], list[str]]:
-    """Generators that began otherwise: those that were drawn from, and those that rested from the first loop on."""
-    states: dict[str, set[str]] = {}
-    for sight in a.all:
-        for name, state in sight.rng.items():
-            states.setdefault(name, set()).add(state)
-    used = {name for name, seen in states.items() if len(seen) > 1}
-    unlike = unseeded(a, b, idle=set(states) - used)
-    return [name for name in unlike if name in used], [name for name in unlike if name not in used]
+def _causes(first: Trace, second: Trace, facts: CauseFacts) -> list[Cause]:
+    began, beside = first.sights.all[0], second.sights.all[0]
+    unlike = _unlike(began, beside)
+    drawn = [name for name in unlike if len({sight.rng.get(name) for sight in first.sights.all}) > 1]
+    orders, times = reordered(first.sights, second.sights), clocks(first.sights, second.sights)
+    found = [_seed(drawn)] if drawn else []
+    if orders:
+        text = "held the same in another order, as a set of strings is iterated: sort it, sorted(set(...)), or start"
+        found.append(Cause("hash order", f"{_names(orders)} {text} Python with PYTHONHASHSEED=0"))
+    if facts.other_batch is True and not drawn and facts.unseeded:
+        text = "handed out other batches: wrap the dataset, holdfast.data.Seeded(dataset, seed=0)"
+        found.append(Cause("augmentation", f"the workers of loader {facts.unseeded} {text}"))
+    if found:
+        return found
+    if unlike and began.state != beside.state:  # a generator that rests since the first loop may have made the state
+        return [_seed(unlike[:1])]
+    text = "holds a time: let no time of day and no duration decide what a step does"
+    return [Cause("clock", f"everything else began equal, and {_names(times)} {text}")] if times else []
 
 
-def _began_unlike(a: Album, b: Album) -> bool:
-    """Whether what is tracked differed before the first step: a generator that rests since then may have made it."""
-    return a.first is not None and b.first is not None and a.first.state != b.first.state
+def _unlike(began: Sight, beside: Sight) -> list[str]:
+    """Generators that began in another state."""
+    unlike = [name for name, state in began.rng.items() if beside.rng.get(name) != state]
+    return sorted(unlike, key=lambda name: [*_SEEDS, name].index(name))
 
 
 def _seed(names: list[str]) -> Cause:
@@ -63,30 +62,5 @@ def _seed(names: list[str]) -> Cause:
     )
 
 
-def _hash_order(paths: list[str]) -> Cause:
-    names = ", ".join(map(spelled, paths[:3]))
-    return Cause(
-        "hash order",
-        f"{names} held the same in another order, as a set of strings is iterated: sort it, sorted(set(...)), or start "
-        "Python with PYTHONHASHSEED=0",
-    )
-
-
-def _has_workers(facts: CauseFacts) -> bool:
-    return any(loader.get("workers") for loader in facts.loaders.values())
-
-
-def _workers(facts: CauseFacts) -> Cause:
-    names = ", ".join(repr(name) for name, loader in facts.loaders.items() if loader.get("workers"))
-    return Cause(
-        "augmentation",
-        f"the workers of loader {names} handed out other batches: wrap the dataset, holdfast.data.Seeded(dataset, seed=0)",
-    )
-
-
-def _clock(paths: list[str]) -> Cause:
-    names = ", ".join(map(spelled, paths[:3]))
-    return Cause(
-        "clock",
-        f"everything else began equal, and {names} holds a time: let no time of day and no duration decide what a step does",
-    )
+def _names(paths: list[str]) -> str:
+    return ", ".join(map(spelled, paths[:3]))

@@ -1,8 +1,8 @@
 """Cause: why a resumed run differs, told from what differed first. Pure.
 
-Each cause is a rule with the evidence that it needs. The strongest evidence is a variable of the script that the resume did
-not bring back (suspects.py); what the run itself has told comes next, then the batch that was consumed, then which leaves
-of the state changed.
+Each cause is a rule with the evidence that it needs. The strongest evidence is a variable of the script that the resume
+did not bring back (suspects.py); what the run itself has told comes next, then the batch that was consumed, then which
+leaves of the state changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from . import advice
 from .compare import MetricDifference, Parting
 from .evidence import Trace
 from .safepoint import SafePoint
-from .sights import Album
 from .suspects import VARS, Suspect, other_batch, shifted, spelled, suspects
 
 RNG = f"{RESERVED}/rng/"
@@ -49,6 +48,17 @@ class CauseFacts(NamedTuple):
         return {name for name in names if "opt" in name.lower()} | (stateful - {RESERVED})
 
     @property
+    def options(self) -> list[str]:
+        """The optimizers whose options differed."""
+        return sorted(name for name in self.optimizers if f"tree:{name}" in self.leaves)
+
+    @property
+    def unseeded(self) -> str:
+        """The loaders whose workers draw from generators that nobody seeds, as text; empty: none."""
+        workers = ((name, str(each.get("dataset"))) for name, each in self.loaders.items() if each.get("workers"))
+        return ", ".join(repr(name) for name, dataset in workers if not dataset.startswith("Seeded("))
+
+    @property
     def state(self) -> frozenset[str]:
         """Names of all tracked objects."""
         return frozenset(key.removeprefix("tree:") for key in self.all_leaves if key.startswith("tree:"))
@@ -74,27 +84,31 @@ POSITION = Cause(
 
 UNSEEN = Cause(
     "unseen",
-    "the state, the batch and every variable that the drill can read were equal, and the step's result was not: something "
-    "else was left behind by code that an earlier attempt had run. Look for what is done only once (`if epoch == 1:`), for "
-    "attributes of classes and modules, and for files; do it again in every epoch, or keep it in run.vars",
+    "the state, the batch and every variable that the drill can read were equal, and the step's result was not: "
+    "something else was left behind by code that an earlier attempt had run. Look for what is done only once (`if "
+    "epoch == 1:`), for attributes of classes and modules, and for files; do it again in every epoch, or keep it in "
+    "run.vars",
 )
 
 
 def gather(
     reference: Trace,
-    parted: Parting | None,
-    metrics: Sequence[MetricDifference],
-    other: Trace | None = None,
-    where: tuple[SafePoint, int] | None = None,
+    other: Trace,
+    where: tuple[SafePoint, int],
+    parted: Parting | None = None,
+    metrics: Sequence[MetricDifference] = (),
 ) -> CauseFacts:
     """The facts that tell the cause, from a comparison with the reference run.
 
     `where`: the place and the attempt of the first difference of any kind.
     """
+    place, attempt = where
     first = metrics[0].place if metrics else None
     there = parted.place if parted is not None else None
     logged = {name for line in reference.metrics if line.place == there for name in line.values}
-    facts = CauseFacts(
+    told = [(each["kind"], each.get("name", ""), each.get("what", "")) for each in other.told]
+    shown = reference.sights.at(place)
+    return CauseFacts(
         leaves=parted.leaves if parted is not None else (),
         all_leaves=tuple(reference.states[0].leaves) if reference.states else (),
         metrics=tuple(dict.fromkeys(each.name for each in metrics if each.place == first and each.name)),
@@ -102,23 +116,12 @@ def gather(
         same_steps=parted is None or bool(parted.leaves),
         same_metrics_there=None if not logged else all(each.place != there for each in metrics),
         loaders=reference.loaders,
-    )
-    if other is None or where is None:
-        return facts
-    return with_variables(facts, reference, other, where)
-
-
-def with_variables(facts: CauseFacts, reference: Trace, other: Trace, where: tuple[SafePoint, int]) -> CauseFacts:
-    """The same facts, and what is known of the script's variables at that place of that attempt."""
-    place, attempt = where
-    albums = Album(reference.sights), Album(reference.beside), Album(other.sights)
-    told = [(str(each["kind"]), str(each.get("name", "")), str(each.get("what", ""))) for each in other.told]
-    shown = albums[0].at(place)
-    return facts._replace(
-        suspects=suspects(*albums, attempt, place),
+        suspects=[]
+        if reference.second is None
+        else suspects(reference.sights, reference.second, other.sights, attempt, place),
         variables=_variables(reference),
-        counting=tuple(shifted(albums[0], albums[2], attempt, place)),
-        other_batch=other_batch(albums[0], albums[2], attempt, place),
+        counting=tuple(shifted(reference.sights, other.sights, attempt, place)),
+        other_batch=other_batch(reference.sights, other.sights, attempt, place),
         idle_step=_is_idle(reference, other, place, attempt),
         told=tuple(dict.fromkeys(told)),
         iterators=_iterators(reference),
@@ -128,16 +131,14 @@ def with_variables(facts: CauseFacts, reference: Trace, other: Trace, where: tup
 
 def _variables(reference: Trace) -> frozenset[str]:
     return frozenset(
-        path.removeprefix(VARS) for sight in reference.sights for path in sight.values if path.startswith(VARS)
+        path.removeprefix(VARS) for sight in reference.sights.all for path in sight.values if path.startswith(VARS)
     )
 
 
 def _iterators(reference: Trace) -> tuple[str, ...]:
     """Live iterators: what the loop takes from them is not noted, and not restored."""
-    sight = reference.sights[-1] if reference.sights else None
-    about = {} if sight is None else sight.about
-    found = (path for path, each in about.items() if each.kind == "iterator" and each.live and not each.owner)
-    return tuple(spelled(path) for path in found)
+    about = [item for sight in reference.sights.all[-1:] for item in sight.about.items()]
+    return tuple(spelled(path) for path, each in about if each.kind == "iterator" and each.live and not each.owner)
 
 
 def _is_idle(reference: Trace, other: Trace, place: SafePoint, attempt: int) -> bool:
@@ -156,11 +157,7 @@ def _tracked(leaves: Mapping[str, str]) -> dict[str, str]:
 
 def usual(facts: CauseFacts) -> Cause:
     """The cause of what `facts` describe, and what to do about it."""
-    for rule in _RULES:
-        found = rule(facts)
-        if found is not None:
-            return found
-    return _by_leaves(facts)
+    return next((found for rule in _RULES if (found := rule(facts)) is not None), None) or _by_leaves(facts)
 
 
 # Rules by evidence, the strongest first ------------------------------------------------------------------------------
@@ -174,9 +171,9 @@ def _step_without_work(facts: CauseFacts) -> Cause | None:
     name = f" ({unset[0].name})" if unset else ""
     return Cause(
         "prefetched batch",
-        f"the first step after the resume took a batch and trained on nothing: the loop asks for a batch one pass ahead of "
-        f"its use{name}, so that a checkpoint counts it as consumed. Let each pass train on the batch that it is given: `for "
-        "batch in run.batches(loader)`; a prefetcher goes inside: run.batches(prefetch(loader))",
+        "the first step after the resume took a batch and trained on nothing: the loop asks for a batch one pass "
+        f"ahead of its use{name}, so that a checkpoint counts it as consumed. Let each pass train on the batch that "
+        "it is given: `for batch in run.batches(loader)`; a prefetcher goes inside: run.batches(prefetch(loader))",
     )
 
 
@@ -193,18 +190,17 @@ def _own_order(facts: CauseFacts) -> Cause | None:
         return None
     return Cause(
         "order",
-        f"a loader draws its order from {', '.join(drawing)}, a generator of its "
-        "own. Make the order a function of the epoch: sampler=holdfast.data.Sampler(dataset, seed=0) for a DataLoader, "
-        "holdfast.data.Shuffle(length, seed, run.epoch) for a loader of your own; or give the loader state_dict() and "
-        f"load_state_dict(). Where the loop draws from it as well: {'; '.join(lines)}",
+        f"a loader draws its order from {', '.join(drawing)}, a generator of its own. Make the order a function of "
+        "the epoch: sampler=holdfast.data.Sampler(dataset, seed=0) for a DataLoader, holdfast.data.Shuffle(length, "
+        "seed, run.epoch) for a loader of your own; or give the loader state_dict() and load_state_dict(). Where the "
+        f"loop draws from it as well: {'; '.join(lines)}",
     )
 
 
 def _drawn_in_workers(facts: CauseFacts) -> Cause | None:
     """The batch differed, and the code that makes samples draws random numbers in workers that nobody seeds."""
     drawn = any(each.get("draws") for each in facts.datasets.values())
-    unseeded = any(_augments_unseeded(loader) for loader in facts.loaders.values())
-    return _data(facts) if drawn and unseeded else None
+    return _data(facts) if drawn and facts.unseeded else None
 
 
 def _is_of_samples(name: str) -> bool:
@@ -213,12 +209,11 @@ def _is_of_samples(name: str) -> bool:
 
 
 def _not_brought_back(facts: CauseFacts) -> Cause | None:
-    options = bool({f"tree:{name}" for name in facts.optimizers} & set(facts.leaves))
     had = [each for each in facts.suspects if each.now is not None or each.about.owner]
-    found = advice.ranked(had, facts.variables, data=facts.other_batch is True, options=options)
+    found = advice.ranked(had, facts.variables, data=facts.other_batch is True, options=bool(facts.options))
     if all(each.to_come for each in found):
         return None
-    name = advice.kind_of(found[0], facts.variables).name
+    name = advice.kind_of(found[0], facts.variables)
     if name == "variable" and facts.only_metrics:
         name = "accumulator"
     return Cause(name, advice.text(found, facts.variables, facts.state))
@@ -233,11 +228,8 @@ _TOLD = {
 
 def _told(facts: CauseFacts) -> Cause | None:
     """The run itself has noticed a mistake, and said what to write."""
-    known = [(kind, name, line) for kind, name, line in facts.told if kind in _TOLD]
-    if not known:
-        return None
-    kind, name, line = known[0]
-    return Cause(kind.replace("_", " "), line or f"{name}: {_TOLD[kind]}")
+    known = [each for each in facts.told if each[0] in _TOLD]
+    return next((Cause(kind.replace("_", " "), line or f"{name}: {_TOLD[kind]}") for kind, name, line in known), None)
 
 
 def _index(facts: CauseFacts) -> Cause | None:
@@ -247,8 +239,8 @@ def _index(facts: CauseFacts) -> Cause | None:
     names = ", ".join(spelled(path) for path in facts.counting)
     return Cause(
         "enumerate",
-        f"{names} counted from its first value again after the resume. Use the index that survives: `for {spelled(facts.counting[0])}, "
-        "batch in run.enumerate(loader)` in the place of enumerate(run.batches(loader))",
+        f"{names} counted from its first value again after the resume. Use the index that survives: `for "
+        f"{spelled(facts.counting[0])}, batch in run.enumerate(loader)` in the place of enumerate(run.batches(loader))",
     )
 
 
@@ -256,29 +248,32 @@ def _data(facts: CauseFacts) -> Cause | None:
     """The step began with an equal state and consumed another batch."""
     if facts.other_batch is not True:
         return None
-    plain = [name for name, loader in facts.loaders.items() if _augments_unseeded(loader)]
-    changes = sorted({name for each in facts.datasets.values() for name in each.get("changes", ())})
-    draws = sorted({name for each in facts.datasets.values() for name in each.get("draws", ())})
+    changes, draws = (
+        sorted({name for each in facts.datasets.values() for name in each.get(kind, ())})
+        for kind in ("changes", "draws")
+    )
     itself = (
-        f"the dataset changes itself as it is read ({', '.join(changes)}): make what it returns a function of the index alone, "
+        f"the dataset changes itself as it is read ({', '.join(changes)}): make what it returns a function of the "
+        "index alone, "
         'or track what it changes: dict(..., dataset=Fields(dataset, "'
         + '", "'.join(changes[:3])
         + '")), without workers'
     )
-    if plain and (draws or not changes):
+    if facts.unseeded and (draws or not changes):
         also = f". If that does not mend it: {itself}" if changes else ""
         drawn = f" ({', '.join(draws)})" if draws else ""
         return Cause(
             "augmentation",
-            f"the state was equal and the batch was not: what the workers of loader {', '.join(map(repr, plain))} draw at "
+            f"the state was equal and the batch was not: what the workers of loader {facts.unseeded} draw at "
             f"random{drawn} is not restored. Wrap the dataset: holdfast.data.Seeded(dataset, seed=0){also}",
         )
     if changes:
         return Cause("dataset", f"the state was equal and the batch was not: {itself}")
     return Cause(
         "order",
-        "the state was equal and the batch was not: the loader or its sampler draws its order from a generator of its own, "
-        "or reads something that changed. Track the generator: dict(..., rng=rng), or take holdfast.data.Sampler",
+        "the state was equal and the batch was not: the loader or its sampler draws its order from a generator of "
+        "its own, or reads something that changed. Track the generator: dict(..., rng=rng), or take "
+        "holdfast.data.Sampler",
     )
 
 
@@ -298,7 +293,7 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
 _RULES = (_step_without_work, _own_order, _drawn_in_workers, _not_brought_back, _index, _told, _data, _own_iterator)
 
 
-# Rules by the leaves that differ, where no variable was seen -----------------------------------------------------------
+# Rules by the leaves that differ, where no variable was seen --------------------------------------------------------
 
 
 def _by_leaves(facts: CauseFacts) -> Cause:
@@ -306,26 +301,32 @@ def _by_leaves(facts: CauseFacts) -> Cause:
         return _untracked_number(facts)
     if not facts.leaves:
         return _no_leaf(facts)
-    changed = {f"tree:{name}" for name in facts.optimizers} & set(facts.leaves)
-    if changed:
+    if facts.options:
         return Cause(
             "scheduler",
-            f"the options of {', '.join(key.removeprefix('tree:') for key in sorted(changed))} were not what they had "
-            "been: the learning rate jumped. Track the scheduler: Run(path, dict(..., scheduler=scheduler))",
+            f"the options of {', '.join(facts.options)} were not what they had been: the learning rate jumped. Track "
+            "the scheduler: Run(path, dict(..., scheduler=scheduler))",
         )
-    own = {key for key in facts.leaves if key.startswith(f"{RESERVED}/") or key == OWN_TREE}
-    if own != set(facts.leaves):
+    if not all(key.startswith(f"{RESERVED}/") or key == OWN_TREE for key in facts.leaves):
         return _weights(facts)
-    return _own(own) if facts.loaders else POSITION
+    if not facts.loaders:
+        return POSITION
+    if any(key.startswith(RNG) for key in facts.leaves):
+        return Cause(
+            "draws",
+            "the global random generators were drawn from a different number of times, or by code that runs only in a "
+            "resumed run: draw inside the loop only, and load data through run.batches",
+        )
+    return Cause("vars", "the position in the data, or a value in run.vars, is not what it was")
 
 
 def _no_leaf(facts: CauseFacts) -> Cause:
     if not facts.same_steps:
         return Cause(
             "steps",
-            "the two runs did not take the same steps: a decision to end or to go on (early stopping, for one) came from a "
-            "variable of the loop that a restart begins anew; keep it in run.vars, and let the loop be run.epochs, "
-            "run.batches or run.steps",
+            "the two runs did not take the same steps: a decision to end or to go on (early stopping, for one) came "
+            "from a variable of the loop that a restart begins anew; keep it in run.vars, and let the loop be "
+            "run.epochs, run.batches or run.steps",
         )
     if facts.metrics_first:
         return Cause("lines", "the metrics log has not the same lines: call run.log inside the loops, or after them")
@@ -350,16 +351,6 @@ def _untracked_number(facts: CauseFacts) -> Cause:
     )
 
 
-def _own(keys: set[str]) -> Cause:
-    if any(key.startswith(RNG) for key in keys):
-        return Cause(
-            "draws",
-            "the global random generators were drawn from a different number of times, or by code that runs only in a "
-            "resumed run: draw inside the loop only, and load data through run.batches",
-        )
-    return Cause("vars", "the position in the data, or a value in run.vars, is not what it was")
-
-
 def _weights(facts: CauseFacts) -> Cause:
     """Weights differ after a step that began with equal ones: its data, its randomness or its update differed."""
     if facts.same_metrics_there and not facts.optimizers:
@@ -374,22 +365,17 @@ def _weights(facts: CauseFacts) -> Cause:
         return UNSEEN
     if not facts.loaders:
         return POSITION
-    plain = [name for name, loader in facts.loaders.items() if _augments_unseeded(loader)]
-    if plain:
+    if facts.unseeded:
         return Cause(
             "augmentation",
-            f"the weights were equal one step before, so the data differed: what the workers of loader "
-            f"{', '.join(map(repr, plain))} draw at random is not restored. Wrap the dataset: holdfast.data.Seeded(dataset, seed)",
+            "the weights were equal one step before, so the data differed: what the workers of loader "
+            f"{facts.unseeded} draw at random is not restored. Wrap the dataset: holdfast.data.Seeded(dataset, seed)",
         )
     return Cause(
         "generator",
         "the weights were equal one step before: randomness was drawn from a generator that is not restored (a "
         "np.random.Generator, random.Random or torch.Generator of your own). Track it: Run(path, dict(..., rng=rng))",
     )
-
-
-def _augments_unseeded(loader: Mapping[str, Any]) -> bool:
-    return bool(loader.get("workers")) and not str(loader.get("dataset", "")).startswith("Seeded(")
 
 
 SWITCHES = (  # for a command that differs from itself

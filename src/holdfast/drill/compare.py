@@ -1,13 +1,15 @@
-"""Compare: where two runs part ways, first in their states, then in their metrics. Pure, bit for bit, without tolerance."""
+"""Compare: where two runs part ways, first in their states, then in their metrics. Pure, bit for bit, without
+tolerance.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from .evidence import Line, RunEvidence, Trace, capture_of, generator_of, present
+from .evidence import Line, RunEvidence, Trace, generator_of, present
 from .safepoint import SafePoint
 
 TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that no two runs share
@@ -18,7 +20,7 @@ class Parting(NamedTuple):
 
     place: SafePoint
     attempt: int
-    leaves: tuple[str, ...]  # keys that differ; empty when one of the runs was never there
+    leaves: tuple[str, ...]  # keys that differ, models before what depends on them; empty: one run was never there
     what: str
 
 
@@ -36,23 +38,25 @@ def idle(a: Trace, b: Trace) -> frozenset[str]:
 
     The comparison asks of them that they stay what they are within a run, across all its resumes.
     """
-    values = [_generators(trace.states) for trace in (a, b)]
-    still = {name for name in values[0] if all(len(each.get(name, ())) == 1 for each in values)}
-    return frozenset(name for name in still if values[0][name] != values[1][name])
+    mine, others = (_generators(trace.states) for trace in (a, b))
+    still = [name for name in mine.keys() & others.keys() if _is_one(mine[name]) and _is_one(others[name])]
+    return frozenset(name for name in still if mine[name] != others[name])
 
 
-def _generators(states: Sequence[RunEvidence]) -> dict[str, set[tuple[str, ...]]]:
-    """The states in which each global generator was seen."""
-    found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+def _generators(states: Sequence[RunEvidence]) -> dict[str, set[tuple[str, str]]]:
+    """Of each global generator: the parts of its state, and the digests that they had."""
+    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for seen in states:
-        leaves: dict[tuple[str, str], list[str]] = defaultdict(list)
         for key, digest in seen.leaves.items():
             name = generator_of(key)
             if name is not None:
-                leaves[capture_of(key), name].append(digest)
-        for (_, name), digests in leaves.items():
-            found[name].add(tuple(digests))
+                found[name].add((present(key), digest))
     return found
+
+
+def _is_one(parts: set[tuple[str, str]]) -> bool:
+    """Whether each part has one digest only."""
+    return len(parts) == len(dict(parts))
 
 
 def parting(reference: Trace, other: Trace, idle: frozenset[str] = frozenset()) -> Parting | None:
@@ -67,7 +71,7 @@ def parting(reference: Trace, other: Trace, idle: frozenset[str] = frozenset()) 
             return Parting(seen.place, seen.attempt, (), "the uninterrupted run has no such safe point")
         mine = own.get(seen.attempt, {})
         wanted = {key: mine.get(present(key), digest) for key, digest in expected[seen.place].items()}
-        changed = _changed(wanted, seen.leaves)
+        changed = tuple(key for key in {**wanted, **seen.leaves} if wanted.get(key) != seen.leaves.get(key))
         if changed:
             what = f"{len(changed)} of {len(expected[seen.place])} leaves differ"
             return Parting(seen.place, seen.attempt, changed, what)
@@ -82,16 +86,13 @@ def parting(reference: Trace, other: Trace, idle: frozenset[str] = frozenset()) 
 def _own_generators(trace: Trace, idle: frozenset[str]) -> dict[int, dict[str, str]]:
     """For each attempt, what its idle generators have to be: what they were in the fresh start that it goes back to.
 
-    Under the keys of the present capture: that of an epoch's begin, where there is one, is the same.
+    Under the keys of the present state: that of an epoch's begin, where there is one, is the same.
     """
     found: dict[int, dict[str, str]] = {}
     current: dict[str, str] = {}
     for seen in trace.states:
-        fresh = seen.attempt not in found and trace.restored.get(seen.attempt, SafePoint(0)).step == 0
-        if fresh:
-            current = {
-                key: digest for key, digest in seen.leaves.items() if key == present(key) and generator_of(key) in idle
-            }
+        if seen.attempt not in found and trace.restored.get(seen.attempt, SafePoint(0)).step == 0:
+            current = {present(key): digest for key, digest in seen.leaves.items() if generator_of(key) in idle}
         found.setdefault(seen.attempt, current)
     return found
 
@@ -100,53 +101,41 @@ def _when(seen: RunEvidence) -> tuple[tuple[int, int], int]:
     return seen.place.order, seen.attempt
 
 
-def _changed(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[str, ...]:
-    """Keys that are not the same in both, in the order of `a`: models before what depends on them."""
-    return tuple(key for key in {**a, **b} if a.get(key) != b.get(key))
-
-
 def metric_differences(
-    reference: Sequence[Line], other: Sequence[Line], exempt: Iterable[str] = TIMINGS
+    reference: Sequence[Line], other: Sequence[Line], exempt: Sequence[str] = TIMINGS
 ) -> list[MetricDifference]:
     """What differs between two metrics logs, in the order of the run; names that match `exempt` are passed over."""
-    patterns = tuple(exempt)
     mine, others = _by_place(reference), _by_place(other)
+    passed = exempted([*reference, *other], exempt)
     found: list[MetricDifference] = []
     for place in sorted(mine.keys() | others.keys(), key=lambda place: place.order):
-        a, b = mine.get(place, []), others.get(place, [])
+        a, b = mine[place], others[place]
         if len(b) != len(a):
             what = "missing" if len(b) < len(a) else "duplicate" if a else "extra"
             found.append(MetricDifference(place, "", what))
         for line, beside in zip(a, b, strict=False):
-            found += _values(place, line, beside, patterns)
+            found += _values(place, line, beside, passed)
     return found
 
 
-def exempted(lines: Sequence[Line], exempt: Iterable[str]) -> list[str]:
+def exempted(lines: Sequence[Line], exempt: Sequence[str]) -> list[str]:
     """Names of metrics that a comparison passes over."""
-    patterns = tuple(exempt)
-    return sorted({name for line in lines for name in line.values if _is_exempt(name, patterns)})
+    names = {name for line in lines for name in line.values}
+    return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in exempt))
 
 
-def _by_place(lines: Sequence[Line]) -> dict[SafePoint, list[Line]]:
-    found: dict[SafePoint, list[Line]] = defaultdict(list)
+def _by_place(lines: Sequence[Line]) -> defaultdict[SafePoint, list[Line]]:
+    found = defaultdict[SafePoint, list[Line]](list)
     for line in lines:
         found[line.place].append(line)
     return found
 
 
-def _values(place: SafePoint, a: Line, b: Line, patterns: tuple[str, ...]) -> Iterable[MetricDifference]:
-    for name in sorted(a.values.keys() | b.values.keys()):
+def _values(place: SafePoint, a: Line, b: Line, passed: Sequence[str]) -> Iterable[MetricDifference]:
+    for name in sorted({*a.values, *b.values}.difference(passed)):
         was, now = a.values.get(name), b.values.get(name)
-        if repr(was) != repr(now) and not _is_exempt(name, patterns):  # repr: exact, and tells -0.0 from 0.0
-            yield MetricDifference(place, name, f"{_shown(was)} became {_shown(now)}")
+        if repr(was) != repr(now):  # repr: exact, and tells -0.0 from 0.0
+            was, now = ("nothing" if value is None else value for value in (was, now))
+            yield MetricDifference(place, name, f"{was} became {now}")
     if a.epoch != b.epoch:
         yield MetricDifference(place, "epoch", f"{a.epoch} became {b.epoch}")
-
-
-def _shown(value: float | str | None) -> str:
-    return "nothing" if value is None else str(value)
-
-
-def _is_exempt(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

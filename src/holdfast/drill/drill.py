@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,15 +17,16 @@ from .. import disk, journal
 from ..errors import ChildError, UsageError
 from ..journal import Log
 from ..run import settings
-from . import compare, evidence, judge, kill, leftovers, output, report, tail
-from .aim import DrillOptions, Schedule, move
-from .attempts import attempts_of, prove, require_progress, told, unseen_damage
-from .evidence import SafePoint, Trace
-from .kill import ChildExit, ChildStart, Follow
-from .output import Section, Varying
-from .places import AGAIN, Course, Spot
-from .plan import SIGNALS, Kill, Pace, pace
-from .report import DrillAttempt, DrillReport, ResumePoint
+from . import compare, evidence, judge, kill, leftovers, output, report
+from .aim import Schedule, move
+from .attempts import attempts_of, described, prove, require_progress, unseen_damage
+from .evidence import Trace
+from .kill import ChildExit, Follow
+from .output import Section
+from .places import AGAIN, Course
+from .plan import DrillOptions, Kill, Pace, pace
+from .report import DrillReport, ResumePoint
+from .safepoint import SafePoint
 
 Say = Callable[[str], None]
 Watch = Callable[[int, int | None], None]  # told the step, and the last one where that is known
@@ -37,18 +39,12 @@ class Drill:
         self.command, self.options, self.say, self._watch = list(command), options, say, watch
         self._exempt = (*compare.TIMINGS, *options.exempt)
         self._idle: frozenset[str] = frozenset()
-        self._notes: list[str] = []
         self._began_ns = time.time_ns()
         self._printed: dict[str, list[Section]] = {}  # by run
         self._opened: dict[str, Path] = {}  # by run: where its processes note the files that they open
 
     def run(self) -> DrillReport:
-        """The findings.
-
-        Raises:
-            UsageError: an option, or the command, does not lend itself to a drill.
-            ChildError: the command failed by itself.
-        """
+        """The findings."""
         began = time.monotonic()
         with kill.ended_by_signals(), _workplace(self.options.keep) as place:
             found = self._run(place)
@@ -57,27 +53,26 @@ class Drill:
         return found
 
     def _run(self, place: Path) -> DrillReport:
-        first, took_s = self._undisturbed(place / "first", 1)
+        first = self._undisturbed(place / "first", 1)
         self._undisturbed(place / "second", 2)
         reference, second = evidence.trace(place / "first"), evidence.trace(place / "second")
         self._idle = compare.idle(reference, second)
-        found = self._begin(reference, first, took_s)
+        found = self._begin(reference, first)
         self._judge(found, reference, second, place, "second")
         if found.verdict != report.IDENTICAL:
             found.verdict = report.NOT_DETERMINISTIC
             return found
-        reference = reference._replace(beside=second.sights)
+        reference = reference._replace(second=second.sights)
         if self._idle:
             names = ", ".join(sorted(self._idle))
-            self._notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
-        found.saves = len(first.saves)
-        course = Course(Spot(seen.place, seen.epoch) for seen in reference.states)
+            found.notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
+        course = Course(reference.states)
         schedule = Schedule(course, first, self.options)
         found.places = len(course.places)
         if schedule.wanted:
             self.say(f"killed run: {schedule.wanted} of {found.places} places to resume from, over {first.last} steps")
             try:
-                self._interrupt(found, place / "killed", first, schedule, course)
+                self._interrupt(found, place / "killed", schedule)
             except ChildError as error:
                 reason = judge.why_failed(reference, evidence.trace(place / "killed"), self._idle)
                 raise ChildError(f"{error}{reason}") from error
@@ -87,28 +82,28 @@ class Drill:
         why = judge.not_proven(found, schedule.wanted)
         if found.verdict == report.IDENTICAL and why is not None:
             found.verdict = report.NOT_PROVEN
-            self._notes.append(why)
+            found.notes.append(why)
         return found
 
-    def _begin(self, reference: Trace, first: Pace, took_s: float) -> DrillReport:
+    def _begin(self, reference: Trace, first: Pace) -> DrillReport:
         return DrillReport(
             verdict=report.NOT_PROVEN,
             command=self.command,
             seed=self.options.seed,
             kills_asked=self.options.kills,
             steps=first.last,
+            saves=first.saves,
             metrics={name: value for line in reference.metrics for name, value in line.values.items()},
             exempt=compare.exempted(reference.metrics, self._exempt),
-            notes=self._notes,
-            reference_s=took_s,
+            reference_s=first.total_s,
         )
 
     # -- the two undisturbed runs ----------------------------------------------------------------------------------
 
-    def _undisturbed(self, root: Path, number: int) -> tuple[Pace, float]:
+    def _undisturbed(self, root: Path, number: int) -> Pace:
         self.say(f"undisturbed run {number} of 2: {' '.join(self.command)}")
-        ended = kill.run(self._start(root, float("inf"), 0), self._watched(lambda _: None, None))
-        log = _last_log(root)
+        ended = kill.run(self.command, self._environment(root), root, partial(self._look, None, None))
+        log = next(reversed(_logs(root)), None)
         if move(ended, log) != "finished":
             raise ChildError(f"undisturbed run {number}: {_failure(ended, log)}")
         if log is None:
@@ -119,11 +114,11 @@ class Drill:
         self._printed[root.name] = output.sections(ended.printed, finished=True)
         learnt = pace(log.events, ended.took_s)
         self.say(
-            f"undisturbed run {number}: {learnt.last} steps in {ended.took_s:.1f} s, {len(learnt.saves)} saves on the way"
+            f"undisturbed run {number}: {learnt.last} steps in {ended.took_s:.1f} s, {learnt.saves} saves on the way"
         )
-        return learnt, ended.took_s
+        return learnt
 
-    def _start(self, root: Path, timeout_s: float, after: int, aims: tuple[settings.Aim, ...] = ()) -> ChildStart:
+    def _environment(self, root: Path, aims: tuple[settings.Aim, ...] = ()) -> dict[str, str]:
         if root.name not in self._opened:
             self._run_began_ns = time.time_ns()
             self._opened[root.name] = leftovers.prepare(root.parent, root.name, self._run_began_ns)
@@ -137,74 +132,65 @@ class Drill:
             since_ns=(self._began_ns, self._run_began_ns),
         )
         wishes = msgspec.json.encode(drilled).decode()
-        environment = {settings.RUN_DIR: str(root), settings.DRILL: wishes, "PYTHONUNBUFFERED": "1"}
-        return ChildStart(self.command, environment, root, timeout_s, after)
+        return {settings.RUN_DIR: str(root), settings.DRILL: wishes, "PYTHONUNBUFFERED": "1"}
 
-    def _watched(self, aim: Callable[[Follow], Kill | None], total: int | None) -> Callable[[Follow], Kill | None]:
-        def look(view: Follow) -> Kill | None:
-            self._watch(view.step, total)
-            return aim(view)
-
-        return look
+    def _look(self, schedule: Schedule | None, last: int | None, view: Follow) -> Kill | None:
+        self._watch(view.at.step, last)
+        return None if schedule is None else schedule(view)
 
     # -- the interrupted one -----------------------------------------------------------------------------------------
 
-    def _interrupt(self, found: DrillReport, root: Path, first: Pace, schedule: Schedule, course: Course) -> None:
+    def _interrupt(self, found: DrillReport, root: Path, schedule: Schedule) -> None:
         """Start the command until it has finished, killing it as planned."""
-        attempts: list[DrillAttempt] = []
-        proven: list[SafePoint] = []
-        resumes_at: SafePoint | None = None
+        attempts, proven, resumes_at = found.attempts, list[SafePoint](), SafePoint(0)
         self._printed[root.name] = []
         for _ in range(3 * self.options.kills + 10):
             after = attempts[-1].attempt if attempts else 0
-            ended = kill.run(
-                self._start(root, first.timeout_s, after, schedule.begin(resumes_at, proven)),
-                self._watched(schedule, first.last),
-                lambda _: schedule.fired(),
-            )
-            log = _last_log(root, after)
+            environment = self._environment(root, schedule.begin(resumes_at, proven))
+            aim = partial(self._look, schedule, schedule.pace.last)
+            ended = kill.run(self.command, environment, root, aim, schedule.pace.timeout_s, after)
+            schedule.fired(ended.strikes.values())
+            logs = _logs(root, after)
+            log = next(reversed(logs), None)
             what = move(ended, log)
             if what == "failed" or log is None:
                 raise ChildError(f"attempt {after + 1} of the killed run: {_failure(ended, log)}")
             self._printed[root.name] += output.sections(ended.printed, finished=what == "finished")
-            made = attempts_of(_logs(root, after), ended.strikes)
+            made = attempts_of(logs, ended.strikes)
             made[-1].exit, made[-1].took_s = ended.exit, ended.took_s
             attempts += made
-            proven = prove(attempts, course.places)
+            proven = prove(attempts, schedule.course.places)
             if what != "finished":
                 attempts[-1].damage, resumes_at = self._damage(root, schedule, ended)
             for attempt in made:
-                self.say(told(attempt))
+                self.say(described(attempt))
             if what == "finished":
-                self._take(found, attempts, schedule, course)
+                self._take(found, proven, schedule)
                 return
             require_progress(attempts)
         raise ChildError(
             f"the command did not finish in {len(attempts)} attempts; the last reached step {attempts[-1].reached}"
         )
 
-    def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint | None]:
+    def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint]:
         """What was damaged, and where the next attempt will go on."""
-        if ended.fired is not None:
-            schedule.fired()
-        wound = None
-        if schedule.wounds and ended.fired is not None:
-            wound = kill.damage(root, schedule.wounds[0], self.options.seed)
-        if wound is None:  # there will be an older checkpoint after a later kill
+        due = schedule.due if ended.fired is not None else []
+        damaged = kill.damage(root, due[0], self.options.seed) if due else None
+        if damaged is None:  # there will be an older checkpoint after a later kill
             return None, kill.resumes_at(root)
-        schedule.wounds.pop(0)
-        return f"{wound.checkpoint}: {wound.what}", kill.resumes_at(root, besides=wound.checkpoint)
+        schedule.due.pop(0)
+        return f"{damaged.checkpoint}: {damaged.what}", kill.resumes_at(root, besides=damaged.checkpoint)
 
-    def _take(self, found: DrillReport, attempts: list[DrillAttempt], schedule: Schedule, course: Course) -> None:
+    def _take(self, found: DrillReport, proven: list[SafePoint], schedule: Schedule) -> None:
         soon = {kill.target.place for kill in schedule.queue if kill.target.kind == AGAIN}
-        found.attempts, proven = attempts, prove(attempts, course.places)
+        kinds = [AGAIN if place in soon else schedule.course.kind(place) for place in proven]
         found.kills_proven = len(proven)
         found.resumed = [
-            ResumePoint(step=place.step, phase=place.phase, kind=AGAIN if place in soon else course.kind(place))
-            for place in proven
+            ResumePoint(step=place.step, phase=place.phase, kind=kind)
+            for place, kind in zip(proven, kinds, strict=True)
         ]
-        for kind in schedule.wounds:
-            self._notes.append(f"no {kind} was planted: there was never an older whole checkpoint to fall back to")
+        for kind in schedule.due:
+            found.notes.append(f"no {kind} was planted: there was never an older whole checkpoint to fall back to")
 
     # -- the verdict ---------------------------------------------------------------------------------------------------
 
@@ -219,20 +205,18 @@ class Drill:
         read = [each for each in found.leftovers if each.reader == name]
         found.verdict = report.IDENTICAL
         if parted is not None or metrics or found.final_differences:
-            found.verdict, found.divergence = (
-                report.DIFFERENT,
-                judge.divergence(reference, other, parted, metrics, read),
-            )
+            found.verdict = report.DIFFERENT
+            found.divergence = judge.divergence(reference, other, parted, metrics, read)
         elif lines:
             found.verdict, found.divergence = report.OUTPUT_DIFFERS, judge.printed(reference, other, lines[0], read)
         if unseen:
             found.verdict = report.DIFFERENT
-            self._notes.append(f"damage went unseen, and was restored: {unseen}")
+            found.notes.append(f"damage went unseen, and was restored: {unseen}")
 
     def _lines(self, found: DrillReport) -> list[output.LineDifference]:
         """What the killed run printed otherwise."""
         first, second, killed = (self._printed[name] for name in ("first", "second", "killed"))
-        known: Varying = output.varying(first, second, self.options.exempt)
+        known = output.varying(first, second, self.options.exempt)
         lines, found.lines_compared = output.differences(first, killed, known)
         found.output_differences = [str(each) for each in lines]
         return lines
@@ -242,10 +226,6 @@ def _logs(root: Path, after: int = 0) -> list[Log]:
     return [log for log in journal.logs(root) if log.attempt > after]
 
 
-def _last_log(root: Path, after: int = 0) -> Log | None:
-    return next(reversed(_logs(root, after)), None)
-
-
 def _failure(ended: ChildExit, log: Log | None) -> str:
     last = log.last if log is not None and log.closed else {}
     if last.get("event") == "stop":
@@ -253,7 +233,7 @@ def _failure(ended: ChildExit, log: Log | None) -> str:
     else:
         how = f"killed by signal {-ended.exit}" if ended.exit < 0 else f"failed with exit {ended.exit}"
     why = f", {last['error']}" if last.get("event") == "failed" and "error" in last else ""
-    return "\n".join([f"the command {how}{why}; the end of its output:", *tail.shown(ended.tail)])
+    return "\n".join([f"the command {how}{why}; the end of its output:", *output.last_lines(ended.tail)])
 
 
 @contextmanager
@@ -281,12 +261,7 @@ def drill(command: Sequence[str], options: DrillOptions, say: Say, watch: Watch 
     """Drill `command`, telling `say` line by line how it goes, and `watch` many times a second how far it is.
 
     Raises:
-        UsageError: an option, or the command, does not lend itself to a drill.
+        UsageError: the command does not lend itself to a drill.
         ChildError: the command failed by itself.
     """
-    if not command:
-        raise UsageError("no command to drill: holdfast drill -- python train.py ...")
-    unknown = [name for name in options.signals if name not in SIGNALS]
-    if unknown or not options.signals or options.kills < 1:
-        raise UsageError(f"a drill takes at least one kill, by signals among {', '.join(SIGNALS)}; not {unknown}")
     return Drill(command, options, say, watch).run()

@@ -16,10 +16,10 @@ from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from .safepoint import SafePoint as SafePoint  # noqa: PLC0414  others take it from here
 from .safepoint import place_of
-from .sights import Sight, sights
+from .sights import Album, sights
 
 # Where a run keeps the global generators: as they are, as the epoch began, and as a loader began and was last asked.
-_CAPTURE = re.compile(rf"{RESERVED}/(rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began))/")
+_GENERATOR = re.compile(rf"^(@\d+/)?{RESERVED}/(?:rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began))/([^/]+)")
 MEANS = f"{RESERVED}/means"  # of run.mean()
 
 
@@ -47,9 +47,9 @@ class Trace(NamedTuple):
     metrics: Sequence[Line]  # of the lineage only
     restored: Mapping[int, SafePoint]  # attempt -> where it came back to
     loaders: Mapping[str, Mapping[str, Any]]  # what run.batches was given, by name
-    sights: Sequence[Sight] = ()  # the script's variables
+    sights: Album = Album(())  # the script's variables
     told: Sequence[Event] = ()  # what the run said of a mistake in the script
-    beside: Sequence[Sight] = ()  # of a reference run, what the second undisturbed run's variables held
+    second: Album | None = None  # of a reference run, what the second undisturbed run's variables held
 
 
 def trace(root: Path) -> Trace:
@@ -64,7 +64,9 @@ def trace(root: Path) -> Trace:
     metrics = [Line(place_of(event), event.get("epoch"), event["values"]) for event in journal.lineage(logs, "metrics")]
     restored = {log.attempt: place_of(e) for log in logs for e in log.events if e["event"] == "restored"}
     told = [event for log in logs for event in log.events if event["event"] == "told" and "kind" in event]
-    return Trace(states, metrics, restored, _loaders(root), sights(logs), told)
+    return Trace(
+        states, metrics, restored, _loaders(root), Album([sight for log in logs for sight in sights(log)]), told
+    )
 
 
 def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]:
@@ -78,27 +80,13 @@ def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]
 
 def generator_of(key: str) -> str | None:
     """The global random generator that the leaf belongs to, "numpy" or "numpy of rank 1", or None."""
-    rank, where = _rank(key)
-    found = _CAPTURE.match(where)
-    return None if found is None else where[found.end() :].partition("/")[0] + rank
-
-
-def capture_of(key: str) -> str:
-    """Which capture of a generator the leaf belongs to: the present one, that of the epoch's begin, or a loader's."""
-    found = _CAPTURE.match(_rank(key)[1])
-    return "" if found is None else found[1]
+    found = _GENERATOR.match(key)
+    return None if found is None else found[2] + (f" of rank {found[1][1:-1]}" if found[1] else "")
 
 
 def present(key: str) -> str:
-    """The key of the same part of a generator's state in the present capture."""
-    capture = capture_of(key)
-    return key.replace(f"{RESERVED}/{capture}/", f"{RESERVED}/rng/", 1) if capture else key
-
-
-def _rank(key: str) -> tuple[str, str]:
-    """Whose own the leaf is, in words, and the key under which that one has it."""
-    mark, _, rest = key.partition("/")
-    return (f" of rank {mark[1:]}", rest) if mark.startswith("@") else ("", key)
+    """The key of the same part of a generator's state as it is now: the state of an epoch's begin, say, has another."""
+    return _GENERATOR.sub(rf"\1{RESERVED}/rng/\2", key)
 
 
 def _last(root: Path) -> Checkpoint:
@@ -108,7 +96,7 @@ def _last(root: Path) -> Checkpoint:
 def _loaders(root: Path) -> Mapping[str, Mapping[str, Any]]:
     try:
         memory = _last(root).load(part=RESERVED, placeholders=True)
-        loaders = memory["fingerprint"]["loaders"]
-    except (StoreError, KeyError, TypeError):
+    except StoreError:  # the run has no checkpoint
         return {}
-    return loaders if isinstance(loaders, Mapping) else {}
+    loaders: Mapping[str, Mapping[str, Any]] = memory["fingerprint"]["loaders"]
+    return loaders

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import by_itself, cause, compare
-from .cause import Cause, CauseFacts
+from .cause import Cause
 from .compare import MetricDifference, Parting
 from .evidence import SafePoint, Trace
 from .leftovers import Leftover
@@ -24,13 +24,15 @@ def divergence(
 ) -> Divergence:
     """Where the states or the metrics of `other` first left those of the reference run, and the usual reason."""
     if metrics and (parted is None or metrics[0].place.order < parted.place.order):
-        place, attempt, what = metrics[0].place, _logged_by(other, metrics[0].place), metrics[0].what
+        place, what = metrics[0].place, metrics[0].what
+        before = [attempt for attempt, restored in other.restored.items() if restored.order < place.order]
+        attempt = max(before, default=0)  # whose line survived: the last that began before it
     elif parted is not None:
         place, attempt, what = parted.place, parted.attempt, parted.what
     else:
         place, attempt, what = reference.states[-1].place, max(other.restored, default=0), "the last state differs"
-    facts = cause.gather(reference, parted, metrics, other, (place, attempt))
-    usual = cause.usual(facts) if reference.beside else by_itself.cause_of(reference, other, facts)
+    facts = cause.gather(reference, other, (place, attempt), parted, metrics)
+    usual = by_itself.cause_of(reference, other, facts) if reference.second is None else cause.usual(facts)
     found = _at(place, attempt, other, what, _reason(usual, leftovers))
     found.leaf = facts.leaves[0] if facts.leaves and not facts.metrics_first else None
     found.leaves = list(facts.leaves)
@@ -43,15 +45,9 @@ def printed(
 ) -> Divergence:
     """The first line that `other` printed otherwise, while all that is tracked was equal, and the usual reason."""
     line = f"the line {difference.now!r}" if difference.now is not None else f"what printed {difference.was!r}"
-    facts = CauseFacts(
-        all_leaves=tuple(reference.states[0].leaves) if reference.states else (),
-        metrics=(line,),
-        metrics_first=True,
-        loaders=reference.loaders,
-    )
-    facts = cause.with_variables(facts, reference, other, (difference.after, difference.attempt))
-    reason = _reason(cause.usual(facts), leftovers)
-    return _at(difference.after, difference.attempt, other, str(difference), reason)
+    where = difference.after, difference.attempt
+    facts = cause.gather(reference, other, where)._replace(metrics=(line,), metrics_first=True)
+    return _at(*where, other, str(difference), _reason(cause.usual(facts), leftovers))
 
 
 def why_failed(reference: Trace, other: Trace, idle: frozenset[str]) -> str:
@@ -74,9 +70,9 @@ def not_proven(found: DrillReport, schedule_wanted: int) -> str | None:
             "steps (--steps N drills the first N of them)"
         )
     return (
-        f"the run was resumed from {found.kills_proven} distinct places of the {schedule_wanted} wanted: a kill led to a "
-        "place that was tried before, or came too late. Try another --seed, fewer --kills, --signals KILL, or more steps "
-        "(--steps N)"
+        f"the run was resumed from {found.kills_proven} distinct places of the {schedule_wanted} wanted: a kill led to "
+        "a place that was tried before, or came too late. Try another --seed, fewer --kills, --signals KILL, or more "
+        "steps (--steps N)"
     )
 
 
@@ -87,8 +83,8 @@ def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
     also = f". Or ({usual.name}): {usual.text}" if by_itself.is_known(usual) else ""
     return Cause(
         LEFTOVER,
-        f"{leftovers[0]}. A run must not depend on files that an earlier one left: let the script write it elsewhere for "
-        f"each run, or track its content{also}",
+        f"{leftovers[0]}. A run must not depend on files that an earlier one left: let the script write it elsewhere "
+        f"for each run, or track its content{also}",
     )
 
 
@@ -99,15 +95,7 @@ def _at(place: SafePoint, attempt: int, other: Trace, what: str, reason: Cause) 
         phase=place.phase,
         attempt=attempt,
         resumed_from=resumed.step if resumed else None,
-        leaf=None,
-        leaves=[],
-        metric=None,
         what=what,
         cause=reason.name,
         advice=reason.text,
     )
-
-
-def _logged_by(trace: Trace, place: SafePoint) -> int:
-    """The attempt whose line at `place` survived: the last that began before it."""
-    return max((attempt for attempt, restored in trace.restored.items() if restored.order < place.order), default=0)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import NamedTuple, Self
+from types import FrameType
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,16 +20,17 @@ from ..children import processes
 from ..children.warden import Streams
 from ..data.order import key
 from ..errors import ChildError, StoreError
+from ..journal import Event
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.store import Store
-from . import output, tail
-from .evidence import SafePoint
+from . import output
 from .plan import RANK, Kill
+from .safepoint import SafePoint, place_of
 
 POLL_S = 0.002
 POLL_SAVE_S = 0.0002  # a save of a small model takes a few ms
-TAIL_LINES, TAIL_BYTES = 200, 1 << 16
+TAIL_BYTES = 1 << 16
 PRINTED_BYTES = 64 << 20  # of one start; what is printed after that is not compared
 
 
@@ -39,6 +39,7 @@ class Fired(NamedTuple):
 
     signal: str
     in_save: str | None  # the checkpoint that was being written
+    damage: str | None = None  # what it is to leave behind, one of plan.DAMAGE
 
 
 class ChildExit(NamedTuple):
@@ -52,77 +53,67 @@ class ChildExit(NamedTuple):
     printed: str = ""  # to standard output, with the marks of safe points
 
 
-class Wound(NamedTuple):
+class Damage(NamedTuple):
     """Damage done on purpose to a committed checkpoint."""
 
     checkpoint: str
     what: str
 
 
-class ChildTree:
+class ChildTree(children.Child):
     """The command, and all that it starts. Leaving the block ends all of it, in whichever sessions it is."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._tail, self._printed = bytearray(), bytearray()
-        with ExitStack() as opened:
-            nothing, (self._out, out), (self._err, err) = os.open(os.devnull, os.O_RDONLY), os.pipe(), os.pipe()
-            for descriptor in (nothing, out, err):
-                opened.callback(os.close, descriptor)
-            for pipe in (self._out, self._err):
-                os.set_blocking(pipe, False)
-            try:
-                streams = Streams(nothing, out, err, sources=(self._out, self._err))
-                self._child = children.Child(command, {**os.environ, **environment}, streams)
-            except BaseException:
-                os.close(self._out)
-                os.close(self._err)
-                raise
-        self._open = True
+        (self._out, out), (self._err, err) = os.pipe(), os.pipe()
+        for pipe in (self._out, self._err):
+            os.set_blocking(pipe, False)
+        streams = Streams(os.open(os.devnull, os.O_RDONLY), out, err, sources=(self._out, self._err))
+        self._open = False
+        try:
+            super().__init__(command, {**os.environ, **environment}, streams)
+            self._open = True
+        finally:
+            streams.close(sources=not self._open)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.finish()
 
     def ended(self) -> bool:
         """Whether the command itself is over; what it left behind may not be."""
-        self._child.look()
+        self.look()
         self._read()  # or it would wait for room in the pipe
-        return self._child.code is not None
+        return self.code is not None
 
-    def send(self, name: str) -> None:
+    def interrupt(self, name: str) -> None:
         """SIGKILL strikes every process of the command's, as a lost machine does; anything else the command itself."""
-        self._child.send(signal.Signals[f"SIG{name}"], alone=name != "KILL")
+        self.send(signal.Signals[f"SIG{name}"], alone=name != "KILL")
 
     def lose_rank(self, which: float) -> None:
-        """SIGKILL to one of the processes that have a rank, and to nothing else. A command without ranks is its only one."""
-        ranks = sorted(processes.workers(self._child.pid, "RANK")) or [self._child.pid]
+        """SIGKILL to one of the processes that have a rank, and to nothing else. A command without ranks is its only
+        one.
+        """
+        ranks = sorted(processes.workers(self.pid, "RANK")) or [self.pid]
         children.strike(ranks[int(which * len(ranks))])
 
     def finish(self) -> int:
         """End whatever still runs of it; the command's exit status."""
         if self._open:
-            self._child.__exit__()
+            super().__exit__()
             self._read()
             os.close(self._out)
             os.close(self._err)
             self._open = False
-        return self._child.code if self._child.code is not None else -signal.SIGKILL
+        return -signal.SIGKILL if self.code is None else self.code
 
     @property
     def tail(self) -> str:
-        """The end of what it has printed by now, on both streams."""
-        self._read()
-        shown = output.without_marks(self._tail.decode(errors="replace"))
-        return "".join(shown.splitlines(keepends=True)[-TAIL_LINES:])
+        """The end of what it had printed when `ended` was last asked, on both streams."""
+        return output.without_marks(self._tail.decode(errors="replace"))
 
     @property
     def printed(self) -> str:
-        """What it has printed to standard output by now, as far as it is kept."""
-        self._read()
+        """What it had printed to standard output then, as far as it is kept."""
         return self._printed.decode(errors="replace")
 
     def _read(self) -> None:
@@ -152,10 +143,7 @@ class Follow:
         self.at = SafePoint(0)  # the safe point that it has reached
         self.kept = SafePoint(0)  # the last place of which a checkpoint is durable, as far as its journal tells
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -165,7 +153,7 @@ class Follow:
 
     def go_on(self) -> None:
         """Follow that one."""
-        self.__exit__()
+        self.close()
         self._begin(self.attempt)
 
     def look(self) -> None:
@@ -175,8 +163,8 @@ class Follow:
             return
         *whole, self._rest = (self._rest + self._file.readall()).split(b"\n")
         for line in whole:
-            with suppress(msgspec.DecodeError):
-                self._take(msgspec.json.decode(line) if line else {})
+            with suppress(msgspec.DecodeError):  # empty, or torn
+                self._take(msgspec.json.decode(line))
 
     def saving(self) -> str | None:
         """The checkpoint that is being written now."""
@@ -194,19 +182,12 @@ class Follow:
     def _newest(self) -> int:
         return max((int(name) for name in _names(self._root / "attempts") if name.isdecimal()), default=0)
 
-    @property
-    def step(self) -> int:
-        """The step it has reached."""
-        return self.at.step
-
-    def _take(self, event: Mapping[str, object]) -> None:
-        step, phase, what = event.get("step"), event.get("phase", "step"), event.get("event")
-        if not isinstance(step, int) or not isinstance(phase, str):
-            return
-        place = SafePoint(step, phase)
+    def _take(self, event: Event) -> None:
+        what, place = event.get("event"), place_of(event)
+        durable = what == "saved" or (what == "restored" and event["checkpoint"] is not None)
         if what == "restored":
-            self.restored = place if event.get("checkpoint") is not None else SafePoint(0)
-        if what == "saved" or (what == "restored" and event.get("checkpoint") is not None):
+            self.restored = place if durable else SafePoint(0)
+        if durable:
             self.kept = max(self.kept, place, key=lambda each: each.order)
         if what in ("restored", "digests"):
             self.at = place
@@ -219,47 +200,41 @@ def _names(path: Path) -> list[str]:
         return []
 
 
-class ChildStart(NamedTuple):
-    """What is started, where, and for how long it may go on."""
-
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    root: Path
-    timeout_s: float
-    after: int = 0  # the attempts of the run that lie behind
-
-
 Aiming = Callable[[Follow], Kill | None]  # what to do next, given how far it is
-GoesOn = Callable[[Mapping[int, Fired]], None]  # told, after a strike, that the launcher has begun another attempt
 
 
-def run(start: ChildStart, aim: Aiming, goes_on: GoesOn = lambda _: None) -> ChildExit:
-    """Start the command and see it to its end.
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    root: Path,
+    aim: Aiming,
+    timeout_s: float = float("inf"),
+    after: int = 0,
+) -> ChildExit:
+    """Start the command, whose run lives in `root`, and see it to its end. The run's attempts up to `after` lie behind.
+
+    After a strike, a launcher may begin another attempt by itself.
 
     Raises:
         ChildError: it did not end in time; it was killed.
     """
     began, strikes = time.monotonic(), dict[int, Fired]()
-    fired: Fired | None = None
-    with ChildTree(start.command, start.environment) as child, Follow(start.root, start.after) as view:
+    with ChildTree(command, environment) as child, closing(Follow(root, after)) as view:
         while not child.ended():
-            if fired is not None and view.overtaken():
-                goes_on(strikes)
+            if view.attempt in strikes and view.overtaken():
                 view.go_on()
-                fired = None
             view.look()
-            kill = aim(view) if fired is None else None
+            kill = aim(view) if view.attempt not in strikes else None
             near = kill is not None and is_near(kill, view)
-            if kill is not None and near and is_ripe(kill, view):
-                fired = _fire(child, view, kill)
-                strikes |= {view.attempt: fired} if fired is not None else {}
-            if time.monotonic() - began > start.timeout_s:
+            if kill is not None and is_ripe(kill, view) and (fired := _fire(child, view, kill)) is not None:
+                strikes[view.attempt] = fired
+            if time.monotonic() - began > timeout_s:
                 child.finish()
-                lines = [f"no end after {start.timeout_s:.0f} s, at step {view.step}; killed", *tail.shown(child.tail)]
-                raise ChildError("\n".join(lines))
+                line = f"no end after {timeout_s:.0f} s, at step {view.at.step}; killed"
+                raise ChildError("\n".join([line, *output.last_lines(child.tail)]))
             time.sleep(POLL_SAVE_S if near else POLL_S)
         code = child.finish()
-        return ChildExit(code, fired, child.tail, time.monotonic() - began, strikes, child.printed)
+        return ChildExit(code, strikes.get(view.attempt), child.tail, time.monotonic() - began, strikes, child.printed)
 
 
 def is_near(kill: Kill, view: Follow) -> bool:
@@ -285,12 +260,12 @@ def _fire(child: ChildTree, view: Follow, kill: Kill) -> Fired | None:
     saving = view.saving()
     if kill.signal == RANK:
         child.lose_rank(kill.which)
-        return Fired(RANK, saving)
-    child.send(kill.signal)
+        return Fired(RANK, saving, kill.damage)
+    child.interrupt(kill.signal)
     if kill.signal == "KILL":
         child.finish()
         saving = view.saving()  # what a killed save left: the proof that it was one
-    return Fired(kill.signal, saving)
+    return Fired(kill.signal, saving, kill.damage)
 
 
 def exits_of(name: str) -> tuple[int, int]:
@@ -302,9 +277,6 @@ def exits_of(name: str) -> tuple[int, int]:
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """While entered, SIGTERM and SIGHUP unwind this process as Ctrl-C does, so that no child outlives it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def unwind(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -317,7 +289,7 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def damage(root: Path, kind: str, seed: int) -> Wound | None:
+def damage(root: Path, kind: str, seed: int) -> Damage | None:
     """Damage the newest checkpoint of the run at `root`; None, and nothing done, without an older one that is whole."""
     found = Store(root).checkpoints()
     if not any(_is_whole(checkpoint) for checkpoint in found[:-1]):
@@ -336,13 +308,15 @@ def damage(root: Path, kind: str, seed: int) -> Wound | None:
         what = f"{name} cut from {len(data):,} to {place:,} bytes"
         del data[place:]
     disk.replace_with(path, [data])
-    return Wound(newest.name, what)
+    return Damage(newest.name, what)
 
 
-def resumes_at(root: Path, besides: str | None = None) -> SafePoint | None:
-    """The newest checkpoint of the run at `root` but for the one of that name: where the next attempt will go on."""
+def resumes_at(root: Path, besides: str | None = None) -> SafePoint:
+    """The newest checkpoint of the run at `root` but for the one of that name: where the next attempt will go on, or
+    step 0.
+    """
     found = [checkpoint for checkpoint in Store(root).checkpoints() if checkpoint.path.name != besides]
-    return SafePoint(*found[-1].head.name) if found else None
+    return SafePoint(*found[-1].head.name) if found else SafePoint(0)
 
 
 def _is_whole(checkpoint: Checkpoint) -> bool:

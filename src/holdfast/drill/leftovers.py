@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,6 @@ import msgspec
 
 from .. import disk
 
-RUNS = ("first", "second", "killed")
 NAMES = {"first": "undisturbed run 1", "second": "undisturbed run 2", "killed": "the killed run"}
 DIRECTORY = "opened"
 
@@ -21,7 +19,7 @@ class Leftover(msgspec.Struct, frozen=True):
     """A file with which a run did not begin as the first one did."""
 
     path: str
-    writer: str  # one of RUNS
+    writer: str  # one of NAMES
     written_at: str  # `train.py:12`, or empty: it was not Python that opened it
     reader: str
     read_at: str
@@ -42,21 +40,16 @@ def prepare(place: Path, run: str, began_ns: int) -> Path:
 
 def found(place: Path) -> list[Leftover]:
     """What runs have read of each other's files, in the order of the runs."""
-    lines = {run: _lines(place / DIRECTORY / f"{run}.jsonl") for run in RUNS}
-    written = {run: {line["wrote"]: line["at"] for line in lines[run] if "wrote" in line} for run in RUNS}
-    began = {run: next((line["began_ns"] for line in lines[run] if "began_ns" in line), None) for run in RUNS}
-    left: list[Leftover] = []
-    for run in RUNS:
+    lines = {run: _lines(place / DIRECTORY / f"{run}.jsonl") for run in NAMES}
+    left: dict[tuple[str, str], Leftover] = {}
+    for run in NAMES:
         for line in lines[run]:
-            if "read" in line and (os.fspath(line["read"]), run) not in {(each.path, each.reader) for each in left}:
-                writer = _writer(line, began)
-                left.append(Leftover(line["read"], writer, written[writer].get(line["read"], ""), run, line["at"]))
-    return left
-
-
-def _writer(line: Mapping[str, Any], began: Mapping[str, int | None]) -> str:
-    """The run during which the file was last changed."""
-    return [run for run in RUNS if began[run] is not None and (began[run] or 0) <= line["written_ns"]][-1]
+            if "read" in line:
+                path, before = line["read"], [each for each in NAMES if lines[each]]
+                writer = [each for each in before if lines[each][0]["began_ns"] <= line["written_ns"]][-1]
+                wrote = {each["wrote"]: each["at"] for each in lines[writer] if "wrote" in each}
+                left.setdefault((run, path), Leftover(path, writer, wrote.get(path, ""), run, line["at"]))
+    return list(left.values())
 
 
 def _lines(path: Path) -> list[Mapping[str, Any]]:

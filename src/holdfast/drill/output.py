@@ -1,8 +1,9 @@
 """Output: what a command printed between two safe points, compared with what the reference run printed there. Pure.
 
 A drilled run marks each safe point in its own standard output. Lines before the first mark of an attempt belong to its
-start and are not compared. What differs between the two undisturbed runs is not compared either: a number in lines of one
-wording, a wording, or a place. Standard error is not compared: progress bars, warnings and Holdfast's own lines go there.
+start and are not compared. What differs between the two undisturbed runs is not compared either: a number in lines of
+one wording, a wording, or a place. Standard error is not compared: progress bars, warnings and Holdfast's own lines go
+there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from .evidence import SafePoint
@@ -20,6 +21,10 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?")
 _UNIT = re.compile(r"(?:\s?(?:s|ms|us|µs|ns|secs?|seconds?|mins|minutes?|hours?|[\w/]*/s(?:ec(?:ond)?)?)|m|min|h)\b")
 _PADDED = re.compile(r"[ \t]*#[ \t]*")  # a number in a field of fixed width has more or fewer spaces around it
+LAST_LINES = 20
+_LOGGED = re.compile(r"[WEI]\d{4} [\d:.]+ +\d+ .*\btorch/distributed/(elastic|run)\b")
+_RAISED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+_FIRST = re.compile(r"Root Cause.*?rank +: (\d+) .*?exitcode +: (-?\d+)", re.DOTALL)
 _TIMED = re.compile(r"(?:time|elapsed|took|eta|duration|seconds|speed|throughput)\W{0,3}$", re.IGNORECASE)
 
 
@@ -52,11 +57,11 @@ class LineParts(NamedTuple):
 class Varying(NamedTuple):
     """What two undisturbed runs do not have in common."""
 
-    places: frozenset[SafePoint]  # where they printed different numbers of lines
-    positions: frozenset[tuple[SafePoint, int]]  # the nth line there
-    wordings: frozenset[str]
-    numbers: frozenset[tuple[str, int]]  # the nth number in lines of that wording
-    exempt: tuple[str, ...] = ()  # patterns of lines that the user does not want to be compared
+    places: set[SafePoint]  # where they printed different numbers of lines
+    positions: set[tuple[SafePoint, int]]  # the nth line there
+    wordings: set[str]
+    numbers: set[tuple[str, int]]  # the nth number in lines of that wording
+    exempt: Sequence[str]  # patterns of lines that the user does not want to be compared
 
     def said(self, line: str) -> LineParts | None:
         """What of the line is to be compared; None: nothing."""
@@ -74,44 +79,39 @@ def without_marks(text: str) -> str:
 def sections(text: str, *, finished: bool) -> list[Section]:
     """The sections of what one start of the command printed; the last one is whole only when the command finished."""
     _, *rest = MARK.split(text)  # then of each mark its three groups, and what follows it
-    steps, phases, attempts, printed = (rest[part::4] for part in range(4))
-    marks = [
-        (SafePoint(int(step), phase), int(number)) for step, phase, number in zip(steps, phases, attempts, strict=True)
+    marked = zip(*(rest[part::4] for part in range(4)), strict=True)
+    cut = [
+        Section(SafePoint(int(step), phase), int(attempt), tuple(piece.splitlines()))
+        for step, phase, attempt, piece in marked
     ]
-    found = []
-    for number, ((after, attempt), piece) in enumerate(zip(marks, printed, strict=True)):
-        last = number + 1 == len(marks)
-        whole = finished if last else marks[number + 1][1] == attempt
-        if whole:
-            found.append(Section(after, attempt, tuple(piece.splitlines())))
-    return found
+    whole = [*(one.attempt == after.attempt for one, after in pairwise(cut)), finished]
+    return [section for section, is_whole in zip(cut, whole, strict=False) if is_whole]
 
 
 def varying(first: Sequence[Section], second: Sequence[Section], exempt: Sequence[str] = ()) -> Varying:
     """What two undisturbed runs printed otherwise than each other."""
-    others = _by_place(second)
-    places, positions = set[SafePoint](), set[tuple[SafePoint, int]]()
-    wordings, numbers = set[str](), set[tuple[str, int]]()
+    others, found = _by_place(second), Varying(set(), set(), set(), set(), exempt)
     for section in first:
         beside = others.get(section.after)
         if beside is None or len(beside.lines) != len(section.lines):
-            places.add(section.after)
+            found.places.add(section.after)
             continue
         for at, (line, other) in enumerate(zip(section.lines, beside.lines, strict=True)):
             (wording, mine), (another, theirs) = words(line), words(other)
             if wording != another:
-                wordings |= {wording, another}
-                positions.add((section.after, at))  # a third run may use a third wording there
+                found.wordings.update((wording, another))
+                found.positions.add((section.after, at))  # a third run may use a third wording there
             else:
-                differ = (place for place, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1])
-                numbers |= {(wording, place) for place in differ}
-    return Varying(frozenset(places), frozenset(positions), frozenset(wordings), frozenset(numbers), tuple(exempt))
+                found.numbers.update((wording, place) for place, was in enumerate(mine) if was != theirs[place])
+    return found
 
 
 def differences(
     reference: Sequence[Section], other: Sequence[Section], known: Varying
 ) -> tuple[list[LineDifference], int]:
-    """The lines of `other` that the reference run does not have there, in the order of the run; and how many were compared."""
+    """The lines of `other` that the reference run does not have there, in the order of the run; and how many were
+    compared.
+    """
     expected, found, compared = _by_place(reference), list[LineDifference](), 0
     for section in sorted(other, key=lambda section: (section.after.order, section.attempt)):
         beside = expected.get(section.after)
@@ -148,3 +148,18 @@ def words(line: str) -> LineParts:
         numbers.append("" if timing else match[0])
         end = match.end()
     return LineParts(_PADDED.sub("#", wording + line[end:]), tuple(numbers))
+
+
+def last_lines(printed: str) -> list[str]:
+    """The end of what a command printed. torchrun closes with some fifty lines, which say no more than who
+    ended first.
+    """
+    lines = [line for line in printed.splitlines() if not _LOGGED.match(line)]
+    raised = [number for number, line in enumerate(lines) if line.startswith(_RAISED)]
+    if not raised:
+        return lines[-LAST_LINES:]
+    begins = (number for number in range(raised[-1]) if lines[number] == "Traceback (most recent call last):")
+    begin = max(begins, default=raised[-1])
+    first = _FIRST.search("\n".join(lines[raised[-1] :]))
+    said = [f"torchrun: rank {first[1]} was the first to end, with {first[2]}"] if first else []
+    return lines[max(0, begin - LAST_LINES) : begin] + said

@@ -1,18 +1,20 @@
 """Places: from which safe points a run is to be resumed, so that each kind of them is tried. Pure.
 
-A resume shows nothing when it falls on a number that the script itself counts by: with `if index % 3 == 0`, index 6 begins
-as index 0 does. So steps, and counts within an epoch, are preferred that few small numbers divide.
+A resume shows nothing when it falls on a number that the script itself counts by: with `if index % 3 == 0`, index 6
+begins as index 0 does. So steps, and counts within an epoch, are preferred that few small numbers divide.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import gcd
 from typing import NamedTuple
 
-from .evidence import SafePoint
-from .luck import fraction
+from ..data.order import key
+from .evidence import RunEvidence
+from .safepoint import SafePoint
 
 FIRST = "in the first epoch"
 LATER = "in a later epoch"
@@ -26,11 +28,9 @@ _PERIODS = range(2, 13)  # what a loop is likely to count by
 _SOON = 3  # safe points from a resume to the next one
 
 
-class Spot(NamedTuple):
-    """A safe point of the reference run."""
-
-    place: SafePoint
-    epoch: int
+def fraction(*parts: object) -> float:
+    """A number in [0, 1) that depends on every part: what a drill does at random depends on its seed alone."""
+    return key("drill", *parts) / 2**64
 
 
 class Target(NamedTuple):
@@ -41,16 +41,23 @@ class Target(NamedTuple):
 
 
 class Course:
-    """The safe points of the reference run, in order. All but the last can be resumed from, with something left to do."""
+    """The safe points of the reference run, in order. All but the last can be resumed from, with something
+    left to do.
+    """
 
-    def __init__(self, spots: Iterable[Spot]) -> None:
-        ordered = sorted(dict.fromkeys(spots), key=lambda spot: spot.place.order)
-        first = ordered[0].epoch if ordered else 0  # 1 with `run.epochs(range(1, 11))`
-        self._spots = [spot._replace(epoch=spot.epoch - first) for spot in ordered]
-        self.places = [spot.place for spot in self._spots[:-1]]
+    def __init__(self, states: Sequence[RunEvidence]) -> None:
+        first = states[0].epoch if states else 0  # 1 with `run.epochs(range(1, 11))`
+        self._epochs = {seen.place: seen.epoch - first for seen in states}
+        self._all = [*self._epochs]
+        self.places = self._all[:-1]
         self._number = {place: number for number, place in enumerate(self.places)}
-        self._counts = list(self._count())
-        self._last_epoch = max((spot.epoch for spot in self._spots), default=0)
+        self._inner = [place for place in self.places if place.phase == "step" and not self._is_last_batch(place)]
+        self._counts: dict[SafePoint, int] = {}  # how many steps of its epoch are done there
+        done = Counter[int]()
+        for place, epoch in self._epochs.items():
+            done[epoch] += place.phase == "step"
+            self._counts[place] = done[epoch]
+        self._last_epoch = max(self._epochs.values(), default=0)
 
     def kind(self, place: SafePoint) -> str:
         """What kind of place it is, whatever led there."""
@@ -58,10 +65,9 @@ class Course:
             return END
         if self._is_last_batch(place):
             return LAST
-        number = self._number[place]
         if self._last_epoch:
-            return LATER if self._spots[number].epoch else FIRST
-        return EARLY if number < len(self.places) // 2 else LATE
+            return LATER if self._epochs[place] else FIRST
+        return EARLY if self._number[place] < len(self.places) // 2 else LATE
 
     def before(self, place: SafePoint) -> SafePoint | None:
         """The safe point before `place`."""
@@ -73,6 +79,10 @@ class Course:
         number = self._number[place] + 1
         return self.places[number : number + most]
 
+    def free(self, place: SafePoint, most: int, taken: Collection[SafePoint]) -> list[SafePoint]:
+        """The same, but none beyond the first that is taken."""
+        return list(takewhile(lambda after: after not in taken, self.following(place, most)))
+
     def choose(self, kills: int, seed: int) -> list[Target]:
         """As many places as kills, or as there are, in the order of the run: one of each kind first."""
         chosen: dict[SafePoint, str] = {}
@@ -80,72 +90,65 @@ class Course:
             if len(chosen) < kills and candidates:
                 chosen[self._pick(candidates, chosen, seed, kind)] = kind
         targets = [Target(place, kind) for place, kind in chosen.items()]
-        return self._sorted([*targets, *self.more(kills - len(chosen), chosen, None, seed)])
+        return self._sorted([*targets, *self.more(kills - len(chosen), chosen, SafePoint(0), seed)])
 
-    def more(self, missing: int, taken: Collection[SafePoint], after: SafePoint | None, seed: int) -> list[Target]:
-        """Up to `missing` further places beyond `after`, each in the middle of the widest gap between those that are taken."""
-        begin = -1 if after is None else sum(place.order <= after.order for place in self.places) - 1
-        found: list[Target] = []
+    def more(self, missing: int, taken: Collection[SafePoint], after: SafePoint, seed: int) -> list[Target]:
+        """Up to `missing` further places beyond `after`, each in the middle of the widest gap between those that are
+        taken.
+        """
+        begin = sum(place.order <= after.order for place in self.places) - 1
+        found, used = list[SafePoint](), {*taken}
         while len(found) < missing:
-            used = {self._number[place] for place in [*taken, *(each.place for each in found)] if place in self._number}
-            edges = sorted({begin, len(self.places)} | {number for number in used if number > begin})
-            gap = max(pairwise(edges), key=lambda pair: pair[1] - pair[0], default=(0, 0))
-            inside = range(gap[0] + 1, gap[1])
+            numbers = {number for place in used if (number := self._number.get(place, -1)) > begin}
+            edges = pairwise(sorted({begin, len(self.places), *numbers}))
+            before, after_it = max(edges, key=lambda pair: pair[1] - pair[0])
+            inside = self.places[before + 1 : after_it]
             if not inside:
                 break
-            quarter = len(inside) // 4
-            numbers = inside[quarter : len(inside) - quarter]
-            steps = [number for number in numbers if self.places[number].phase == "step"] or list(numbers)
-            chosen = {*taken, *(each.place for each in found)}
-            place = self._pick([self.places[number] for number in steps], chosen, seed, f"{FURTHER} {len(found)}")
-            found.append(Target(place, FURTHER))
-        return self._sorted(found)
+            middle = _middle(inside, 4)
+            steps = [place for place in middle if place.phase == "step"]
+            found.append(self._pick(steps or middle, used, seed, f"{FURTHER} {len(found)}"))
+            used.add(found[-1])
+        return self._sorted(Target(place, FURTHER) for place in found)
 
-    def _kinds(self, chosen: Collection[SafePoint], seed: int) -> Iterator[tuple[str, list[SafePoint]]]:
+    def _kinds(self, chosen: Collection[SafePoint], seed: int) -> Iterator[tuple[str, Sequence[SafePoint]]]:
         """Each kind of place with the candidates for it, the most telling kind first."""
-        steps = [
-            spot for spot in self._spots[:-1] if spot.place.phase == "step" and not self._is_last_batch(spot.place)
-        ]
         if self._last_epoch:
+            epochs: dict[int, list[SafePoint]] = {}
+            for place in self._inner:
+                epochs.setdefault(self._epochs[place], []).append(place)
             late = range(self._last_epoch // 2 + 1, self._last_epoch + 1)  # beyond what is done once in an early epoch
-            yield LATER, [place for epoch in late for place in _middle(steps, epoch)]
-            yield FIRST, _middle(steps, 0)
+            yield LATER, [place for epoch in late for place in _middle(epochs.get(epoch, []), 5)]
+            yield FIRST, _middle(epochs.get(0, []), 5)
         else:
-            half = len(steps) // 2
-            yield LATE, [spot.place for spot in steps[half + half // 4 : len(steps) - half // 4]]
-            yield EARLY, [spot.place for spot in steps[half // 4 : half]]
+            half = len(self._inner) // 2
+            yield LATE, _middle(self._inner[half:], 4)
+            yield EARLY, self._inner[half // 4 : half]
         last = [place for place in self.places if self._is_last_batch(place)]
-        ends = [place for place in self.places if place.phase == "end"]
         yield LAST, last[:-1] or last  # not the run's last batch, where there is another: little is left to do there
-        yield END, [place for place in ends if place not in chosen]
+        yield END, [place for place in self.places if place.phase == "end"]
         yield AGAIN, self._soon_after(chosen, seed)
 
     def _soon_after(self, chosen: Collection[SafePoint], seed: int) -> list[SafePoint]:
         """The places a few steps beyond one of those chosen, with none of them in between."""
-        for place in sorted(chosen, key=lambda place: fraction(seed, AGAIN, *place)):
-            soon = []
-            for after in self.following(place, _SOON):
-                if after in chosen:
-                    break
-                soon.append(after)
-            if soon:
-                return soon
-        return []
+        places = sorted(chosen, key=lambda place: fraction(seed, AGAIN, *place))
+        return next(filter(None, (self.free(place, _SOON, chosen) for place in places)), [])
 
     def _pick(self, candidates: Sequence[SafePoint], chosen: Collection[SafePoint], seed: int, kind: str) -> SafePoint:
-        """One of those that the fewest small numbers divide, and that have no divisor in common with all chosen before."""
-        free = [place for place in chosen if place in self._number and not self._is_last_batch(place)]
-        inside = [self._steps(place) for place in free if place.phase == "step"]
+        """One of those that the fewest small numbers divide, and that have no divisor in common with all
+        chosen before.
+        """
+        inside = [self._steps(place) for place in chosen if place in self._inner]
 
         def cost(place: SafePoint) -> float:
             both = [gcd(*numbers) for numbers in zip(*inside, self._steps(place), strict=True)] if inside else []
             return self.regularity(place) + 100 * sum(each > 1 for each in both)
 
         costs = {place: cost(place) for place in candidates}
-        order = sorted(set(costs.values()))
-        good = [place for place in candidates if costs[place] == order[0]]
+        least = min(costs.values())
+        good = [place for place in candidates if costs[place] == least]
         if len(good) == 1:  # so that seeds differ
-            good = [place for place in candidates if costs[place] <= order[0] + 0.5]
+            good = [place for place in candidates if costs[place] <= least + 0.5]
         return good[int(fraction(seed, kind) * len(good))]
 
     def regularity(self, place: SafePoint) -> float:
@@ -154,26 +157,16 @@ class Course:
 
     def _steps(self, place: SafePoint) -> tuple[int, int]:
         """How many steps are done there, of the run and of the epoch."""
-        return place.step, self._counts[self._number[place]]
-
-    def _count(self) -> Iterator[int]:
-        """For each safe point, how many steps of its epoch are done there."""
-        epoch, count = -1, 0
-        for spot in self._spots:
-            epoch, count = (epoch, count) if spot.epoch == epoch else (spot.epoch, 0)
-            count += spot.place.phase == "step"
-            yield count
+        return place.step, self._counts[place]
 
     def _is_last_batch(self, place: SafePoint) -> bool:
-        following = self._spots[self._number[place] + 1].place
-        return place.phase == "step" and following == SafePoint(place.step, "end")
+        return place.phase == "step" and self._all[self._number[place] + 1] == SafePoint(place.step, "end")
 
     def _sorted(self, targets: Iterable[Target]) -> list[Target]:
         return sorted(targets, key=lambda target: target.place.order)
 
 
-def _middle(steps: Sequence[Spot], epoch: int) -> list[SafePoint]:
-    """The steps of that epoch without the first and the last of them."""
-    inside = [spot.place for spot in steps if spot.epoch == epoch]
-    edge = len(inside) // 5
-    return inside[edge : len(inside) - edge]
+def _middle(places: Sequence[SafePoint], part: int) -> Sequence[SafePoint]:
+    """The places without so small a part at each of their two edges."""
+    edge = len(places) // part
+    return places[edge : len(places) - edge]

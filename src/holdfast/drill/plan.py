@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from itertools import pairwise, takewhile
+from itertools import cycle, islice, pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -12,8 +13,7 @@ import msgspec
 from ..journal import Event
 from ..run.settings import Aim
 from .evidence import SafePoint
-from .luck import fraction
-from .places import END, LAST, Course, Target
+from .places import END, LAST, Course, Target, fraction
 
 DAMAGE = ("flipped bit", "truncated shard")
 POLITE = ("TERM", "INT", "USR1", "USR2")  # what a run answers by saving; KILL it cannot answer
@@ -30,7 +30,7 @@ class Pace(NamedTuple):
     """What an uninterrupted run teaches: how far it goes, where it saves, how long things take."""
 
     last: int  # its last step
-    saves: tuple[int, ...]  # steps of the checkpoints before the last step
+    saves: int  # checkpoints before the last step
     step_s: float
     save_s: float
     total_s: float
@@ -45,8 +45,8 @@ class Kill(NamedTuple):
     """One planned interruption. It comes `delay_s` after all its conditions hold."""
 
     target: Target  # from where the next attempt is to go on
-    signal: str  # "KILL", "TERM", ...
     aim: Aim  # what the run does for it
+    signal: str = ""  # "KILL", "TERM", ...
     reached: SafePoint | None = None  # the attempt is there
     kept: SafePoint | None = None  # a checkpoint of it, or a later one, is durable
     in_save: SafePoint | None = None  # a save is in progress, or that one is durable
@@ -55,84 +55,89 @@ class Kill(NamedTuple):
     which: float = 0.0  # of the ranks, should one be meant; in [0, 1)
 
 
-class Luck(NamedTuple):
-    """What a plan is made with, besides its targets."""
+class DrillOptions(NamedTuple):
+    """What the user may choose."""
 
-    signals: Sequence[str]
-    seed: int
-    damage: bool
+    kills: int = 5
+    signals: Sequence[str] = ("KILL", "TERM")
+    seed: int = 0
+    steps: int | None = None  # stop both runs after so many
+    save_every_steps: int | None = None  # instead of the command's own interval
+    exempt: Sequence[str] = ()  # patterns of metrics' names, besides timings, and of printed lines
+    damage: bool = True
+    keep: Path | None = None  # where to leave the runs
 
 
 def pace(events: Sequence[Event], total_s: float) -> Pace:
     """The pace of a run from its journal."""
-    steps = [(int(event["step"]), float(event["time"])) for event in events if event["event"] == "digests"]
-    last = max((step for step, _ in steps), default=0)
-    saves = {int(event["step"]) for event in events if event["event"] == "saved"}
-    gaps = [later - sooner for (_, sooner), (_, later) in pairwise(steps)]
-    durations = [float(event.get("save_s", 0)) for event in events if event["event"] == "saved"]
+    steps, saves = ([event for event in events if event["event"] == kind] for kind in ("digests", "saved"))
+    last = max((int(event["step"]) for event in steps), default=0)
     return Pace(
         last=last,
-        saves=tuple(sorted(step for step in saves if 0 < step < last)),
-        step_s=statistics.median(gaps or [0.0]),
-        save_s=statistics.median(durations or [0.0]),
+        saves=len({event["step"] for event in saves if 0 < event["step"] < last}),
+        step_s=statistics.median([later["time"] - sooner["time"] for sooner, later in pairwise(steps)] or [0.0]),
+        save_s=statistics.median([event.get("save_s", 0.0) for event in saves] or [0.0]),
         total_s=total_s,
     )
 
 
-def plan(pace: Pace, course: Course, targets: Sequence[Target], luck: Luck, begin: int = 0) -> list[Kill]:
+def plan(pace: Pace, course: Course, targets: Sequence[Target], options: DrillOptions, begin: int = 0) -> list[Kill]:
     """A kill for each target, in the order of the run; the first of them is number `begin` of the drill."""
-    signals = [luck.signals[number % len(luck.signals)] for number in range(begin, begin + len(targets))]
-    wounds = _wounds(course, targets, signals, luck.seed) if luck.damage else {}
+    seed = options.seed
+    signals = list(islice(cycle(options.signals), begin, begin + len(targets)))
+    damages = _damage_after(course, targets, signals, seed) if options.damage else {}
     planned = []
     for number, (target, signal) in enumerate(zip(targets, signals, strict=True), begin):
-        damage = wounds.get(target.place)
-        in_save = damage is None and (number // len(luck.signals) + luck.seed) % 2 == 1
-        later = _later(course, target, targets, luck.seed)
+        damage = damages.get(target.place)
+        in_save = damage is None and (number // len(options.signals) + seed) % 2 == 1
+        later = _later(course, target, targets, seed)
         if later is None and damage is not None:
             later = course.following(target.place, 1)[0]
-        made = _stop if signal in POLITE else _strike
-        kill = made(course, target, later, in_save=in_save, damage=damage)
+        if signal in POLITE:
+            kill = _stop(course, target, later if damage else None, in_save=in_save)
+        else:
+            kill = _strike(course, target, later if damage or in_save else None, in_save=in_save)
         exact = target.kind in (LAST, END) or damage is not None
         aim = msgspec.structs.replace(kill.aim, exact=exact)
-        delay_s = _delay_s(kill, pace, fraction(luck.seed, number, "delay"))
-        which = fraction(luck.seed, number, "rank")
+        delay_s = _delay_s(kill, pace, fraction(seed, number, "delay"))
+        which = fraction(seed, number, "rank")
         planned.append(kill._replace(signal=signal, aim=aim, delay_s=delay_s, damage=damage, which=which))
     return planned
 
 
-def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save: bool, damage: str | None) -> Kill:
-    """SIGKILL once the target is durable: at a random moment after it, inside the next save, or after that, to damage it."""
+def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
+    """SIGKILL once the target is durable: at a random moment after it, or inside the save of `later`, or after that, to
+    damage it.
+    """
     place, brink = target.place, course.places[-1]
-    if later is None or not (in_save or damage):
-        return Kill(target, "", Aim(place, (place,), brink=brink), kept=place)
+    if later is None:
+        return Kill(target, Aim(place, (place,), brink=brink), kept=place)
     aim = Aim(place, (place, later), brink=brink)
-    if damage:
-        return Kill(target, "", aim, kept=later)
-    return Kill(target, "", aim, kept=place, in_save=later)
+    return Kill(target, aim, kept=place, in_save=later) if in_save else Kill(target, aim, kept=later)
 
 
-def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: bool, damage: str | None) -> Kill:
+def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
     """A signal in the step before the place at which the run is to stop; the run waits there, should it be there first.
 
-    What is to be damaged is the checkpoint of the stop: then the target lies before it. A stop inside a save comes in
-    that of the safe point before.
+    That is `later` where the checkpoint of the stop is to be damaged: then the target lies before it. A stop inside a
+    save comes in that of the safe point before.
     """
     place = target.place
     before = course.before(place)
-    if damage and later is not None:
-        return Kill(target, "", Aim(place, (place,), hold=later), reached=course.before(later), kept=place)
+    if later is not None:
+        return Kill(target, Aim(place, (place,), hold=later), reached=course.before(later), kept=place)
     if in_save and before is not None:
-        return Kill(target, "", Aim(place, (before,), hold=place), reached=before, in_save=before)
-    return Kill(target, "", Aim(place, hold=place), reached=before)
+        return Kill(target, Aim(place, (before,), hold=place), reached=before, in_save=before)
+    return Kill(target, Aim(place, hold=place), reached=before)
 
 
 def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> SafePoint | None:
-    """A safe point soon after the target and before the next one, should the next attempt go on there; None: there is none."""
-    taken = {each.place for each in targets}
-    free = list(takewhile(lambda place: place not in taken, course.following(target.place, _LATER)))
-    least = min(
-        map(course.regularity, free), default=0.0
-    )  # the run may be resumed there, should its save be done in time
+    """A safe point soon after the target and before the next one, should the next attempt go on there; None: there is
+    none.
+    """
+    # the run may be resumed there, should its save be done in time
+    free = course.free(target.place, _LATER, [each.place for each in targets])
+    least = min(map(course.regularity, free), default=0.0)
     good = [place for place in free if course.regularity(place) <= least + 0.1]
     return good[int(fraction(seed, *target.place, "later") * len(good))] if good else None
 
@@ -146,8 +151,9 @@ def _delay_s(kill: Kill, pace: Pace, part: float) -> float:
     return part * min(2 * pace.step_s, pace.total_s / 10)
 
 
-def _wounds(course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int) -> dict[SafePoint, str]:
-    """After which target which damage is planted: never both in one place, and only where a later checkpoint can be hurt.
+def _damage_after(course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int) -> dict[SafePoint, str]:
+    """After which target which damage is planted: never both in one place, and only where a later checkpoint can be
+    hurt.
 
     Not after the loss of a rank, if there is another kill: a launcher may go on before anything can be damaged.
     """

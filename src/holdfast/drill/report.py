@@ -12,7 +12,11 @@ OUTPUT_DIFFERS = "state identical, output differs"
 NOT_PROVEN = "not proven"
 NOT_DETERMINISTIC = "not deterministic by itself"
 
-LIMITS = "Killing processes does not lose the page cache: power loss is not drilled here, the project's own crash tests cover it."
+LIMITS = (
+    "Killing processes does not lose the page cache: power loss is not drilled here, the project's own crash tests "
+    "cover "
+    "it."
+)
 
 
 class DrillAttempt(msgspec.Struct, kw_only=True):
@@ -24,11 +28,11 @@ class DrillAttempt(msgspec.Struct, kw_only=True):
     restored_phase: str = "step"
     reached: int  # its last step
     reached_phase: str = "step"
-    signal: str | None  # what interrupted it
-    in_save: str | None  # the checkpoint that was being written then
+    signal: str | None = None  # what interrupted it
+    in_save: str | None = None  # the checkpoint that was being written then
     stop: str | None  # why it stopped, in its own words
-    exit: int | None  # of the command; None: it went on, with an attempt that its launcher began
-    took_s: float
+    exit: int | None = None  # of the command; None: it went on, with an attempt that its launcher began
+    took_s: float = 0.0
     quarantined: list[str]
     damage: str | None = None  # done to the newest checkpoint after it
     proven: bool = False  # the next attempt went on from a place of its own, and beyond it
@@ -49,9 +53,9 @@ class Divergence(msgspec.Struct, kw_only=True):
     phase: str
     attempt: int
     resumed_from: int | None  # the step that this attempt came back to
-    leaf: str | None  # the first that differs, by name
-    leaves: list[str]
-    metric: str | None
+    leaf: str | None = None  # the first that differs, by name
+    leaves: list[str] = []
+    metric: str | None = None
     what: str
     cause: str
     advice: str

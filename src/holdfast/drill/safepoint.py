@@ -17,7 +17,7 @@ class SafePoint(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        return self.step, PHASES.index(self.phase) if self.phase in PHASES else 0
+        return self.step, PHASES.index(self.phase)
 
     def __str__(self) -> str:
         return f"step {self.step}" + {"end": ", after the epoch", "exit": ", after the loop"}.get(self.phase, "")

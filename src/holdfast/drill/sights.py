@@ -1,14 +1,16 @@
-"""Sights: what the script's variables held at each safe point, as the drilled run has noted it. Pure, but for reading."""
+"""Sights: what the script's variables held at each safe point, as the drilled run has noted it. Pure, but for
+reading.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from ..journal import Log
-from ..run.witness import UNREAD, About
+from ..run.witness import About
 from .safepoint import SafePoint, place_of
 
 
@@ -19,53 +21,24 @@ class Sight(NamedTuple):
     attempt: int
     begin: bool  # as the attempt's first loop began, before its first step
     batch: str  # a digest of what the step consumed; empty when it consumed nothing
-    values: Mapping[str, str]  # by path: a digest, or "=" and the value itself
+    values: Mapping[str, str]  # by path: a digest, "=" and the value itself, or UNREAD
     about: Mapping[str, About]
     rng: Mapping[str, str]  # the global generators
     datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader, what its code "draws" with and "changes"
     state: str = ""  # of a begin: a digest of all that is tracked
 
-    def known(self, path: str) -> str | None:
-        """What stands for the variable; None when it has no value, or cannot be read."""
-        value = self.values.get(path)
-        return None if value == UNREAD else value
 
-
-def sights(logs: Iterable[Log]) -> list[Sight]:
-    """All of them, in the order in which they were noted."""
-    return [sight for log in logs for sight in _of(log)]
-
-
-def _of(log: Log) -> Iterable[Sight]:
+def sights(log: Log) -> Iterable[Sight]:
+    """Those of one attempt, in the order in which they were noted."""
     values: dict[str, str] = {}
     about: dict[str, About] = {}
     for event in log.events:
-        if event["event"] != "visible":
-            continue
-        try:
-            values = {**values, **_texts(event["values"])}
+        if event["event"] == "visible":
+            gone = set(event["gone"])
+            values = {path: value for path, value in {**values, **event["values"]}.items() if path not in gone}
             about = {**about, **msgspec.convert(event["about"], dict[str, About])}
-            for path in event["gone"]:
-                values.pop(path, None)
-            batch, rng = str(event["batch"]), _texts(event["rng"])
-            datasets = msgspec.convert(event.get("datasets", {}), dict[str, dict[str, list[str]]])
-        except (KeyError, TypeError, msgspec.ValidationError):  # of another version
-            continue
-        yield Sight(
-            place_of(event),
-            log.attempt,
-            event.get("at") == "begin",
-            batch,
-            values,
-            about,
-            rng,
-            datasets,
-            str(event.get("state", "")),
-        )
-
-
-def _texts(found: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in found.items()}
+            more = event["batch"], values, about, event["rng"], event.get("datasets", {}), event.get("state", "")
+            yield Sight(place_of(event), log.attempt, event["at"] == "begin", *more)
 
 
 class Album:
@@ -85,13 +58,9 @@ class Album:
         return self._begins.get(attempt)
 
     def of(self, attempt: int) -> list[Sight]:
-        """The sights of one attempt, in the order of the run."""
-        return sorted((sight for sight in self.all if sight.attempt == attempt), key=_order)
+        """The safe points of one attempt, in the order of the run."""
+        return [sight for sight in self.all if sight.attempt == attempt and not sight.begin]
 
-    @property
-    def first(self) -> Sight | None:
-        return self.all[0] if self.all else None
-
-
-def _order(sight: Sight) -> tuple[tuple[int, int], bool]:
-    return sight.place.order, not sight.begin
+    def point(self, attempt: int, place: SafePoint) -> Sight | None:
+        """The variables at that safe point of that attempt."""
+        return next((sight for sight in self.of(attempt) if sight.place == place), None)

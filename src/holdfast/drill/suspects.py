@@ -1,13 +1,13 @@
 """Suspects: the script's variables that a resume did not bring back, by comparison with two undisturbed runs. Pure.
 
-A variable is suspect when it holds the same in both undisturbed runs at the place that an attempt came back to, the loop
-reads it before it assigns it, and the attempt began with something else. Were it brought back before the state left the
-reference's path, it would be cleared: what a later pass sets right is no cause.
+A variable is suspect when it holds the same in both undisturbed runs at the place that an attempt came back to, the
+loop reads it before it assigns it, and the attempt began with something else. Were it brought back before the state
+left the reference's path, it would be cleared: what a later pass sets right is no cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..run.witness import UNREAD, About
@@ -54,67 +54,50 @@ def spelled(path: str) -> str:
 
 
 def suspects(reference: Album, second: Album, other: Album, attempt: int, parted: SafePoint) -> list[Suspect]:
-    """What `attempt` did not bring back, of what could have led it off the path at `parted`."""
-    begin = other.begin(attempt)
-    if begin is None:
-        return []
-    there, beside = reference.at(begin.place), second.at(begin.place)
-    if there is None or beside is None:
-        return []
-    before = _last_before(other, attempt, parted)
-    found = [
-        suspect
-        for path in there.values
-        if (suspect := _suspect(path, there, beside, begin)) is not None and _persists(path, before, reference)
-    ]
-    found += _to_come(reference, second, other, begin.place) if found else []
-    order = {path: number for number, path in enumerate(there.values)}
-    return sorted(found, key=lambda suspect: order[suspect.path])  # as the script has them
+    """What `attempt` did not bring back, of what could have led it off the path at `parted`, as the script has them.
 
-
-def _to_come(reference: Album, second: Album, other: Album, place: SafePoint) -> list[Suspect]:
-    """Variables that the resume did not bring back either, but that had not changed yet at `place`: they do later.
-
-    Each of them began every attempt with what it held at the very beginning. The mode of a module is left out: `train()`
-    and `eval()` set it each time.
+    With them, variables that the resume did not bring back either, but that had not changed yet: each of them began
+    every attempt with what it held at the very beginning.
     """
-    first, there, beside = reference.begin(1), reference.at(place), second.at(place)
-    if first is None or there is None or beside is None:
+    begin = other.begin(attempt)
+    there, beside = (None, None) if begin is None else (reference.at(begin.place), second.at(begin.place))
+    if begin is None or there is None or beside is None:
         return []
-    varied = _varied(reference)
-    begins = [sight for sight in other.all if sight.begin]
+    before, later = _last_before(other, attempt, parted), _to_come(reference, other)
     found = []
-    for path in varied:
-        was, about = there.known(path), there.about.get(path)
-        fresh = was is not None and all(sight.values.get(path) == was for sight in (first, beside, *begins))
-        if was is None or about is None or (about.owner_saves and path.endswith(".training")):
+    for path, was in there.values.items():
+        now, about, here = begin.values.get(path), there.about[path], begin.about.get(path)
+        own = about.live and not about.tracked and not path.startswith(VARS)  # run.vars are brought back anyway
+        if not own or UNREAD in (was, now) or beside.values.get(path) != was:
             continue
-        if fresh and about.live and not about.tracked and _is_own(path):
-            found.append(Suspect(path, about, was, was))
+        if now == was and later.get(path) == was:
+            found.append(Suspect(path, about, was, now))
+        elif now != was and _persists(path, before, reference):
+            held = here.tracked if here is not None and now is not None else ""
+            found.append(Suspect(path, about, was, now, held))
+    return [] if all(each.to_come for each in found) else found
+
+
+def _to_come(reference: Album, other: Album) -> dict[str, str]:
+    """Variables that change in the reference run, and with which value it and every attempt began.
+
+    The mode of a module is left out: `train()` and `eval()` set it each time.
+    """
+    first, begins = reference.begin(1), [sight for sight in other.all if sight.begin]
+    if first is None:
+        return {}
+    found: dict[str, str] = {}
+    for path, was in first.values.items():
+        varies = any(sight.values.get(path, was) != was for sight in reference.all)
+        is_mode = path.endswith(".training") and first.about[path].owner_saves
+        if varies and not is_mode and all(sight.values.get(path) == was for sight in begins):
+            found[path] = was
     return found
-
-
-def _suspect(path: str, there: Sight, beside: Sight, begin: Sight) -> Suspect | None:
-    was, about = there.known(path), there.about.get(path)
-    if was is None or about is None or beside.known(path) != was or not _is_own(path):
-        return None
-    if about.tracked or not about.live:
-        return None
-    now = begin.values.get(path)
-    if now in (was, UNREAD):
-        return None
-    here = begin.about.get(path)
-    return Suspect(path, about, was, now, here.tracked if here is not None and now is not None else "")
-
-
-def _is_own(path: str) -> bool:
-    """Whether the script has to bring it back: run.vars are brought back anyway."""
-    return not path.startswith(VARS)
 
 
 def _last_before(other: Album, attempt: int, parted: SafePoint) -> Sight | None:
     """The last safe point of the attempt before it left the path; None when that was its first."""
-    passed = [sight for sight in other.of(attempt) if not sight.begin and sight.place.order < parted.order]
+    passed = [sight for sight in other.of(attempt) if sight.place.order < parted.order]
     return passed[-1] if passed else None
 
 
@@ -125,41 +108,29 @@ def _persists(path: str, before: Sight | None, reference: Album) -> bool:
     return there.values.get(path) != before.values[path]
 
 
-def _varied(reference: Album) -> list[str]:
-    """Variables that held more than one thing in the reference run."""
-    first: dict[str, str] = {}
-    found: dict[str, None] = {}
-    for sight in reference.all:
-        for path, value in sight.values.items():
-            if first.setdefault(path, value) != value:
-                found[path] = None
-    return list(found)
-
-
 def shifted(reference: Album, other: Album, attempt: int, parted: SafePoint) -> list[str]:
     """Numbers that count the passes of an epoch, and that counted from their first value again after the resume.
 
     The index of an `enumerate` is one: each pass assigns it, and it is no variable that could be brought back.
     """
-    begin, here, there = other.begin(attempt), _point(other, attempt, parted), reference.at(parted)
-    if begin is None or here is None or there is None:
+    begin, here, there = other.begin(attempt), other.point(attempt, parted), reference.at(parted)
+    came_to = None if begin is None else reference.at(begin.place)
+    if came_to is None or here is None or there is None:
         return []
-    came_to = reference.at(begin.place)
-    if came_to is None:
-        return []
-    return [path for path in there.values if _counts_anew(path, reference, came_to, there, here)]
-
-
-def _counts_anew(path: str, reference: Album, came_to: Sight, there: Sight, here: Sight) -> bool:
-    was, expected, now = (_whole(sight.values.get(path)) for sight in (came_to, there, here))
-    if was is None or expected is None or now is None or now == expected:
-        return False
-    counted = [_whole(sight.values.get(path)) for sight in reference.all if not sight.begin]
-    first = next((number for number in counted if number is not None), None)
     passes = there.place.step - came_to.place.step
-    about = there.about.get(path)
-    alive = about is not None and about.live
-    return not alive and first is not None and expected - was == passes and now == first + passes - 1
+    fresh = reference.at(SafePoint(passes))  # so many passes after the run's own beginning
+    return (
+        []
+        if fresh is None
+        else [path for path in there.values if _counts_anew(path, passes, came_to, there, here, fresh)]
+    )
+
+
+def _counts_anew(path: str, passes: int, *sights: Sight) -> bool:
+    was, expected, now, fresh = (_whole(sight.values.get(path)) for sight in sights)
+    if was is None or expected is None or now is None:
+        return False
+    return expected - was == passes > 0 and now == fresh != expected and not sights[1].about[path].live
 
 
 def _whole(value: str | None) -> int | None:
@@ -167,13 +138,9 @@ def _whole(value: str | None) -> int | None:
     return int(text) if text.removeprefix("-").isdecimal() else None
 
 
-def _point(album: Album, attempt: int, place: SafePoint) -> Sight | None:
-    return next((sight for sight in album.of(attempt) if sight.place == place and not sight.begin), None)
-
-
 def other_batch(reference: Album, other: Album, attempt: int, parted: SafePoint) -> bool | None:
     """Whether the step that ended at `parted` consumed another batch than in the reference run; None: nobody knows."""
-    here, there = _point(other, attempt, parted), reference.at(parted)
+    here, there = other.point(attempt, parted), reference.at(parted)
     if here is None or there is None or not here.batch or not there.batch or UNREAD in (here.batch, there.batch):
         return None
     return here.batch != there.batch
@@ -198,16 +165,3 @@ def _unlike(first: Album, second: Album) -> Iterator[tuple[str, About, About]]:
             if beside is not None and path not in told and path in beside.about and beside.values.get(path) != value:
                 told.add(path)
                 yield path, sight.about[path], beside.about[path]
-
-
-def unseeded(first: Album, second: Album, idle: Iterable[str]) -> list[str]:
-    """Global generators that were not in the same state as the two undisturbed runs began; those drawn from come first."""
-    a, b = first.first, second.first
-    if a is None or b is None:
-        return []
-    unlike = [name for name, state in a.rng.items() if b.rng.get(name) != state]
-    resting = set(idle)
-    return sorted(unlike, key=lambda name: (name in resting, _ORDER.get(name, 0)))
-
-
-_ORDER: Mapping[str, int] = {"torch": -1, "numpy": 0, "python": 1}

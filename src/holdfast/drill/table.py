@@ -8,6 +8,7 @@ from . import report as reports
 from .by_itself import UNKNOWN
 from .cause import SWITCHES
 from .report import Divergence, DrillAttempt, DrillReport, ResumePoint
+from .safepoint import SafePoint
 
 _MOST = 4  # lines of one kind
 COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN", "SET ASIDE AS DAMAGED")
@@ -15,7 +16,7 @@ COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN",
 
 def lines(report: DrillReport) -> Iterator[str]:
     """What follows the attempts; the last line is the verdict."""
-    yield from _damage(report.attempts)
+    yield from (f"damaged after attempt {each.attempt}: {each.damage}" for each in report.attempts if each.damage)
     if report.metrics:
         yield "last metrics: " + ", ".join(f"{name} {_number(value)}" for name, value in report.metrics.items())
     if report.exempt:
@@ -34,10 +35,10 @@ def lines(report: DrillReport) -> Iterator[str]:
 
 def divergence(found: Divergence, verdict: str) -> Iterator[str]:
     """Where and why, in a few lines."""
-    place = f"step {found.step}" + {"end": ", after the epoch", "exit": ", after the loop"}.get(found.phase, "")
     resumed = f", in attempt {found.attempt}, resumed at step {found.resumed_from}" if found.resumed_from else ""
     first = found.leaf or (f"metric {found.metric}" if found.metric else "")
-    yield f"first difference: {place}{resumed}: {first + ': ' if first else ''}{found.what}"
+    what = f"{first}: {found.what}" if first else found.what
+    yield f"first difference: {SafePoint(found.step, found.phase)}{resumed}: {what}"
     if verdict == reports.NOT_DETERMINISTIC and found.cause == UNKNOWN:
         yield "two uninterrupted runs of the command differ; what to switch on:"
         yield from (f"  {switch}" for switch in SWITCHES)
@@ -64,19 +65,15 @@ def _interruption(attempt: DrillAttempt) -> str:
     return attempt.signal + (f", while saving {attempt.in_save}" if attempt.in_save else "")
 
 
-def _damage(attempts: Sequence[DrillAttempt]) -> Iterator[str]:
-    for attempt in attempts:
-        if attempt.damage:
-            yield f"damaged after attempt {attempt.attempt}: {attempt.damage}"
-
-
 def _numbers(report: DrillReport) -> Iterator[str]:
     if report.attempts:
         yield (
-            f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of metrics, "
+            f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of "
+            "metrics, "
             f"{report.lines_compared} printed lines{'' if report.divergence else ', every byte of the last state'}"
         )
-        yield f"kills proven: {report.kills_proven} of {report.kills_asked}; {len(report.attempts)} attempts, {report.total_s:.0f} s in all"
+        proven = f"{report.kills_proven} of {report.kills_asked}"
+        yield f"kills proven: {proven}; {len(report.attempts)} attempts, {report.total_s:.0f} s in all"
         yield f"resumed from: {', '.join(map(_resumed, report.resumed)) or 'no place beyond step 0'}"
         yield report.limits
     if report.kept:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
-from ..apps.program import Demanding, Leaver, Program, ProgramExit
+from ..apps.file import AppFile
+from ..apps.program import Program, ProgramExit
 from ..apps.take import looks
 from ..cluster import job_leader, requeue
 from ..cluster.notices import Notices, cloud
@@ -158,7 +159,7 @@ class _Supervisor:
     def _take_over(self) -> None:
         """What a program that was killed together with its supervisor has written, and nobody has kept."""
         since_s = cut_short(self.place.journal) if self.kept is not None else None
-        left = self.program.left(since_s) if since_s is not None and isinstance(self.program, Leaver) else None
+        left = self.program.left(since_s) if since_s is not None and isinstance(self.program, AppFile) else None
         if self.kept is None or left is None:
             return
         settle_s = left.settle_s or 0.0
@@ -207,7 +208,7 @@ class _Supervisor:
     ) -> CommandAttempt:
         self.tail, self.elsewhere = start.tail, start.elsewhere
         told = self.signals.told
-        verdict = self.program.verdict(ProgramExit(code, start.tail, told is not None))
+        verdict = self.program.verdict(ProgramExit(code, start.tail, told is not None, checkpoint is not None))
         orderly = verdict in {"done", "stopped"} and code >= 0  # what a killed one was writing may be half a file
         step = self.kept.last(orderly=orderly) if self.kept is not None else None
         if said.event == "stop":  # whatever a launcher made of the exit code
@@ -246,7 +247,7 @@ class _Supervisor:
             progressed=progressed,
             late=self._is_late(time_left_s),
             held=self.held,
-            lacks=self.program.lacks() if code == 0 and isinstance(self.program, Demanding) else "",
+            lacks=self.program.lacks if code == 0 and isinstance(self.program, AppFile) else "",
         )
 
     def _leave(self, last: Next) -> Outcome:
