@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Damaged, UsageError
 from holdfast.state import codec, tree
+from holdfast.state.fill import whole
 from kept import Kept, bits, leaf_round_trip, round_trip
 
 STRUCTURED = np.dtype({"names": ["a", "b"], "formats": ["<i2", ("<f8", (2,))], "offsets": [4, 16], "itemsize": 40})
@@ -168,12 +169,12 @@ def test_register_takes_types_only():
         codec.register("Celsius", str, str)
 
 
-def test_loaded_reads_every_handle_in_a_tree():
+def test_every_handle_in_a_tree_is_replaced_by_its_leaf():
     """Handles in lists, tuples and dicts become what they stand for; the rest is untouched."""
     handle = Kept("x", codec.encode_leaf(b"abc"))
-    assert {"a": [b"abc", (b"abc", 1)]} == codec.loaded({"a": [handle, (handle, 1)]})
+    assert {"a": [b"abc", (b"abc", 1)]} == whole({"a": [handle, (handle, 1)]})
     plain = SimpleNamespace()
-    assert codec.loaded(plain) is plain
+    assert whole(plain) is plain
 
 
 def test_what_lies_between_fields_comes_back_in_either_order():

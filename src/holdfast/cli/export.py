@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import click
 from .. import disk
 from ..errors import UsageError
 from ..inspect import tensors
-from ..inspect.tensors import Chosen
+from ..inspect.tensors import Chosen, Tensor
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again, locate
@@ -21,7 +21,7 @@ from . import options
 from .shown import echo, echo_json, size
 
 
-@click.command(short_help="Write a checkpoint's tensors as .safetensors, .npz or .pt.")
+@click.command()
 @options.run
 @options.step
 @options.rank
@@ -42,7 +42,8 @@ def command(
 ) -> None:
     """Write tensors of a checkpoint of RUN to FILE (.safetensors, .npz or .pt), every byte checked on the way.
 
-    What several ranks hold in pieces is written whole. Only .pt needs torch. Tied tensors are written once for each name, but in .pt, which ties them again.
+    What several ranks hold in pieces is written whole. Only .pt needs torch. Tied tensors are written once for each
+    name; in .pt once, and tied again.
     """
     target = Path(output)
     write = FORMATS.get(target.suffix)
@@ -54,7 +55,7 @@ def command(
     def written() -> tuple[Checkpoint, Chosen]:
         checkpoint = options.as_rank(place.select(step), rank)
         chosen = tensors.chosen(checkpoint, None if everything else part)
-        disk.replace_with(target, write(checkpoint, chosen))
+        disk.replace_with(target, write(chosen.tensors, {"holdfast": checkpoint.name, "step": str(checkpoint.step)}))
         return checkpoint, chosen
 
     checkpoint, chosen = again(written)
@@ -81,27 +82,18 @@ def _require_free(target: Path, *, force: bool) -> None:
         raise UsageError(f"{target}: its directory is a checkpoint, and those are immutable; choose another place")
 
 
-def _safetensors(checkpoint: Checkpoint, chosen: Chosen) -> Iterable[bytes | bytearray]:
-    return tensors.safetensors(chosen.tensors, {"holdfast": checkpoint.name, "step": str(checkpoint.step)})
-
-
-def _npz(checkpoint: Checkpoint, chosen: Chosen) -> Iterable[bytes]:
-    del checkpoint
-    return tensors.npz(chosen.tensors)
-
-
-def _pt(checkpoint: Checkpoint, chosen: Chosen) -> Iterable[memoryview]:
-    del checkpoint
+def _pt(found: Sequence[Tensor], _: Any) -> Iterable[memoryview]:
     try:
         module = importlib.import_module("holdfast.torch.export")
     except ImportError as error:
         raise UsageError("a .pt file needs torch: pip install 'holdfast[torch]', or export to .safetensors") from error
-    return [module.pt(chosen.tensors)]
+    return [module.pt(found)]
 
 
-FORMATS: dict[str, Callable[[Checkpoint, Chosen], Iterable[Any]]] = {
-    ".safetensors": _safetensors,
-    ".npz": _npz,
+# ending -> what makes the file's chunks of tensors and metadata
+FORMATS: dict[str, Callable[[Sequence[Tensor], Mapping[str, str]], Iterable[Any]]] = {
+    ".safetensors": tensors.safetensors,
+    ".npz": lambda found, _: tensors.npz(found),
     ".pt": _pt,
 }
 

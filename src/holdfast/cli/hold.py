@@ -15,7 +15,7 @@ from . import options
 from .shown import echo, echo_json
 
 
-@click.command(short_help="Do not restart or requeue a run.")
+@click.command()
 @options.run
 @options.as_json
 def command(run: str, as_json: bool) -> None:
@@ -26,7 +26,7 @@ def command(run: str, as_json: bool) -> None:
     _change(run, held=True, as_json=as_json)
 
 
-@click.command(short_help="Allow a held run to be restarted and requeued.")
+@click.command()
 @options.run
 @options.as_json
 def release(run: str, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from . import measured, options
 from .shown import echo, echo_json
 
 
-@click.command(short_help="Find what a Slurm batch script does wrong.")
+@click.command()
 @click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @click.option("--run", metavar="RUN", shell_complete=options.directories, help="Judge by what RUN's saves took.")
 @options.as_json

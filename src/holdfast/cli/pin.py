@@ -10,7 +10,7 @@ from . import options
 from .shown import echo, echo_json
 
 
-@click.command(short_help="Keep a checkpoint for ever.")
+@click.command()
 @options.run
 @options.needed_step
 @options.as_json
@@ -19,7 +19,7 @@ def command(run: str, step: int | str, as_json: bool) -> None:
     _change(run, step, pinned=True, as_json=as_json)
 
 
-@click.command(short_help="Let the rules remove a checkpoint again.")
+@click.command()
 @options.run
 @options.needed_step
 @options.as_json

@@ -20,7 +20,7 @@ from .keep import GRAMMAR, parse_keep
 from .shown import echo, echo_json, size, table
 
 
-@click.command(short_help="Remove the checkpoints that a rule does not keep.")
+@click.command()
 @options.run
 @click.option("--keep", metavar="RULE", required=True, help=f"What stays: {GRAMMAR}; joined by |.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go; nothing is written.")
@@ -59,9 +59,10 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
 
 
 def _require_measured(rule: Rule, store: Store) -> None:
-    """
+    """Refuse a rule that would keep nothing.
+
     Raises:
-        UsageError: `Best` ranks by a metric that no checkpoint has: nothing would be kept for it.
+        UsageError: `Best` ranks by a metric that no checkpoint has.
     """
     known = sorted({name for facts in store.facts() for name in facts.metrics})
     for each in parts(rule):
@@ -93,16 +94,12 @@ def _row(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    words = ("would go", "stays") if facts["dry_run"] else ("removed", "stays")
+    goes, removed = ("would go", "would be removed") if facts["dry_run"] else ("removed", "removed")
     rows = []
     for row in facts["checkpoints"]:
         size_text = "" if row["size_bytes"] is None else size(row["size_bytes"])
-        rows.append([words[0] if row["goes"] else words[1], row["name"], size_text, row["damaged"] or ""])
+        rows.append([goes if row["goes"] else "stays", row["name"], size_text, row["damaged"] or ""])
     if rows:
         table(("", "NAME", "SIZE", "DAMAGE"), rows, right=("SIZE",))
     count = sum(row["goes"] for row in facts["checkpoints"])
-    echo(
-        f"{count} of {len(rows)} {'would be' if facts['dry_run'] else ''} removed, {size(facts['freed_bytes'])} freed".replace(
-            "  ", " "
-        )
-    )
+    echo(f"{count} of {len(rows)} {removed}, {size(facts['freed_bytes'])} freed")

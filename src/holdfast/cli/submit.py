@@ -55,9 +55,7 @@ class Passing(click.Command):
         return super().parse_args(ctx, words.ours)
 
 
-@click.command(
-    cls=Passing, short_help="Submit a command to Slurm.", options_metavar="[SBATCH OPTIONS] [OPTIONS] -- COMMAND..."
-)
+@click.command(cls=Passing, options_metavar="[SBATCH OPTIONS] [OPTIONS] -- COMMAND...")
 @click.option("--run", "directory", metavar="DIR", help="Where script, output and journal go. Default: .holdfast/NAME")
 @click.option(
     "--chain", type=click.IntRange(2), metavar="N", help="N jobs one after the other, for sites without requeue."
@@ -177,7 +175,7 @@ def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int
 
 
 def own_name(*, in_full: bool) -> str:
-    """How a job calls this very program: by its name where PATH knows it, else in full, as where PATH may be another."""
+    """How a job calls this program: by name if PATH has it; by its full path if not, or where PATH may be another."""
     called = os.path.abspath(sys.argv[0])
     if os.path.basename(called) != "holdfast":
         return f"{shlex.quote(sys.executable)} -m holdfast"

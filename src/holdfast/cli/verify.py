@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -17,13 +17,13 @@ from . import options
 from .shown import echo, echo_json, safe, size
 
 
-@click.command(short_help="Read every byte and tell what is damaged.")
+@click.command()
 @options.run
 @options.step
 @click.option("--cold", is_flag=True, help="Read from the medium where the system allows, not from the page cache.")
 @options.as_json
 def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
-    """Read every byte of RUN's checkpoints (or of one: --step). Exit 4 when any is damaged, with file and byte range."""
+    """Read every byte of RUN's checkpoints, or of one (--step). Exit 4 if any is damaged, with file and byte range."""
     place = locate(run)
     results = []
     with _progress() as tell:
@@ -46,13 +46,9 @@ def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
 
 def _single(place: Location, step: int | str) -> Checkpoint:
     """Also one whose manifest is damaged: that is what is asked."""
-    named = [c for c in place.checkpoints() if not place.single and step in _spellings(c)]
+    found = {} if place.single else {checkpoint.path.name: checkpoint for checkpoint in place.checkpoints()}
+    named = [checkpoint for name, checkpoint in found.items() if step in (name, int(name.split("-")[1]))]
     return named[-1] if named else place.select(step)
-
-
-def _spellings(checkpoint: Checkpoint) -> tuple[int | str, ...]:
-    name = checkpoint.path.name
-    return name, int(name.split("-")[1])
 
 
 def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
@@ -62,7 +58,7 @@ def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
     try:
         problems = list(checkpoint.problems(cold=cold))
     except (NotFound, FileNotFoundError):
-        if not _is_there(checkpoint):
+        if not (checkpoint.path / MANIFEST).exists():
             return None
         raise
     except Damaged as error:
@@ -72,10 +68,6 @@ def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
     size_bytes = None if unreadable or any(each.path.name == MANIFEST for each in problems) else checkpoint.size_bytes
     told = [{"file": str(each.path), "start": each.start, "end": each.end, "what": each.what} for each in problems]
     return {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
-
-
-def _is_there(checkpoint: Checkpoint) -> bool:
-    return (checkpoint.path / MANIFEST).exists()
 
 
 def _print(results: list[dict[str, Any]]) -> None:
@@ -90,19 +82,11 @@ def _print(results: list[dict[str, Any]]) -> None:
             echo(f"{each['name']}  ok  {size(each['size_bytes'])}")
 
 
-class _Tell(Protocol):
-    def __call__(self, line: str) -> None: ...
-
-
-def _silent(line: str) -> None:
-    del line
-
-
 @contextmanager
-def _progress() -> Iterator[_Tell]:
-    """Lines that come and go on a terminal while the reading takes its time; nothing elsewhere."""
+def _progress() -> Iterator[Callable[[str], None]]:
+    """What shows a line on a terminal until the next one comes, and nothing elsewhere."""
     if not sys.stderr.isatty():
-        yield _silent
+        yield lambda _: None
         return
     from rich.console import Console
     from rich.text import Text

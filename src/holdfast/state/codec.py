@@ -1,8 +1,8 @@
 """Leaves: what of a state is bytes, and how they come back.
 
 A leaf (a tensor, an array, long bytes) becomes a `Block`. Everything else becomes a `Node`: a tag and plainer values
-(of Python's own types in `values`). The frameworks' own leaves are encoded by the modules in `LEAVES`, found when such an
-object turns up. Each of them has the same functions:
+(`values` does it for Python's own types). The modules in `LEAVES` encode the leaves of frameworks; each is imported
+when the first such object comes. They have the same functions:
 
     node(value) -> Node | None           None: it is a leaf. UsageError: it cannot be saved, and why
     value(tag, content) -> value         the inverse of `node`
@@ -51,6 +51,7 @@ TAGS = {
     "numpy.RandomState": "numpy",
     "numpy.SeedSequence": "numpy",
     "jax.key": "jax",
+    "view": "torch",
     "size": "torch",
     "torch.dtype": "torch",
     "torch.device": "torch",
@@ -289,25 +290,6 @@ def is_leaf(value: Any) -> bool:
         return name is not None and adapter(name).node(value) is None
     except UsageError:  # it cannot be saved
         return False
-
-
-def loaded(tree: Any) -> Any:
-    """`tree` of plain containers with every stored leaf in it decoded."""
-    stored: list[LeafReader] = []
-    _replaced(tree, stored.append)
-    leaves = iter(decode_leaves(stored))
-    return _replaced(tree, lambda _: next(leaves))
-
-
-def _replaced(tree: Any, leaf: Callable[[LeafReader], Any]) -> Any:
-    """`tree` with what `leaf` makes of each stored leaf, in order."""
-    if is_stored(tree):
-        return leaf(tree)
-    if type(tree) is dict:
-        return {key: _replaced(value, leaf) for key, value in tree.items()}
-    if type(tree) in (list, tuple):
-        return type(tree)(_replaced(value, leaf) for value in tree)
-    return tree
 
 
 def framework(kind: type) -> str | None:

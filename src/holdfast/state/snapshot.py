@@ -86,7 +86,7 @@ class Arena:
 
     @contextmanager
     def crew(self) -> Iterator[WorkerGroup]:
-        """Those who copy into its memory, until the block ends. If Ctrl-C cuts the wait for them short, it is theirs."""
+        """The threads that copy into its memory in this block. If Ctrl-C cuts the wait for them short, they keep it."""
         crew, self._strays = WorkerGroup(), True
         try:
             yield crew
@@ -276,7 +276,7 @@ def _copy_each(copies: Sequence[_Copy], crew: WorkerGroup, reached: Callable[[in
 
 
 def available_bytes() -> int:
-    """Memory that this process may still take: what the kernel calls available, within the limits of its control groups.
+    """Memory that this process may still take: what the kernel calls available, within its control groups' limits.
 
     Source: proc(5), /proc/meminfo and /proc/self/cgroup; Linux's cgroup-v2.rst and cgroup-v1/memory.rst.
     """

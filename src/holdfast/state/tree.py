@@ -11,23 +11,32 @@ import base64
 import dataclasses
 import enum
 import math
-import re
-import struct
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 
 from ..errors import UsageError
 from ..legible import is_text
 from . import codec
+from .captured import is_named_tuple
 from .codec import Block, Node
+from .nodes import is_safe, quoted, unused
 from .unflatten import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
 from .values import NODES
 
-__all__ = ["FACTORIES", "INLINE_BYTES", "MAX_DEPTH", "Flat", "Placeholder", "flatten", "types_in", "unflatten"]
+__all__ = [
+    "FACTORIES",
+    "INLINE_BYTES",
+    "MAX_DEPTH",
+    "Flat",
+    "Placeholder",
+    "flatten",
+    "quoted",
+    "types_in",
+    "unflatten",
+]
 
 
 class Flat(NamedTuple):
@@ -75,16 +84,6 @@ class _Key(NamedTuple):
 _NO_STEP = object()  # to what stands for a value itself
 
 
-def quoted(text: str) -> str:
-    if _is_safe(text):
-        return text
-    # quote() leaves these alone besides letters, digits and "_.-"
-    return quote(text, safe="", errors="surrogatepass").replace("~", "%7E") or "%"
-
-
-_is_safe = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
-
-
 def _part(step: Any) -> str:
     """A step as leaf keys have it."""
     return quoted(step if type(step) is str else step.name if type(step) in (_Attribute, _Key) else str(step))
@@ -118,11 +117,11 @@ def _spelled(step: Any) -> str:
 
 
 class _Found(NamedTuple):
-    """Leaves of one kind: where each was found, and the node that waits for its key."""
+    """A leaf: where it was found, and the node that waits for its key."""
 
-    keys: list[str]
-    values: list[Any]
-    nodes: list[dict[str, Any]]
+    key: str
+    value: Any
+    node: dict[str, Any]
 
 
 class _Flattener:
@@ -133,7 +132,7 @@ class _Flattener:
         self._key = ""  # what these steps come to in a leaf's key
         self.hashing = 0  # inside so many keys and sets, which hold no leaves
         self._nodes: dict[int, dict[str, Any]] = {}
-        self._found: dict[str, _Found] = {}
+        self._found: dict[str, list[_Found]] = {}  # by kind
         self.viewed: set[str] = set()
 
     def walk(self, value: Any, step: Any = _NO_STEP) -> Any:
@@ -149,7 +148,7 @@ class _Flattener:
         within[place] = step
         outer = self._key
         if step is not _NO_STEP:
-            part = step if type(step) is str and _is_safe(step) else _part(step)
+            part = step if type(step) is str and is_safe(step) else _part(step)
             self._key = f"{outer}/{part}" if outer else part
         node = (self._walkers.get(kind) or self._walker(kind))(self, value)
         self._key = outer
@@ -162,8 +161,6 @@ class _Flattener:
         return walker
 
     def _uncommon(self, kind: type) -> _Walker:
-        if kind in NODES:
-            return _asking(NODES[kind])
         for test, walker in _USERS:
             if test(kind):
                 self.types.add(kind)
@@ -178,21 +175,31 @@ class _Flattener:
         node = self._nodes.get(id(value))
         if node is None:
             node = self._nodes[id(value)] = {"leaf": ""}
-            keys, values, nodes = self._found.get(kind) or self._found.setdefault(kind, _Found([], [], []))
-            keys.append(self._key or "value")
-            values.append(value)
-            nodes.append(node)
+            self._found.setdefault(kind, []).append(_Found(self._key or "value", value, node))
         return node
 
     def blocks(self) -> dict[str, Block]:
         """The leaves under their keys; their nodes are filled in."""
         blocks: dict[str, Block] = {}
         for found in self._found.values():
-            for share in codec.shares(found.values):
-                key = _settle(share, found, blocks)
-                if any(view is not None for view in share.places.values()):
-                    self.viewed.add(key)
+            for share in codec.shares([each.value for each in found]):
+                self._settle(share, found, blocks)
         return blocks
+
+    def _settle(self, share: codec.Share, found: list[_Found], blocks: dict[str, Block]) -> None:
+        """Give a block its key, and tell the nodes of the leaves in it."""
+        places = share.places
+        first = found[min(places)].key
+        key = unused(first if None in places.values() else f"{first}@storage", blocks)
+        blocks[key] = share.block
+        for index, view in places.items():
+            node = found[index].node
+            if view is None:
+                node["leaf"] = key
+            else:
+                node.clear()
+                node["view"] = {"leaf": key, **view}
+                self.viewed.add(key)
 
     def hashed(self, value: Any, step: Any) -> Any:
         self.hashing += 1
@@ -232,33 +239,6 @@ class _Flattener:
 
     def refuse(self, value: Any, why: str = "") -> Any:
         raise self.refusal(value, why)
-
-
-def _settle(share: codec.Share, found: _Found, blocks: dict[str, Block]) -> str:
-    """Give a block its key, and tell the nodes of the leaves in it; the key."""
-    places = share.places
-    first = found.keys[min(places)]
-    key = first if None in places.values() else f"{first}@storage"
-    if key in blocks:
-        key = _unused(key, blocks)
-    blocks[key] = share.block
-    for index, view in places.items():
-        node = found.nodes[index]
-        if view is None:
-            node["leaf"] = key
-        else:
-            node.clear()
-            node["view"] = {"leaf": key, **view}
-    return key
-
-
-def _unused(key: str, blocks: dict[str, Block]) -> str:
-    """Keys such as 1 and "1" are quoted alike; "~" is never in a quoted one."""
-    number, chosen = 1, key
-    while chosen in blocks:
-        number += 1
-        chosen = f"{key}~{number}"
-    return chosen
 
 
 _Walker = Callable[[_Flattener, Any], Any]
@@ -323,11 +303,9 @@ def _walk_bytes(flattener: _Flattener, value: bytes) -> Any:
 
 
 _WALKERS: dict[type, _Walker] = {
-    int: lambda _, value: {"int": hex(value)},
-    float: lambda _, value: {"float": struct.pack(">d", value).hex()},
-    str: lambda _, value: {"str": value.encode("utf-8", "surrogatepass").hex()},
+    **{kind: _asking(ask) for kind, ask in NODES.items()},
     bytes: _walk_bytes,
-    list: lambda flattener, value: flattener.items(value),
+    list: _Flattener.items,
     tuple: lambda flattener, value: {"tuple": flattener.items(value)},
     set: lambda flattener, value: {"set": flattener.members(value)},
     frozenset: lambda flattener, value: {"frozenset": flattener.members(value)},
@@ -337,10 +315,6 @@ _WALKERS: dict[type, _Walker] = {
     Counter: lambda flattener, value: {"counter": flattener.pairs(value)},
     deque: lambda flattener, value: {"deque": [value.maxlen, flattener.items(value)]},
 }
-
-
-def _is_named_tuple(kind: type) -> bool:
-    return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
 
 
 def _walk_enum(_: _Flattener, value: enum.Enum) -> Any:
@@ -369,6 +343,6 @@ def _walk_named_tuple(flattener: _Flattener, value: Any) -> Any:
 
 _USERS: list[tuple[Callable[[type], bool], _Walker]] = [
     (lambda kind: issubclass(kind, enum.Enum), _walk_enum),
-    (_is_named_tuple, _walk_named_tuple),
+    (is_named_tuple, _walk_named_tuple),
     (dataclasses.is_dataclass, _walk_dataclass),
 ]
