@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from ..inspect.diff import Difference, compare
 from ..store import locate
 from ..store.checkpoint import Checkpoint
 from . import options, spelled, told
-from .shown import echo, echo_json, limited
+from .shown import limited, report
 
 MOST = 30  # differences, unless --all
 TROUBLE = 2  # as diff(1) has it: 1 means different
@@ -40,29 +41,27 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
         return told(str(error), max(error.exit_code, TROUBLE))
     except OSError as error:
         return told(spelled(error), TROUBLE)
-    if as_json:
-        facts = {"a": str(first.path), "b": str(second.path), "identical": not found, "exempt": exempt}
-        echo_json({**facts, "differences": [_difference(each) for each in found]})
-    else:
-        echo(f"a: {first.path} ({first.name})")
-        echo(f"b: {second.path} ({second.name})")
-        if exempt:
-            echo(f"left out: {', '.join(exempt)}")
-        for each in limited(found, None if everything else MOST) or ["identical"]:
-            echo(each)
-        _explain(found)
+    facts = {"a": str(first.path), "b": str(second.path), "identical": not found, "exempt": exempt}
+    lines = [
+        f"a: {first.path} ({first.name})",
+        f"b: {second.path} ({second.name})",
+        *([f"left out: {', '.join(exempt)}"] if exempt else []),
+        *(limited(found, None if everything else MOST) or ["identical"]),
+        *_explained(found),
+    ]
+    report(facts | {"differences": [*map(_difference, found)]}, lines, as_json=as_json)
     return 1 if found else 0
 
 
-def _explain(found: list[Difference]) -> None:
-    """Say what differences mean that say little by themselves."""
+def _explained(found: list[Difference]) -> Iterator[str]:
+    """What differences mean that say little by themselves."""
     if any(each.where.startswith("@") for each in found):
-        echo("@1/...: what rank 1 has of its own, where several ranks saved")
+        yield ("@1/...: what rank 1 has of its own, where several ranks saved")
     if found and all(each.kind == "rng" for each in found):
         sources = sorted({each.where.rpartition("/")[2] for each in found})
         words = " ".join(f"--exempt '*rng/{source}'" for source in sources)
-        echo("everything else is identical. A generator that nobody seeds differs from run to run;")
-        echo(f"to leave it out: {words}")
+        yield ("everything else is identical. A generator that nobody seeds differs from run to run;")
+        yield f"to leave it out: {words}"
 
 
 def _difference(each: Difference) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again, locate
 from . import options
-from .shown import echo, echo_json, size
+from .shown import report, size
 
 
 @click.command()
@@ -67,10 +67,7 @@ def command(
         "tied": dict(chosen.tied),
         "left_out": chosen.left_out,
     }
-    if as_json:
-        echo_json(facts)
-    else:
-        _print(facts, ties_again=target.suffix == ".pt")
+    report(facts, _lines(facts, ties_again=target.suffix == ".pt"), as_json=as_json)
 
 
 def _require_free(target: Path, *, force: bool) -> None:
@@ -98,9 +95,9 @@ FORMATS: dict[str, Callable[[Sequence[Tensor], Mapping[str, str]], Iterable[Any]
 }
 
 
-def _print(facts: dict[str, Any], *, ties_again: bool) -> None:
-    echo(f"{facts['file']}: {facts['tensors']} tensors of {facts['checkpoint']}, {size(facts['size_bytes'])}")
+def _lines(facts: dict[str, Any], *, ties_again: bool) -> Iterator[str]:
+    yield f"{facts['file']}: {facts['tensors']} tensors of {facts['checkpoint']}, {size(facts['size_bytes'])}"
     for name, first in facts["tied"].items():
-        echo(f"  {name} is tied to {first}: {'tied again' if ties_again else 'written for each name'}")
+        yield f"  {name} is tied to {first}: {'tied again' if ties_again else 'written for each name'}"
     if facts["left_out"]:
-        echo(f"  {facts['left_out']} values that are no tensors were left out")
+        yield (f"  {facts['left_out']} values that are no tensors were left out")

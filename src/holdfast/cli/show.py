@@ -15,7 +15,7 @@ from ..store.format import Manifest
 from ..store.locate import locate, run_of
 from ..store.stored import Stored, StoredLeaf, is_piece
 from . import options
-from .shown import age_s, duration, echo, echo_json, json_line, limited, moment, numbers, section, size
+from .shown import age_s, duration, echo, json_line, limited, moment, numbers, report, section, size
 
 MOST = 12  # leaves of each part, and values, unless --all
 OWN = {"run.vars": "vars", "position": "position"}  # title -> what the run itself saved
@@ -38,11 +38,7 @@ def command(run: str, step: int | str | None, rank: int | None, metrics: bool, e
             echo(json_line(event) if as_json else _logged(event))
         return
     checkpoint = options.as_rank(place.select(step), rank)
-    if as_json:
-        echo_json(facts(checkpoint))
-    else:
-        for line in _lines(checkpoint, everything=everything):
-            echo(line)
+    report(facts(checkpoint) if as_json else None, _lines(checkpoint, everything=everything), as_json=as_json)
 
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -92,7 +88,7 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
     if m.epoch is not None:
         yield "epoch", str(m.epoch)
     yield "time", f"{moment(m.created)} ({duration(age_s(m.created))} ago)"
-    yield "size", f"{size(m.size_bytes)} in {len(m.files)} files, {_count(m)} leaves"
+    yield "size", f"{size(m.size_bytes)} in {len(m.files)} files, {len(divided.leaves(m.leaves))} leaves"
     if m.world > 1:
         pieces = sum(map(is_piece, m.leaves.values()))
         own = sum(key.startswith("@") for key in m.leaves) - pieces
@@ -105,12 +101,6 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
         yield "note", m.note
     for name, value in m.document.items():
         yield from _document(str(name), value)
-
-
-def _count(m: Manifest) -> int:
-    """A leaf that one process has divided counts once."""
-    places = ((divided.parse(key), key) for key in m.leaves)
-    return len({place.leaf if place is not None else key for place, key in places})
 
 
 def _document(name: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -35,6 +35,15 @@ def echo_json(value: Any) -> None:
     click.echo(json.dumps(_finite(value), indent=1))
 
 
+def report(facts: Any, lines: Iterable[object], *, as_json: bool) -> None:
+    """Print the facts as JSON, or the lines."""
+    if as_json:
+        echo_json(facts)
+        return
+    for line in lines:
+        echo(line)
+
+
 def json_line(value: Any) -> str:
     return json.dumps(_finite(value))
 

@@ -14,7 +14,7 @@ from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
 from ..store.locate import Location, locate
 from . import options
-from .shown import echo, echo_json, safe, size
+from .shown import report, safe, size
 
 
 @click.command()
@@ -35,10 +35,7 @@ def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
                 results.append(result)
     if not results:
         raise NotFound(f"{run}: no committed checkpoint")
-    if as_json:
-        echo_json({"run": run, "checkpoints": results})
-    else:
-        _print(results)
+    report({"run": run, "checkpoints": results}, _lines(results), as_json=as_json)
     if any(each["unreadable"] for each in results):
         return StoreError.exit_code
     return Damaged.exit_code if any(each["problems"] for each in results) else 0
@@ -70,16 +67,16 @@ def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
     return {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
 
 
-def _print(results: list[dict[str, Any]]) -> None:
+def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
     for each in results:
         if each["unreadable"]:
-            echo(f"{each['name']}  unreadable: {each['unreadable']}")
+            yield f"{each['name']}  unreadable: {each['unreadable']}"
         elif each["problems"]:
-            echo(f"{each['name']}  DAMAGED")
+            yield f"{each['name']}  DAMAGED"
             for problem in each["problems"]:
-                echo(f"  {problem['file']}: bytes {problem['start']}..{problem['end']}: {problem['what']}")
+                yield "  {file}: bytes {start}..{end}: {what}".format(**problem)
         else:
-            echo(f"{each['name']}  ok  {size(each['size_bytes'])}")
+            yield f"{each['name']}  ok  {size(each['size_bytes'])}"
 
 
 @contextmanager

@@ -107,12 +107,10 @@ def span(live: Any) -> tuple[int, int]:
 
 
 def refill(live: Any, stored: Any) -> bool:
-    if type(live) is not type(stored):
-        return False
-    if type(live) is np.random.RandomState:
+    if type(live) is type(stored) is np.random.RandomState:
         live.set_state(_legacy_state(stored))
         return True
-    if type(live) is not np.random.Generator:
+    if not type(live) is type(stored) is np.random.Generator:
         return False
     here, there = live.bit_generator, stored.bit_generator
     if type(here) is not type(there) or _spawned(here) != _spawned(there):
@@ -157,11 +155,18 @@ def _named(dtype: Any) -> tuple[str, Any]:
     return dtype.name if plain else dtype.str, None if isinstance(described, str) else described
 
 
-def blank(stored: LeafReader) -> Blank:
+def _array(stored: LeafReader, data: memoryview | None = None) -> Any:
+    """An array as `stored` describes it, over `data` or in fresh memory."""
     try:
-        array = np.empty(stored.shape, _checked_dtype(stored))
+        dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
+        checked_size(stored, dtype.itemsize)
+        return np.ndarray(stored.shape, dtype, data)
     except UNSOUND as error:
         raise Damaged(f"leaf {stored.key!r}: {error}") from error
+
+
+def blank(stored: LeafReader) -> Blank:
+    array = _array(stored)
     return Blank(_memory(array), lambda: _in_fortran_order(array) if stored.attrs.get("order") == "F" else array)
 
 
@@ -174,17 +179,8 @@ def _in_fortran_order(array: Any) -> Any:
 def mapped(stored: LeafReader, data: memoryview) -> Any:
     if stored.attrs.get("order") == "F" or not data:
         return None
-    try:
-        array = np.ndarray(stored.shape, _checked_dtype(stored), data)
-    except UNSOUND as error:
-        raise Damaged(f"leaf {stored.key!r}: {error}") from error
+    array = _array(stored, data)
     return array if array.flags.aligned else None
-
-
-def _checked_dtype(stored: LeafReader) -> Any:
-    dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
-    checked_size(stored, dtype.itemsize)
-    return dtype
 
 
 def _memory(array: Any) -> memoryview:

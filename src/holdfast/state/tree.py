@@ -68,25 +68,19 @@ def types_in(state: Any) -> set[type]:
     return flattener.types
 
 
-class _Attribute(NamedTuple):
-    """A step from a container to a member that has a name; any other step is the key or the index in it."""
+class _Step(NamedTuple):
+    """A step from a container to a member. Most steps are just the member's key or index."""
 
-    name: str
-
-
-class _Key(NamedTuple):
-    """A step by a key that Python may spell otherwise each time: its name is what stands for it in the tree."""
-
-    key: Any
-    name: str
+    part: str  # of a leaf's key
+    shown: str  # as Python spells it
 
 
-_NO_STEP = object()  # to what stands for a value itself
+_NO_STEP = _Step("", "")  # to what stands for a value itself
 
 
 def _part(step: Any) -> str:
     """A step as leaf keys have it."""
-    return quoted(step if type(step) is str else step.name if type(step) in (_Attribute, _Key) else str(step))
+    return quoted(step if type(step) is str else step.part if type(step) is _Step else str(step))
 
 
 # keys whose spelling is no function of their value: a set has no order, and an object may show its address
@@ -98,17 +92,13 @@ def _step(key: Any, node: Any) -> Any:
     if type(key) in (str, int):
         return key
     name = msgspec.json.encode(node).decode()
-    return _Key(key, name) if any(tag in name for tag in _UNSTEADY) else key
+    return _Step(name, f"[{key!r}]") if any(tag in name for tag in _UNSTEADY) else key
 
 
 def _spelled(step: Any) -> str:
     """A step as Python spells it."""
-    if step is _NO_STEP:
-        return ""
-    if type(step) is _Attribute:
-        return f".{step.name}"
-    if type(step) is _Key:
-        return f"[{step.key!r}]"
+    if type(step) is _Step:
+        return step.shown
     if not isinstance(step, str):
         return f"[{step!r}]"
     import json
@@ -218,12 +208,12 @@ class _Flattener:
         return sorted(nodes, key=msgspec.json.encode)
 
     def fields(self, values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        return {self._named(name): self.walk(value, _Attribute(name)) for name, value in values}
-
-    def _named(self, name: str) -> str:
-        if not is_text(name):
-            raise UsageError(f"cannot save {self._place()}: its member {name!r} has a name that is no text")
-        return name
+        fields = {}
+        for name, value in values:
+            if not is_text(name):
+                raise UsageError(f"cannot save {self._place()}: its member {name!r} has a name that is no text")
+            fields[name] = self.walk(value, _Step(name, f".{name}"))
+        return fields
 
     def _place(self, step: Any = _NO_STEP) -> str:
         return "state" + "".join(map(_spelled, [*self._within.values(), step]))
@@ -337,7 +327,7 @@ def _walk_named_tuple(flattener: _Flattener, value: Any) -> Any:
     kind = type(value)
     if len(kind._fields) != len(value) or getattr(value, "__dict__", None):
         return flattener.refuse(value)
-    nodes = [flattener.walk(each, _Attribute(name)) for name, each in zip(kind._fields, value, strict=True)]
+    nodes = [flattener.walk(each, _Step(name, f".{name}")) for name, each in zip(kind._fields, value, strict=True)]
     return {"namedtuple": [codec.type_name(kind), nodes]}
 
 
