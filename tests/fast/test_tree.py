@@ -429,29 +429,105 @@ def test_types_in_names_the_users_own_types():
     assert {Color, Point, Mode, Pair, Word} == tree.types_in(state)
 
 
-HOSTILE = [
-    {}, {"a": 1, "b": 2}, {"nosuch": 1}, {"tuple": 3}, {"tuple": "abc"}, {"set": "abc"}, {"set": [1, 1]}, {"set": [[1]]},
-    {"set": [1, True]}, {"items": [[1]]}, {"items": [[1, 2], [1, 3]]}, {"items": [[[1], 2]]}, {"items": 5}, {"dict": [1]},
-    {"ordered": {"a": 1}}, {"ordered_with": [[], {"items": 1}]}, {"ordered_with": [[], {"__class__": 1}]}, {"ordered_with": [[]]},
-    {"defaultdict": ["eval", []]}, {"defaultdict": [["list"], []]}, {"counter": [1]}, {"deque": [-1, []]}, {"deque": ["x", []]},
-    {"deque": [None]}, {"int": "1_000"}, {"int": 5}, {"int": "0xzz"}, {"float": "00"}, {"float": 1}, {"str": "zz"}, {"str": "ff"},
-    {"complex": [1.0]}, {"complex": ["1", 2.0]}, {"bytes": "!"}, {"bytes": 3}, {"bytearray": "x"}, {"path": 3}, {"path": {"path": "x"}},
-    {"purepath": ["amiga", "x"]}, {"datetime": [1]}, {"datetime": [2020, 13, 1, 0, 0, 0, 0, 0, None]}, {"date": "2020"},
-    {"datetime": [2020, 1, 1, 0, 0, 0, 0, 0, ["zone", "../../etc/passwd"]]}, {"time": [1, 1, 1, 1, 0, ["zone"]]},
-    {"time": [1, 1, 1, 1, 0, ["odd", 1]]}, {"timedelta": [10**12, 0, 0]}, {"range": [1, 2, 0]}, {"range": []}, {"slice": []},
-    {"leaf": "no such"}, {"leaf": 3}, {"leaf": ["a"]}, {"leaf": None}, {"view": {"leaf": "a"}}, {"view": 3}, {"view": {"leaf": "no such"}},
-    {"enum": [f"{__name__}.Color", "GREEN"]}, {"enum": [f"{__name__}.Color", ["RED"]]}, {"enum": [f"{__name__}.Point", "x"]}, {"enum": 3},
-    {"enum": [3, "RED"]}, {"enum": ["builtins.eval", "x"]}, {"flag": [f"{__name__}.Mode", "x"]}, {"flag": [f"{__name__}.Mode", 64]},
-    {"flag": [f"{__name__}.Color", 1]}, {"namedtuple": [f"{__name__}.Pair", [1]]}, {"namedtuple": [f"{__name__}.Pair", "ab"]},
-    {"namedtuple": [f"{__name__}.Color", [1, 2]]}, {"dataclass": [f"{__name__}.Point", {"z": 1}]}, {"dataclass": [f"{__name__}.Point", []]},
-    {"dataclass": [f"{__name__}.Settings", {"__class__": 1}]}, {"dataclass": [f"{__name__}.Settings", {"rate": 1, "__dict__": {"dict": {"names": 1}}}]},
-    {"dataclass": [f"{__name__}.Pair", {}]}, {"custom": ["os.system", "true"]},
-    {"random.Random": [3, {"bytes": ""}, None]}, {"random.Random": 3}, {"numpy_scalar": ["O", "00"]}, {"numpy_scalar": ["<f4", "00"]},
-    {"numpy.Generator": ["os", [1, 2]]}, {"numpy.Generator": ["PCG64", [{"dict": {}}, None]]}, {"numpy.Generator": [["PCG64"], 1]},
-    {"numpy.RandomState": {"dict": {}}}, {"numpy.SeedSequence": [1]}, {"numpy.dtype": "O"}, {"numpy.dtype": "f4,f4"}, {"numpy.dtype": None},
-    {"size": ["x"]}, {"size": 3.5}, {"torch.dtype": "nn"}, {"torch.dtype": "__name__"}, {"torch.dtype": "float32.x"}, {"torch.device": "toaster"},
-    {"torch.device": [1]}, {"torch.Generator": ["cpu", 3]}, {"torch.Generator": ["cpu", {"leaf": "a"}]}, {"torch.Generator": 3},
-]  # fmt: skip
+# nodes, as a file has them, a line each
+HOSTILE = """\
+{}
+{"a": 1, "b": 2}
+{"nosuch": 1}
+{"tuple": 3}
+{"tuple": "abc"}
+{"set": "abc"}
+{"set": [1, 1]}
+{"set": [[1]]}
+{"set": [1, true]}
+{"items": [[1]]}
+{"items": [[1, 2], [1, 3]]}
+{"items": [[[1], 2]]}
+{"items": 5}
+{"dict": [1]}
+{"ordered": {"a": 1}}
+{"ordered_with": [[], {"items": 1}]}
+{"ordered_with": [[], {"__class__": 1}]}
+{"ordered_with": [[]]}
+{"defaultdict": ["eval", []]}
+{"defaultdict": [["list"], []]}
+{"counter": [1]}
+{"deque": [-1, []]}
+{"deque": ["x", []]}
+{"deque": [null]}
+{"int": "1_000"}
+{"int": 5}
+{"int": "0xzz"}
+{"float": "00"}
+{"float": 1}
+{"str": "zz"}
+{"str": "ff"}
+{"complex": [1.0]}
+{"complex": ["1", 2.0]}
+{"bytes": "!"}
+{"bytes": 3}
+{"bytearray": "x"}
+{"path": 3}
+{"path": {"path": "x"}}
+{"purepath": ["amiga", "x"]}
+{"datetime": [1]}
+{"datetime": [2020, 13, 1, 0, 0, 0, 0, 0, null]}
+{"date": "2020"}
+{"datetime": [2020, 1, 1, 0, 0, 0, 0, 0, ["zone", "../../etc/passwd"]]}
+{"time": [1, 1, 1, 1, 0, ["zone"]]}
+{"time": [1, 1, 1, 1, 0, ["odd", 1]]}
+{"timedelta": [1000000000000, 0, 0]}
+{"range": [1, 2, 0]}
+{"range": []}
+{"slice": []}
+{"leaf": "no such"}
+{"leaf": 3}
+{"leaf": ["a"]}
+{"leaf": null}
+{"view": {"leaf": "a"}}
+{"view": 3}
+{"view": {"leaf": "no such"}}
+{"enum": ["test_tree.Color", "GREEN"]}
+{"enum": ["test_tree.Color", ["RED"]]}
+{"enum": ["test_tree.Point", "x"]}
+{"enum": 3}
+{"enum": [3, "RED"]}
+{"enum": ["builtins.eval", "x"]}
+{"flag": ["test_tree.Mode", "x"]}
+{"flag": ["test_tree.Mode", 64]}
+{"flag": ["test_tree.Color", 1]}
+{"namedtuple": ["test_tree.Pair", [1]]}
+{"namedtuple": ["test_tree.Pair", "ab"]}
+{"namedtuple": ["test_tree.Color", [1, 2]]}
+{"dataclass": ["test_tree.Point", {"z": 1}]}
+{"dataclass": ["test_tree.Point", []]}
+{"dataclass": ["test_tree.Settings", {"__class__": 1}]}
+{"dataclass": ["test_tree.Settings", {"rate": 1, "__dict__": {"dict": {"names": 1}}}]}
+{"dataclass": ["test_tree.Pair", {}]}
+{"custom": ["os.system", "true"]}
+{"random.Random": [3, {"bytes": ""}, null]}
+{"random.Random": 3}
+{"numpy_scalar": ["O", "00"]}
+{"numpy_scalar": ["<f4", "00"]}
+{"numpy.Generator": ["os", [1, 2]]}
+{"numpy.Generator": ["PCG64", [{"dict": {}}, null]]}
+{"numpy.Generator": [["PCG64"], 1]}
+{"numpy.RandomState": {"dict": {}}}
+{"numpy.SeedSequence": [1]}
+{"numpy.dtype": "O"}
+{"numpy.dtype": "f4,f4"}
+{"numpy.dtype": null}
+{"size": ["x"]}
+{"size": 3.5}
+{"torch.dtype": "nn"}
+{"torch.dtype": "__name__"}
+{"torch.dtype": "float32.x"}
+{"torch.device": "toaster"}
+{"torch.device": [1]}
+{"torch.Generator": ["cpu", 3]}
+{"torch.Generator": ["cpu", {"leaf": "a"}]}
+{"torch.Generator": 3}
+"""
 
 
 def small_leaf(key):
@@ -460,7 +536,8 @@ def small_leaf(key):
 
 def test_a_hostile_node_is_refused():
     """Damage, or a UsageError where the caller's own type does not fit: never another exception."""
-    for node in HOSTILE:
+    assert HOSTILE
+    for node in map(msgspec.json.decode, HOSTILE.splitlines()):
         with pytest.raises((Damaged, UsageError)) as caught:
             pytest.fail(f"{node} is taken for {tree.unflatten([node], small_leaf, types=TYPES)}")
         assert len(str(caught.value)) < 400, node
