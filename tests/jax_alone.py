@@ -58,7 +58,7 @@ def test_a_snapshot_refers_to_arrays_and_copies_the_rest(tmp_path):
     found = store.load()["model"]
     assert np.array_equal(found["params"], params)
     assert np.array_equal(found["moments"], np.arange(1_000_000.0))
-    assert snapshot.LENT_BYTES <= params.nbytes
+    assert snapshot.BORROWED_BYTES <= params.nbytes
     assert address(store.stage({"a": moments}, arena).snapshot.images[0]) % 4096 == 0
 
 

@@ -507,6 +507,7 @@ HOSTILE = """\
 {"numpy.RandomState": {"dict": {}}}
 {"numpy.SeedSequence": [1]}
 {"numpy.dtype": "O"}
+{"numpy.dtype": "a"}
 {"numpy.dtype": "f4,f4"}
 {"numpy.dtype": null}
 {"size": ["x"]}

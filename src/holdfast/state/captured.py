@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any, Protocol
@@ -76,6 +77,12 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
     for place, each in zip(value if is_mapping else range(len(new)), new, strict=True):
         twin[place] = each
     return twin
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """A dataclass's fields and other attributes, as far as they are set."""
+    names = dict.fromkeys([*(each.name for each in dataclasses.fields(record)), *getattr(record, "__dict__", ())])
+    return {name: getattr(record, name) for name in names if hasattr(record, name)}
 
 
 def is_named_tuple(kind: type) -> bool:

@@ -14,6 +14,8 @@ when the first such object comes. They have the same functions:
     fill(pairs) -> None                  live leaves take the bytes of stored ones, read or not
     span(live) -> (start, stop)          the addresses between which a live leaf lies
     refill(live, stored) -> bool         a live generator goes on as the stored one; False: they are of two kinds
+
+A module of which no value is fit to be filled in place needs no `fill` and no `span`.
 """
 
 from __future__ import annotations
@@ -271,8 +273,6 @@ def _adapter_of(stored: LeafReader) -> Any:
 def checked_size(stored: LeafReader, itemsize: int) -> None:
     """Raise Damaged unless shape and length agree: asked before memory is allocated for a shape out of a file."""
     expected = itemsize * math.prod(stored.shape)
-    if 0 < expected == stored.size_bytes and len(stored.shape) <= 64 and min(stored.shape, default=1) > 0:
-        return
     # an empty leaf's other dimensions are in no way bounded by its bytes
     fits = len(stored.shape) <= 64 and itemsize * math.prod(max(extent, 1) for extent in stored.shape) < 2**62
     if expected != stored.size_bytes or not fits or any(extent < 0 for extent in stored.shape):

@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import Mismatch
 from ..pages import same
 from . import codec
-from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, is_named_tuple
+from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_named_tuple
 
 Act = Callable[[], Any]  # puts the value in its place and returns it
 
@@ -250,7 +250,7 @@ def _tuple(fill: Fill, path: str, live: tuple[Any, ...], stored: tuple[Any, ...]
 
 
 def _record(fill: Fill, path: str, live: Any, stored: Any) -> Act:
-    acts = fill.members(path, _fields(live), _fields(stored))
+    acts = fill.members(path, fields_of(live), fields_of(stored))
 
     def act() -> Any:
         for name, put in acts.items():
@@ -292,11 +292,6 @@ def _uncommon(kind: type, live: Any, stored: Any) -> _Planner | None:
         frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
         return _record if live is stored or not frozen else lambda fill, path, _, new: _record(fill, path, new, new)
     return _generator if codec.framework(kind) is not None else None
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    names = dict.fromkeys([*(each.name for each in dataclasses.fields(record)), *getattr(record, "__dict__", ())])
-    return {name: getattr(record, name) for name in names if hasattr(record, name)}
 
 
 def _top_differences(path: str, live: Any, stored: Any) -> Iterator[str]:

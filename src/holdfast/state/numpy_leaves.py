@@ -75,7 +75,7 @@ def differing(live: Any, stored: Any) -> list[str]:
     here = _facts(live)
     if here is None:
         return ["an array in the checkpoint, none here"]
-    there = (*_stored_name(stored), tuple(stored.shape)) if is_stored(stored) else _facts(stored)
+    there = _facts(stored)
     if there is None:
         return ["no array in the checkpoint, one here"]
     shapes = [] if there[2] == here[2] else [f"shape {there[2]} in the checkpoint, {here[2]} here"]
@@ -83,11 +83,11 @@ def differing(live: Any, stored: Any) -> list[str]:
 
 
 def _facts(array: Any) -> tuple[Any, ...] | None:
-    return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
-
-
-def _stored_name(stored: LeafReader) -> tuple[str, Any]:
-    return (stored.dtype, stored.attrs.get("dtype")) if stored.kind == "numpy" else (f"{stored.kind} leaf", None)
+    """What two arrays, read or not, have to agree in."""
+    if not is_stored(array):
+        return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
+    named = (array.dtype, array.attrs.get("dtype")) if array.kind == "numpy" else (f"{array.kind} leaf", None)
+    return (*named, tuple(array.shape))
 
 
 def fill(pairs: Sequence[tuple[Any, Any]]) -> None:
@@ -219,10 +219,13 @@ def dtype_of(described: Any) -> Any:
         TypeError, ValueError: it is no such description.
     """
     if isinstance(described, str):
-        dtype = np.dtype(described)
-        if dtype.hasobject or (described not in PLAIN and dtype.str != described):
-            raise ValueError(f"{described!r} is not a dtype of plain bytes")
-        return dtype
+        if described in PLAIN:
+            return np.dtype(described)
+        if described[:1] in "<>|" and described[1:2] in "biufcmMSUV":  # np.dtype would warn of old names
+            dtype = np.dtype(described)
+            if dtype.str == described:
+                return dtype
+        raise ValueError(f"{described!r} is not a dtype of plain bytes")
     if not isinstance(described, dict):
         raise TypeError("a dtype is a string or an object")
     if "item" in described:

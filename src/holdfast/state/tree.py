@@ -12,15 +12,15 @@ import dataclasses
 import enum
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from ..errors import UsageError
 from ..legible import is_text
 from . import codec
-from .captured import is_named_tuple
+from .captured import fields_of, is_named_tuple
 from .codec import Block, Node
 from .nodes import is_safe, quoted, unused
 from .unflatten import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
@@ -161,7 +161,7 @@ class _Flattener:
     def leaf(self, value: Any, kind: str) -> dict[str, Any]:
         """The node for a leaf, filled in when it is known which leaves share their memory."""
         if self.hashing:
-            raise self.refusal(value, "it stands in a set or in a mapping's key")
+            self.refuse(value, "it stands in a set or in a mapping's key")
         node = self._nodes.get(id(value))
         if node is None:
             node = self._nodes[id(value)] = {"leaf": ""}
@@ -207,9 +207,9 @@ class _Flattener:
         nodes = [self.hashed(value, index) for index, value in enumerate(values)]
         return sorted(nodes, key=msgspec.json.encode)
 
-    def fields(self, values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
         fields = {}
-        for name, value in values:
+        for name, value in values.items():
             if not is_text(name):
                 raise UsageError(f"cannot save {self._place()}: its member {name!r} has a name that is no text")
             fields[name] = self.walk(value, _Step(name, f".{name}"))
@@ -218,17 +218,14 @@ class _Flattener:
     def _place(self, step: Any = _NO_STEP) -> str:
         return "state" + "".join(map(_spelled, [*self._within.values(), step]))
 
-    def refusal(self, value: Any, why: str = "") -> UsageError:
+    def refuse(self, value: Any, why: str = "") -> NoReturn:
         kind = type(value)
         name = kind.__qualname__ if kind.__module__ == "builtins" else codec.type_name(kind)
         article = "an" if name[0] in "aeiouAEIOU" else "a"
         if not why and hasattr(value, "state_dict"):
             why = "save its state_dict()"
         advice = why or f"register a pair of functions for it: holdfast.register({kind.__qualname__}, encode, decode)"
-        return UsageError(f"cannot save {self._place()} ({article} {name}): {advice}")
-
-    def refuse(self, value: Any, why: str = "") -> Any:
-        raise self.refusal(value, why)
+        raise UsageError(f"cannot save {self._place()} ({article} {name}): {advice}")
 
 
 _Walker = Callable[[_Flattener, Any], Any]
@@ -259,7 +256,7 @@ def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
         try:
             node = ask(value)
         except UsageError as error:
-            raise flattener.refusal(value, str(error)) from error
+            flattener.refuse(value, str(error))
         return flattener.leaf(value, framework) if node is None else {node.tag: flattener.walk(node.content)}
 
     return walk
@@ -275,14 +272,14 @@ def _walk_ordered(flattener: _Flattener, value: OrderedDict[Any, Any]) -> Any:
     if not value.__dict__:
         return {"ordered": flattener.pairs(value)}
     # a module's state_dict() carries its versions so, in _metadata
-    return {"ordered_with": [flattener.pairs(value), flattener.fields(value.__dict__.items())]}
+    return {"ordered_with": [flattener.pairs(value), flattener.fields(value.__dict__)]}
 
 
 def _walk_defaultdict(flattener: _Flattener, value: defaultdict[Any, Any]) -> Any:
     factory = value.default_factory
     name = None if factory is None else getattr(factory, "__name__", "")
     if name is not None and FACTORIES.get(name) is not factory:
-        return flattener.refuse(value, f"its factory {factory!r} is none of {', '.join(FACTORIES)}")
+        flattener.refuse(value, f"its factory {factory!r} is none of {', '.join(FACTORIES)}")
     return {"defaultdict": [name, flattener.pairs(value)]}
 
 
@@ -317,16 +314,14 @@ def _walk_dataclass(flattener: _Flattener, value: Any) -> Any:
     try:
         object.__new__(kind)  # as it will be restored
     except TypeError:
-        return flattener.refuse(value)
-    names = dict.fromkeys(field.name for field in dataclasses.fields(kind) if hasattr(value, field.name))
-    names |= dict.fromkeys(getattr(value, "__dict__", ()))
-    return {"dataclass": [codec.type_name(kind), flattener.fields((name, getattr(value, name)) for name in names)]}
+        flattener.refuse(value)
+    return {"dataclass": [codec.type_name(kind), flattener.fields(fields_of(value))]}
 
 
 def _walk_named_tuple(flattener: _Flattener, value: Any) -> Any:
     kind = type(value)
     if len(kind._fields) != len(value) or getattr(value, "__dict__", None):
-        return flattener.refuse(value)
+        flattener.refuse(value)
     nodes = [flattener.walk(each, _Step(name, f".{name}")) for name, each in zip(kind._fields, value, strict=True)]
     return {"namedtuple": [codec.type_name(kind), nodes]}
 

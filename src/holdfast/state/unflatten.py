@@ -159,9 +159,9 @@ class _Unflattener:
     def items(self, content: Any) -> list[Any]:
         return [self.read(node) for node in _list(content)]
 
-    def members(self, tag: str, content: Any, kind: Callable[[list[Any]], Any]) -> Any:
+    def members(self, content: Any, kind: type[set[Any] | frozenset[Any]]) -> Any:
         members = self.items(content)
-        with _sound(tag):
+        with _sound(kind.__name__):
             made = kind(members)
             if len(made) != len(members):
                 raise ValueError("a member is there twice")
@@ -300,8 +300,8 @@ _READERS: dict[str, Callable[[_Unflattener, Any], Any]] = {
     "leaf": _Unflattener.leaf,
     "view": _Unflattener.view,
     "tuple": lambda reader, content: tuple(reader.items(content)),
-    "set": lambda reader, content: reader.members("set", content, set),
-    "frozenset": lambda reader, content: reader.members("frozenset", content, frozenset),
+    "set": lambda reader, content: reader.members(content, set),
+    "frozenset": lambda reader, content: reader.members(content, frozenset),
     "dict": _Unflattener.fields,
     "items": _Unflattener.pairs,
     "ordered": lambda reader, content: OrderedDict(reader.pairs(content)),
