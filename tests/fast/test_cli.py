@@ -279,43 +279,43 @@ def test_a_run_without_a_checkpoint_is_listed_and_not_shown(tmp_path):
         assert (3, f"holdfast: {tmp_path / 'new'}: no committed checkpoint\n") == (result.exit_code, result.stderr)
 
 
-WRONG = """\
-nosuch
-ls
-ls {run} --nosuch
-ls {run} another
-show {run} --step x
-show {run} --step -1
-show {run}/checkpoints/step-000000030 --step
-diff {run}
-prune {run}
-prune {run} --keep Fewest(1)
-prune {run} --keep __import__('os')
-prune {run}/checkpoints/step-000000030 --keep Last(1)
-export {run}
-export {run} -o model.bin
-export {run} -o {run}/checkpoints/step-000000030/x.npz
-pin {run}
+# exit code, command, and what stderr says
+REFUSED = """\
+2 nosuch
+2 ls
+2 ls {run} --nosuch
+2 ls {run} another
+2 show {run} --step x
+2 show {run} --step -1
+2 show {run}/checkpoints/step-000000030 --step
+2 diff {run}
+2 prune {run}
+2 prune {run} --keep Fewest(1)
+2 prune {run} --keep __import__('os')
+2 prune {run}/checkpoints/step-000000030 --keep Last(1)
+2 export {run}
+2 export {run} -o model.bin
+2 export {run} -o {run}/checkpoints/step-000000030/x.npz
+2 pin {run}
+3 show {run} --step 25 # step-000000030
+3 export {run} --part ema -o {run}/x.npz
+1 export {run} -o {run}/absent/m.safetensors # No such file or directory
+1 ls {long}
+2 diff {run} {long}
 """
 
 
-def test_wrong_use_gets_one_line_and_exit_2(run):
-    """The line says what was wrong; nothing is changed."""
+def test_a_refusal_is_one_line_and_an_exit_code(run):
+    """2: wrong use, 3: no such step, 1: the system's refusals. The line says what was wrong; nothing is changed."""
     before = listing(run)
-    assert WRONG
-    for words in WRONG.splitlines():
-        result = invoke(*words.format(run=run).split())
-        assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n")), words
-        assert result.stderr.startswith("holdfast: "), words
+    assert REFUSED
+    for line in REFUSED.splitlines():
+        (code, *words), _, told = (part.split() for part in line.format(run=run, long="x" * 300).partition("# "))
+        result = invoke(*words)
+        assert (int(code), "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n")), line
+        assert result.stderr.startswith("holdfast: "), line
+        assert " ".join(told) in result.stderr, line
     assert before == listing(run)
-
-
-def test_a_step_that_is_not_there_is_exit_3(run):
-    """The newest that are there are named."""
-    result = invoke("show", run, "--step", 25)
-    assert 3 == result.exit_code
-    assert "step-000000030" in result.stderr
-    assert 3 == invoke("export", run, "--part", "ema", "-o", run / "x.npz").exit_code
 
 
 def test_a_format_of_the_future_is_refused_and_not_damage(run):
@@ -443,7 +443,10 @@ def test_a_model_is_exported_for_safetensors_numpy_and_torch(run, tmp_path):
 
 
 def test_all_parts_are_exported_under_their_paths(tmp_path):
-    """Views and layouts are written out in C order; values that are no tensors are counted."""
+    """Views and layouts are written out in C order; values that are no tensors are counted.
+
+    In a .safetensors file they lie at multiples of their item size, as a memory map wants it, whatever their names.
+    """
     base = torch.arange(24, dtype=torch.float64).reshape(4, 6)
     made = {"m": {"a": base[1:, ::2], "b": base[:2], "f": np.asfortranarray(np.ones((2, 3))), "z": torch.empty(0, 3)}}
     made["m"] |= {"s": torch.tensor(True), "n": 5}
@@ -454,6 +457,11 @@ def test_all_parts_are_exported_under_their_paths(tmp_path):
     assert (5, 1) == (facts["tensors"], facts["left_out"])
     for suffix in ("npz", "safetensors", "pt"):
         asked("export", tmp_path / "run", "--all", "--force", "-o", tmp_path / f"m.{suffix}")
+    data = (tmp_path / "m.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    starts = {name: each["data_offsets"][0] for name, each in json.loads(data[8 : 8 + size]).items() if name[0] == "m"}
+    assert 0 == size % 8
+    assert {"m/a": 0, "m/b": 72, "m/f": 168, "m/z": 216, "m/s": 216} == starts
     from safetensors.numpy import load_file
 
     loaded = torch.load(tmp_path / "m.pt", weights_only=True)
@@ -461,20 +469,6 @@ def test_all_parts_are_exported_under_their_paths(tmp_path):
         for name in "abfzs":
             assert np.array_equal(np.asarray(made["m"][name]), np.asarray(found[f"m/{name}"]))
             assert np.asarray(made["m"][name]).dtype == np.asarray(found[f"m/{name}"]).dtype
-
-
-def test_exported_tensors_lie_at_multiples_of_their_item_size(tmp_path):
-    """As a memory map wants it, whatever their names."""
-    store = Store(tmp_path / "run")
-    store.save({"m": {"a": torch.tensor(True), "b": torch.ones(3), "c": torch.ones(3, dtype=torch.float64)}}, step=1)
-    store.close()
-    asked("export", tmp_path / "run", "--part", "m", "-o", tmp_path / "m.safetensors")
-    data = (tmp_path / "m.safetensors").read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    entries = json.loads(data[8 : 8 + size])
-    assert 0 == size % 8
-    starts = {name: entries[name]["data_offsets"][0] for name in "abc"}
-    assert {"c": 0, "b": 24, "a": 36} == starts
 
 
 def test_what_a_format_cannot_hold_is_refused_by_name(run, tmp_path):
@@ -494,15 +488,6 @@ def test_export_replaces_nothing_unless_forced_and_leaves_no_half_of_a_file(run,
     assert 4 == invoke("export", run, "--force", "-o", target).exit_code
     assert ("mine", ["m.safetensors", "run"]) == (target.read_text(), sorted(os.listdir(tmp_path)))
     done("export", run, "--force", "--step", 20, "-o", target)
-
-
-def test_the_systems_refusals_are_one_line_and_exit_1(run, tmp_path):
-    """A directory that does not exist; the file is named."""
-    result = invoke("export", run, "-o", tmp_path / "absent/m.safetensors")
-    assert (1, 1) == (result.exit_code, result.stderr.count("\n"))
-    assert "No such file or directory" in result.stderr
-    assert 1 == invoke("ls", "x" * 300).exit_code
-    assert 2 == invoke("diff", run, "x" * 300).exit_code
 
 
 # The process ------------------------------------------------------------------------------------------------------
