@@ -72,25 +72,22 @@ def checkpoints(place: Location) -> list[dict[str, Any]]:
 def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[str, Any]:
     """Bytes that no older checkpoint holds, and whose files it shares; `held` remembers who was first with a file."""
     own, shared = 0, set()
-    for name, size_bytes in _lengths(checkpoint).items():
-        first = checkpoint.path.name
-        with suppress(OSError):
-            facts = os.lstat(checkpoint.path / name)
-            first = held.setdefault((facts.st_dev, facts.st_ino), first)
-        if first == checkpoint.path.name:
-            own += size_bytes
-        else:
+    for path, facts in files(checkpoint).items():
+        first = held.setdefault((facts.st_dev, facts.st_ino), checkpoint.path.name)
+        if first != checkpoint.path.name:
             shared.add(first)
+        elif path != checkpoint.path / MANIFEST:
+            own += facts.st_size
     return {"disk_bytes": own, "shares_with": sorted(shared)}
 
 
-def _lengths(checkpoint: Checkpoint) -> dict[str, int]:
-    """Of its files; those of several ranks name each its shards in a part, and the directory is quicker to read."""
-    found = {name: file.size_bytes for name, file in checkpoint.head.files.items()}
-    if checkpoint.head.ranks is not None:
-        with suppress(OSError), os.scandir(checkpoint.path) as entries:
-            found |= {each.name: each.stat(follow_symlinks=False).st_size for each in entries if each.name not in found}
-        found.pop(MANIFEST, None)
+def files(checkpoint: Checkpoint) -> dict[Path, os.stat_result]:
+    """The files in its directory, as far as they are there: its run may remove them meanwhile."""
+    found = {}
+    for folder, _, names in os.walk(checkpoint.path):
+        for name in names:
+            with suppress(OSError):
+                found[Path(folder, name)] = os.lstat(os.path.join(folder, name))
     return found
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from ..store.locate import fault, locate, run_of
 from ..store.store import Store
 from . import options
 from .keep import GRAMMAR, parse_keep
+from .ls import files
 from .shown import echo, echo_json, size, table
 
 
@@ -36,7 +36,7 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
         raise UsageError(f"{run} is one checkpoint; prune takes a run's directory")
     store = Store(run_of(place))
     _require_measured(rule, store)
-    found = {c.path.name: (_row(c), _files(c)) for c in store.checkpoints()}
+    found = {c.path.name: (_row(c), files(c).values()) for c in store.checkpoints()}
     if dry_run:
         doomed = store.prunable(rule)
     else:
@@ -50,7 +50,7 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
         "run": run,
         "dry_run": dry_run,
         "checkpoints": rows,
-        "freed_bytes": _freed([files for name, (_, files) in found.items() if name in gone]),
+        "freed_bytes": _freed(held for name, (_, held) in found.items() if name in gone),
     }
     if as_json:
         echo_json(facts)
@@ -72,20 +72,10 @@ def _require_measured(rule: Rule, store: Store) -> None:
             )
 
 
-def _files(checkpoint: Checkpoint) -> list[os.stat_result]:
-    found = []
-    with suppress(OSError):  # its run may remove it meanwhile
-        for name in os.listdir(checkpoint.path):
-            with suppress(OSError):
-                found.append(os.lstat(checkpoint.path / name))
-    return found
-
-
-def _freed(gone: Sequence[Sequence[os.stat_result]]) -> int:
+def _freed(gone: Iterable[Iterable[os.stat_result]]) -> int:
     """Bytes of the files of which no name is left."""
-    files = {(facts.st_dev, facts.st_ino): facts for each in gone for facts in each}
-    names = Counter((facts.st_dev, facts.st_ino) for each in gone for facts in each)
-    return sum(facts.st_size for key, facts in files.items() if facts.st_nlink <= names[key])
+    names = Counter((facts.st_ino, facts.st_dev, facts.st_nlink, facts.st_size) for each in gone for facts in each)
+    return sum(size_bytes for (*_, links, size_bytes), count in names.items() if links <= count)
 
 
 def _row(checkpoint: Checkpoint) -> dict[str, Any]:
