@@ -123,14 +123,11 @@ class Block(NamedTuple):
 class LeafReader(Protocol):
     """One leaf on the disk, not read yet."""
 
-    @property
-    def key(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+    key: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+
     @property
     def attrs(self) -> Mapping[str, Any]: ...
     @property

@@ -219,19 +219,16 @@ def _mapping(fill: Fill, path: str, live: dict[Any, Any], stored: dict[Any, Any]
     return act
 
 
-def _set(_: Fill, __: str, live: set[Any], stored: set[Any]) -> Act:
+def _plain(_: Fill, __: str, live: Any, stored: Any) -> Act:
+    """Of a set or a bytearray, in which nothing is filled."""
+
     def act() -> Any:
-        found = list(stored)
-        live.clear()
-        live.update(found)
-        return live
-
-    return act
-
-
-def _bytearray(_: Fill, __: str, live: bytearray, stored: bytearray) -> Act:
-    def act() -> Any:
-        live[:] = stored
+        if type(live) is bytearray:
+            live[:] = stored
+        else:
+            members = list(stored)
+            live.clear()  # members that are equal may still differ, as 1 and True do
+            live.update(members)
         return live
 
     return act
@@ -279,8 +276,8 @@ _PLANNERS: dict[type, _Planner] = {
     list: _list,
     deque: _list,
     tuple: _tuple,
-    set: _set,
-    bytearray: _bytearray,
+    set: _plain,
+    bytearray: _plain,
     random.Random: _generator,
 }
 
