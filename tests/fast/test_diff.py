@@ -5,6 +5,7 @@ import random
 import struct
 import sys
 from collections import OrderedDict
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,11 +28,8 @@ class Hyper:
 
 
 def saved(root, state, step=1, facts=None):
-    store = Store(root)
-    try:
+    with closing(Store(root)) as store:
         return store.save(state, step=step, facts=facts)
-    finally:
-        store.close()
 
 
 def differences(tmp_path, a, b):
@@ -77,7 +75,7 @@ CASES = {
 
 
 def test_whatever_makes_up_the_state_is_told_when_it_differs(tmp_path):
-    """Each kind of difference is found, in both directions, under the name of its place; and nothing in equal states."""
+    """Each kind of difference is found, in both directions, by the name of its place; and none in equal states."""
     for name, (a, b, kind, *below) in CASES.items():
         roots = (("a", a), ("b", b), ("c", a))
         one, other, again = (saved(tmp_path / name / root, {"x": value}) for root, value in roots)
@@ -155,13 +153,10 @@ def test_exempt_places_are_left_out_with_all_below(tmp_path):
 def test_files_that_a_caller_wrote_are_compared(tmp_path):
     """A checkpoint may hold no leaves at all."""
     found = []
-    for root, text in (("a", "1"), ("b", "2")):
-        store = Store(tmp_path / root)
-        with store.directory(step=1) as path:
-            (path / "same").write_text("same")
-            (path / "other").write_text(text)
-            (path / root).write_text("")
-        store.close()
+    for root in "ab":
+        with closing(Store(tmp_path / root)) as store, store.directory(step=1) as path:
+            for name, text in (("same", "same"), ("other", root), (root, "")):
+                (path / name).write_text(text)
         found.append(store.latest())
     assert [("a", "only in a"), ("b", "only in b"), ("other", "bytes")] == [e[:2] for e in same_state(*found)]
 
