@@ -30,13 +30,9 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 @click.command(
     context_settings={"allow_interspersed_args": False},
 )
-@click.option(
-    "--kills", type=click.IntRange(1), default=5, show_default=True, help="Places from which to resume the run."
-)
-@click.option(
-    "--signals", type=_Signals(), default="KILL,TERM", show_default=True, help=f"Taken in turn: {','.join(SIGNALS)}."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides when and what is killed and damaged.")
+@options.option("--kills", type=click.IntRange(1), default=5, help="Places from which to resume the run.")
+@options.option("--signals", type=_Signals(), default="KILL,TERM", help=f"Taken in turn: {','.join(SIGNALS)}.")
+@options.option("--seed", type=int, default=0, help="Decides when and what is killed and damaged.")
 @click.option("--steps", type=click.IntRange(2), metavar="N", help="Stop after N steps: makes long runs drillable.")
 @click.option(
     "--save-every",
@@ -51,9 +47,7 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
     metavar="PATTERN",
     help="Metrics and printed lines not to compare, besides timings. May be repeated.",
 )
-@click.option(
-    "--flip/--no-flip", "damage", default=True, show_default=True, help="Damage checkpoints between attempts."
-)
+@options.option("--flip/--no-flip", "damage", default=True, help="Damage checkpoints between attempts.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Leave the runs in DIR.")
 @options.as_json
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -26,7 +26,7 @@ from .shown import report, size
 @options.step
 @options.rank
 @click.option("-o", "--output", metavar="FILE", required=True, help="Where to; the ending chooses the format.")
-@click.option("--part", metavar="NAME", default="model", show_default=True, help="The part of the state to write.")
+@options.option("--part", metavar="NAME", default="model", help="The part of the state to write.")
 @click.option("--all", "everything", is_flag=True, help="Write the tensors of every part, named by their whole paths.")
 @click.option("--force", is_flag=True, help="Replace FILE when it exists.")
 @options.as_json

@@ -30,25 +30,14 @@ RUN_DIR = click.Path(path_type=Path, file_okay=False)
 )
 @click.option("--run", "directory", type=RUN_DIR, metavar="DIR", help="Where the supervisor keeps its journal.")
 @click.option("--app", metavar="NAME|FILE", help="What COMMAND is: gromacs, lammps, ..., or a file that describes it.")
-@click.option("--retries", type=click.IntRange(0), default=0, show_default=True, help="Starts after a crash.")
-@click.option(
-    "--max-no-progress",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="Attempts in a row that get no further.",
-)
-@click.option("--max-requeues", type=click.IntRange(0), default=MOST_REQUEUES, show_default=True, help="Of one job.")
+@options.option("--retries", type=click.IntRange(0), default=0, help="Starts after a crash.")
+@options.option("--max-no-progress", type=click.IntRange(1), default=10, help="Attempts in a row that get no further.")
+@options.option("--max-requeues", type=click.IntRange(0), default=MOST_REQUEUES, help="Of one job.")
 @click.option("--grace", "grace_s", type=click.FloatRange(0), metavar="SECONDS", help="From a signal to SIGKILL.")
-@click.option(
-    "--lead",
-    "lead_s",
-    type=click.FloatRange(0),
-    default=LEAD_S,
-    show_default=True,
-    help="Seconds before a job's end to stop at.",
+@options.option(
+    "--lead", "lead_s", type=click.FloatRange(0), default=LEAD_S, help="Seconds before a job's end to stop at."
 )
-@click.option("--requeue/--no-requeue", default=True, show_default=True, help="Carry the job on when its time is up.")
+@options.option("--requeue/--no-requeue", default=True, help="Carry the job on when its time is up.")
 @click.option("--spot", type=click.Choice(sorted(CLOUDS)), help="Stop when this cloud takes the machine back.")
 @click.option("--chain", is_flag=True, help="This job is one of an array that does the work in turn; needs --run.")
 @options.as_json
