@@ -1,8 +1,12 @@
 """A run to look at with the commands."""
 
+import shutil
+from pathlib import Path
+
 import torch
 
-from holdfast.store.store import Facts
+from holdfast.rules import Best, Last
+from holdfast.store.store import Facts, Store
 
 
 def state(step):
@@ -21,6 +25,18 @@ def state(step):
 def save(store, step, **facts):
     metrics = {"val_acc": 0.9 if step == 20 else 0.5}
     return store.save(state(step), step=step, facts=Facts(**{"epoch": step // 10, "metrics": metrics} | facts))
+
+
+def finished(tmp_path, factory):
+    """A copy of a run of three checkpoints, of which each test session makes one."""
+    made = factory.getbasetemp() / "finished"
+    if not made.exists():
+        store = Store(made, keep=Best("val_acc", max) | Last(9))
+        for step in (10, 20, 30):
+            save(store, step, document={"hyperparameters": {"lr": 0.1}, "git": {"commit": "abc", "dirty": True}})
+        store.attempt.record("metrics", step=10, phase="step", epoch=1, values={"loss": 0.5})
+        store.close()
+    return Path(shutil.copytree(made, tmp_path / "run", symlinks=True))
 
 
 def flip(path, place):

@@ -1,6 +1,6 @@
 """JAX's arrays: immutable, so that a snapshot refers to them and copies nothing; typed random keys.
 
-They come back on the default device: how they are laid out over devices is the program's to say. Only a scalar comes back
+They come back on the default device: the program decides how they are laid out over devices. Only a scalar comes back
 with a weak type.
 """
 
@@ -61,14 +61,6 @@ def unfit(_: Any) -> str:
 
 def differing(_: Any, __: Any) -> list[str]:
     return []
-
-
-def fill(_: Any) -> None:
-    """There is nothing to fill: no array of JAX's is ever fit for it."""
-
-
-def span(_: Any) -> tuple[int, int]:
-    return 0, 0
 
 
 def refill(_: Any, __: Any) -> bool:

@@ -1,6 +1,8 @@
 """Live values take a stored state's content, and keep their identity wherever type and position are the same."""
 
 import copy
+import operator
+import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from functools import partial
 
@@ -122,26 +124,17 @@ def test_a_value_filled_from_itself_is_itself(value, handles):
     assert bits(wanted) == bits(value)
 
 
-def test_what_is_shared_here_and_alike_there_stays_shared():
-    """One list in two places is filled once; one stored array in two places is one object again."""
-    inner, array = [1], np.zeros(2)
+def test_what_is_shared_here_stays_shared_if_it_is_alike_there_and_comes_apart_if_not():
+    """A list or an array in two places is filled once; what differs gets an object of its own: no content is lost."""
+    inner, array, same = [1], np.zeros(2), np.full(2, 7.0)
     live = {"a": inner, "b": inner, "c": array, "d": np.ones(2)}
-    result = filled(
-        live, stored_of({"a": [2, 3], "b": [2, 3], "c": (same := np.full(2, 7.0)), "d": same}, handles=True)
-    )
+    result = filled(live, stored_of({"a": [2, 3], "b": [2, 3], "c": same, "d": same}, handles=True))
     assert result["a"] is result["b"] is inner
-    assert [2, 3] == inner
     assert result["c"] is result["d"] is array
-    assert [7.0, 7.0] == array.tolist()
-
-
-def test_what_is_shared_here_and_differs_there_comes_apart():
-    """The second place gets an object of its own: no content is lost."""
-    inner, array = [1], np.zeros(2)
-    live = [inner, inner, array, array]
-    result = filled(live, stored_of([[2], [3], np.ones(2), np.full(2, 2.0)], handles=True))
-    assert [[2], [3]] == result[:2]
-    assert ([1.0, 1.0], [2.0, 2.0]) == (result[2].tolist(), result[3].tolist())
+    assert ([2, 3], [7.0, 7.0]) == (inner, array.tolist())
+    wanted = [[2], [3], np.ones(2), np.full(2, 2.0)]
+    result = filled([inner, inner, array, array], stored_of(wanted, handles=True))
+    assert bits(wanted) == bits(result)
     assert result[0] is inner
     assert result[2] is array
 
@@ -160,35 +153,28 @@ def test_views_are_filled_in_the_memory_that_they_show():
     assert [0, 0, 1, 2, 0, 0] == flat.tolist()
 
 
-@pytest.mark.parametrize("handles", [True, False])
-def test_what_cannot_be_written_is_replaced(handles):
+def test_what_cannot_be_written_is_replaced():
     """Read-only and broadcast arrays, tensors with a graph, made in inference mode, or on the meta device."""
     still = np.zeros(2)
     still.flags.writeable = False
     with torch.inference_mode():
         frozen = torch.zeros(2)
-    live = [still, np.broadcast_to(np.zeros(1), 2), torch.zeros(2, requires_grad=True) * 2, frozen]
-    before = list(live)
+    before = (still, np.broadcast_to(np.zeros(1), 2), torch.zeros(2, requires_grad=True) * 2, frozen)
     wanted = [np.ones(2), np.ones(2), torch.ones(2), torch.ones(2)]
-    result = filled(live, stored_of(wanted, handles=handles))
-    assert bits(wanted) == bits(result)
-    assert not any(new is old for new, old in zip(result, before, strict=True))
-
-
-def test_a_tensor_with_a_graph_comes_back_without_one():
-    """What a graph led to is no leaf that gathers gradients of its own."""
-    weight = torch.ones(2, requires_grad=True)
-    state = stored_of({"hidden": weight * 2, "weight": weight}, handles=False)
-    assert (False, True) == (state["hidden"].requires_grad, state["weight"].requires_grad)
+    for handles in (True, False):
+        result = filled([*before], stored_of(wanted, handles=handles))
+        assert bits(wanted) == bits(result)
+        assert not any(map(operator.is_, result, before))
 
 
 def test_a_leaf_that_requires_gradients_is_filled_in_place():
-    """Optimizers go on holding it."""
-    live = {"weight": torch.zeros(2, requires_grad=True)}
-    weight = live["weight"]
-    filled(live, stored_of({"weight": torch.ones(2, requires_grad=True)}, handles=True))
+    """Optimizers go on holding it. A tensor with a graph comes back without one: it is no such leaf."""
+    weight = torch.zeros(2, requires_grad=True)
+    live = {"weight": weight, "hidden": None}
+    wanted = torch.ones(2, requires_grad=True)
+    filled(live, stored_of({"weight": wanted, "hidden": wanted * 2}, handles=True))
     assert live["weight"] is weight
-    assert ([1.0, 1.0], True) == (weight.tolist(), weight.requires_grad)
+    assert ([1.0, 1.0], True, False) == (weight.tolist(), weight.requires_grad, live["hidden"].requires_grad)
 
 
 def test_a_live_deque_keeps_its_bound():
@@ -205,7 +191,6 @@ def test_a_live_deque_keeps_its_bound():
 
 def test_generators_go_on_in_the_same_object():
     """Python's, both of NumPy's and torch's; one of another kind is replaced."""
-    import random
 
     def made(seed):
         torch_made = torch.Generator().manual_seed(seed)
@@ -216,19 +201,11 @@ def test_generators_go_on_in_the_same_object():
     live, wanted = made(1), made(2)
     before = list(live)
     filled(live, stored_of(wanted, handles=True))
-    assert all(new is old for new, old in zip(live, before, strict=True))
-    draw = lambda found: [
-        found[0].random(),
-        found[1].random(),
-        found[2].rand(),
-        torch.rand(1, generator=found[3]).item(),
-    ]
+    assert all(map(operator.is_, live, before))
+    draw = lambda found: [*(each.uniform(0, 1) for each in found[:3]), torch.rand(1, generator=found[3]).item()]
     assert draw(made(2)) == draw(live)
-    other = [np.random.default_rng(3)]
-    assert (
-        np.random.default_rng(4).random()
-        == filled(other, stored_of([np.random.default_rng(4)], handles=True))[0].random()
-    )
+    (other,) = filled([np.random.default_rng(3)], stored_of([np.random.default_rng(4)], handles=True))
+    assert np.random.default_rng(4).random() == other.random()
 
 
 def test_a_long_list_of_numbers_is_filled_at_once():

@@ -65,8 +65,8 @@ def test_what_is_there_is_what_every_thread_has_passed():
     assert [True] == found
 
 
-def test_a_copy_that_was_given_up_is_never_whole():
-    """Whatever its threads, and others, still say; who waits hears of it at once."""
+def test_the_first_word_that_nothing_more_comes_counts():
+    """A copy that was given up is never whole, whatever its threads, and others, still say; who waits hears at once."""
     filling = Filling(100)
     (say,) = filling.share([0])
     thread, found = reached(filling, 50)
@@ -74,12 +74,7 @@ def test_a_copy_that_was_given_up_is_never_whole():
     thread.join(WAIT_S)
     say(1 << 60)
     filling.end(whole=True)
-    assert [False] == found
-    assert [False, False] == [filling.wait(50), filling.wait(100)]
-
-
-def test_a_copy_that_is_whole_stays_so():
-    """The word that nothing more comes, once more, changes nothing."""
+    assert [False, False, False] == [*found, filling.wait(50), filling.wait(100)]
     filling = Filling(100)
     filling.end(whole=True)
     filling.end(whole=False)
@@ -210,15 +205,11 @@ def test_ctrl_c_that_python_calls_a_runtime_error_is_no_lack_of_threads(tmp_path
         assert [] == steps(Store(tmp_path))
 
 
-def taken(size=LEAF):
-    source = memoryview(bytearray(b"x" * size))
-    block = Block("array", "uint8", (size,), source, {})
-    return snapshot.Snapshot(snapshot.Arena(), [snapshot.Image(b"lead", ["w"])], {"w": block})
-
-
 def test_ctrl_c_as_the_last_word_is_said_keeps_nobody_waiting(monkeypatch):
     """What is not said is not true: the copy is given up with the save."""
-    copy, real = taken(), Filling.end
+    block = Block("array", "uint8", (LEAF,), memoryview(bytearray(b"x" * LEAF)), {})
+    copy = snapshot.Snapshot(snapshot.Arena(), [snapshot.Image(b"lead", ["w"])], {"w": block})
+    real = Filling.end
 
     def interrupted(*_, **__):
         monkeypatch.setattr(Filling, "end", real)

@@ -2,7 +2,6 @@
 
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from command_runs import flip, save
+from command_runs import finished, flip
 from holdfast.cli import commands
-from holdfast.rules import Best, Last
 from holdfast.store.store import Store
 
 WITHOUT = """
@@ -27,48 +25,56 @@ main()
 """
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory):
-    root = tmp_path_factory.mktemp("cli") / "run"
-    store = Store(root, keep=Best("val_acc", max) | Last(9))
-    for step in (10, 20, 30):
-        save(store, step, document={"hyperparameters": {"lr": 0.1}, "git": {"commit": "abc", "dirty": True}})
-    store.attempt.record("metrics", step=10, phase="step", epoch=1, values={"loss": 0.5})
-    store.close()
-    return root
-
-
 @pytest.fixture
-def run(finished, tmp_path):
-    return Path(shutil.copytree(finished, tmp_path / "run", symlinks=True))
+def run(tmp_path, tmp_path_factory):
+    return finished(tmp_path, tmp_path_factory)
 
 
-def process(*words, code=None, **options):
-    command = [sys.executable, *(["-c", code] if code else ["-m", "holdfast"]), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+MODULE = [sys.executable, "-m", "holdfast"]
+SCRIPT = Path(sys.executable).with_name("holdfast")
+
+
+def process(*words, code=None):
+    command = [*([sys.executable, "-c", code] if code else MODULE), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def running(*words, **options):
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.Popen([*MODULE, *words], **options)
+
+
+def note(run, text):
+    store = Store(run)
+    store.save({"x": 1}, step=40, note=text)
+    store.close()
 
 
 def test_the_program_exits_as_its_commands_do(run, tmp_path):
     """`python -m holdfast`, and the script that pip installs."""
     found = [process(*words).returncode for words in (["ls", run], ["ls"], ["ls", tmp_path / "absent"], [], ["--help"])]
     assert [0, 2, 3, 2, 0] == found
-    script = Path(sys.executable).with_name("holdfast")
     flip(run / "checkpoints/step-000000030/model.safetensors", -1)
-    done = subprocess.run([script, "verify", run], capture_output=True, text=True, check=False)
+    done = subprocess.run([SCRIPT, "verify", run], capture_output=True, text=True, check=False)
     assert (4, "") == (done.returncode, done.stderr)
     assert "holdfast" in process("--version").stdout
 
 
 def test_every_command_works_without_torch_and_numpy(run, tmp_path):
     """All but .pt, which says what to install."""
-    commands = [["ls", run], ["show", run], ["show", run, "--json"], ["verify", run], ["diff", run, run]]
-    commands += [["prune", run, "--keep", "Last(2)"], ["pin", run, "--step", 20], ["unpin", run, "--step", 20]]
-    commands += [
-        ["export", run, "-o", tmp_path / "m.safetensors"],
-        ["export", run, "--part", "optimizer", "-o", tmp_path / "m.npz"],
-    ]
-    for words in commands:
-        done = process(*words, code=WITHOUT)
+    asking = f"""\
+        ls {run}
+        show {run}
+        show {run} --json
+        verify {run}
+        diff {run} {run}
+        prune {run} --keep Last(2)
+        pin {run} --step 20
+        unpin {run} --step 20
+        export {run} -o {tmp_path}/m.safetensors
+        export {run} --part optimizer -o {tmp_path}/m.npz"""
+    for words in asking.splitlines():
+        done = process(*words.split(), code=WITHOUT)
         assert (0, "") == (done.returncode, done.stderr), words
     assert 1 == process("diff", f"{run}@20", f"{run}@30", code=WITHOUT).returncode
     refused = process("export", run, "-o", tmp_path / "m.pt", code=WITHOUT)
@@ -87,11 +93,10 @@ def test_help_imports_no_framework_and_no_command():
 
 def test_completion_knows_the_commands(run):
     """What `eval "$(_HOLDFAST_COMPLETE=bash_source holdfast)"` asks on each press of the key."""
-    script = Path(sys.executable).with_name("holdfast")
 
     def complete(mode, *words):
         asking = {"_HOLDFAST_COMPLETE": mode, "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-        return subprocess.run([script], env=os.environ | asking, capture_output=True, text=True, check=False).stdout
+        return subprocess.run([SCRIPT], env=os.environ | asking, capture_output=True, text=True, check=False).stdout
 
     assert "plain,pin\nplain,prune\n" == complete("bash_complete", "holdfast", "p")
     assert "dir," in complete("bash_complete", "holdfast", "ls", str(run))
@@ -100,21 +105,15 @@ def test_completion_knows_the_commands(run):
 
 def test_a_closed_pipe_ends_it_quietly(run):
     """`holdfast show RUN | head -1` prints no traceback."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "show", run, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as child:
+    with running("show", run, "--json") as child:
         child.stdout.close()
         assert (141, b"") == (child.wait(60), child.stderr.read())
 
 
 def test_an_interrupt_ends_it_with_130(run):
     """Ctrl-C while it waits for a slow reader: what it has to say is more than a pipe holds."""
-    store = Store(run)
-    store.save({"x": 1}, step=40, note="long " * 200_000)
-    store.close()
-    with subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "show", run, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as child:
+    note(run, "long " * 200_000)
+    with running("show", run, "--json") as child:
         os.read(child.stdout.fileno(), 1)  # it is writing
         child.send_signal(signal.SIGINT)
         _, told = child.communicate(timeout=60)
@@ -123,12 +122,10 @@ def test_an_interrupt_ends_it_with_130(run):
 
 def test_a_terminal_gets_a_table_and_no_markup(run):
     """rich draws it, and brackets in a note stay brackets."""
-    store = Store(run)
-    store.save({"x": 1}, step=40, note="[red]a[/red]")
-    store.close()
+    note(run, "[red]a[/red]")
     master, slave = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "200"}
-    with subprocess.Popen([sys.executable, "-m", "holdfast", "ls", run], stdout=slave, env=environment) as child:
+    with running("ls", run, stdout=slave, stderr=None, env=environment) as child:
         os.close(slave)
         text = b""
         try:

@@ -78,7 +78,7 @@ def test_ctrl_c_in_the_midst_of_the_copy_leaves_the_old_checkpoint_only(tmp_path
 
 
 def test_threads_that_ctrl_c_has_left_behind_reach_no_later_save(tmp_path, monkeypatch):
-    """The loop goes on, saves and learns, and only then do they copy what they were given: into memory that is theirs."""
+    """The loop goes on, saves and learns. Only then do they copy what they were given, into memory that they keep."""
     wide, gone_on, later = Wide(), threading.Event(), threading.Event()
 
     def interrupt():

@@ -13,4 +13,4 @@ def test_jax_arrays_are_saved_by_reference_and_restored_to_the_bit():
         command, check=False, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300
     )
     assert 0 == done.returncode, done.stdout + done.stderr
-    assert re.search(r"\b([4-9]\d) passed in", done.stdout), done.stdout
+    assert re.search(r"\b9 passed in", done.stdout), done.stdout

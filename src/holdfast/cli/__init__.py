@@ -6,7 +6,6 @@ Completion for bash (zsh and fish likewise): eval "$(_HOLDFAST_COMPLETE=bash_sou
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import io
 import os
 import sys
@@ -46,19 +45,22 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return [name for name in COMMANDS if importlib.util.find_spec(MODULES[name])]
+        return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
+        del ctx
+        if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(MODULES[cmd_name])
         command: click.Command = getattr(module, cmd_name if cmd_name in HOMES else "command")
         command.name = cmd_name  # and not its function's: the documentation takes its headings from here
+        command.short_help = COMMANDS[cmd_name]
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+            formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

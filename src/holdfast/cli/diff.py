@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -11,13 +12,13 @@ from ..inspect.diff import Difference, compare
 from ..store import locate
 from ..store.checkpoint import Checkpoint
 from . import options, spelled, told
-from .shown import echo, echo_json
+from .shown import limited, report
 
 MOST = 30  # differences, unless --all
 TROUBLE = 2  # as diff(1) has it: 1 means different
 
 
-@click.command(short_help="Tell in what two checkpoints differ.")
+@click.command()
 @click.argument("a", metavar="A", shell_complete=options.directories)
 @click.argument("b", metavar="B", shell_complete=options.directories)
 @click.option("--exempt", metavar="PLACE", multiple=True, help="Leave this leaf or part out; * stands for any text.")
@@ -29,62 +30,40 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
 
     Exit 0 when they are identical, 1 when they differ, more when that could not be told.
     """
+
+    def compared() -> tuple[Checkpoint, Checkpoint, list[Difference]]:
+        first, second = locate.one(a), locate.one(b)
+        return first, second, compare(first, second, exempt, read=not quick)
+
     try:
-        first, second, found = locate.again(lambda: _compared(a, b, exempt, quick=quick))
+        first, second, found = locate.again(compared)
     except HoldfastError as error:
         return told(str(error), max(error.exit_code, TROUBLE))
     except OSError as error:
         return told(spelled(error), TROUBLE)
-    if as_json:
-        echo_json(_facts(first, second, exempt, found))
-    else:
-        _print(first, second, exempt, found if everything else found[:MOST])
-        if len(found) > MOST and not everything:
-            echo(f"... and {len(found) - MOST} more (--all)")
-        _explain(found)
+    facts = {"a": str(first.path), "b": str(second.path), "identical": not found, "exempt": exempt}
+    lines = [
+        f"a: {first.path} ({first.name})",
+        f"b: {second.path} ({second.name})",
+        *([f"left out: {', '.join(exempt)}"] if exempt else []),
+        *(limited(found, None if everything else MOST) or ["identical"]),
+        *_explained(found),
+    ]
+    report(facts | {"differences": [*map(_difference, found)]}, lines, as_json=as_json)
     return 1 if found else 0
 
 
-def _compared(
-    a: str, b: str, exempt: tuple[str, ...], *, quick: bool
-) -> tuple[Checkpoint, Checkpoint, list[Difference]]:
-    first, second = locate.one(a), locate.one(b)
-    return first, second, compare(first, second, exempt, read=not quick)
-
-
-def _explain(found: list[Difference]) -> None:
-    """What to make of differences that say little by themselves."""
+def _explained(found: list[Difference]) -> Iterator[str]:
+    """What differences mean that say little by themselves."""
     if any(each.where.startswith("@") for each in found):
-        echo("@1/...: what rank 1 has of its own, where several ranks saved")
+        yield ("@1/...: what rank 1 has of its own, where several ranks saved")
     if found and all(each.kind == "rng" for each in found):
         sources = sorted({each.where.rpartition("/")[2] for each in found})
         words = " ".join(f"--exempt '*rng/{source}'" for source in sources)
-        echo(
-            f"everything else is identical. A generator that nobody seeds differs from run to run; to leave it out: {words}"
-        )
-
-
-def _facts(a: Checkpoint, b: Checkpoint, exempt: tuple[str, ...], found: list[Difference]) -> dict[str, Any]:
-    return {
-        "a": str(a.path),
-        "b": str(b.path),
-        "identical": not found,
-        "exempt": exempt,
-        "differences": [_difference(each) for each in found],
-    }
+        yield ("everything else is identical. A generator that nobody seeds differs from run to run;")
+        yield f"to leave it out: {words}"
 
 
 def _difference(each: Difference) -> dict[str, Any]:
     facts: dict[str, Any] = {"where": each.where, "area": each.area, "kind": each.kind, "what": each.what}
     return facts | (each.distance._asdict() if each.distance else {})
-
-
-def _print(a: Checkpoint, b: Checkpoint, exempt: tuple[str, ...], found: list[Difference]) -> None:
-    echo(f"a: {a.path} ({a.name})")
-    echo(f"b: {b.path} ({b.name})")
-    if exempt:
-        echo(f"left out: {', '.join(exempt)}")
-    for each in found:
-        echo(each)
-    if not found:
-        echo("identical")

@@ -16,14 +16,14 @@ from . import measured, options
 from .shown import echo, echo_json
 
 
-@click.command(short_help="Tell whether file system and cluster will do.")
+@click.command()
 @click.argument("run", metavar="[RUN]", required=False, shell_complete=options.directories)
 @click.option("--partition", metavar="NAME", help="Ask about this partition. Default: RUN's, else the cluster's own.")
 @options.as_json
 def command(run: str | None, partition: str | None, as_json: bool) -> int:
     """Look at the file system (of RUN, else of this folder), the scheduler, versions, and at what RUN's saves take.
 
-    A line for each check: ok, warning or problem, and what to do. Nothing is left behind. Exit 1 when there is a problem.
+    A line for each check: ok, warning or problem, and what to do. Nothing is left behind. Exit 1 if there is a problem.
     """
     if run is not None and not os.path.isdir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")

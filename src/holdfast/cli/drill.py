@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -27,45 +28,35 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 
 
 @click.command(
-    short_help="Kill a command on purpose; prove that it resumes bit for bit.",
     context_settings={"allow_interspersed_args": False},
 )
-@click.option(
-    "--kills", type=click.IntRange(1), default=5, show_default=True, help="Places from which to resume the run."
-)
-@click.option(
-    "--signals", type=_Signals(), default="KILL,TERM", show_default=True, help=f"Taken in turn: {','.join(SIGNALS)}."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides when and what is killed and damaged.")
+@options.option("--kills", type=click.IntRange(1), default=5, help="Places from which to resume the run.")
+@options.option("--signals", type=_Signals(), default="KILL,TERM", help=f"Taken in turn: {','.join(SIGNALS)}.")
+@options.option("--seed", type=int, default=0, help="Decides when and what is killed and damaged.")
 @click.option("--steps", type=click.IntRange(2), metavar="N", help="Stop after N steps: makes long runs drillable.")
-@click.option("--save-every", type=click.IntRange(1), metavar="K", help="Save every K steps on the way to each place.")
+@click.option(
+    "--save-every",
+    "save_every_steps",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Save every K steps on the way to each place.",
+)
 @click.option(
     "--exempt",
     multiple=True,
     metavar="PATTERN",
     help="Metrics and printed lines not to compare, besides timings. May be repeated.",
 )
-@click.option("--flip/--no-flip", default=True, show_default=True, help="Damage checkpoints between attempts.")
+@options.option("--flip/--no-flip", "damage", default=True, help="Damage checkpoints between attempts.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Leave the runs in DIR.")
 @options.as_json
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(
-    kills: int,
-    signals: tuple[str, ...],
-    seed: int,
-    steps: int | None,
-    save_every: int | None,
-    exempt: tuple[str, ...],
-    flip: bool,
-    keep: Path | None,
-    as_json: bool,
-    command: tuple[str, ...],
-) -> None:
+def command(as_json: bool, command: tuple[str, ...], **chosen: Any) -> None:
     """Run COMMAND, a script that uses holdfast.Run, twice undisturbed and once with kills; compare every bit.
 
-    COMMAND itself is left as it is. HOLDFAST_RUN_DIR moves its run into a directory of the drill's. HOLDFAST_DRILL makes it
-    note the digests of its state at each step, and save where the drill wants to resume it. That is in the first epoch, in
-    a later one, after an epoch's last batch, at its end, and soon after a resume.
+    COMMAND itself is left as it is. HOLDFAST_RUN_DIR moves its run into a directory of the drill's. HOLDFAST_DRILL
+    makes it note the digests of its state at each step, and save where the drill wants to resume it. That is in the
+    first epoch, in a later one, after an epoch's last batch, at its end, and soon after a resume.
 
         holdfast drill --kills 20 -- python train.py --lr 0.1
 
@@ -73,15 +64,14 @@ def command(
 
     KILL strikes every process that COMMAND has started, RANK one of its ranks only, the others COMMAND itself.
 
-    Exit 0: identical at as many distinct places as kills were asked for, or at all that COMMAND has. 1: different, state
-    identical but output differs, not proven, or not deterministic by itself. 8: COMMAND failed by itself.
+    Exit 0: identical at as many distinct places as kills were asked for, or at all that COMMAND has. 1: different, or
+    state identical but output differs, not proven, or not deterministic by itself. 8: COMMAND failed by itself.
     """
-    chosen = drill.DrillOptions(kills, signals, seed, steps, save_every, exempt, flip, keep)
     try:
         with terminal.Progress() as progress:
             report = drill.drill(
                 command,
-                chosen,
+                drill.DrillOptions(**chosen),
                 say=lambda line: terminal.say(f"drill: {line}"),
                 watch=lambda step, total: progress.update(step=step, total=total),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,20 @@ import click
 from .. import disk
 from ..errors import UsageError
 from ..inspect import tensors
-from ..inspect.tensors import Chosen
+from ..inspect.tensors import Chosen, Tensor
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again, locate
 from . import options
-from .shown import echo, echo_json, size
+from .shown import report, size
 
 
-@click.command(short_help="Write a checkpoint's tensors as .safetensors, .npz or .pt.")
+@click.command()
 @options.run
 @options.step
 @options.rank
 @click.option("-o", "--output", metavar="FILE", required=True, help="Where to; the ending chooses the format.")
-@click.option("--part", metavar="NAME", default="model", show_default=True, help="The part of the state to write.")
+@options.option("--part", metavar="NAME", default="model", help="The part of the state to write.")
 @click.option("--all", "everything", is_flag=True, help="Write the tensors of every part, named by their whole paths.")
 @click.option("--force", is_flag=True, help="Replace FILE when it exists.")
 @options.as_json
@@ -42,7 +42,8 @@ def command(
 ) -> None:
     """Write tensors of a checkpoint of RUN to FILE (.safetensors, .npz or .pt), every byte checked on the way.
 
-    What several ranks hold in pieces is written whole. Only .pt needs torch. Tied tensors are written once for each name, but in .pt, which ties them again.
+    What several ranks hold in pieces is written whole. Only .pt needs torch. Tied tensors are written once for each
+    name; in .pt once, and tied again.
     """
     target = Path(output)
     write = FORMATS.get(target.suffix)
@@ -54,7 +55,7 @@ def command(
     def written() -> tuple[Checkpoint, Chosen]:
         checkpoint = options.as_rank(place.select(step), rank)
         chosen = tensors.chosen(checkpoint, None if everything else part)
-        disk.replace_with(target, write(checkpoint, chosen))
+        disk.replace_with(target, write(chosen.tensors, {"holdfast": checkpoint.name, "step": str(checkpoint.step)}))
         return checkpoint, chosen
 
     checkpoint, chosen = again(written)
@@ -66,10 +67,7 @@ def command(
         "tied": dict(chosen.tied),
         "left_out": chosen.left_out,
     }
-    if as_json:
-        echo_json(facts)
-    else:
-        _print(facts, ties_again=target.suffix == ".pt")
+    report(facts, _lines(facts, ties_again=target.suffix == ".pt"), as_json=as_json)
 
 
 def _require_free(target: Path, *, force: bool) -> None:
@@ -81,34 +79,25 @@ def _require_free(target: Path, *, force: bool) -> None:
         raise UsageError(f"{target}: its directory is a checkpoint, and those are immutable; choose another place")
 
 
-def _safetensors(checkpoint: Checkpoint, chosen: Chosen) -> Iterable[bytes | bytearray]:
-    return tensors.safetensors(chosen.tensors, {"holdfast": checkpoint.name, "step": str(checkpoint.step)})
-
-
-def _npz(checkpoint: Checkpoint, chosen: Chosen) -> Iterable[bytes]:
-    del checkpoint
-    return tensors.npz(chosen.tensors)
-
-
-def _pt(checkpoint: Checkpoint, chosen: Chosen) -> Iterable[memoryview]:
-    del checkpoint
+def _pt(found: Sequence[Tensor], _: Any) -> Iterable[memoryview]:
     try:
         module = importlib.import_module("holdfast.torch.export")
     except ImportError as error:
         raise UsageError("a .pt file needs torch: pip install 'holdfast[torch]', or export to .safetensors") from error
-    return [module.pt(chosen.tensors)]
+    return [module.pt(found)]
 
 
-FORMATS: dict[str, Callable[[Checkpoint, Chosen], Iterable[Any]]] = {
-    ".safetensors": _safetensors,
-    ".npz": _npz,
+# ending -> what makes the file's chunks of tensors and metadata
+FORMATS: dict[str, Callable[[Sequence[Tensor], Mapping[str, str]], Iterable[Any]]] = {
+    ".safetensors": tensors.safetensors,
+    ".npz": lambda found, _: tensors.npz(found),
     ".pt": _pt,
 }
 
 
-def _print(facts: dict[str, Any], *, ties_again: bool) -> None:
-    echo(f"{facts['file']}: {facts['tensors']} tensors of {facts['checkpoint']}, {size(facts['size_bytes'])}")
+def _lines(facts: dict[str, Any], *, ties_again: bool) -> Iterator[str]:
+    yield f"{facts['file']}: {facts['tensors']} tensors of {facts['checkpoint']}, {size(facts['size_bytes'])}"
     for name, first in facts["tied"].items():
-        echo(f"  {name} is tied to {first}: {'tied again' if ties_again else 'written for each name'}")
+        yield f"  {name} is tied to {first}: {'tied again' if ties_again else 'written for each name'}"
     if facts["left_out"]:
-        echo(f"  {facts['left_out']} values that are no tensors were left out")
+        yield (f"  {facts['left_out']} values that are no tensors were left out")

@@ -12,10 +12,10 @@ from ..errors import NotFound
 from ..store.locate import locate, run_of
 from ..supervise.place import JOURNAL
 from . import options
-from .shown import echo, echo_json
+from .shown import report
 
 
-@click.command(short_help="Do not restart or requeue a run.")
+@click.command()
 @options.run
 @options.as_json
 def command(run: str, as_json: bool) -> None:
@@ -26,7 +26,7 @@ def command(run: str, as_json: bool) -> None:
     _change(run, held=True, as_json=as_json)
 
 
-@click.command(short_help="Allow a held run to be restarted and requeued.")
+@click.command()
 @options.run
 @options.as_json
 def release(run: str, as_json: bool) -> None:
@@ -38,22 +38,14 @@ def _change(run: str, *, held: bool, as_json: bool) -> None:
     """Write or remove the file `hold`, and say so. A second call changes nothing."""
     root = _directory(run)
     there = (root / HOLD).exists()
-    if held and not there:
-        disk.write(root / HOLD, [])
+    if held != there:
+        disk.write(root / HOLD, []) if held else disk.remove_file(root / HOLD)
         disk.sync_dir(root)
-    if there and not held:
-        disk.remove_file(root / HOLD)
-        disk.sync_dir(root)
-    if as_json:
-        echo_json({"run": run, "directory": str(root), "held": held, "changed": held != there})
-    elif held:
-        echo(f"{run}: held: once it stops it is neither started again nor requeued, until `holdfast release {run}`")
-    else:
-        echo(
-            f"{run}: released: from now on it is started again and requeued as it asks"
-            if there
-            else f"{run}: was not held"
-        )
+    told = "released: from now on it is started again and requeued as it asks" if there else "was not held"
+    if held:
+        told = f"held: once it stops it is neither started again nor requeued, until `holdfast release {run}`"
+    facts = {"run": run, "directory": str(root), "held": held, "changed": held != there}
+    report(facts, [f"{run}: {told}"], as_json=as_json)
 
 
 def _directory(run: str) -> Path:

@@ -9,7 +9,10 @@ from typing import Any
 from ..errors import UsageError
 from ..rules import Best, Every, Last, Rule, Within
 
-GRAMMAR = "Last(3) | Best('val_acc', max) | Best('loss', min, n=2) | Every(steps=1000) | Every(minutes=30) | Every(epochs=5) | Within(bytes=5e9)"
+GRAMMAR = (
+    "Last(3) | Best('val_acc', max) | Best('loss', min, n=2) | Every(steps=1000) | Every(minutes=30) | Every(epochs=5) "
+    "| Within(bytes=5e9)"
+)
 RULES: dict[str, Callable[..., Rule]] = {"Last": Last, "Best": Best, "Every": Every, "Within": Within}
 DIRECTIONS = {"max": max, "min": min}
 LONGEST = 1000  # characters; the parser's stack is finite

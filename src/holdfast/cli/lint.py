@@ -13,10 +13,10 @@ from ..cluster import batch, lint
 from ..cluster.batch import Around
 from ..errors import NotFound, UsageError
 from . import measured, options
-from .shown import echo, echo_json
+from .shown import report
 
 
-@click.command(short_help="Find what a Slurm batch script does wrong.")
+@click.command()
 @click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @click.option("--run", metavar="RUN", shell_complete=options.directories, help="Judge by what RUN's saves took.")
 @options.as_json
@@ -29,11 +29,7 @@ def command(scripts: tuple[str, ...], run: str | None, as_json: bool) -> int:
     if run is not None and not os.path.isdir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
     found = [{"file": script, **each} for script in scripts for each in findings(Path(script), run)]
-    if as_json:
-        echo_json({"findings": found})
-    else:
-        for each in found:
-            echo(line(each))
+    report({"findings": found}, map(line, found), as_json=as_json)
     return 1 if found else 0
 
 

@@ -20,13 +20,13 @@ from ..store.locate import Location, best_of, fault, locate
 from ..store.shelf import Shelf
 from . import options
 from .attempts import attempts
-from .shown import age_s, duration, echo, echo_json, moment, numbers, size, table
+from .shown import age_s, duration, echo, echo_json, moment, numbers, section, size, table
 
 COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "ON DISK", "METRICS", "MARKS", "PARENT", "NOTE")
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
 
 
-@click.command(short_help="List a run's checkpoints.")
+@click.command()
 @options.run
 @options.as_json
 def command(run: str, as_json: bool) -> None:
@@ -72,44 +72,34 @@ def checkpoints(place: Location) -> list[dict[str, Any]]:
 def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[str, Any]:
     """Bytes that no older checkpoint holds, and whose files it shares; `held` remembers who was first with a file."""
     own, shared = 0, set()
-    for name, size_bytes in _lengths(checkpoint).items():
-        first = checkpoint.path.name
-        with suppress(OSError):
-            facts = os.lstat(checkpoint.path / name)
-            first = held.setdefault((facts.st_dev, facts.st_ino), first)
-        if first == checkpoint.path.name:
-            own += size_bytes
-        else:
+    for path, facts in files(checkpoint).items():
+        first = held.setdefault((facts.st_dev, facts.st_ino), checkpoint.path.name)
+        if first != checkpoint.path.name:
             shared.add(first)
+        elif path != checkpoint.path / MANIFEST:
+            own += facts.st_size
     return {"disk_bytes": own, "shares_with": sorted(shared)}
 
 
-def _lengths(checkpoint: Checkpoint) -> dict[str, int]:
-    """Of its files; those of several ranks name each its shards in a part, and the directory is quicker to read."""
-    found = {name: file.size_bytes for name, file in checkpoint.head.files.items()}
-    if checkpoint.head.ranks is not None:
-        with suppress(OSError), os.scandir(checkpoint.path) as entries:
-            found |= {each.name: each.stat(follow_symlinks=False).st_size for each in entries if each.name not in found}
-        found.pop(MANIFEST, None)
+def files(checkpoint: Checkpoint) -> dict[Path, os.stat_result]:
+    """The files in its directory, as far as they are there: its run may remove them meanwhile."""
+    found = {}
+    for folder, _, names in os.walk(checkpoint.path):
+        for name in names:
+            with suppress(OSError):
+                found[Path(folder, name)] = os.lstat(os.path.join(folder, name))
     return found
 
 
 def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     head = checkpoint.head
+    copied = ("step", "phase", "epoch", "created", "size_bytes", "metrics", "parent", "attempt", "note")
     return {
         "name": str(head.name),
         "directory": checkpoint.path.name,
-        "step": head.step,
-        "phase": head.phase,
-        "epoch": head.epoch,
-        "created": head.created,
+        **{name: getattr(head, name) for name in copied},
         "age_s": age_s(head.created),
-        "size_bytes": head.size_bytes,
-        "metrics": head.metrics,
-        "parent": head.parent,
-        "attempt": head.attempt,
         "ranks": head.world,
-        "note": head.note,
         "damaged": None,
     }
 
@@ -132,37 +122,30 @@ def _print(facts: dict[str, Any]) -> None:
         table(COLUMNS, [_row(row) for row in facts["checkpoints"]], right=("STEP", "EPOCH", "SIZE", "ON DISK"))
     if facts["held"]:
         echo("on hold: once it stops it is neither started again nor requeued, until holdfast release")
-    _section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
-    _section(f"attempts: {len(facts['attempts'])}", map(_attempt, facts["attempts"]))
+    lines = section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
+    for line in [*lines, *section(f"attempts: {len(facts['attempts'])}", map(_attempt, facts["attempts"]))]:
+        echo(line)
 
 
 def _row(row: dict[str, Any]) -> list[object]:
     if row["damaged"] is not None:
-        return [row["name"], "", "", "", "", "", "", row["damaged"], "", "", ""]
-    marks = " ".join(mark for mark in ("pinned", "best", "latest") if row[mark])
-    marks += f" of {row['ranks']} ranks" if row["ranks"] > 1 else ""
-    marks += "".join(f" shares files of {name}" for name in row["shares_with"])
-    name = row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})"
-    epoch = "" if row["epoch"] is None else row["epoch"]
-    times = [moment(row["created"]), duration(row["age_s"])]
-    more = [
+        return [row["name"], *[""] * 6, row["damaged"], *[""] * 3]
+    marks = [mark for mark in ("pinned", "best", "latest") if row[mark]]
+    marks += [f"of {row['ranks']} ranks"] if row["ranks"] > 1 else []
+    marks += [f"shares files of {name}" for name in row["shares_with"]]
+    return [
+        row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})",
+        row["step"],
+        "" if row["epoch"] is None else row["epoch"],
+        moment(row["created"]),
+        duration(row["age_s"]),
         size(row["size_bytes"]),
         size(row["disk_bytes"]),
         numbers(row["metrics"]),
-        marks.strip(),
+        " ".join(marks),
         row["parent"] or "",
         row["note"] or "",
     ]
-    return [name, row["step"], epoch, *times, *more]
-
-
-def _section(title: str, lines: Iterable[str]) -> None:
-    lines = list(lines)
-    if lines:
-        echo()
-        echo(title)
-        for line in lines:
-            echo(f"  {line}")
 
 
 def _attempt(each: dict[str, Any]) -> str:

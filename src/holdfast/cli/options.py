@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import click
 from click.shell_completion import CompletionItem
 
@@ -25,6 +27,7 @@ def _step(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
 
 _STEP = "The step: a number, best, or a checkpoint's name."
 
+option = functools.partial(click.option, show_default=True)
 run = click.argument("run", metavar="RUN", shell_complete=directories)
 step = click.option("--step", metavar="N", callback=_step, help=f"{_STEP} Default: the newest.")
 needed_step = click.option("--step", metavar="N", callback=_step, required=True, help=_STEP)

@@ -7,10 +7,10 @@ import click
 from ..store.locate import locate, run_of
 from ..store.store import Store
 from . import options
-from .shown import echo, echo_json
+from .shown import report
 
 
-@click.command(short_help="Keep a checkpoint for ever.")
+@click.command()
 @options.run
 @options.needed_step
 @options.as_json
@@ -19,7 +19,7 @@ def command(run: str, step: int | str, as_json: bool) -> None:
     _change(run, step, pinned=True, as_json=as_json)
 
 
-@click.command(short_help="Let the rules remove a checkpoint again.")
+@click.command()
 @options.run
 @options.needed_step
 @options.as_json
@@ -34,7 +34,5 @@ def _change(run: str, step: int | str, *, pinned: bool, as_json: bool) -> None:
     name = place.select(step).name
     store = Store(root)
     (store.pin if pinned else store.unpin)(name)
-    if as_json:
-        echo_json({"run": run, "name": name, "pinned": pinned})
-    else:
-        echo(f"{name} {'pinned' if pinned else 'unpinned'}")
+    facts = {"run": run, "name": name, "pinned": pinned}
+    report(facts, [f"{name} {'pinned' if pinned else 'unpinned'}"], as_json=as_json)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -17,10 +16,11 @@ from ..store.locate import fault, locate, run_of
 from ..store.store import Store
 from . import options
 from .keep import GRAMMAR, parse_keep
+from .ls import files
 from .shown import echo, echo_json, size, table
 
 
-@click.command(short_help="Remove the checkpoints that a rule does not keep.")
+@click.command()
 @options.run
 @click.option("--keep", metavar="RULE", required=True, help=f"What stays: {GRAMMAR}; joined by |.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go; nothing is written.")
@@ -36,7 +36,7 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
         raise UsageError(f"{run} is one checkpoint; prune takes a run's directory")
     store = Store(run_of(place))
     _require_measured(rule, store)
-    found = {c.path.name: (_row(c), _files(c)) for c in store.checkpoints()}
+    found = {c.path.name: (_row(c), files(c).values()) for c in store.checkpoints()}
     if dry_run:
         doomed = store.prunable(rule)
     else:
@@ -50,7 +50,7 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
         "run": run,
         "dry_run": dry_run,
         "checkpoints": rows,
-        "freed_bytes": _freed([files for name, (_, files) in found.items() if name in gone]),
+        "freed_bytes": _freed(held for name, (_, held) in found.items() if name in gone),
     }
     if as_json:
         echo_json(facts)
@@ -59,9 +59,10 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
 
 
 def _require_measured(rule: Rule, store: Store) -> None:
-    """
+    """Refuse a rule that would keep nothing.
+
     Raises:
-        UsageError: `Best` ranks by a metric that no checkpoint has: nothing would be kept for it.
+        UsageError: `Best` ranks by a metric that no checkpoint has.
     """
     known = sorted({name for facts in store.facts() for name in facts.metrics})
     for each in parts(rule):
@@ -71,20 +72,10 @@ def _require_measured(rule: Rule, store: Store) -> None:
             )
 
 
-def _files(checkpoint: Checkpoint) -> list[os.stat_result]:
-    found = []
-    with suppress(OSError):  # its run may remove it meanwhile
-        for name in os.listdir(checkpoint.path):
-            with suppress(OSError):
-                found.append(os.lstat(checkpoint.path / name))
-    return found
-
-
-def _freed(gone: Sequence[Sequence[os.stat_result]]) -> int:
+def _freed(gone: Iterable[Iterable[os.stat_result]]) -> int:
     """Bytes of the files of which no name is left."""
-    files = {(facts.st_dev, facts.st_ino): facts for each in gone for facts in each}
-    names = Counter((facts.st_dev, facts.st_ino) for each in gone for facts in each)
-    return sum(facts.st_size for key, facts in files.items() if facts.st_nlink <= names[key])
+    names = Counter((facts.st_ino, facts.st_dev, facts.st_nlink, facts.st_size) for each in gone for facts in each)
+    return sum(size_bytes for (*_, links, size_bytes), count in names.items() if links <= count)
 
 
 def _row(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -93,16 +84,12 @@ def _row(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    words = ("would go", "stays") if facts["dry_run"] else ("removed", "stays")
+    goes, removed = ("would go", "would be removed") if facts["dry_run"] else ("removed", "removed")
     rows = []
     for row in facts["checkpoints"]:
         size_text = "" if row["size_bytes"] is None else size(row["size_bytes"])
-        rows.append([words[0] if row["goes"] else words[1], row["name"], size_text, row["damaged"] or ""])
+        rows.append([goes if row["goes"] else "stays", row["name"], size_text, row["damaged"] or ""])
     if rows:
         table(("", "NAME", "SIZE", "DAMAGE"), rows, right=("SIZE",))
     count = sum(row["goes"] for row in facts["checkpoints"])
-    echo(
-        f"{count} of {len(rows)} {'would be' if facts['dry_run'] else ''} removed, {size(facts['freed_bytes'])} freed".replace(
-            "  ", " "
-        )
-    )
+    echo(f"{count} of {len(rows)} {removed}, {size(facts['freed_bytes'])} freed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,43 +26,23 @@ RUN_DIR = click.Path(path_type=Path, file_okay=False)
 
 
 @click.command(
-    short_help="Keep a command going: signals, restarts, requeues.",
     context_settings={"allow_interspersed_args": False},
 )
 @click.option("--run", "directory", type=RUN_DIR, metavar="DIR", help="Where the supervisor keeps its journal.")
 @click.option("--app", metavar="NAME|FILE", help="What COMMAND is: gromacs, lammps, ..., or a file that describes it.")
-@click.option("--retries", type=click.IntRange(0), default=0, show_default=True, help="Starts after a crash.")
-@click.option(
-    "--max-no-progress",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="Attempts in a row that get no further.",
+@options.option("--retries", type=click.IntRange(0), default=0, help="Starts after a crash.")
+@options.option("--max-no-progress", type=click.IntRange(1), default=10, help="Attempts in a row that get no further.")
+@options.option("--max-requeues", type=click.IntRange(0), default=MOST_REQUEUES, help="Of one job.")
+@click.option("--grace", "grace_s", type=click.FloatRange(0), metavar="SECONDS", help="From a signal to SIGKILL.")
+@options.option(
+    "--lead", "lead_s", type=click.FloatRange(0), default=LEAD_S, help="Seconds before a job's end to stop at."
 )
-@click.option("--max-requeues", type=click.IntRange(0), default=MOST_REQUEUES, show_default=True, help="Of one job.")
-@click.option("--grace", type=click.FloatRange(0), metavar="SECONDS", help="From a signal to SIGKILL.")
-@click.option(
-    "--lead", type=click.FloatRange(0), default=LEAD_S, show_default=True, help="Seconds before a job's end to stop at."
-)
-@click.option("--requeue/--no-requeue", default=True, show_default=True, help="Carry the job on when its time is up.")
+@options.option("--requeue/--no-requeue", default=True, help="Carry the job on when its time is up.")
 @click.option("--spot", type=click.Choice(sorted(CLOUDS)), help="Stop when this cloud takes the machine back.")
 @click.option("--chain", is_flag=True, help="This job is one of an array that does the work in turn; needs --run.")
 @options.as_json
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def command(
-    directory: Path | None,
-    app: str | None,
-    retries: int,
-    max_no_progress: int,
-    max_requeues: int,
-    grace: float | None,
-    lead: float,
-    requeue: bool,
-    spot: str | None,
-    chain: bool,
-    as_json: bool,
-    command: tuple[str, ...],
-) -> None:
+def command(app: str | None, chain: bool, as_json: bool, command: tuple[str, ...], **chosen: Any) -> None:
     """Run COMMAND, see to it that it stops in time, and start it again as long as it asks for it.
 
     TERM, USR1, USR2 and INT reach the command; a second INT kills it. When it exits with 75 it is started again, unless
@@ -70,29 +51,17 @@ def command(
 
         holdfast run --retries 3 -- python train.py --lr 0.1
 
-    Exit 0: done. 75: stopped and saved, run me again. 8: COMMAND failed for good; its last lines are shown. 2: it cannot
-    be started. Told to stop, a command that cannot go on later gives its own code, 143 for SIGTERM.
+    Exit 0: done. 75: stopped and saved, run me again. 8: COMMAND failed for good; its last lines are shown. 2: it
+    cannot be started. Told to stop, a command that cannot go on later gives its own code, 143 for SIGTERM.
     """
     if not command and not known.is_file(app):
         raise click.MissingParameter(param_hint="'COMMAND...'", param_type="argument")
-    if chain and _is_over(directory):
-        say(f"{directory}: an earlier task of this array has finished the work; nothing is left to do")
+    if chain and _is_over(chosen["directory"]):
+        say(f"{chosen['directory']}: an earlier task of this array has finished the work; nothing is left to do")
         return
-    chosen = SupervisorOptions(
-        directory=directory,
-        keeps=app is not None,
-        name=Path(app).stem if app else None,
-        retries=retries,
-        max_no_progress=max_no_progress,
-        max_requeues=max_requeues,
-        grace_s=grace,
-        lead_s=lead,
-        requeue=requeue,
-        chain=chain,
-        spot=spot,
-    )
+    settings = SupervisorOptions(keeps=app is not None, name=Path(app).stem if app else None, chain=chain, **chosen)
     try:
-        outcome = supervise(command, lambda place: _program(app, place), chosen)
+        outcome = supervise(command, lambda place: _program(app, place), settings)
     except ChildError as error:
         _print_failed(error, as_json=as_json)
         raise click.exceptions.Exit(error.exit_code) from error

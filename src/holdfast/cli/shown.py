@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -35,6 +35,15 @@ def echo_json(value: Any) -> None:
     click.echo(json.dumps(_finite(value), indent=1))
 
 
+def report(facts: Any, lines: Iterable[object], *, as_json: bool) -> None:
+    """Print the facts as JSON, or the lines."""
+    if as_json:
+        echo_json(facts)
+        return
+    for line in lines:
+        echo(line)
+
+
 def json_line(value: Any) -> str:
     return json.dumps(_finite(value))
 
@@ -50,7 +59,7 @@ def _finite(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Rows under their columns: drawn on a terminal if they are few, else plain aligned text. Columns without text are left out."""
+    """Rows under their columns; empty columns are left out. A terminal gets few rows as a drawn table, else text."""
     cells = [[safe(cell) for cell in row] for row in rows]
     shown = [index for index, _ in enumerate(columns) if any(row[index] for row in cells)]
     columns, cells = [columns[index] for index in shown], [[row[index] for index in shown] for row in cells]
@@ -76,6 +85,18 @@ def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequen
     for row in cells:
         grid.add_row(*map(Text, row))  # as Text, since brackets in a name are no markup
     Console(file=sys.stdout).print(grid)
+
+
+def section(title: str, lines: Iterable[str]) -> list[str]:
+    """An empty line, the title, and the lines indented; nothing without lines."""
+    indented = [f"  {line}" for line in lines]
+    return ["", title, *indented] if indented else []
+
+
+def limited(lines: Sequence[Any], most: int | None) -> list[Any]:
+    """The first `most` of them (None: all), and how many more there are."""
+    left = 0 if most is None else max(0, len(lines) - most)
+    return [*lines[:most], *([f"... and {left} more (--all)"] if left else [])]
 
 
 def size(size_bytes: int) -> str:

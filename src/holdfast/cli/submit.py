@@ -27,7 +27,7 @@ from ..terminal import say
 from . import lint as told
 from . import measured, options
 from .defaults import defaults
-from .shown import echo, echo_json, safe
+from .shown import report, safe
 
 FILE = "job.sh"  # in the supervisor's directory
 SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace")  # are handed on to `holdfast run`
@@ -55,9 +55,7 @@ class Passing(click.Command):
         return super().parse_args(ctx, words.ours)
 
 
-@click.command(
-    cls=Passing, short_help="Submit a command to Slurm.", options_metavar="[SBATCH OPTIONS] [OPTIONS] -- COMMAND..."
-)
+@click.command(cls=Passing, options_metavar="[SBATCH OPTIONS] [OPTIONS] -- COMMAND...")
 @click.option("--run", "directory", metavar="DIR", help="Where script, output and journal go. Default: .holdfast/NAME")
 @click.option(
     "--chain", type=click.IntRange(2), metavar="N", help="N jobs one after the other, for sites without requeue."
@@ -177,7 +175,7 @@ def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int
 
 
 def own_name(*, in_full: bool) -> str:
-    """How a job calls this very program: by its name where PATH knows it, else in full, as where PATH may be another."""
+    """How a job calls this program: by name if PATH has it; by its full path if not, or where PATH may be another."""
     called = os.path.abspath(sys.argv[0])
     if os.path.basename(called) != "holdfast":
         return f"{shlex.quote(sys.executable)} -m holdfast"
@@ -208,11 +206,12 @@ def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
 def _say(job: str, file: Path, order: JobRequest, base: Path, *, as_json: bool) -> None:
     named = {option.name: option.value or "" for option in script.options(order)}
     output = base / re.sub(r"%[jA]", job, named["output"]).replace("%x", named["job-name"])
-    if as_json:
-        echo_json({"job": job, "script": str(file), "output": str(output), "directory": str(file.parent)})
-        return
-    echo(f"submitted job {job}" + (f": {order.chain} tasks, one after the other" if order.chain else ""))
-    echo(f"script  {file}")
-    echo(f"output  {output}")
-    echo(f"look    squeue --jobs {job}; tail -F {shlex.quote(str(output))}")
-    echo(f"end     scancel {job}")
+    lines = [
+        f"submitted job {job}" + (f": {order.chain} tasks, one after the other" if order.chain else ""),
+        f"script  {file}",
+        f"output  {output}",
+        f"look    squeue --jobs {job}; tail -F {shlex.quote(str(output))}",
+        f"end     scancel {job}",
+    ]
+    facts = {"job": job, "script": str(file), "output": str(output), "directory": str(file.parent)}
+    report(facts, lines, as_json=as_json)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -14,16 +14,16 @@ from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
 from ..store.locate import Location, locate
 from . import options
-from .shown import echo, echo_json, safe, size
+from .shown import report, safe, size
 
 
-@click.command(short_help="Read every byte and tell what is damaged.")
+@click.command()
 @options.run
 @options.step
 @click.option("--cold", is_flag=True, help="Read from the medium where the system allows, not from the page cache.")
 @options.as_json
 def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
-    """Read every byte of RUN's checkpoints (or of one: --step). Exit 4 when any is damaged, with file and byte range."""
+    """Read every byte of RUN's checkpoints, or of one (--step). Exit 4 if any is damaged, with file and byte range."""
     place = locate(run)
     results = []
     with _progress() as tell:
@@ -35,10 +35,7 @@ def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
                 results.append(result)
     if not results:
         raise NotFound(f"{run}: no committed checkpoint")
-    if as_json:
-        echo_json({"run": run, "checkpoints": results})
-    else:
-        _print(results)
+    report({"run": run, "checkpoints": results}, _lines(results), as_json=as_json)
     if any(each["unreadable"] for each in results):
         return StoreError.exit_code
     return Damaged.exit_code if any(each["problems"] for each in results) else 0
@@ -46,13 +43,9 @@ def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
 
 def _single(place: Location, step: int | str) -> Checkpoint:
     """Also one whose manifest is damaged: that is what is asked."""
-    named = [c for c in place.checkpoints() if not place.single and step in _spellings(c)]
+    found = {} if place.single else {checkpoint.path.name: checkpoint for checkpoint in place.checkpoints()}
+    named = [checkpoint for name, checkpoint in found.items() if step in (name, int(name.split("-")[1]))]
     return named[-1] if named else place.select(step)
-
-
-def _spellings(checkpoint: Checkpoint) -> tuple[int | str, ...]:
-    name = checkpoint.path.name
-    return name, int(name.split("-")[1])
 
 
 def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
@@ -62,7 +55,7 @@ def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
     try:
         problems = list(checkpoint.problems(cold=cold))
     except (NotFound, FileNotFoundError):
-        if not _is_there(checkpoint):
+        if not (checkpoint.path / MANIFEST).exists():
             return None
         raise
     except Damaged as error:
@@ -74,35 +67,23 @@ def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
     return {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
 
 
-def _is_there(checkpoint: Checkpoint) -> bool:
-    return (checkpoint.path / MANIFEST).exists()
-
-
-def _print(results: list[dict[str, Any]]) -> None:
+def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
     for each in results:
         if each["unreadable"]:
-            echo(f"{each['name']}  unreadable: {each['unreadable']}")
+            yield f"{each['name']}  unreadable: {each['unreadable']}"
         elif each["problems"]:
-            echo(f"{each['name']}  DAMAGED")
+            yield f"{each['name']}  DAMAGED"
             for problem in each["problems"]:
-                echo(f"  {problem['file']}: bytes {problem['start']}..{problem['end']}: {problem['what']}")
+                yield "  {file}: bytes {start}..{end}: {what}".format(**problem)
         else:
-            echo(f"{each['name']}  ok  {size(each['size_bytes'])}")
-
-
-class _Tell(Protocol):
-    def __call__(self, line: str) -> None: ...
-
-
-def _silent(line: str) -> None:
-    del line
+            yield f"{each['name']}  ok  {size(each['size_bytes'])}"
 
 
 @contextmanager
-def _progress() -> Iterator[_Tell]:
-    """Lines that come and go on a terminal while the reading takes its time; nothing elsewhere."""
+def _progress() -> Iterator[Callable[[str], None]]:
+    """What shows a line on a terminal until the next one comes, and nothing elsewhere."""
     if not sys.stderr.isatty():
-        yield _silent
+        yield lambda _: None
         return
     from rich.console import Console
     from rich.text import Text

@@ -1,1 +1,1 @@
-"""Looks into checkpoints without the frameworks that wrote them: shows, compares and exports their content."""
+"""What a checkpoint holds, without the frameworks that wrote it: compared with another, or as other programs' files."""

@@ -1,4 +1,4 @@
-"""Diff: in what two checkpoints differ, of all that makes up their state. Nothing is rounded, and no tolerance exists.
+"""Diff: how the states of two checkpoints differ. Nothing is rounded, and there is no tolerance.
 
 Compared: step, phase and epoch; the tree with every value in it, bit for bit; every leaf's kind, dtype, shape, layout
 and bytes; which leaves are tied; files that a caller wrote. Plain mappings are equal in any order, as in Python.
@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from ..errors import Damaged
+from ..state import nodes
 from ..store.checkpoint import Checkpoint
 from ..store.parts import own_key, top
 from ..store.stored import Stored, StoredPieces
-from . import nodes
 from .distance import Distance, distance, in_ulps, ulps
 
 RNG = "holdfast/rng/"
@@ -33,7 +33,9 @@ class Difference(NamedTuple):
     """One thing in which checkpoint `b` is not as checkpoint `a`."""
 
     where: str  # a leaf's key, or the place in the tree spelled like one
-    kind: str  # "only in a" | "only in b" | "type" | "dtype" | "shape" | "layout" | "bytes" | "value" | "order" | "ties" | "rng"
+    kind: (
+        str  # "only in a", "only in b", "type", "dtype", "shape", "layout", "bytes", "value", "order", "ties" or "rng"
+    )
     what: str
     distance: Distance | None = None
 
@@ -51,7 +53,7 @@ class Difference(NamedTuple):
 
 
 def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: bool = False) -> list[Difference]:
-    """What differs, sorted by place. Leaves are compared by their recorded digests; with `read`, by their bytes, all read.
+    """What differs, sorted by place. Leaves are compared by recorded digests, or with `read` by their bytes, all read.
 
     `exempt` names places to leave out, with all below them; `*` stands for any text.
 
@@ -68,7 +70,7 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
 
 
 def same_state(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = ()) -> list[Difference]:
-    """What differs between the bytes of two checkpoints, RNG and position included; empty only when all was read and is equal.
+    """What differs, RNG and position included; every byte of both is read. Empty: they are identical.
 
     Raises:
         Damaged: a byte of either is not what was committed.
@@ -103,9 +105,8 @@ def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
         return  # told in its place in the tree
     for name in ("step", "phase", "epoch"):
         if getattr(mine, name) != getattr(other, name):
-            yield Difference(
-                f"position/{name}", "value", f"{getattr(mine, name)!r} in a, {getattr(other, name)!r} in b"
-            )
+            what = f"{getattr(mine, name)!r} in a, {getattr(other, name)!r} in b"
+            yield Difference(f"position/{name}", "value", what)
 
 
 def _has_position(checkpoint: Checkpoint) -> bool:
@@ -128,9 +129,8 @@ def _own_nodes(where: str, a: Checkpoint, b: Checkpoint, mine: Any, other: Any) 
     if first is None or second is None or in_a is None or in_b is None:
         yield from _nodes(where, mine, other)
         return
-    told = {
-        part for part in in_a.keys() & in_b.keys() if (in_a[part], in_b[part]) == (first.get(part), second.get(part))
-    }
+    both = in_a.keys() & in_b.keys()
+    told = {part for part in both if (in_a[part], in_b[part]) == (first.get(part), second.get(part))}
     rests = ({"dict": {part: node for part, node in each.items() if part not in told}} for each in (in_a, in_b))
     yield from _nodes(where, *rests)
 
@@ -142,7 +142,7 @@ def _nodes(where: str, a: Any, b: Any) -> Iterator[Difference]:
             yield Difference(where, "ties", f"{_reference(in_a)} in a, {_reference(in_b)} in b")
         return
     plain_a, plain_b = nodes.value(a), nodes.value(b)
-    if _is_value(plain_a) or _is_value(plain_b):
+    if nodes.is_plain(plain_a) or nodes.is_plain(plain_b):
         if not _is_same(plain_a, plain_b):
             yield Difference(where, "value", f"{_short(a)} in a, {_short(b)} in b{_steps(plain_a, plain_b)}")
         return
@@ -150,47 +150,36 @@ def _nodes(where: str, a: Any, b: Any) -> Iterator[Difference]:
 
 
 def _containers(where: str, a: nodes.Opened, b: nodes.Opened, *, same: bool) -> Iterator[Difference]:
+    mine, other = a.members, b.members
     if a.kind != b.kind:
         yield Difference(where, "type", f"{a.kind} in a, {b.kind} in b")
-    elif a.members is None or b.members is None or a.kind in ("set", "frozenset"):
+    elif mine is None or other is None or a.kind in ("set", "frozenset"):
         if not same:
             yield Difference(where, "value", f"one {a.kind} in a, another in b")
     else:
-        yield from _members(where, a.members, b.members)
-        yield from _keys(where, a, b)
+        yield from _each(mine, other, _nodes, where)
+        for part in mine.keys() & other.keys():
+            if a.keys.get(part) != b.keys.get(part):
+                yield Difference(f"{where}/{part}", "type", "its key is of another type")
+        if a.kind == "ordered" and mine.keys() == other.keys() and [*mine] != [*other]:
+            yield Difference(where, "order", "the same keys in another order")
 
 
-def _members(where: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+def _each(
+    a: Mapping[str, Any], b: Mapping[str, Any], pair: Callable[[str, Any, Any], Iterable[Difference]], where: str = ""
+) -> Iterator[Difference]:
+    """What `pair` finds in each member that both have, and the members that only one has."""
     for part in sorted({*a, *b}):
         path = f"{where}/{part}" if where else part
         if part in a and part in b:
-            yield from _nodes(path, a[part], b[part])
+            yield from pair(path, a[part], b[part])
         else:
-            yield Difference(path, *_only("a" if part in a else "b"))
-
-
-def _keys(where: str, a: nodes.Opened, b: nodes.Opened) -> Iterator[Difference]:
-    for part in sorted({*a.keys, *b.keys} & {*(a.members or {})} & {*(b.members or {})}):
-        if a.keys.get(part) != b.keys.get(part):
-            yield Difference(f"{where}/{part}", "type", "its key is of another type")
-    if (
-        a.kind == "ordered"
-        and {*(a.members or {})} == {*(b.members or {})}
-        and list(a.members or {}) != list(b.members or {})
-    ):
-        yield Difference(where, "order", "the same keys in another order")
-
-
-def _only(side: str) -> tuple[str, str]:
-    return f"only in {side}", f"only in {side}"
+            only = f"only in {'a' if part in a else 'b'}"
+            yield Difference(path, only, only)
 
 
 def _reference(content: Any) -> str:
     return f"leaf {content!r}" if isinstance(content, str) else f"a view of leaf {content.get('leaf')!r}"
-
-
-def _is_value(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -212,13 +201,11 @@ def _steps(a: Any, b: Any) -> str:
 
 
 def _leaves(a: Checkpoint, b: Checkpoint, *, read: bool) -> Iterator[Difference]:
-    mine, other = _handles(a), _handles(b)
-    for key in sorted({*mine, *other}):
-        if key in mine and key in other:
-            yield from _described(key, mine[key], other[key])
-            yield from _bytes(key, mine[key], other[key], read=read)
-        else:
-            yield Difference(key, *_only("a" if key in mine else "b"))
+    def pair(key: str, mine: Stored, other: Stored) -> Iterator[Difference]:
+        yield from _described(key, mine, other)
+        yield from _bytes(key, mine, other, read=read)
+
+    return _each(_handles(a), _handles(b), pair)
 
 
 def _handles(checkpoint: Checkpoint) -> dict[str, Stored]:
@@ -261,13 +248,12 @@ def _digests(stored: Stored) -> list[tuple[Any, str]]:
 
 
 def _files(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
-    """Files without leaves: what a caller wrote into `Store.directory`. How leaves are spread over shards is no state."""
-    mine, other = _loose(a), _loose(b)
-    for name in sorted({*mine, *other}):
-        if name not in mine or name not in other:
-            yield Difference(name, *_only("a" if name in mine else "b"))
-        elif mine[name] != other[name]:
-            yield Difference(name, "bytes", "the file's bytes differ")
+    """Files without leaves, which a caller wrote into `Store.directory`. Which shard holds which leaf is no state."""
+
+    def pair(name: str, mine: Any, other: Any) -> Iterable[Difference]:
+        return [] if mine == other else [Difference(name, "bytes", "the file's bytes differ")]
+
+    return _each(_loose(a), _loose(b), pair)
 
 
 def _loose(checkpoint: Checkpoint) -> dict[str, Any]:

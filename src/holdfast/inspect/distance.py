@@ -1,10 +1,10 @@
-"""Distance: how far apart the numbers of two leaves are. With NumPy when it is at hand; the standard library does it too, slower."""
+"""Distance: how far apart the numbers of two leaves are. NumPy computes it; without NumPy plain Python does, slower."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 PIECE_BYTES = 1 << 20  # equal pieces are passed over at the speed of memory; a multiple of every item size
@@ -34,7 +34,7 @@ class Distance(NamedTuple):
 
 class _Format(NamedTuple):
     code: Literal["B", "b", "H", "h", "I", "i", "Q", "q"]  # of struct, for the bits as an integer
-    decode: Callable[[int], float] | None  # bits to number; None: the integer is the number
+    decode: Callable[[int], float] | None = None  # bits to number; None: the integer is the number
 
 
 def _floats(bits: str, code: str) -> Callable[[int], float]:
@@ -58,15 +58,15 @@ def _e4m3fn(number: int) -> float:
 
 
 FORMATS: Mapping[str, _Format] = {
-    "bool": _Format("B", None),
-    "uint8": _Format("B", None),
-    "int8": _Format("b", None),
-    "uint16": _Format("H", None),
-    "int16": _Format("h", None),
-    "uint32": _Format("I", None),
-    "int32": _Format("i", None),
-    "uint64": _Format("Q", None),
-    "int64": _Format("q", None),
+    "bool": _Format("B"),
+    "uint8": _Format("B"),
+    "int8": _Format("b"),
+    "uint16": _Format("H"),
+    "int16": _Format("h"),
+    "uint32": _Format("I"),
+    "int32": _Format("i"),
+    "uint64": _Format("Q"),
+    "int64": _Format("q"),
     "float8_e4m3fn": _Format("B", _e4m3fn),
     "float8_e5m2": _Format("B", _e5m2),
     "bfloat16": _Format("H", _bfloat16),
@@ -90,48 +90,35 @@ def in_ulps(steps: int) -> str:
 
 
 def distance(dtype: str, a: memoryview, b: memoryview) -> Distance | None:
-    """How far `a` and `b`, the bytes of two leaves of equal length, are apart; None when `dtype` is not one of numbers."""
+    """How far apart two leaves of one length are, given their bytes; None when `dtype` is not one of numbers."""
     form = FORMATS.get(dtype)
     if form is None or len(a) != len(b):
         return None
-    measure = _with_numpy(dtype, form) or _by_hand(form)
+    with_numpy = _with_numpy(dtype, form)
+    measure = with_numpy or _by_hand(form)
     itemsize = struct.calcsize(form.code)
-    found, budget, looked_at = [], measure.most, len(a) // itemsize
-    for start, piece_a, piece_b in _unequal_pieces(a, b):
+    of = looked_at = len(a) // itemsize
+    budget = MOST_VALUES if with_numpy is None else of
+    found: list[_Found] = [(0, None, None, 0)]
+    for start in range(0, len(a), PIECE_BYTES):
+        here = slice(start, start + PIECE_BYTES)
+        if a[here] == b[here]:
+            continue
         if budget <= 0:
             looked_at = start // itemsize
             break
-        found.append(measure.piece(piece_a, piece_b))
-        budget -= len(piece_a) // itemsize
-    return Distance(
-        differing=sum(each.differing for each in found),
-        of=len(a) // itemsize,
-        largest=max((each.largest for each in found if each.largest is not None), default=None),
-        ulps=max((each.ulps for each in found if each.ulps is not None), default=None),
-        signs=sum(each.signs for each in found),
-        looked_at=looked_at,
-    )
+        found.append(measure(a[here], b[here]))
+        budget -= len(a[here]) // itemsize
+    differing, largest, steps, signs = zip(*found, strict=True)
+    return Distance(sum(differing), of, _most(largest), _most(steps), sum(signs), looked_at)
 
 
-def _unequal_pieces(a: memoryview, b: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    for start in range(0, len(a), PIECE_BYTES):
-        piece_a, piece_b = a[start : start + PIECE_BYTES], b[start : start + PIECE_BYTES]
-        if piece_a != piece_b:
-            yield start, piece_a, piece_b
+def _most(found: Iterable[Any]) -> Any:
+    return max((each for each in found if each is not None), default=None)
 
 
-class _Found(NamedTuple):
-    """What is said of one piece; as in `Distance`."""
-
-    differing: int
-    largest: float | None
-    ulps: int | None
-    signs: int
-
-
-class _Measure(NamedTuple):
-    most: int  # values to look at
-    piece: Callable[[memoryview, memoryview], _Found]
+_Found = tuple[int, float | None, int | None, int]  # of one piece: differing, largest, ulps and signs of its `Distance`
+_Measure = Callable[[memoryview, memoryview], _Found]
 
 
 def _by_hand(form: _Format) -> _Measure:
@@ -151,9 +138,9 @@ def _by_hand(form: _Format) -> _Measure:
                 signs += 1
             elif form.decode is not None:
                 steps = max(steps, abs(x - y))
-        return _Found(differing, None if largest < 0 else largest, None if steps < 0 else steps, signs)
+        return differing, None if largest < 0 else largest, None if steps < 0 else steps, signs
 
-    return _Measure(MOST_VALUES, piece)
+    return piece
 
 
 def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
@@ -180,13 +167,13 @@ def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
         x, y = x[unequal], y[unequal]
         steps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)  # modulo 2**64: never too large
         if form.decode is None:
-            return _Found(len(x), float(int(steps.max())), None, 0)
+            return len(x), float(int(steps.max())), None, 0
         with np.errstate(all="ignore"):
             far = np.abs(numbers(x) - numbers(y))
         known = ~np.isnan(far)
         alike = known & ((x ^ y) & top == 0)
         largest = float(far[known].max()) if known.any() else None
         most = int(steps[alike].max()) if alike.any() else None
-        return _Found(len(x), largest, most, int(known.sum() - alike.sum()))
+        return len(x), largest, most, int(known.sum() - alike.sum())
 
-    return _Measure(1 << 62, piece)
+    return piece

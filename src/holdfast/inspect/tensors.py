@@ -1,4 +1,4 @@
-"""Tensors: a checkpoint's leaves under the names that other programs want, as the bytes of their files. Needs no framework."""
+"""Tensors: a checkpoint's leaves, named and written as other programs' files have them. No framework is needed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from urllib.parse import unquote
 import msgspec
 
 from ..errors import Damaged, NotFound, UsageError
+from ..state import nodes
 from ..state.codec import ITEMSIZE, SAFETENSORS
 from ..store.checkpoint import Checkpoint
 from ..store.stored import Stored
-from . import nodes
 
 # Source: numpy.lib.format, version 1.0, and the array interface's type strings.
 _NPY = {
@@ -61,7 +61,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:
-    """The tensors of one part of the state under the names that they have in it, or (None) of all under their whole paths.
+    """The tensors of one part of the state, by their names in it; with None those of all parts, by their whole paths.
 
     Raises:
         NotFound: there is no such part.
@@ -73,41 +73,29 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:
         raise NotFound(f"{checkpoint.path}: no part {part!r}; it has: {', '.join(members) or 'none'} (or say --all)")
     found = _tensors(checkpoint, tree if part is None else members[part], joint="/" if part is None else ".")
     if not found.tensors:
-        raise UsageError(
-            f"{checkpoint.path}: no tensor is there to export; files that a program wrote can be copied as they are"
-        )
+        raise UsageError(f"{checkpoint.path}: it holds no tensor; files that a program wrote can be copied as they are")
     return found
 
 
 def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> Chosen:
-    tensors, tied, left_out = [], [], 0
+    tensors: dict[str, Tensor] = {}
+    tied, left_out = [], 0
     first: dict[str, str] = {}
-    for place in nodes.places(node):
-        leaf, name = checkpoint.leaf(place.key), joint.join(map(unquote, place.path)) or "value"
-        if leaf.kind == "bytes":
+    for path, end in nodes.ends(node):
+        tag, content = nodes.tagged(end)
+        view = content if tag == "view" else None
+        leaf = checkpoint.leaf(str(view["leaf"] if view else content)) if tag in nodes.LEAVES else None
+        if leaf is None or leaf.kind == "bytes":
             left_out += 1
             continue
-        identity = f"{place.key}\0{place.view}"
-        if identity in first:
-            tied.append((name, first[identity]))
-        first.setdefault(identity, name)
-        dtype, shape = (leaf.dtype, leaf.shape) if place.view is None else _view_facts(leaf, place.view)
-        tensors.append(Tensor(name, dtype, shape, leaf, place.view))
-    names = [tensor.name for tensor in tensors]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"two tensors would both be called {twice!r}; export one part of the state, or --all")
-    return Chosen(tensors, tied, left_out + sum(1 for _ in _other_values(node)))
-
-
-def _other_values(node: Any) -> Iterator[Any]:
-    if nodes.tagged(node)[0] in nodes.LEAVES:
-        return
-    members = nodes.opened(node).members
-    if members is None:
-        yield node
-    for member in (members or {}).values():
-        yield from _other_values(member)
+        name = joint.join(map(unquote, path)) or "value"
+        if name in tensors:
+            raise UsageError(f"two tensors would both be called {name!r}; export one part of the state, or --all")
+        if name != (known := first.setdefault(repr(content), name)):
+            tied.append((name, known))
+        dtype, shape = (leaf.dtype, leaf.shape) if view is None else _view_facts(leaf, view)
+        tensors[name] = Tensor(name, dtype, shape, leaf, view)
+    return Chosen([*tensors.values()], tied, left_out)
 
 
 def _view_facts(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:

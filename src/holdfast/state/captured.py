@@ -1,8 +1,10 @@
-"""Captured: a state with a capture in the place of each object that is captured in its own way."""
+"""Captured: a state in which the capture of an object with its own way of saving stands in the object's place."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import operator
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any, Protocol
 
@@ -12,7 +14,7 @@ MUTABLE = frozenset({*MAPPINGS, list, deque, set, bytearray})  # containers that
 
 
 class Own(Protocol):
-    """Objects that are captured and restored in their own way, wherever they stand."""
+    """How objects are captured and restored that have their own way, wherever they stand."""
 
     def has(self, value: Any) -> bool: ...
     def capture(self, value: Any) -> Any: ...
@@ -21,7 +23,7 @@ class Own(Protocol):
 
 
 class Attributes:
-    """Named attributes of an object, or named values of a dict, which stand for it in a state."""
+    """Named attributes of an object, or named values of a dict. A state holds them in place of the object."""
 
     def __init__(self, target: Any, names: tuple[str, ...]) -> None:
         self.target, self.names = target, names
@@ -39,29 +41,11 @@ class Attributes:
             setattr(self.target, name, value)
 
 
-class _Nobody:
-    """No object has a way of its own."""
-
-    def has(self, _: Any) -> bool:
-        return False
-
-    def capture(self, value: Any) -> Any:
-        return value
-
-    def differences(self, _: Any, __: Any) -> list[str]:
-        return []
-
-    def restore(self, _: Any, __: Any) -> None: ...
-
-
-NOBODY = _Nobody()
-
-
 def captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]] | None = None) -> Any:
-    """`value` with the capture in the place of every object that has its own; arrays and tensors by reference.
+    """`value`, each object with its own way replaced by its capture; arrays and tensors by reference.
 
-    A container without such an object is returned itself. So is one inside of itself: it is refused where the state is
-    taken apart. `known`: what was captured, by id: the value, which lives as long, and its capture.
+    A container without such an object is returned itself. So is one that contains itself: `flatten` refuses it.
+    `known`: values captured before, by id, each with its capture; it keeps them alive, so that no id is used twice.
     """
     known = {} if known is None else known
     if type(value) in ATOMS:
@@ -78,30 +62,27 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
         return {name: captured(each, own, known) for name, each in value.values().items()}
     if own.has(value):
         return own.capture(value)
-    if kind in MAPPINGS:
-        return _mapping_captured(value, own, known)
-    if kind in (list, tuple, deque) or is_named_tuple(kind):
-        if ATOMS.issuperset(map(type, value)):
-            return value
-        members = [captured(each, own, known) for each in value]
-        if all(new is old for new, old in zip(members, value, strict=True)):
-            return value
-        if kind is deque:
-            return deque(members, value.maxlen)
-        return members if kind is list else tuple.__new__(kind, members)
-    return value
-
-
-def _mapping_captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
-    if ATOMS.issuperset(map(type, value.values())):
+    is_mapping = kind in MAPPINGS
+    if not is_mapping and kind not in (list, tuple, deque) and not is_named_tuple(kind):
         return value
-    members = {key: captured(each, own, known) for key, each in value.items()}
-    if all(members[key] is each for key, each in value.items()):
+    old = value.values() if is_mapping else value
+    if ATOMS.issuperset(map(type, old)):
         return value
-    twin = copy.copy(value)  # with the attributes of an ordered one
-    for key, each in members.items():
-        twin[key] = each
+    new = [captured(each, own, known) for each in old]
+    if all(map(operator.is_, new, old)):
+        return value
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, new)
+    twin = copy.copy(value)  # with a deque's bound and an ordered mapping's attributes
+    for place, each in zip(value if is_mapping else range(len(new)), new, strict=True):
+        twin[place] = each
     return twin
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """A dataclass's fields and other attributes, as far as they are set."""
+    names = dict.fromkeys([*(each.name for each in dataclasses.fields(record)), *getattr(record, "__dict__", ())])
+    return {name: getattr(record, name) for name in names if hasattr(record, name)}
 
 
 def is_named_tuple(kind: type) -> bool:

@@ -1,8 +1,8 @@
 """Leaves: what of a state is bytes, and how they come back.
 
 A leaf (a tensor, an array, long bytes) becomes a `Block`. Everything else becomes a `Node`: a tag and plainer values
-(of Python's own types in `values`). The frameworks' own leaves are encoded by the modules in `LEAVES`, found when such an
-object turns up. Each of them has the same functions:
+(`values` does it for Python's own types). The modules in `LEAVES` encode the leaves of frameworks; each is imported
+when the first such object comes. They have the same functions:
 
     node(value) -> Node | None           None: it is a leaf. UsageError: it cannot be saved, and why
     value(tag, content) -> value         the inverse of `node`
@@ -14,6 +14,8 @@ object turns up. Each of them has the same functions:
     fill(pairs) -> None                  live leaves take the bytes of stored ones, read or not
     span(live) -> (start, stop)          the addresses between which a live leaf lies
     refill(live, stored) -> bool         a live generator goes on as the stored one; False: they are of two kinds
+
+A module of which no value is fit to be filled in place needs no `fill` and no `span`.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ TAGS = {
     "numpy.RandomState": "numpy",
     "numpy.SeedSequence": "numpy",
     "jax.key": "jax",
+    "view": "torch",
     "size": "torch",
     "torch.dtype": "torch",
     "torch.device": "torch",
@@ -120,14 +123,11 @@ class Block(NamedTuple):
 class LeafReader(Protocol):
     """One leaf on the disk, not read yet."""
 
-    @property
-    def key(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+    key: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+
     @property
     def attrs(self) -> Mapping[str, Any]: ...
     @property
@@ -270,8 +270,6 @@ def _adapter_of(stored: LeafReader) -> Any:
 def checked_size(stored: LeafReader, itemsize: int) -> None:
     """Raise Damaged unless shape and length agree: asked before memory is allocated for a shape out of a file."""
     expected = itemsize * math.prod(stored.shape)
-    if 0 < expected == stored.size_bytes and len(stored.shape) <= 64 and min(stored.shape, default=1) > 0:
-        return
     # an empty leaf's other dimensions are in no way bounded by its bytes
     fits = len(stored.shape) <= 64 and itemsize * math.prod(max(extent, 1) for extent in stored.shape) < 2**62
     if expected != stored.size_bytes or not fits or any(extent < 0 for extent in stored.shape):
@@ -289,25 +287,6 @@ def is_leaf(value: Any) -> bool:
         return name is not None and adapter(name).node(value) is None
     except UsageError:  # it cannot be saved
         return False
-
-
-def loaded(tree: Any) -> Any:
-    """`tree` of plain containers with every stored leaf in it decoded."""
-    stored: list[LeafReader] = []
-    _replaced(tree, stored.append)
-    leaves = iter(decode_leaves(stored))
-    return _replaced(tree, lambda _: next(leaves))
-
-
-def _replaced(tree: Any, leaf: Callable[[LeafReader], Any]) -> Any:
-    """`tree` with what `leaf` makes of each stored leaf, in order."""
-    if is_stored(tree):
-        return leaf(tree)
-    if type(tree) is dict:
-        return {key: _replaced(value, leaf) for key, value in tree.items()}
-    if type(tree) in (list, tuple):
-        return type(tree)(_replaced(value, leaf) for value in tree)
-    return tree
 
 
 def framework(kind: type) -> str | None:

@@ -1,11 +1,11 @@
 """Fill: live values take the content of stored ones, in place wherever type and position are the same.
 
-One plan for everything. Same type (of arrays and tensors: same dtype and shape too) at the same place: the live one is
-filled. Anything else is replaced inside its container. What stands in two places and is one live object stays one, if the
-stored contents agree. A stored leaf that stood in two places becomes one object again.
+There is one plan for the whole state. A live value of the same type (arrays and tensors: also dtype and shape) at the
+same place is filled; any other is replaced in its container. One live object in two places stays one if the stored
+contents agree. A stored leaf that stood in two places becomes one object again.
 
-`Fill.plan` changes nothing. It notes what does not fit in `misfits` and returns a call that puts the value in its place;
-between the two, `Fill.read` brings the bytes of all leaves.
+`Fill.plan` changes nothing. It notes in `misfits` what does not fit, and returns a call that puts the value in its
+place. Between the two, `Fill.read` reads the bytes of all leaves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import Mismatch
 from ..pages import same
 from . import codec
-from .captured import ATOMS, MAPPINGS, MUTABLE, NOBODY, Attributes, Own, is_named_tuple
+from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_named_tuple
 
 Act = Callable[[], Any]  # puts the value in its place and returns it
 
@@ -29,9 +29,9 @@ NOTHING: Any = object()  # stands where there is no live value
 class Fill:
     """One restore of any number of live values from one checkpoint."""
 
-    def __init__(self, own: Own = NOBODY, *, compare: bool = False) -> None:
+    def __init__(self, own: Own | None = None, *, compare: bool = False) -> None:
         self.misfits: list[str] = []
-        self._own = own
+        self._own: Any = own  # None: no object has its own way
         self._compare = compare  # whether objects with their own way are asked what differs
         self._filled: dict[int, tuple[Any, Any]] = {}  # by the live object's id: itself, and what it is filled with
         self._homes: dict[Any, Any] = {}  # by what identifies a stored leaf: the live leaf that takes it
@@ -44,8 +44,7 @@ class Fill:
         if self._is_own(live):
             return self.plan(path, live, stored)
         self.misfits += _top_differences(path, live, stored)
-        if id(live) in self._filled and not alike(self._filled[id(live)][1], stored):
-            self.misfits.append(f"{path}: one object with another here, two in the checkpoint")
+        self._require_one(path, live, stored)
         put = self.plan(path, live, stored)
         if id(live) not in self._filled:  # it was one with another in the checkpoint, and is one of two here
             self._take(live, stored)
@@ -53,16 +52,16 @@ class Fill:
 
     def plan(self, path: str, live: Any, stored: Any) -> Act:
         """How `stored` comes to the place at which `live` stands."""
-        if type(stored) in ATOMS and not self._own.has(live):
+        if type(stored) in ATOMS and not self._has_own(live):
             return lambda: stored
         if live is not stored:
-            if self._own.has(live):
+            if self._has_own(live):
                 return self._object(path, live, stored)
             if isinstance(live, Attributes):
                 return self._attributes(path, live, stored)
             if codec.is_stored(stored) or codec.is_leaf(stored):
                 return self._leaf(live, stored)
-            if id(live) in self._filled and not alike(self._filled[id(live)][1], stored):
+            if self._has_other(live, stored):
                 live = stored
         return self._container(path, live if type(live) is type(stored) else stored, stored)
 
@@ -96,10 +95,8 @@ class Fill:
                 reached, last = stop, (live, stored)
 
     def _object(self, path: str, live: Any, stored: Any) -> Act:
-        known = self._filled.get(id(live))
-        if known is not None:
-            if not alike(known[1], stored):
-                self.misfits.append(f"{path}: one object with another here, two in the checkpoint")
+        if id(live) in self._filled:
+            self._require_one(path, live, stored)
             return lambda: live
         self._filled[id(live)] = live, stored
         if self._compare:
@@ -110,6 +107,14 @@ class Fill:
             return live
 
         return act
+
+    def _has_other(self, live: Any, stored: Any) -> bool:
+        """Whether it stands elsewhere, too, and is filled with something else there."""
+        return id(live) in self._filled and not alike(self._filled[id(live)][1], stored)
+
+    def _require_one(self, path: str, live: Any, stored: Any) -> None:
+        if self._has_other(live, stored):
+            self.misfits.append(f"{path}: one object with another here, two in the checkpoint")
 
     def _attributes(self, path: str, live: Attributes, stored: Any) -> Act:
         here, there = live.values(), stored if type(stored) is dict else {}
@@ -161,10 +166,9 @@ class Fill:
         """A plan for each stored member. Objects that are restored in their own way neither come nor go."""
         own = [key for key, member in live.items() if type(member) not in ATOMS and self._is_own(member)]
         if own:
-            gone = [key for key in own if key not in stored]
-            self.misfits += [f"{path}/{key}: not in the checkpoint" for key in gone]
-            come = [key for key in stored if key not in live]
-            self.misfits += [f"{path}/{key}: in the checkpoint, but not tracked here" for key in come]
+            self.misfits += [f"{path}/{key}: not in the checkpoint" for key in own if key not in stored]
+            come = [f"{path}/{key}: in the checkpoint, but not tracked here" for key in stored if key not in live]
+            self.misfits += come
         return {key: self.plan(f"{path}/{key}", live.get(key, NOTHING), member) for key, member in stored.items()}
 
     def items(self, path: str, live: Iterable[Any], stored: Iterable[Any]) -> Callable[[], list[Any]]:
@@ -174,23 +178,18 @@ class Fill:
         acts = self.members(path, dict(enumerate(live)), dict(enumerate(stored)))
         return lambda: [put() for put in acts.values()]
 
+    def _has_own(self, live: Any) -> bool:
+        return self._own is not None and self._own.has(live)
+
     def _is_own(self, member: Any) -> bool:
-        return isinstance(member, Attributes) or self._own.has(member)
+        return isinstance(member, Attributes) or self._has_own(member)
 
 
-def _list(fill: Fill, path: str, live: list[Any], stored: list[Any]) -> Act:
-    values = fill.items(path, live, stored)
-
-    def act() -> Any:
-        live[:] = values()
-        return live
-
-    return act
-
-
-def _deque(fill: Fill, path: str, live: deque[Any], stored: deque[Any]) -> Act:
-    if live.maxlen is not None and len(stored) > live.maxlen:
-        fill.misfits.append(f"{path}: {len(stored)} items in the checkpoint, a deque with maxlen={live.maxlen} here")
+def _list(fill: Fill, path: str, live: Any, stored: Any) -> Act:
+    """Also of a deque, which keeps its bound."""
+    most = getattr(live, "maxlen", None)
+    if most is not None and len(stored) > most:
+        fill.misfits.append(f"{path}: {len(stored)} items in the checkpoint, a deque with maxlen={most} here")
     values = fill.items(path, live, stored)
 
     def act() -> Any:
@@ -220,19 +219,16 @@ def _mapping(fill: Fill, path: str, live: dict[Any, Any], stored: dict[Any, Any]
     return act
 
 
-def _set(_: Fill, __: str, live: set[Any], stored: set[Any]) -> Act:
+def _plain(_: Fill, __: str, live: Any, stored: Any) -> Act:
+    """Of a set or a bytearray, in which nothing is filled."""
+
     def act() -> Any:
-        found = list(stored)
-        live.clear()
-        live.update(found)
-        return live
-
-    return act
-
-
-def _bytearray(_: Fill, __: str, live: bytearray, stored: bytearray) -> Act:
-    def act() -> Any:
-        live[:] = stored
+        if type(live) is bytearray:
+            live[:] = stored
+        else:
+            members = list(stored)
+            live.clear()  # members that are equal may still differ, as 1 and True do
+            live.update(members)
         return live
 
     return act
@@ -251,7 +247,7 @@ def _tuple(fill: Fill, path: str, live: tuple[Any, ...], stored: tuple[Any, ...]
 
 
 def _record(fill: Fill, path: str, live: Any, stored: Any) -> Act:
-    acts = fill.members(path, _fields(live), _fields(stored))
+    acts = fill.members(path, fields_of(live), fields_of(stored))
 
     def act() -> Any:
         for name, put in acts.items():
@@ -278,10 +274,10 @@ _Planner = Callable[[Fill, str, Any, Any], Act]
 _PLANNERS: dict[type, _Planner] = {
     **dict.fromkeys(MAPPINGS, _mapping),
     list: _list,
+    deque: _list,
     tuple: _tuple,
-    deque: _deque,
-    set: _set,
-    bytearray: _bytearray,
+    set: _plain,
+    bytearray: _plain,
     random.Random: _generator,
 }
 
@@ -293,11 +289,6 @@ def _uncommon(kind: type, live: Any, stored: Any) -> _Planner | None:
         frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
         return _record if live is stored or not frozen else lambda fill, path, _, new: _record(fill, path, new, new)
     return _generator if codec.framework(kind) is not None else None
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    names = dict.fromkeys([*(each.name for each in dataclasses.fields(record)), *getattr(record, "__dict__", ())])
-    return {name: getattr(record, name) for name in names if hasattr(record, name)}
 
 
 def _top_differences(path: str, live: Any, stored: Any) -> Iterator[str]:
@@ -343,7 +334,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def whole(stored: Any) -> Any:
-    """`stored` with a new object for each leaf in it that is not read yet."""
+    """`stored`, in which each leaf that was not read yet is replaced, in place, by a new object."""
     fill = Fill()
     put = fill.plan("", NOTHING, stored)
     fill.read()

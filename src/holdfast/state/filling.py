@@ -1,6 +1,6 @@
-"""Filling: how far memory is copied, from its first byte on. Said by those who copy, waited for by those who write.
+"""Filling: how far memory is copied, from its first byte on. Threads that copy report it; those that write wait for it.
 
-The last byte is there only when whoever had it copied says that all of it is: a copy that an exception has cut short
+The last byte counts as copied only when `end` says that the copy is whole. So a copy that an exception has cut short
 never looks whole, whatever its threads still do.
 """
 
@@ -17,23 +17,23 @@ class Filling:
     def __init__(self, size: int) -> None:
         self.size = size
         self._moved = Condition()
-        self._reached = [0]  # by each thread: all that it was given before this place is there
-        self._words: list[bool] = []  # that nothing more comes, and whether it is whole: the first one counts
+        self._reached = [0]  # for each thread: its share before this place is copied
+        self._ends: list[bool] = []  # whether the copy was whole, at each call of `end`: the first one counts
 
     def share(self, starts: Sequence[int]) -> list[Callable[[int], None]]:
-        """One call for each thread that copies, which says how far it has come; `starts`: where each begins."""
+        """For each thread that copies, the function by which it reports its progress; `starts`: where each begins."""
         self._reached = list(starts)
         return [self._reach(number) for number in range(len(starts))]
 
     def end(self, *, whole: bool) -> None:
-        """Nothing more comes. The first word counts."""
-        self._words.append(whole)
+        """Nothing more is copied. Only the first call counts."""
+        self._ends.append(whole)
         self._moved.ring()
 
     def wait(self, place: int) -> bool:
-        """Return when what lies before `place` is there; False: it never will be."""
-        self._moved.wait_for(lambda: bool(self._words) or self._there >= place)
-        return not self._words or self._words[0]
+        """Wait until everything before `place` is copied; False: it never will be."""
+        self._moved.wait_for(lambda: bool(self._ends) or self._there >= place)
+        return not self._ends or self._ends[0]
 
     @property
     def _there(self) -> int:

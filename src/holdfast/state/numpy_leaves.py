@@ -75,7 +75,7 @@ def differing(live: Any, stored: Any) -> list[str]:
     here = _facts(live)
     if here is None:
         return ["an array in the checkpoint, none here"]
-    there = (*_stored_name(stored), tuple(stored.shape)) if is_stored(stored) else _facts(stored)
+    there = _facts(stored)
     if there is None:
         return ["no array in the checkpoint, one here"]
     shapes = [] if there[2] == here[2] else [f"shape {there[2]} in the checkpoint, {here[2]} here"]
@@ -83,11 +83,11 @@ def differing(live: Any, stored: Any) -> list[str]:
 
 
 def _facts(array: Any) -> tuple[Any, ...] | None:
-    return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
-
-
-def _stored_name(stored: LeafReader) -> tuple[str, Any]:
-    return (stored.dtype, stored.attrs.get("dtype")) if stored.kind == "numpy" else (f"{stored.kind} leaf", None)
+    """What two arrays, read or not, have to agree in."""
+    if not is_stored(array):
+        return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
+    named = (array.dtype, array.attrs.get("dtype")) if array.kind == "numpy" else (f"{array.kind} leaf", None)
+    return (*named, tuple(array.shape))
 
 
 def fill(pairs: Sequence[tuple[Any, Any]]) -> None:
@@ -107,12 +107,10 @@ def span(live: Any) -> tuple[int, int]:
 
 
 def refill(live: Any, stored: Any) -> bool:
-    if type(live) is not type(stored):
-        return False
-    if type(live) is np.random.RandomState:
+    if type(live) is type(stored) is np.random.RandomState:
         live.set_state(_legacy_state(stored))
         return True
-    if type(live) is not np.random.Generator:
+    if not type(live) is type(stored) is np.random.Generator:
         return False
     here, there = live.bit_generator, stored.bit_generator
     if type(here) is not type(there) or _spawned(here) != _spawned(there):
@@ -157,11 +155,18 @@ def _named(dtype: Any) -> tuple[str, Any]:
     return dtype.name if plain else dtype.str, None if isinstance(described, str) else described
 
 
-def blank(stored: LeafReader) -> Blank:
+def _array(stored: LeafReader, data: memoryview | None = None) -> Any:
+    """An array as `stored` describes it, over `data` or in fresh memory."""
     try:
-        array = np.empty(stored.shape, _checked_dtype(stored))
+        dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
+        checked_size(stored, dtype.itemsize)
+        return np.ndarray(stored.shape, dtype, data)
     except UNSOUND as error:
         raise Damaged(f"leaf {stored.key!r}: {error}") from error
+
+
+def blank(stored: LeafReader) -> Blank:
+    array = _array(stored)
     return Blank(_memory(array), lambda: _in_fortran_order(array) if stored.attrs.get("order") == "F" else array)
 
 
@@ -174,17 +179,8 @@ def _in_fortran_order(array: Any) -> Any:
 def mapped(stored: LeafReader, data: memoryview) -> Any:
     if stored.attrs.get("order") == "F" or not data:
         return None
-    try:
-        array = np.ndarray(stored.shape, _checked_dtype(stored), data)
-    except UNSOUND as error:
-        raise Damaged(f"leaf {stored.key!r}: {error}") from error
+    array = _array(stored, data)
     return array if array.flags.aligned else None
-
-
-def _checked_dtype(stored: LeafReader) -> Any:
-    dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
-    checked_size(stored, dtype.itemsize)
-    return dtype
 
 
 def _memory(array: Any) -> memoryview:
@@ -223,10 +219,13 @@ def dtype_of(described: Any) -> Any:
         TypeError, ValueError: it is no such description.
     """
     if isinstance(described, str):
-        dtype = np.dtype(described)
-        if dtype.hasobject or (described not in PLAIN and dtype.str != described):
-            raise ValueError(f"{described!r} is not a dtype of plain bytes")
-        return dtype
+        if described in PLAIN:
+            return np.dtype(described)
+        if described[:1] in "<>|" and described[1:2] in "biufcmMSUV":  # np.dtype would warn of old names
+            dtype = np.dtype(described)
+            if dtype.str == described:
+                return dtype
+        raise ValueError(f"{described!r} is not a dtype of plain bytes")
     if not isinstance(described, dict):
         raise TypeError("a dtype is a string or an object")
     if "item" in described:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..errors import Damaged
-from .codec import UNSOUND, loaded
+from .codec import UNSOUND
+from .fill import whole
 from .values import python_state, random_state
 
 
@@ -59,7 +60,6 @@ SOURCES: dict[str, GeneratorSource] = {
     "numpy": GeneratorSource(_capture_numpy, _restore_numpy, _seed_numpy),
 }
 _ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its SOURCE
-_PACKAGES = {"numpy": "numpy", "torch": "torch"}
 
 
 def _source(name: str) -> GeneratorSource:
@@ -90,10 +90,10 @@ def restore(states: Mapping[str, Any]) -> list[str]:
 def _restore(name: str, state: Any) -> list[str]:
     if name not in SOURCES and name not in _ELSEWHERE:
         return [f"{name}: this Holdfast does not know its generators"]
-    if name != "python" and not _installed(name):
+    if name != "python" and importlib.util.find_spec(name) is None:
         return [f"{name}: it is not installed"]
     try:
-        return _source(name).restore(loaded(state))
+        return _source(name).restore(whole(state))
     except UNSOUND as error:
         raise Damaged(f"the random state of {name} is unsound: {error}") from error
 
@@ -102,14 +102,6 @@ def seed(number: int) -> None:
     """Seed Python's generator and those of the packages that are imported."""
     for source in _in_use().values():
         source.seed(number)
-
-
-def _installed(name: str) -> bool:
-    try:
-        importlib.import_module(_PACKAGES[name])
-    except ModuleNotFoundError:
-        return False
-    return True
 
 
 @contextmanager

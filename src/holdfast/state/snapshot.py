@@ -19,34 +19,30 @@ from ..threads import Latch, WorkerGroup, map_in_threads
 from .codec import Block
 from .filling import Filling
 
-Pin = Callable[
-    [memoryview], Wait | None
-]  # makes copies into some memory faster; what undoes that, None: nothing to undo
+Pin = Callable[[memoryview], Wait | None]  # makes copies into memory faster; returns what undoes that, if anything does
 
-SPARE_BYTES = 256 << 20  # left to everybody else when an arena is made
+SPARE_BYTES = 256 << 20  # left free for others when an arena is made
 COPY_THREADS = 2
-LENT_BYTES = 1 << 20
+BORROWED_BYTES = 1 << 20
 _THREADS_PAY_BYTES = 32 << 20
-_EACH_PAYS_BYTES = (
-    1 << 20
-)  # of leaves in the mean: copies of smaller ones and a writer would want the interpreter at once
-PORTION_BYTES = 16 << 20  # that a thread copies between two words of how far it is
-_TOUCH_BYTES = 16 << 20  # between two looks at whether somebody waits for the memory
+_EACH_PAYS_BYTES = 1 << 20  # mean size of leaves; copies of smaller ones and a writer compete for the interpreter
+PORTION_BYTES = 16 << 20  # a thread copies so much between two reports of its progress
+_TOUCH_BYTES = 16 << 20  # between two checks whether somebody waits for the memory
 
 
 class Image(NamedTuple):
-    """A file as it is to be: its first bytes, then the leaves under `keys` one after another."""
+    """The layout of a file: its first bytes, then the leaves under `keys` one after another."""
 
     lead: bytes
     keys: Sequence[str]
 
     def size(self, blocks: Mapping[str, Block]) -> int:
-        """Bytes that are copied of it."""
-        return len(self.lead) + sum(blocks[key].data.nbytes for key in self.keys if not _is_lent(blocks[key]))
+        """How many of its bytes are copied."""
+        return len(self.lead) + sum(blocks[key].data.nbytes for key in self.keys if not _is_borrowed(blocks[key]))
 
 
 def pin_of(blocks: Iterable[Block]) -> Pin | None:
-    """How memory for these is pinned; None: none of them lies where that would help."""
+    """How memory for these blocks is pinned; None: it would speed up no copy."""
     pins = (block.data.pin for block in blocks if isinstance(block.data, Distant))
     return next((pin for pin in pins if pin is not None), None)
 
@@ -56,10 +52,10 @@ class Arena:
 
     def __init__(self) -> None:
         self._memory = memoryview(b"")
-        self._pinned: Pin | None = None  # how this memory was pinned, or was not to be
+        self._pinned: Pin | None = None  # what was called to pin this memory, even if it pinned nothing
         self._unpin: Wait | None = None
         self._warming = WorkerGroup()
-        self._strays = False  # threads that nobody waits for may be writing into it
+        self._abandoned = False  # threads that nobody waits for may be writing into it
 
     @property
     def size_bytes(self) -> int:
@@ -68,17 +64,17 @@ class Arena:
 
     @property
     def warming(self) -> bool:
-        """Whether its memory is being touched: a copy into it would still stall for long."""
+        """Whether a thread still touches its memory: a copy into it would take long."""
         return self._warming.at_work
 
     def room(self, size: int, pin: Pin | None = None) -> memoryview:
-        """At least `size` bytes from a page's start, pinned if there is a `pin`; what an earlier snapshot left is gone.
+        """At least `size` bytes, aligned to pages, pinned if there is a `pin`. An earlier snapshot's content is lost.
 
         Raises:
             MemoryError: the machine has less to spare.
         """
         self._end_warming()
-        if self._strays:
+        if self._abandoned:
             self.release()
         self._make(size)
         self._pin(self._memory, pin)
@@ -86,16 +82,16 @@ class Arena:
 
     @contextmanager
     def crew(self) -> Iterator[WorkerGroup]:
-        """Those who copy into its memory, until the block ends. If Ctrl-C cuts the wait for them short, it is theirs."""
-        crew, self._strays = WorkerGroup(), True
+        """Threads that copy into its memory in this block. If Ctrl-C ends the wait for them, they keep the memory."""
+        crew, self._abandoned = WorkerGroup(), True
         try:
             yield crew
         finally:
             crew.dismiss()
-            self._strays = False
+            self._abandoned = False
 
     def warm(self, size: int, pin: Pin | None = None) -> None:
-        """Make room for `size` bytes, touch it and pin it, on a thread of its own, until somebody needs it.
+        """Make room for `size` bytes; a thread touches and pins it until somebody needs it.
 
         Raises:
             MemoryError: the machine has less to spare.
@@ -107,12 +103,12 @@ class Arena:
             crew.begin(lambda: self._touch(memory, pin, crew), "holdfast-warm")
 
     def release(self) -> None:
-        """Give the memory back; the next snapshot pays for touching it."""
+        """Free the memory; the next snapshot takes longer, because it touches new memory."""
         self._end_warming()
         unpin, self._unpin, self._pinned = self._unpin, None, None
         if unpin is not None:
             unpin()
-        self._memory, self._strays = memoryview(b""), False
+        self._memory, self._abandoned = memoryview(b""), False
 
     def _make(self, size: int) -> None:
         if size <= self._memory.nbytes:
@@ -126,7 +122,7 @@ class Arena:
             raise MemoryError(f"a snapshot needs {size:,} bytes: {error.strerror}") from error
 
     def _pin(self, memory: memoryview, pin: Pin | None) -> None:
-        """Once for each memory: it stays pinned until it is given back."""
+        """Pin the memory once: it stays pinned until it is released."""
         if pin is not None and self._pinned is None and memory:
             self._pinned, self._unpin = pin, pin(memory)
 
@@ -151,13 +147,13 @@ class _Copy(NamedTuple):
 
 
 class Snapshot:
-    """Images of files in an arena, and the leaves' blocks as they will lie there when `copy` has returned."""
+    """Images of files in an arena, and the leaves' blocks as they lie there once `copy` has returned."""
 
     def __init__(self, arena: Arena, images: Sequence[Image], blocks: Mapping[str, Block]) -> None:
         self.blocks: dict[str, Block] = dict(blocks)
-        self.images: list[memoryview | None] = []  # None: some of its leaves are referred to, and lie elsewhere
-        self.copied = Latch()  # or given up
-        self.copied_s = 0.0  # when that was
+        self.images: list[memoryview | None] = []  # None: some of its leaves are not copied, and lie elsewhere
+        self.copied = Latch()  # set when the copy has ended or was given up
+        self.copied_s = 0.0  # when the copy ended
         self._arena = arena
         self._copies: list[_Copy] = []
         self._starts: list[int] = []
@@ -170,13 +166,13 @@ class Snapshot:
         self._filling = Filling(end)
 
     def _lay_out(self, image: Image, whole: memoryview, start: int) -> None:
-        self.images.append(None if any(_is_lent(self.blocks[key]) for key in image.keys) else whole)
+        self.images.append(None if any(_is_borrowed(self.blocks[key]) for key in image.keys) else whole)
         self._starts.append(start)
         whole[: len(image.lead)] = image.lead
         at = len(image.lead)
         for key in image.keys:
             block = self.blocks[key]
-            if _is_lent(block):
+            if _is_borrowed(block):
                 continue
             place = whole[at : at + block.data.nbytes]
             self._copies.append(_Copy(place, block.data, start + at))
@@ -185,13 +181,13 @@ class Snapshot:
 
     @property
     def is_long(self) -> bool:
-        """Whether `copy` takes so long that who writes may well begin beside it: much memory of the host's own."""
+        """Whether `copy` takes so long that writing should begin meanwhile: much memory, all of it the host's own."""
         total = sum(each.source.nbytes for each in self._copies)
         here = all(isinstance(each.source, memoryview) for each in self._copies)
         return here and total >= max(_THREADS_PAY_BYTES, _EACH_PAYS_BYTES * len(self._copies))
 
     def copy(self) -> None:
-        """Copy the leaves, if that was not done yet. What it raises is the end of the snapshot."""
+        """Copy the leaves, unless that is done. If it raises, the snapshot cannot be used."""
         if self.copied_s:
             return
         copies, self._copies = self._copies, []
@@ -204,11 +200,11 @@ class Snapshot:
             self._end(whole=done)
 
     def give_up(self) -> None:
-        """Let nobody wait for `copy` any more, if an exception has kept it from its end, or from saying so."""
+        """End all waits for `copy`, if an exception has kept it from its end, or from reporting it."""
         self._end(whole=False)
 
     def wait(self, index: int, size: int) -> bool:
-        """Return when the first `size` bytes of an image are there; False: the copy was given up."""
+        """Wait until the first `size` bytes of an image are copied; False: the copy was given up."""
         return self._filling.wait(self._starts[index] + size)
 
     def wait_for_all(self) -> bool:
@@ -220,9 +216,9 @@ class Snapshot:
         self.copied.set()
 
 
-def _is_lent(block: Block) -> bool:
-    """Whether a snapshot refers to its memory: nobody can change it, and copying it would cost more than a request."""
-    return block.fixed and block.data.nbytes >= LENT_BYTES
+def _is_borrowed(block: Block) -> bool:
+    """Whether a snapshot uses its memory as it is: nobody can change it, and copying costs more than one more write."""
+    return block.fixed and block.data.nbytes >= BORROWED_BYTES
 
 
 def _copy_all(copies: Sequence[_Copy], count: int, crew: WorkerGroup, filling: Filling) -> None:
@@ -238,12 +234,12 @@ def _copy_all(copies: Sequence[_Copy], count: int, crew: WorkerGroup, filling: F
     map_in_threads(lambda mine: _copy_each(mine[0], crew, mine[1]), both, count, crew)
 
 
-def _keep_quiet(_: int) -> None:
+def _report_nothing(_: int) -> None:
     """Nobody waits for a part."""
 
 
 def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
-    """Give every thread its parts of a big copy, near each other; a small one to the first."""
+    """Divide a big copy among the threads, in parts near each other; a small one goes to the first thread."""
     size = each.source.nbytes
     if size < _THREADS_PAY_BYTES // 16:
         shares[0].append(each)
@@ -255,9 +251,9 @@ def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
         shares[number % len(shares)].append(_Copy(target, source, each.start + start))
 
 
-def _copy_each(copies: Sequence[_Copy], crew: WorkerGroup, reached: Callable[[int], None] = _keep_quiet) -> None:
-    """Begin all of them, and return when all are there. Now and then say what is `reached`: all before it is there."""
-    waits: dict[Wait, None] = {}  # many have one: that of their device
+def _copy_each(copies: Sequence[_Copy], crew: WorkerGroup, reached: Callable[[int], None] = _report_nothing) -> None:
+    """Begin all copies, and wait for them. Report now and then what is `reached`: everything before it is copied."""
+    waits: dict[Wait, None] = {}  # without duplicates: all copies from one device have the same
     said = copies[0].start if copies else 0
     try:
         for each in copies:
@@ -269,14 +265,14 @@ def _copy_each(copies: Sequence[_Copy], crew: WorkerGroup, reached: Callable[[in
             wait = begin_copy(each.target, each.source)
             if wait is not None:
                 waits[wait] = None
-    finally:  # what is under way ends before its memory can go
+    finally:  # copies under way end before their memory can be freed
         for wait in waits:
             wait()
     reached(sys.maxsize)
 
 
 def available_bytes() -> int:
-    """Memory that this process may still take: what the kernel calls available, within the limits of its control groups.
+    """Memory that this process may still take: what the kernel calls available, within its control groups' limits.
 
     Source: proc(5), /proc/meminfo and /proc/self/cgroup; Linux's cgroup-v2.rst and cgroup-v1/memory.rst.
     """

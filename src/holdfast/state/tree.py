@@ -11,23 +11,32 @@ import base64
 import dataclasses
 import enum
 import math
-import re
-import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
-from urllib.parse import quote
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from ..errors import UsageError
 from ..legible import is_text
 from . import codec
+from .captured import fields_of, is_named_tuple
 from .codec import Block, Node
+from .nodes import is_safe, quoted, unused
 from .unflatten import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
 from .values import NODES
 
-__all__ = ["FACTORIES", "INLINE_BYTES", "MAX_DEPTH", "Flat", "Placeholder", "flatten", "types_in", "unflatten"]
+__all__ = [
+    "FACTORIES",
+    "INLINE_BYTES",
+    "MAX_DEPTH",
+    "Flat",
+    "Placeholder",
+    "flatten",
+    "quoted",
+    "types_in",
+    "unflatten",
+]
 
 
 class Flat(NamedTuple):
@@ -59,35 +68,19 @@ def types_in(state: Any) -> set[type]:
     return flattener.types
 
 
-class _Attribute(NamedTuple):
-    """A step from a container to a member that has a name; any other step is the key or the index in it."""
+class _Step(NamedTuple):
+    """A step from a container to a member. Most steps are just the member's key or index."""
 
-    name: str
-
-
-class _Key(NamedTuple):
-    """A step by a key that Python may spell otherwise each time: its name is what stands for it in the tree."""
-
-    key: Any
-    name: str
+    part: str  # of a leaf's key
+    shown: str  # as Python spells it
 
 
-_NO_STEP = object()  # to what stands for a value itself
-
-
-def quoted(text: str) -> str:
-    if _is_safe(text):
-        return text
-    # quote() leaves these alone besides letters, digits and "_.-"
-    return quote(text, safe="", errors="surrogatepass").replace("~", "%7E") or "%"
-
-
-_is_safe = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
+_NO_STEP = _Step("", "")  # to what stands for a value itself
 
 
 def _part(step: Any) -> str:
     """A step as leaf keys have it."""
-    return quoted(step if type(step) is str else step.name if type(step) in (_Attribute, _Key) else str(step))
+    return quoted(step if type(step) is str else step.part if type(step) is _Step else str(step))
 
 
 # keys whose spelling is no function of their value: a set has no order, and an object may show its address
@@ -99,17 +92,13 @@ def _step(key: Any, node: Any) -> Any:
     if type(key) in (str, int):
         return key
     name = msgspec.json.encode(node).decode()
-    return _Key(key, name) if any(tag in name for tag in _UNSTEADY) else key
+    return _Step(name, f"[{key!r}]") if any(tag in name for tag in _UNSTEADY) else key
 
 
 def _spelled(step: Any) -> str:
     """A step as Python spells it."""
-    if step is _NO_STEP:
-        return ""
-    if type(step) is _Attribute:
-        return f".{step.name}"
-    if type(step) is _Key:
-        return f"[{step.key!r}]"
+    if type(step) is _Step:
+        return step.shown
     if not isinstance(step, str):
         return f"[{step!r}]"
     import json
@@ -118,11 +107,11 @@ def _spelled(step: Any) -> str:
 
 
 class _Found(NamedTuple):
-    """Leaves of one kind: where each was found, and the node that waits for its key."""
+    """A leaf: where it was found, and the node that waits for its key."""
 
-    keys: list[str]
-    values: list[Any]
-    nodes: list[dict[str, Any]]
+    key: str
+    value: Any
+    node: dict[str, Any]
 
 
 class _Flattener:
@@ -133,7 +122,7 @@ class _Flattener:
         self._key = ""  # what these steps come to in a leaf's key
         self.hashing = 0  # inside so many keys and sets, which hold no leaves
         self._nodes: dict[int, dict[str, Any]] = {}
-        self._found: dict[str, _Found] = {}
+        self._found: dict[str, list[_Found]] = {}  # by kind
         self.viewed: set[str] = set()
 
     def walk(self, value: Any, step: Any = _NO_STEP) -> Any:
@@ -149,7 +138,7 @@ class _Flattener:
         within[place] = step
         outer = self._key
         if step is not _NO_STEP:
-            part = step if type(step) is str and _is_safe(step) else _part(step)
+            part = step if type(step) is str and is_safe(step) else _part(step)
             self._key = f"{outer}/{part}" if outer else part
         node = (self._walkers.get(kind) or self._walker(kind))(self, value)
         self._key = outer
@@ -162,8 +151,6 @@ class _Flattener:
         return walker
 
     def _uncommon(self, kind: type) -> _Walker:
-        if kind in NODES:
-            return _asking(NODES[kind])
         for test, walker in _USERS:
             if test(kind):
                 self.types.add(kind)
@@ -174,25 +161,35 @@ class _Flattener:
     def leaf(self, value: Any, kind: str) -> dict[str, Any]:
         """The node for a leaf, filled in when it is known which leaves share their memory."""
         if self.hashing:
-            raise self.refusal(value, "it stands in a set or in a mapping's key")
+            self.refuse(value, "it stands in a set or in a mapping's key")
         node = self._nodes.get(id(value))
         if node is None:
             node = self._nodes[id(value)] = {"leaf": ""}
-            keys, values, nodes = self._found.get(kind) or self._found.setdefault(kind, _Found([], [], []))
-            keys.append(self._key or "value")
-            values.append(value)
-            nodes.append(node)
+            self._found.setdefault(kind, []).append(_Found(self._key or "value", value, node))
         return node
 
     def blocks(self) -> dict[str, Block]:
         """The leaves under their keys; their nodes are filled in."""
         blocks: dict[str, Block] = {}
         for found in self._found.values():
-            for share in codec.shares(found.values):
-                key = _settle(share, found, blocks)
-                if any(view is not None for view in share.places.values()):
-                    self.viewed.add(key)
+            for share in codec.shares([each.value for each in found]):
+                self._settle(share, found, blocks)
         return blocks
+
+    def _settle(self, share: codec.Share, found: list[_Found], blocks: dict[str, Block]) -> None:
+        """Give a block its key, and tell the nodes of the leaves in it."""
+        places = share.places
+        first = found[min(places)].key
+        key = unused(first if None in places.values() else f"{first}@storage", blocks)
+        blocks[key] = share.block
+        for index, view in places.items():
+            node = found[index].node
+            if view is None:
+                node["leaf"] = key
+            else:
+                node.clear()
+                node["view"] = {"leaf": key, **view}
+                self.viewed.add(key)
 
     def hashed(self, value: Any, step: Any) -> Any:
         self.hashing += 1
@@ -210,55 +207,25 @@ class _Flattener:
         nodes = [self.hashed(value, index) for index, value in enumerate(values)]
         return sorted(nodes, key=msgspec.json.encode)
 
-    def fields(self, values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        return {self._named(name): self.walk(value, _Attribute(name)) for name, value in values}
-
-    def _named(self, name: str) -> str:
-        if not is_text(name):
-            raise UsageError(f"cannot save {self._place()}: its member {name!r} has a name that is no text")
-        return name
+    def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {}
+        for name, value in values.items():
+            if not is_text(name):
+                raise UsageError(f"cannot save {self._place()}: its member {name!r} has a name that is no text")
+            fields[name] = self.walk(value, _Step(name, f".{name}"))
+        return fields
 
     def _place(self, step: Any = _NO_STEP) -> str:
         return "state" + "".join(map(_spelled, [*self._within.values(), step]))
 
-    def refusal(self, value: Any, why: str = "") -> UsageError:
+    def refuse(self, value: Any, why: str = "") -> NoReturn:
         kind = type(value)
         name = kind.__qualname__ if kind.__module__ == "builtins" else codec.type_name(kind)
         article = "an" if name[0] in "aeiouAEIOU" else "a"
         if not why and hasattr(value, "state_dict"):
             why = "save its state_dict()"
         advice = why or f"register a pair of functions for it: holdfast.register({kind.__qualname__}, encode, decode)"
-        return UsageError(f"cannot save {self._place()} ({article} {name}): {advice}")
-
-    def refuse(self, value: Any, why: str = "") -> Any:
-        raise self.refusal(value, why)
-
-
-def _settle(share: codec.Share, found: _Found, blocks: dict[str, Block]) -> str:
-    """Give a block its key, and tell the nodes of the leaves in it; the key."""
-    places = share.places
-    first = found.keys[min(places)]
-    key = first if None in places.values() else f"{first}@storage"
-    if key in blocks:
-        key = _unused(key, blocks)
-    blocks[key] = share.block
-    for index, view in places.items():
-        node = found.nodes[index]
-        if view is None:
-            node["leaf"] = key
-        else:
-            node.clear()
-            node["view"] = {"leaf": key, **view}
-    return key
-
-
-def _unused(key: str, blocks: dict[str, Block]) -> str:
-    """Keys such as 1 and "1" are quoted alike; "~" is never in a quoted one."""
-    number, chosen = 1, key
-    while chosen in blocks:
-        number += 1
-        chosen = f"{key}~{number}"
-    return chosen
+        raise UsageError(f"cannot save {self._place()} ({article} {name}): {advice}")
 
 
 _Walker = Callable[[_Flattener, Any], Any]
@@ -289,7 +256,7 @@ def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
         try:
             node = ask(value)
         except UsageError as error:
-            raise flattener.refusal(value, str(error)) from error
+            flattener.refuse(value, str(error))
         return flattener.leaf(value, framework) if node is None else {node.tag: flattener.walk(node.content)}
 
     return walk
@@ -305,14 +272,14 @@ def _walk_ordered(flattener: _Flattener, value: OrderedDict[Any, Any]) -> Any:
     if not value.__dict__:
         return {"ordered": flattener.pairs(value)}
     # a module's state_dict() carries its versions so, in _metadata
-    return {"ordered_with": [flattener.pairs(value), flattener.fields(value.__dict__.items())]}
+    return {"ordered_with": [flattener.pairs(value), flattener.fields(value.__dict__)]}
 
 
 def _walk_defaultdict(flattener: _Flattener, value: defaultdict[Any, Any]) -> Any:
     factory = value.default_factory
     name = None if factory is None else getattr(factory, "__name__", "")
     if name is not None and FACTORIES.get(name) is not factory:
-        return flattener.refuse(value, f"its factory {factory!r} is none of {', '.join(FACTORIES)}")
+        flattener.refuse(value, f"its factory {factory!r} is none of {', '.join(FACTORIES)}")
     return {"defaultdict": [name, flattener.pairs(value)]}
 
 
@@ -323,11 +290,9 @@ def _walk_bytes(flattener: _Flattener, value: bytes) -> Any:
 
 
 _WALKERS: dict[type, _Walker] = {
-    int: lambda _, value: {"int": hex(value)},
-    float: lambda _, value: {"float": struct.pack(">d", value).hex()},
-    str: lambda _, value: {"str": value.encode("utf-8", "surrogatepass").hex()},
+    **{kind: _asking(ask) for kind, ask in NODES.items()},
     bytes: _walk_bytes,
-    list: lambda flattener, value: flattener.items(value),
+    list: _Flattener.items,
     tuple: lambda flattener, value: {"tuple": flattener.items(value)},
     set: lambda flattener, value: {"set": flattener.members(value)},
     frozenset: lambda flattener, value: {"frozenset": flattener.members(value)},
@@ -337,10 +302,6 @@ _WALKERS: dict[type, _Walker] = {
     Counter: lambda flattener, value: {"counter": flattener.pairs(value)},
     deque: lambda flattener, value: {"deque": [value.maxlen, flattener.items(value)]},
 }
-
-
-def _is_named_tuple(kind: type) -> bool:
-    return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
 
 
 def _walk_enum(_: _Flattener, value: enum.Enum) -> Any:
@@ -353,22 +314,20 @@ def _walk_dataclass(flattener: _Flattener, value: Any) -> Any:
     try:
         object.__new__(kind)  # as it will be restored
     except TypeError:
-        return flattener.refuse(value)
-    names = dict.fromkeys(field.name for field in dataclasses.fields(kind) if hasattr(value, field.name))
-    names |= dict.fromkeys(getattr(value, "__dict__", ()))
-    return {"dataclass": [codec.type_name(kind), flattener.fields((name, getattr(value, name)) for name in names)]}
+        flattener.refuse(value)
+    return {"dataclass": [codec.type_name(kind), flattener.fields(fields_of(value))]}
 
 
 def _walk_named_tuple(flattener: _Flattener, value: Any) -> Any:
     kind = type(value)
     if len(kind._fields) != len(value) or getattr(value, "__dict__", None):
-        return flattener.refuse(value)
-    nodes = [flattener.walk(each, _Attribute(name)) for name, each in zip(kind._fields, value, strict=True)]
+        flattener.refuse(value)
+    nodes = [flattener.walk(each, _Step(name, f".{name}")) for name, each in zip(kind._fields, value, strict=True)]
     return {"namedtuple": [codec.type_name(kind), nodes]}
 
 
 _USERS: list[tuple[Callable[[type], bool], _Walker]] = [
     (lambda kind: issubclass(kind, enum.Enum), _walk_enum),
-    (_is_named_tuple, _walk_named_tuple),
+    (is_named_tuple, _walk_named_tuple),
     (dataclasses.is_dataclass, _walk_dataclass),
 ]

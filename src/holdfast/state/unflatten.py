@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import enum
-import re
 import reprlib
-import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from ..errors import Damaged, HoldfastError, UsageError
 from . import codec
-from .references import NAMED, named
+from .nodes import NAMED, named
 from .values import MAKERS
 
 MAX_DEPTH = 100  # of containers within each other; up to 4 JSON levels each, and Python's own stack ends at 1,000
@@ -46,7 +43,8 @@ def unflatten(tree: Any, leaves: Callable[[str], Any], types: Iterable[type] = (
         UsageError: it names types that are not at hand.
         Damaged: it is not such a tree.
     """
-    reader = _Unflattener(leaves, _Types(types), placeholders)
+    given = [*types, *(registered.kind for registered in codec.REGISTERED.values())]
+    reader = _Unflattener(leaves, given, placeholders)
     if not placeholders:
         _require(reader.types, tree)
     with enough_stack():
@@ -62,19 +60,16 @@ def enough_stack() -> Iterator[None]:
         raise UsageError("Python's stack is too short for this state here: see sys.setrecursionlimit") from error
 
 
-class _Types:
-    """Types at hand, by the names that files use."""
+def _find(types: Sequence[type], tag: str, name: str) -> Any:
+    """The type called `name`, or None; a script's own types are also found where the script was run as another module.
 
-    def __init__(self, types: Iterable[type]) -> None:
-        self._given = [*types, *(registered.kind for registered in codec.REGISTERED.values())]
-
-    def find(self, name: str) -> type | None:
-        """The type called `name`; a script's own types are also found where the script was run as another module."""
-        for kind in self._given:
-            if codec.type_name(kind) == name:
-                return kind
-        alike = {kind for kind in self._given if _same_in_main(kind, name)}
-        return alike.pop() if len(alike) == 1 else None
+    For values that a user's function encoded, its registration in place of the type.
+    """
+    alike = [kind for kind in types if codec.type_name(kind) == name]
+    alike = alike[:1] or list({kind for kind in types if _same_in_main(kind, name)})
+    if len(alike) != 1:
+        return None
+    return codec.REGISTERED.get(codec.type_name(alike[0])) if tag == "custom" else alike[0]
 
 
 def _same_in_main(kind: type, name: str) -> bool:
@@ -83,32 +78,26 @@ def _same_in_main(kind: type, name: str) -> bool:
     return kind.__module__ == "__main__" and name.endswith(f".{kind.__qualname__}")
 
 
-def _require(types: _Types, tree: Any) -> None:
+def _require(types: Sequence[type], tree: Any) -> None:
     """Ask for every type that is missing, before anything is read."""
-    missing: dict[str, set[str]] = {"types": set(), "register": set()}
-    for tag, name in named(tree):
-        kind = types.find(name)
-        registered = kind is not None and codec.type_name(kind) in codec.REGISTERED
-        if tag == "custom" and not registered:
-            missing["register"].add(name)
-        if tag != "custom" and kind is None:
-            missing["types"].add(name)
-    names = {name: name.rpartition(".")[2] for name in sorted(missing["types"] | missing["register"])}
-    advice = [f"holdfast.register({names[name]}, encode, decode)" for name in sorted(missing["register"])]
-    if missing["types"]:
-        advice.append(f"types=[{', '.join(names[name] for name in sorted(missing['types']))}]")
-    if names:
+    missing = sorted({(name, tag == "custom") for tag, name in named(tree) if _find(types, tag, name) is None})
+    short = [name.rpartition(".")[2] for name, custom in missing if not custom]
+    advice = [f"holdfast.register({name.rpartition('.')[2]}, encode, decode)" for name, custom in missing if custom]
+    if short:
+        advice.append(f"types=[{', '.join(short)}]")
+    if missing:
+        names = dict.fromkeys(name for name, _ in missing)
         raise UsageError(f"the checkpoint holds values of {', '.join(names)}: pass {' and '.join(advice)}")
 
 
 class _Unflattener:
-    def __init__(self, leaves: Callable[[str], Any], types: _Types, placeholders: bool) -> None:
+    def __init__(self, leaves: Callable[[str], Any], types: Sequence[type], placeholders: bool) -> None:
         self.types = types
         self.placeholders = placeholders
         self._leaves = leaves
         self._read: dict[str, Any] = {}
         self._decoded: dict[str, Any] = {}
-        self._depth = 0
+        self._depth = 0  # after an exception nobody reads on, and the counters need not be right
         self._whole = 0  # inside so many values that are made from their leaves, not from handles of them
 
     def read(self, node: Any) -> Any:
@@ -117,32 +106,34 @@ class _Unflattener:
         if self._depth >= MAX_DEPTH:
             raise Damaged(f"the tree is more than {MAX_DEPTH} containers deep")
         self._depth += 1
-        try:
-            if type(node) is list:
-                return [self.read(each) for each in node]
-            if type(node) is dict and len(node) == 1:
-                return self._tagged(*next(iter(node.items())))
+        value: Any
+        if type(node) is list:
+            value = [self.read(each) for each in node]
+        elif type(node) is dict and len(node) == 1:
+            value = self._tagged(*next(iter(node.items())))
+        else:
             raise Damaged(f"the tree holds {_shown(node)}, which is no node")
-        finally:
-            self._depth -= 1
+        self._depth -= 1
+        return value
 
     def _tagged(self, tag: str, content: Any) -> Any:
         if tag in _READERS:
             return _READERS[tag](self, content)
         if tag not in MAKERS and tag not in codec.TAGS:
             raise Damaged(f"the tree holds the unknown tag {_shown(tag)}")
-        if self.placeholders:
-            return self._small(tag, self.read(content))
-        self._whole += 1
-        try:
-            return _made(tag, self.read(content))
-        finally:
-            self._whole -= 1
+        value = self.whole(type(self).read, content)
+        if self.placeholders and (
+            tag in codec.TAGS or any(map(codec.is_stored, value if type(value) is list else [value]))
+        ):
+            return Placeholder(tag, "", value)  # it needs a framework or a leaf's bytes
+        return _made(tag, value)
 
-    def _small(self, tag: str, content: Any) -> Any:
-        """A value that needs neither a framework nor a leaf's bytes, or else a placeholder."""
-        handles = any(codec.is_stored(each) for each in (content if type(content) is list else [content]))
-        return Placeholder(tag, "", content) if handles or tag in codec.TAGS else _made(tag, content)
+    def whole(self, read: Callable[[_Unflattener, Any], Any], content: Any) -> Any:
+        """What `read` makes of it, with leaves in the place of handles of them, unless placeholders are wanted."""
+        self._whole += not self.placeholders
+        value = read(self, content)
+        self._whole -= not self.placeholders
+        return value
 
     def leaf(self, key: Any) -> Any:
         """The leaf under `key`, or the handle of it: the same object each time."""
@@ -153,9 +144,8 @@ class _Unflattener:
                 self._read[key] = self._leaves(key)
             except LookupError as error:
                 raise Damaged(f"the tree refers to the leaf {_shown(key)}, which does not exist") from error
-        return self.decoded(key) if self._whole and codec.is_stored(self._read[key]) else self._read[key]
-
-    def decoded(self, key: str) -> Any:
+        if not self._whole or not codec.is_stored(self._read[key]):
+            return self._read[key]
         if key not in self._decoded:
             self._decoded[key] = codec.decode_leaf(self._read[key])
         return self._decoded[key]
@@ -163,23 +153,15 @@ class _Unflattener:
     def view(self, content: Any) -> Any:
         if type(content) is not dict or "leaf" not in content:
             raise Damaged(f"the tree's view is {_shown(content)}")
-        self._whole += not self.placeholders
-        try:
-            described = {**content, "leaf": self.leaf(content["leaf"])}
-        finally:
-            self._whole -= not self.placeholders
-        if self.placeholders:
-            return Placeholder("view", content["leaf"], described)
-        value = codec.adapter("torch").value
-        with _sound("view"):
-            return value("view", described)
+        described = {**content, "leaf": self.whole(type(self).leaf, content["leaf"])}
+        return Placeholder("view", content["leaf"], described) if self.placeholders else _made("view", described)
 
     def items(self, content: Any) -> list[Any]:
         return [self.read(node) for node in _list(content)]
 
-    def members(self, tag: str, content: Any, kind: Callable[[list[Any]], Any]) -> Any:
+    def members(self, content: Any, kind: type[set[Any] | frozenset[Any]]) -> Any:
         members = self.items(content)
-        with _sound(tag):
+        with _sound(kind.__name__):
             made = kind(members)
             if len(made) != len(members):
                 raise ValueError("a member is there twice")
@@ -202,19 +184,12 @@ class _Unflattener:
         name, inner = _list(content, 2)
         if type(name) is not str:
             raise Damaged(f"the tree calls a type {_shown(name)}")
-        decodes = tag == "custom" and not self.placeholders  # the user's function gets leaves, not handles of them
-        self._whole += decodes
-        try:
-            value = _CONTENTS.get(tag, _Unflattener.read)(self, inner)
-        finally:
-            self._whole -= decodes
-        kind = self.types.find(name)
-        registered = codec.REGISTERED.get(codec.type_name(kind)) if kind is not None else None
-        if kind is None or (tag == "custom" and registered is None):
-            if self.placeholders:
-                return Placeholder(tag, name, value)
-            raise UsageError(f"the checkpoint holds a value of {name}: pass types=[{name.rpartition('.')[2]}]")
-        return _custom(registered, value) if tag == "custom" and registered else _restored(tag, kind, value)
+        read = _CONTENTS.get(tag, _Unflattener.read)
+        value = self.whole(read, inner) if tag == "custom" else read(self, inner)  # a user's function gets leaves
+        found = _find(self.types, tag, name)
+        if found is None:  # `_require` has asked for what is missing
+            return Placeholder(tag, name, value)
+        return _custom(found, value) if tag == "custom" else _restored(tag, found, value)
 
 
 _CONTENTS: dict[str, Callable[[_Unflattener, Any], Any]] = {
@@ -291,29 +266,6 @@ def _shown(value: Any) -> str:
     return reprlib.repr(value)
 
 
-def _read_int(_: _Unflattener, content: Any) -> int:
-    with _sound("int"):
-        if not re.fullmatch(r"-?0x[0-9a-f]+", content):
-            raise ValueError(content)
-        return int(content, 16)
-
-
-def _read_float(_: _Unflattener, content: Any) -> float:
-    with _sound("float"):
-        value: float = struct.unpack(">d", bytes.fromhex(content))[0]
-        return value
-
-
-def _read_str(_: _Unflattener, content: Any) -> str:
-    with _sound("str"):
-        return bytes.fromhex(content).decode("utf-8", "surrogatepass")
-
-
-def _read_bytes(_: _Unflattener, content: Any) -> bytes:
-    with _sound("bytes"):
-        return base64.b64decode(content, validate=True)
-
-
 def _read_ordered_with(reader: _Unflattener, content: Any) -> OrderedDict[Any, Any]:
     pairs, attributes = _list(content, 2)
     made = OrderedDict(reader.pairs(pairs))
@@ -345,17 +297,13 @@ def _read_deque(reader: _Unflattener, content: Any) -> deque[Any]:
 
 
 _READERS: dict[str, Callable[[_Unflattener, Any], Any]] = {
-    "int": _read_int,
-    "float": _read_float,
-    "str": _read_str,
-    "bytes": _read_bytes,
-    "leaf": lambda reader, content: reader.leaf(content),
-    "view": lambda reader, content: reader.view(content),
+    "leaf": _Unflattener.leaf,
+    "view": _Unflattener.view,
     "tuple": lambda reader, content: tuple(reader.items(content)),
-    "set": lambda reader, content: reader.members("set", content, set),
-    "frozenset": lambda reader, content: reader.members("frozenset", content, frozenset),
-    "dict": lambda reader, content: reader.fields(content),
-    "items": lambda reader, content: reader.pairs(content),
+    "set": lambda reader, content: reader.members(content, set),
+    "frozenset": lambda reader, content: reader.members(content, frozenset),
+    "dict": _Unflattener.fields,
+    "items": _Unflattener.pairs,
     "ordered": lambda reader, content: OrderedDict(reader.pairs(content)),
     "ordered_with": _read_ordered_with,
     "defaultdict": _read_defaultdict,

@@ -5,9 +5,11 @@ The makers read files, so each refuses what is not exactly right.
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import pathlib
 import random
+import re
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -77,6 +79,12 @@ def _moment(kind: Callable[..., T]) -> Callable[[Any], T]:
     return made
 
 
+def _int(content: Any) -> int:
+    if not re.fullmatch(r"-?0x[0-9a-f]+", content):
+        raise ValueError(content)
+    return int(content, 16)
+
+
 def _random(content: Any) -> random.Random:
     generator = random.Random()  # noqa: S311 -- a copy of the user's
     generator.setstate(python_state(content))
@@ -95,7 +103,10 @@ def _pure_path(content: Any) -> pathlib.PurePath:
 
 _FLAVOURS = {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}
 
-NODES: Mapping[type, Callable[[Any], Node]] = {
+NODES: Mapping[type, Callable[[Any], Node]] = {  # of the first three: values for which JSON has no spelling
+    int: lambda value: Node("int", hex(value)),
+    float: lambda value: Node("float", struct.pack(">d", value).hex()),
+    str: lambda value: Node("str", value.encode("utf-8", "surrogatepass").hex()),
     complex: lambda value: Node("complex", [value.real, value.imag]),
     bytearray: lambda value: Node("bytearray", bytes(value)),
     range: lambda value: Node("range", [value.start, value.stop, value.step]),
@@ -111,6 +122,10 @@ NODES: Mapping[type, Callable[[Any], Node]] = {
 }
 
 MAKERS: Mapping[str, Callable[[Any], Any]] = {
+    "int": _int,
+    "float": lambda content: struct.unpack(">d", bytes.fromhex(content))[0],
+    "str": lambda content: bytes.fromhex(content).decode("utf-8", "surrogatepass"),
+    "bytes": lambda content: base64.b64decode(_typed(str, content), validate=True),
     "complex": _complex,
     "bytearray": lambda content: bytearray(_typed(bytes, content)),
     "range": lambda content: range(*_typed(list, content)),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import Damaged, NotFound, StoreError
 from ..retention import CheckpointFacts
 from ..state import codec, tree
-from ..state.references import leaf_keys
+from ..state.nodes import leaf_keys
 from . import divided, files, format, reading
 from .format import MANIFEST, Head, Leaf, Manifest
 from .parts import Parts, top

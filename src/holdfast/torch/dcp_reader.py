@@ -23,7 +23,7 @@ from torch.futures import Future
 
 from ..errors import Damaged, UsageError
 from ..run.run import Run, require_outside
-from ..state.codec import loaded
+from ..state.fill import whole
 from ..store.checkpoint import Checkpoint
 from ..store.locate import locate
 from ..store.store import Store
@@ -89,7 +89,7 @@ class Reader(StorageReader):
                 filling.part(_cut(item, value, target))
                 targets.append((item, target))
             else:
-                _put_object(planner, item, loaded(value))
+                _put_object(planner, item, whole(value))
         filling.run()
         for item, target in targets:
             planner.commit_tensor(item, target)
