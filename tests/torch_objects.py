@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
 from holdfast.torch import live
-from holdfast.torch.leaves import memory
+from holdfast.torch.items import memory
 
 
 def bits(tree):

@@ -12,7 +12,7 @@ from holdfast import Every, Last, Run, Store
 from holdfast.pages import PIECE_BYTES, Distant, address, pages
 from holdfast.state import codec
 from holdfast.state.snapshot import Arena
-from holdfast.torch import leaves, staging, stored
+from holdfast.torch import items, staging, stored
 from kept import Kept, random_bits, raw
 
 pytestmark = [
@@ -124,7 +124,7 @@ def test_memory_given_back_while_it_is_copied_goes_to_nobody_else():
     """The caching allocator waits for our stream."""
     tensor = torch.full((1 << 22,), 3.0, device="cuda")
     place = tensor.data_ptr()
-    memory = leaves.memory(torch.empty(tensor.nbytes, dtype=torch.uint8, pin_memory=True))  # else CUDA waits itself
+    memory = items.memory(torch.empty(tensor.nbytes, dtype=torch.uint8, pin_memory=True))  # else CUDA waits itself
     torch.cuda._sleep(BUSY_CYCLES)
     block = codec.encode_leaf(tensor)
     wait = block.data.gather(memory)

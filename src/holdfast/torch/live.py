@@ -17,10 +17,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UsageError
 from ..state.codec import uncollected
+from ..state.fill import whole
 from . import modules, optimizers, schedulers
 from .modules import class_name, parameter_count, still
 from .overrides import override
-from .stored import decoded, load
+from .stored import load
 from .weights import is_model, match, read_matching
 
 __all__ = [
@@ -106,10 +107,10 @@ _KINDS: dict[type, _Kind] = {
     nn.Module: _Kind(modules.capture, modules.differences, modules.restore),
     Optimizer: _Kind(optimizers.capture, optimizers.differences, optimizers.restore),
     LRScheduler: _Kind(schedulers.capture, schedulers.differences, schedulers.restore),
-    GradScaler: _Kind(GradScaler.state_dict, _scaler_differences, lambda scaler, stored: load(scaler, decoded(stored))),
+    GradScaler: _Kind(GradScaler.state_dict, _scaler_differences, lambda scaler, stored: load(scaler, whole(stored))),
     torch.Generator: _Kind(
         _capture_generator,
         _generator_differences,
-        lambda generator, stored: generator.set_state(decoded(stored)["state"]),
+        lambda generator, stored: generator.set_state(whole(stored)["state"]),
     ),
 }

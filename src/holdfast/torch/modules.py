@@ -18,8 +18,9 @@ from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from ..errors import UsageError
 from ..state.codec import is_stored
+from ..state.fill import whole
 from .pieces import divided_like, is_dtensor, local
-from .stored import TensorRestore, decoded, detached, differing, facts, load
+from .stored import TensorRestore, differing, facts, load
 
 METADATA = ".metadata"  # no state_dict name begins with a dot: modules and tensors cannot have an empty name
 _HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
@@ -37,7 +38,7 @@ def capture(module: nn.Module) -> dict[str, Any]:
     if lazy := [name for name, value in state.items() if is_lazy(value)]:
         raise UsageError(f"{lazy[0]} has no shape yet; run one batch through the model before it is saved")
     plain = _plain_name(state)
-    tree = {plain(name): detached(value) for name, value in state.items()}
+    tree = {plain(name): value for name, value in state.items()}
     customised = customised_prefixes(root)
     versions = {
         plain(name): dict(version)
@@ -217,7 +218,7 @@ def _own_state(
         if name != METADATA and (name not in raw or _is_under(raw[name], customised))
     }
     given = OrderedDict({name: value for name, value in state.items() if not _is_under(name, customised)})
-    for name, value in decoded(theirs).items():
+    for name, value in whole(theirs).items():
         live = state.get(name)
         given[name] = divided_like(live, value) if is_dtensor(live) and isinstance(value, torch.Tensor) else value
     versions = stored.get(METADATA, {})

@@ -15,8 +15,9 @@ import torch
 from torch.optim import LBFGS, Optimizer
 
 from ..state.codec import LeafReader
+from ..state.fill import whole
 from .pieces import is_dtensor, local
-from .stored import TensorRestore, decoded, detached, facts, is_stored_tensor, load
+from .stored import TensorRestore, facts, is_stored_tensor, load
 
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
@@ -28,7 +29,7 @@ _HOOKS = (
 
 def capture(optimizer: Optimizer) -> Any:
     """Its state_dict, tensors by reference."""
-    return detached(optimizer.state_dict())
+    return optimizer.state_dict()
 
 
 def differences(optimizer: Optimizer, stored: Any) -> list[str]:
@@ -72,7 +73,7 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
         Mismatch: the optimizer's own load_state_dict refused.
     """
     if _loads_itself(optimizer):
-        state = decoded(stored)
+        state = whole(stored)
         load(optimizer, state)
         _undo_casts(optimizer, state)
         return
@@ -86,7 +87,7 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     for key, entry in stored["state"].items():
         parameter = parameters.get(key)
         if parameter is None:
-            optimizer.state[key] = decoded(entry)
+            optimizer.state[key] = whole(entry)
         else:
             optimizer.state[parameter] = place.entry(entry, before.get(parameter), parameter, groups[id(parameter)])
     place.filling.run()
@@ -138,7 +139,7 @@ class _Placement:
         if type(stored) in (list, tuple):
             olds = live if type(live) in (list, tuple) and len(live) == len(stored) else [None] * len(stored)
             return type(stored)(self.value(item, each, device) for item, each in zip(stored, olds, strict=True))
-        return decoded(stored)
+        return whole(stored)
 
     def _tensor(self, stored: LeafReader, live: Any, device: torch.device) -> torch.Tensor:
         if stored.key not in self.placed:
