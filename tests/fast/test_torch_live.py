@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler, swa_utils
 
 from holdfast.errors import Mismatch, UsageError
 from holdfast.state.tree import flatten, unflatten
-from holdfast.torch import live
+from holdfast.torch import live, program, weights
 from holdfast.torch.leaves import DTYPES
 from subjects import asked_of
 from torch_objects import (
@@ -646,13 +646,13 @@ def test_what_fits_is_read_and_the_rest_is_named():
     new = nn.ModuleDict({"backbone": hooked(), "head": nn.Linear(3, 12), "own": nn.Linear(1, 1, bias=False)})
     tree, rename = kept_state(old), {"encoder": "backbone"}
     names = [name.replace("encoder", "backbone") for name in old.state_dict() if name.startswith("encoder")]
-    matched = live.match(new, tree, rename)
+    matched = weights.match(new, tree, rename)
     assert matched == (names, ["own.weight"], ["gone.weight"], ["head.weight", "head.bias"])
     rest = state_bits(new["head"], new["own"])
-    live.read_matching(new, tree, rename)
+    weights.read_matching(new, tree, rename)
     assert state_bits(old["encoder"]) == state_bits(new["backbone"])
     assert state_bits(new["head"], new["own"]) == rest
-    assert (live.is_model(new), live.is_model(torch.optim.SGD(new.parameters()))) == (True, False)
+    assert (weights.is_model(new), weights.is_model(torch.optim.SGD(new.parameters()))) == (True, False)
 
 
 def test_renaming_moves_whole_parts_of_a_name():
@@ -665,7 +665,7 @@ def test_renaming_moves_whole_parts_of_a_name():
         ({"encoder": ""}, "0.weight"),
         ({"": "model"}, "model.encoder.0.weight"),
     ]:
-        assert live.match(nn.Module(), {"encoder.0.weight": None}, rename).unexpected == [name]
+        assert weights.match(nn.Module(), {"encoder.0.weight": None}, rename).unexpected == [name]
 
 
 # Scalers, generators, probes
@@ -709,7 +709,7 @@ def test_a_probe_leaves_every_training_flag_as_it_was():
     model[0][1].eval()
     model[1].training = True  # set by hand, against its own train()
     flags = [module.training for module in model.modules()]
-    with pytest.raises(KeyError), live.still([model, torch.optim.SGD(model.parameters()), object()]):
+    with pytest.raises(KeyError), program.still([model, torch.optim.SGD(model.parameters()), object()]):
         assert not any(module.training for module in model.modules())
         assert not model(torch.randn(1, 6)).requires_grad
         raise KeyError

@@ -1,10 +1,13 @@
-"""What feeds of every kind say of their loader, and read in a position."""
+"""What feeds of every kind say of their loader, and what a position is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+
+FeedPosition = Mapping[str, Any]  # "epoch", "batches" consumed of it, and what else the feed needs to come back there
+LoaderFacts = Mapping[str, Any]  # what decides the order and the batches of a loader
 
 
 def facts(loader: Any) -> dict[str, Any]:
@@ -19,6 +22,6 @@ def facts(loader: Any) -> dict[str, Any]:
     return found
 
 
-def reached(position: Mapping[str, Any] | None, epoch: int) -> int:
+def reached(position: FeedPosition | None, epoch: int) -> int:
     """Batches of `epoch` that lie before `position`."""
     return int(position["batches"]) if position is not None and position["epoch"] == epoch else 0

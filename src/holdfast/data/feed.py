@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from ..errors import UsageError
-from .facts import facts, reached
+from .facts import FeedPosition, LoaderFacts, facts, reached
 from .replay import ReplayFeed
 from .stateful import StatefulFeed
 from .zipped import Zip
@@ -35,7 +35,7 @@ FRAMEWORKS = {"torch": "holdfast.torch.loader"}
 class Feed(Protocol):
     replays: bool  # coming back costs reading again what was consumed
 
-    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         """Batches of `epoch` from `position`, which position() returned, or from its start.
 
         The loader's iterator exists, and what has to be skipped has been, when this returns. A position of an earlier
@@ -43,14 +43,14 @@ class Feed(Protocol):
         """
         ...
 
-    def position(self, consumed: int) -> Mapping[str, Any]:
+    def position(self, consumed: int) -> FeedPosition:
         """What resumes after `consumed` batches of the epoch, those before an earlier resume included.
 
         It is asked when that batch's body has run, before the next batch is taken.
         """
         ...
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> LoaderFacts:
         """Facts for the fingerprint; those named in MOVES decide which samples a position means."""
         ...
 
@@ -92,14 +92,14 @@ class SequenceFeed:
         self._batches = batches
         self._epoch = 0
 
-    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch = epoch
         return (self._batches[number] for number in range(reached(position, epoch), len(self._batches)))
 
-    def position(self, consumed: int) -> Mapping[str, Any]:
+    def position(self, consumed: int) -> FeedPosition:
         return {"epoch": self._epoch, "batches": consumed}
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> LoaderFacts:
         return facts(self._batches)
 
 
@@ -112,16 +112,16 @@ class ZipFeed:
         self._epoch = 0
         self.replays = any(feed.replays for feed in feeds)
 
-    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch = epoch
         positions = [None] * len(self._feeds) if position is None else position["members"]
         return zip(*(feed.open(epoch, at) for feed, at in zip(self._feeds, positions, strict=True)), strict=False)
 
-    def position(self, consumed: int) -> Mapping[str, Any]:
+    def position(self, consumed: int) -> FeedPosition:
         members = [dict(feed.position(consumed)) for feed in self._feeds]
         return {"epoch": self._epoch, "batches": consumed, "members": members}
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> LoaderFacts:
         members = [feed.describe() for feed in self._feeds]
         names = dict.fromkeys(name for member in members for name in member)
         return facts(self._loader) | {name: [member.get(name) for member in members] for name in names}

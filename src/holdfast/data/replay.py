@@ -7,14 +7,14 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from ..errors import Mismatch, UsageError
 from ..state import rng
 from .digest import digest
-from .facts import facts, reached
+from .facts import FeedPosition, LoaderFacts, facts, reached
 
 _NOTHING = object()
 
@@ -34,7 +34,7 @@ class ReplayFeed:
         self._epoch: int | None = None
         self._memory: dict[str, Any] = {}
 
-    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         before = self._epoch
         if position is not None and reached(position, epoch):
             batches = self._replayed(position)
@@ -51,17 +51,17 @@ class ReplayFeed:
         self._epoch = epoch
         return self._handed_out(batches)
 
-    def position(self, consumed: int) -> Mapping[str, Any]:
+    def position(self, consumed: int) -> FeedPosition:
         return {"epoch": self._epoch or 0, "batches": consumed, **self._memory}
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> LoaderFacts:
         return facts(self._batches)
 
-    def _begin(self, epoch: int, memory: Mapping[str, Any], *, again: bool) -> Iterator[Any]:  # noqa: ARG002
+    def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:  # noqa: ARG002
         """A pass. `memory` is what is known of it; `again`: it is the replay of one."""
         return iter(self._batches)
 
-    def _facts_of_pass(self, position: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002  likewise
+    def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:  # noqa: ARG002  likewise
         """What else a replay of the pass that begins now has to know. `position`: where the run was before it."""
         return {}
 
@@ -82,7 +82,7 @@ class ReplayFeed:
         finally:
             _close(batches)
 
-    def _replayed(self, position: Mapping[str, Any]) -> Iterator[Any]:
+    def _replayed(self, position: FeedPosition) -> Iterator[Any]:
         """The pass of `position`, behind the batches that were consumed of it."""
         epoch, count = position["epoch"], position["batches"]
         self._memory = {name: position[name] for name in position if name not in {"epoch", "batches"}}
@@ -95,7 +95,7 @@ class ReplayFeed:
             raise self._refusal(epoch, count)
         return batches
 
-    def _catch_up(self, position: Mapping[str, Any]) -> None:
+    def _catch_up(self, position: FeedPosition) -> None:
         """Bring a loader that counts its passes to where it was when the epoch of `position` was over."""
         if position.get("first") is None:
             return
@@ -104,7 +104,7 @@ class ReplayFeed:
         _close(batches)
         rng.restore(now)
 
-    def _met_again(self, position: Mapping[str, Any]) -> tuple[Iterator[Any], Any]:
+    def _met_again(self, position: FeedPosition) -> tuple[Iterator[Any], Any]:
         """A pass that began like the one of `position`, and its first batch."""
         epoch = position["epoch"]
         for _ in range(1 if self._once or not self.remembers else epoch + 1):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import UsageError
 from ..state import rng
-from .facts import facts
+from .facts import FeedPosition, LoaderFacts, facts
 
 _NOTHING = object()
 
@@ -31,7 +31,7 @@ class StatefulFeed:
         self._began: Any = None  # the random numbers as this pass began
         self._asked = False  # whether its state could be had
 
-    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch, self._ended = epoch, False
         if position is not None:
             with rng.scope(0):
@@ -43,19 +43,19 @@ class StatefulFeed:
         self._require_state()
         return self._until_ended(rest)
 
-    def position(self, consumed: int) -> Mapping[str, Any]:
+    def position(self, consumed: int) -> FeedPosition:
         state = copy.deepcopy(self._keeper.state_dict())  # loaders hand out what they go on changing
         found = {"epoch": self._epoch, "batches": consumed, "state": state, "ended": self._ended}
         return found | {"began": self._began} | self._generator()
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> LoaderFacts:
         return facts(self._loader)
 
     def _begin(self, *, first: bool) -> Iterator[Any]:  # noqa: ARG002
         """A pass; `first`: the loader's first in the run."""
         return iter(self._loader)
 
-    def _resumed(self, epoch: int, position: Mapping[str, Any]) -> Iterator[Any]:
+    def _resumed(self, epoch: int, position: FeedPosition) -> Iterator[Any]:
         if position["epoch"] == epoch and not position["ended"]:
             self._began = position.get("began")
             rng.restore(self._began or {})
@@ -67,7 +67,7 @@ class StatefulFeed:
         self._began, self._ended = position.get("began"), position["epoch"] == epoch
         return iter(())  # iterating a loader that is at its end would begin the next epoch
 
-    def _leave(self, position: Mapping[str, Any]) -> None:
+    def _leave(self, position: FeedPosition) -> None:
         """Go where the next iter() begins a new epoch, from the state of an epoch that is over.
 
         A loader that gives no further batch from that state is there. One that gives a batch has left the epoch behind
@@ -108,6 +108,6 @@ class StatefulFeed:
         generator: Any = getattr(self._loader, "generator", None)
         return {"generator": generator.get_state()} if hasattr(generator, "get_state") else {}
 
-    def _restore_generator(self, position: Mapping[str, Any]) -> None:
+    def _restore_generator(self, position: FeedPosition) -> None:
         if "generator" in position:
             self._loader.generator.set_state(position["generator"])

@@ -22,25 +22,21 @@ class ResumableOrder:
     def __init__(self, dataset: Sized, seed: int, *, shuffle: bool) -> None:
         self.dataset, self.length = dataset, len(dataset)
         self.seed, self.shuffle = seed, shuffle
-        self._epoch: int | None = None
-        self._order = torch.empty(0, dtype=torch.int64)
+        self._last: dict[int, torch.Tensor] = {}
 
     def of(self, epoch: int) -> torch.Tensor:
-        if epoch != self._epoch:
+        if epoch not in self._last:
             drawn = torch.Generator().manual_seed(self.seed + epoch)
             order = torch.randperm(self.length, generator=drawn) if self.shuffle else torch.arange(self.length)
-            self._epoch, self._order = epoch, order
-        return self._order
+            self._last = {epoch: order}
+        return self._last[epoch]
 
     def walk(self, epoch: int, places: range) -> Iterator[int]:
         """The values at `places`; what lies beyond the end begins anew."""
         order = self.of(epoch)
         for first in range(0, len(places), CHUNK):
             some = places[first : first + CHUNK]
-            if some[-1] < self.length:
-                yield from order[some.start : some.stop : some.step].tolist()
-            else:
-                yield from (int(order[place % self.length]) for place in some)
+            yield from order[torch.arange(some.start, some.stop, some.step) % self.length].tolist()
 
     def describe(self) -> dict[str, Any]:
         """What decides it."""
@@ -103,22 +99,21 @@ class Interruptible:
         Raises:
             Mismatch: the state belongs to another order, or to none.
         """
-        if not {"epoch", "position"} <= state.keys():
+        if not {"epoch", "position", "length"} <= state.keys():
             raise Mismatch(f"this is no state of a sampler: it has {', '.join(map(str, state)) or 'nothing'}")
         if type(state["position"]) is not type(self._position()):
             raise Mismatch(f"this is the state of a sampler of another kind: its position is {state['position']!r}")
         epoch, position, mine = state["epoch"], state["position"], self.describe()
         dealt_anew = state.get("shards") != mine.get("shards")
-        if dealt_anew and _midway(position, state.get("length", 0)):
+        if dealt_anew and _midway(position, state["length"]):
             raise Mismatch(
-                f"epoch {epoch} was begun on the shards {state.get('shards')}, and these are {mine.get('shards')}: go on"
-                " with as many ranks as then, or from a state where an epoch begins"
+                f"epoch {epoch} was begun on the shards {state.get('shards')}, and these are {mine.get('shards')}:"
+                " continue with as many ranks as then, or from a state where an epoch begins"
             )
         for name in sorted(mine.keys() - ({"shards", "length"} if dealt_anew else set())):
             if state.get(name) != mine[name]:
-                raise Mismatch(
-                    f"the sampler's {name} is {mine[name]!r}, in its saved state {state.get(name)!r}: make it the same again"
-                )
+                found = f"the sampler's {name} is {mine[name]!r}, in its saved state {state.get(name)!r}"
+                raise Mismatch(f"{found}: make it the same again")
         if dealt_anew:
             self._begin(epoch + 1 if position else epoch)
         else:
@@ -129,11 +124,8 @@ class Interruptible:
     def _position(self) -> Any:
         """As `state_dict` has it; false at the start of an epoch."""
 
-    @abstractmethod
-    def _start(self) -> Any: ...
-
     def _begin(self, epoch: int) -> None:
-        self._go(epoch, self._start())
+        self._go(epoch, type(self._position())())  # 0 samples, or no batches
         self._counted = self._advanced = False
 
     def _require(self, more: int, unit: str) -> bool:

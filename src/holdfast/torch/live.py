@@ -19,24 +19,19 @@ from ..errors import UsageError
 from ..state.codec import uncollected
 from ..state.fill import whole
 from . import modules, optimizers, schedulers
-from .modules import class_name, parameter_count, still
+from .modules import class_name, parameter_count
 from .overrides import override
 from .stored import load
-from .weights import is_model, match, read_matching
 
 __all__ = [
     "capture",
     "class_name",
     "differences",
     "handles",
-    "is_model",
-    "match",
     "outvoted",
     "override",
     "parameter_count",
-    "read_matching",
     "restore",
-    "still",
 ]
 
 

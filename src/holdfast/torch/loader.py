@@ -11,18 +11,17 @@ neither making nor iterating it draws from the global generators. Its batch samp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
-from ..data.facts import reached
+from ..data.facts import FeedPosition, LoaderFacts, reached
 from ..data.feed import Feed
 from ..data.order import key
-from . import draws
 from .iterables import DatasetFeed, IterableFeed
 from .plans import Step, plan_for, position_of
-from .twin import facts_of, torchdatas, twin_of
+from .twin import draw_as_sampler, draw_seed_of_workers, facts_of, torchdatas, twin_of
 from .workers import iterate
 
 
@@ -65,11 +64,11 @@ class DataLoaderFeed:
         self._plan = plan_for(loader, seed)
         self._steps = _Steps()
         self._twin = twin_of(loader, self._steps)
-        self._recent: deque[Mapping[str, Any]] = deque(maxlen=8)
-        self._last: Mapping[str, Any] | None = None
+        self._recent: deque[FeedPosition] = deque(maxlen=8)
+        self._last: FeedPosition | None = None
         self._once = loader.persistent_workers  # a plain loader draws the seed of its workers in its first epoch only
 
-    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         if position is not None:  # as the run began: later attempts may have other workers
             self._once = bool(position.get("once"))
         resumed = position is not None and reached(position, epoch)
@@ -81,14 +80,14 @@ class DataLoaderFeed:
         self._last = at if at["batches"] else self._last
         return self._consumed(iterate(self._twin))
 
-    def position(self, consumed: int) -> Mapping[str, Any]:
+    def position(self, consumed: int) -> FeedPosition:
         found = [recent for recent in self._recent if recent["batches"] == consumed]
         if not found:
             raise ValueError(f"{consumed} batches consumed, but the loader is at {self._recent[-1]['batches']}")
         self._last = found[0]  # zip() takes one more of a longer loader
         return {**found[0], "once": True} if self._once else found[0]
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> LoaderFacts:
         return {**facts_of(self._loader), **self._plan.describe()}
 
     def _seed_workers(self, epoch: int, batches: int, *, first: bool) -> None:
@@ -96,13 +95,13 @@ class DataLoaderFeed:
         plain = batches == 0  # else the loop's random numbers are put back: they lie behind what is drawn here
         seed = key("workers", self._seed, epoch, batches)
         if plain and (first or not self._once):
-            draws.seed_of_workers(self._loader, self._twin, seed)
+            draw_seed_of_workers(self._loader, self._twin, seed)
         else:
             self._twin.generator.manual_seed(seed)
         if plain:
-            draws.of_the_sampler(self._loader)
+            draw_as_sampler(self._loader)
 
-    def _start(self, epoch: int, position: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def _start(self, epoch: int, position: FeedPosition | None) -> FeedPosition:
         before = self._last if position is None else position
         if before is not None and not before["batches"]:
             before = before.get("before")
@@ -121,7 +120,7 @@ class _Steps:
     """The twin's batch sampler: hands out one walk, and keeps the positions of the batches that are under way."""
 
     def __init__(self) -> None:
-        self.pending: deque[Mapping[str, Any]] = deque()
+        self.pending: deque[FeedPosition] = deque()
         self._walk: Iterator[Step] = iter(())
 
     def begin(self, walk: Iterator[Step]) -> None:

@@ -47,23 +47,23 @@ def differences(optimizer: Optimizer, stored: Any) -> list[str]:
     return lines or _moment_differences(optimizer, stored)
 
 
+_NUMBERS = (int, float, tuple)
 _CHOSEN = ("weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad")
 
 
 def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
     """What the script has chosen otherwise than the checkpoint, whose choice will be used: one line for each option."""
-    lines: dict[str, None] = {}
+    lines: list[str] = []
     for group, old in zip(optimizer.param_groups, stored["param_groups"], strict=True):
         base = "initial_lr" if "initial_lr" in old else "lr"  # the present rate may be a schedule's
         pairs = {name: (group.get(name), old.get(name)) for name in _CHOSEN if "max_momentum" not in old}
         pairs["lr"] = group.get(base, group["lr"]), old.get(base)
-        for name, (here, there) in pairs.items():
-            plain = isinstance(here, int | float | tuple) and isinstance(there, int | float | tuple)
-            if plain and here != there:
-                lines[f"{name} is {here} here and {there} in the checkpoint, which is used; overrides= changes it"] = (
-                    None
-                )
-    return list(lines)
+        lines += [
+            f"{name} is {here} here and {there} in the checkpoint, which is used; overrides= changes it"
+            for name, (here, there) in pairs.items()
+            if isinstance(here, _NUMBERS) and isinstance(there, _NUMBERS) and here != there
+        ]
+    return list(dict.fromkeys(lines))
 
 
 def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:

@@ -89,9 +89,6 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
     def _position(self) -> int:
         return self.position
 
-    def _start(self) -> int:
-        return 0
-
 
 class InterruptibleSampler(InterruptibleDistributedSampler):
     """For one process, or for a dataset that each rank has a part of its own of: all of it, reshuffled every epoch."""
@@ -135,7 +132,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         self.together = batch_size * self.world  # samples that all ranks take in a step
         self.num_batches = groups.count(self.group_ids, self.together, drop_last=drop_last)
         self._groups = f"{key(*self.group_ids):016x}"
-        self._made: tuple[Any, list[list[int]]] = (None, [])
+        self._last: dict[Any, list[list[int]]] = {}
         self.epoch = 0
         self.taken: groups.Taken = ()
 
@@ -178,16 +175,13 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         """The batches over all ranks since they have had this size, and how many of them were taken."""
         before, done = groups.since(taken, self.together)
         wanted = epoch, tuple(before)
-        if self._made[0] != wanted:
+        if wanted not in self._last:
             left = groups.rest(self._order.of(epoch).tolist(), self.group_ids, before)
-            self._made = wanted, groups.batches(left, self.group_ids, self.together, drop_last=self.drop_last)
-        return self._made[1], done
+            self._last = {wanted: groups.batches(left, self.group_ids, self.together, drop_last=self.drop_last)}
+        return self._last[wanted], done
 
     def _go(self, epoch: int, position: Sequence[Sequence[int]]) -> None:
         self.epoch, self.taken = epoch, [(size, number) for size, number in position]
 
     def _position(self) -> list[list[int]]:
         return [[size, number] for size, number in self.taken]
-
-    def _start(self) -> groups.Taken:
-        return ()

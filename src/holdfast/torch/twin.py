@@ -1,4 +1,13 @@
-"""The twin of a DataLoader: the user's settings, with an order and a generator of Holdfast's own."""
+"""The twin of a DataLoader: the user's settings, with an order and a generator of Holdfast's own.
+
+A twin draws from generators of its own. So that a loop with Holdfast sees the numbers of a loop without it, the global
+generator moves as the plain loader would have moved it when an epoch begins:
+
+    each new iterator             one number, the seed of its workers; from `generator=` if the loader was given one
+    persistent workers            that number in the loader's first epoch only
+    torch's samplers with chance  what they draw at their first index, unless they have a generator of their own
+    a sampler of the user's       nothing: it draws from a stream of its own (plans.py)
+"""
 
 from __future__ import annotations
 
@@ -8,15 +17,17 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from ..data.facts import facts
 from ..data.seeded import Seeded
 from .workers import WorkerInit
 
 
-def twin_of(loader: DataLoader[Any], steps: Any = None, dataset: Any = None) -> DataLoader[Any]:
-    """A DataLoader like `loader`; `steps` takes the place of its batch sampler, `dataset` of its dataset."""
+def twin_of(
+    loader: DataLoader[Any], steps: Any = None, dataset: Any = None, kind: Any = DataLoader, **settings: Any
+) -> Any:
+    """A `kind` of loader like `loader`; `steps` takes the place of its batch sampler, `dataset` of its dataset."""
     if loader.num_workers and not loader.in_order:
         warnings.warn("in_order=False: batches stay in order, or no run could be repeated", UserWarning, stacklevel=2)
     order: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
@@ -24,17 +35,36 @@ def twin_of(loader: DataLoader[Any], steps: Any = None, dataset: Any = None) -> 
         order = {"batch_sampler": steps} if loader.batch_sampler is not None else {"sampler": steps, "batch_size": None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user's own loader has said it all
-        return DataLoader(loader.dataset if dataset is None else dataset, **order, **_settings(loader))
+        return kind(loader.dataset if dataset is None else dataset, **order, **_settings(loader), **settings)
 
 
-def stateful_twin_of(loader: Any, dataset: Any) -> Any:
-    """A StatefulDataLoader of torchdata like `loader`, over `dataset`."""
-    size = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    steps = loader.snapshot_every_n_steps
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        kind = torchdatas("StatefulDataLoader")
-        return kind(dataset, **size, **_settings(loader), snapshot_every_n_steps=steps)
+def draw_seed_of_workers(loader: DataLoader[Any], twin: Any, seed: int) -> None:
+    """Draw the number that seeds the workers of `loader`. The next iterator of `twin` will draw the same one.
+
+    A generator of the user's need not be tracked, so that a resume might find it elsewhere: it moves on, and the workers
+    get `seed`.
+    """
+    if loader.generator is None:
+        twin.generator.set_state(torch.get_rng_state())
+    else:
+        twin.generator.manual_seed(seed)
+    _draw(torch.default_generator if loader.generator is None else loader.generator)
+
+
+def draw_as_sampler(loader: DataLoader[Any]) -> None:
+    """Draw what the sampler of `loader` draws when an epoch begins, if it is one of torch's."""
+    source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    sampler = source.sampler if type(source) is BatchSampler else source
+    if getattr(sampler, "generator", None) is not None:
+        return
+    if type(sampler) is RandomSampler:
+        _draw(torch.default_generator)  # the seed of its permutation
+    elif type(sampler) in {SubsetRandomSampler, WeightedRandomSampler}:
+        next(iter(sampler), None)
+
+
+def _draw(generator: torch.Generator) -> None:
+    torch.empty((), dtype=torch.int64).random_(generator=generator)
 
 
 def torchdatas(name: str) -> Any:
