@@ -1,13 +1,14 @@
 """Feeds of the core: any loader can be come back to, after any batch."""
 
 import random
-from itertools import chain, count
+from itertools import count
 
 import numpy as np
 import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from feeds import flat, leaves_the_next_epoch_whole, resumes_anywhere
 from holdfast.data import Zip
 from holdfast.data.digest import digest
 from holdfast.data.feed import MOVES, ReplayFeed, SequenceFeed, StatefulFeed, feed_for
@@ -65,44 +66,10 @@ LOADERS = {
 }
 
 
-def flat(batches):
-    return list(chain.from_iterable(batches))
-
-
-def plain(batches):
-    return [batch.tolist() if hasattr(batch, "tolist") else batch for batch in batches]
-
-
-def uninterrupted(make, epochs=3):
-    """The batches of each epoch, and what was saved after each: {(epoch, batches, phase): position}."""
-    feed, batches, positions = feed_for(make(), 1), [], {}
-    for epoch in range(epochs):
-        batches.append([])
-        walk = feed.open(epoch, None)
-        positions[epoch, 0, "step"] = feed.position(0)
-        for batch in walk:
-            batches[-1] += plain([batch])
-            positions[epoch, len(batches[-1]), "step"] = feed.position(len(batches[-1]))
-        positions[epoch, len(batches[-1]), "end"] = feed.position(len(batches[-1]))
-    return batches, positions
-
-
 def test_a_resume_at_any_batch_gives_the_rest():
-    """A new process that opens a saved position sees the batches that were left, and then the same epochs.
-
-    A position at an epoch's end carries into the next one what the loader itself carries over; each epoch is full.
-    """
+    """For every kind of loader, at every position; each epoch is full, and the shuffled ones have their own orders."""
     for name, make in LOADERS.items():
-        expected, positions = uninterrupted(make)
-        for (epoch, taken, phase), position in positions.items():
-            with asked_of(name, epoch, taken, phase):
-                feed = feed_for(make(), 1)
-                torch.manual_seed(99)  # whatever else the new process has drawn
-                assert plain(feed.open(epoch, position)) == expected[epoch][taken:]
-                if epoch < 2:
-                    assert plain(feed.open(epoch + 1, None)) == expected[epoch + 1]
-                if taken == len(expected[epoch]) and epoch < 2:
-                    assert plain(feed_for(make(), 1).open(epoch + 1, position)) == expected[epoch + 1]
+        expected = resumes_anywhere(name, make)
         if "torchdata" in name:
             assert [sorted(flat(epoch)) for epoch in expected] == [list(range(11))] * 3
             assert expected[0] != expected[1] != expected[2]
@@ -110,18 +77,7 @@ def test_a_resume_at_any_batch_gives_the_rest():
 
 def test_a_loader_that_was_left_early_begins_a_new_epoch():
     """After a break the next epoch is whole, in one piece and after a resume alike."""
-
-    def left_early(feed):
-        for number, _ in enumerate(feed.open(0, None), 1):
-            if number == 2:
-                return feed.position(2)
-        return None
-
-    feed = feed_for(stateful(), 1)
-    position = left_early(feed)
-    expected = plain(feed.open(1, None))
-    assert sorted(flat(expected)) == list(range(11))
-    assert plain(feed_for(stateful(), 1).open(1, position)) == expected
+    leaves_the_next_epoch_whole("torchdata", stateful, 11)
 
 
 def test_a_position_is_a_copy():

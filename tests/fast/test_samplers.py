@@ -416,7 +416,6 @@ def test_groups_fill_up_in_the_order_of_their_samples():
     """
     ids = "abababbba"
     assert groups.batches(range(9), ids, 2) == [[0, 2], [1, 3], [5, 6], [4, 8], [7]]
-    assert groups.count(ids, 2) == 5
     assert groups.rest(range(9), ids, [(2, 2)]) == [4, 5, 6, 7, 8]
     assert groups.further([(2, 2)], 2, 1) == [(2, 3)]
     assert groups.further([(2, 2)], 4, 1) == [(2, 2), (4, 1)]

@@ -2,6 +2,7 @@
 
 import os
 import random
+from functools import partial
 from itertools import chain, islice, repeat
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from feeds import flat, leaves_the_next_epoch_whole, plain, resumes_anywhere, uninterrupted
 from holdfast.data import Sampler, Seeded
 from holdfast.data.feed import ReplayFeed, StatefulFeed, feed_for
 from holdfast.errors import Mismatch
@@ -124,41 +126,15 @@ def loader(name, dataset=None, **settings):
     return DataLoader(Numbers() if dataset is None else dataset, **SAMPLERS[name](), **settings)
 
 
-def flat(batches):
-    return list(chain.from_iterable(batches))
-
-
-def plain(batches):
-    return [batch.tolist() if hasattr(batch, "tolist") else [batch] for batch in batches]
-
-
-def uninterrupted(name, epochs=3, **settings):
-    """The batches of each epoch, and the position after each: {(epoch, batches): position}."""
-    feed, batches, positions = feed_for(loader(name, **settings), 1), [], {}
-    for epoch in range(epochs):
-        batches.append([])
-        walk = feed.open(epoch, None)
-        positions[epoch, 0] = feed.position(0)
-        for batch in walk:
-            batches[-1] += plain([batch])
-            positions[epoch, len(batches[-1])] = feed.position(len(batches[-1]))
-    return batches, positions
+def run_of(name, **settings):
+    """The batches of each epoch, and the position after each."""
+    return uninterrupted(partial(loader, name, **settings))
 
 
 def test_a_resume_at_any_batch_gives_the_rest():
-    """Without workers, at every position: what was left, and then the same epochs; an epoch's end opens the next one.
-    Every shuffled epoch has an order of its own.
-    """
+    """Without workers, for every sampler. Every shuffled epoch has an order of its own."""
     for name in SAMPLERS:
-        expected, positions = uninterrupted(name)
-        for (epoch, taken), position in [*positions.items()][::-3]:  # the last one, an epoch's end, among them
-            with asked_of(name, epoch, taken):
-                feed = feed_for(loader(name), 1)
-                assert plain(feed.open(epoch, position)) == expected[epoch][taken:]
-                if epoch < 2:
-                    assert plain(feed.open(epoch + 1, None)) == expected[epoch + 1]
-                if epoch < 2 and taken == len(expected[epoch]):
-                    assert plain(feed_for(loader(name), 1).open(epoch + 1, position)) == expected[epoch + 1]
+        expected = resumes_anywhere(name, partial(loader, name), every=3)
         if name != "sequential":
             assert expected[0] != expected[1] != expected[2], name
         if name == "shuffle":
@@ -178,13 +154,13 @@ def changes_nothing(place, settings, names=("shuffle", "buckets", "remembering")
     samples that are left, each once, and no other.
     """
     for name in names:
-        expected, positions = uninterrupted(name)
-        found, theirs = uninterrupted(name, **settings)
+        expected, positions = run_of(name)
+        found, theirs = run_of(name, **settings)
         assert (found, {place: without_once(each) for place, each in theirs.items()}) == (expected, positions)
         log = place / name
         feed = feed_for(loader(name, Numbers(log=log), **settings), 1)
         with asked_of(name, settings):
-            assert plain(feed.open(1, positions[1, 4])) == expected[1][4:]
+            assert plain(feed.open(1, positions[1, 4, "step"])) == expected[1][4:]
             assert sorted(log.read_bytes()) == sorted(flat(expected[1][4:]))
             assert plain(feed.open(2, None)) == expected[2]
 
@@ -249,27 +225,14 @@ def test_a_position_counts_what_was_consumed():
         batches.close()
 
 
-def leaves_the_next_epoch_whole(settings):
-    """After a break, in the same process or from its position in another, the next epoch is the same."""
-
-    def left_early(feed):
-        for number, _ in enumerate(feed.open(0, None), 1):
-            if number == 2:
-                return feed.position(2)
-        raise AssertionError("fewer than two batches")
-
+def breaking_out_changes_nothing(settings):
     for name, of in (("shuffle", {}), ("buckets", {}), ("remembering", {}), ("shuffle", settings)):
-        feed = feed_for(loader(name, **of), 1)
-        position = left_early(feed)
-        expected = plain(feed.open(1, None))
-        with asked_of(name, of):
-            assert sorted(flat(expected)) == list(range(LENGTH))
-            assert plain(feed_for(loader(name), 1).open(1, position)) == expected
+        leaves_the_next_epoch_whole((name, of), partial(loader, name, **of), LENGTH, partial(loader, name))
 
 
 def test_breaking_out_leaves_the_next_epoch_whole():
     """Without workers, and with two that persist."""
-    leaves_the_next_epoch_whole(PERSISTENT)
+    breaking_out_changes_nothing(PERSISTENT)
 
 
 def test_an_endless_sampler_is_drawn_lazily():
@@ -305,11 +268,10 @@ def test_a_sampler_that_became_shorter_is_refused():
 
 def test_another_batch_size_goes_on_at_the_same_sample():
     """When the user accepts a changed batch size, no sample comes twice and none is left out."""
-    _, positions = uninterrupted("shuffle")
-    seen = flat(uninterrupted("shuffle")[0][0][:3])
+    batches, positions = run_of("shuffle")
+    seen = flat(batches[0][:3])
     feed = feed_for(DataLoader(Numbers(), batch_size=5, shuffle=True), 1)
-    rest = feed.open(0, positions[0, 3])
-    following = plain(rest)
+    following = plain(feed.open(0, positions[0, 3, "step"]))
     assert [len(batch) for batch in following] == [5, 5, 1]
     assert sorted(seen + flat(following)) == list(range(LENGTH))
     assert feed.position(6) == {"epoch": 0, "batches": 6, "samples": LENGTH}
@@ -327,7 +289,7 @@ def test_a_tracked_sampler_tells_the_truth():
 def test_a_batch_sampler_of_torchs_is_seekable_too():
     """BatchSampler(RandomSampler(...)) is what shuffle=True makes: the same order, the same position."""
     explicit = DataLoader(Numbers(), batch_sampler=BatchSampler(RandomSampler(range(LENGTH)), 4, drop_last=False))
-    assert plain(feed_for(explicit, 1).open(1, None)) == uninterrupted("shuffle")[0][1]
+    assert plain(feed_for(explicit, 1).open(1, None)) == run_of("shuffle")[0][1]
 
 
 class Stream(IterableDataset):
@@ -403,7 +365,7 @@ def test_the_users_settings_reach_the_twin():
     """Collation, the first call in a worker and the rest are the user's; only order and generator are ours."""
     os.environ.pop("HOLDFAST_TEST_WORKER", None)
     users = DataLoader(Numbers(), batch_size=4, num_workers=2, collate_fn=told, worker_init_fn=tell, timeout=30)
-    assert plain(feed_for(users, 1).open(0, None))[:2] == [[["0", 0, 1, 2, 3]], [["1", 4, 5, 6, 7]]]
+    assert plain(feed_for(users, 1).open(0, None))[:2] == [["0", 0, 1, 2, 3], ["1", 4, 5, 6, 7]]
 
 
 def tell(worker):

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast import Run, Stopped
 from holdfast.errors import Mismatch
 from holdfast.torch import live
+from kept import bits
 from subjects import asked_of
-from torch_objects import MODULES, OPTIMIZERS, Fp32Moments, batch, bits, learn, net
+from torch_objects import MODULES, OPTIMIZERS, Fp32Moments, batch, learn, net
 from toy import events
 
 pytestmark = pytest.mark.usefixtures("no_syncs")

@@ -9,9 +9,10 @@ import textwrap
 import pytest
 import test_torch_loader as laws
 import torch
-from test_torch_loader import Drawing, loader, plain, uninterrupted, workers_of
+from test_torch_loader import Drawing, loader, run_of, workers_of
 from torch.utils.data import DataLoader
 
+from feeds import plain
 from holdfast import Run
 from holdfast.data.feed import feed_for
 from toy import Toy
@@ -23,16 +24,16 @@ WORKERS = [{"num_workers": 1}, {"num_workers": 2}, {"num_workers": 4, "prefetch_
 def test_any_number_of_workers_changes_nothing(settings, tmp_path):
     """What tests/fast/test_torch_loader.py asks of two persistent ones."""
     laws.changes_nothing(tmp_path, settings)
-    laws.leaves_the_next_epoch_whole(settings)
+    laws.breaking_out_changes_nothing(settings)
     laws.is_read_again(settings)
 
 
 def test_spawned_workers_change_nothing():
     """Workers that share nothing with the process that starts them."""
-    expected, positions = uninterrupted("shuffle")
+    expected, positions = run_of("shuffle")
     settings = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "spawn"}
     feed = feed_for(loader("shuffle", **settings), 1)
-    assert plain(feed.open(1, positions[1, 2])) == expected[1][2:]
+    assert plain(feed.open(1, positions[1, 2, "step"])) == expected[1][2:]
     assert plain(feed.open(2, None)) == expected[2]
 
 

@@ -88,7 +88,7 @@ class ReplayFeed:
         self._memory = {name: position[name] for name in position if name not in {"epoch", "batches"}}
         batches, last = self._met_again(position)
         if count > 1:
-            skip(batches, count - 2)
+            next(islice(batches, count - 2, count - 2), None)  # skips those between
             rng.restore(position.get("last_rng", {}))
             last = next(batches, _NOTHING)
         if last is _NOTHING or position.get("last") not in {None, digest(last)}:
@@ -129,11 +129,6 @@ class ReplayFeed:
                 " DataLoader, or run.batches(holdfast.data.Zip(a, b)) for loaders side by side"
             )
         return "Give it state_dict() and load_state_dict(), or pass a list or a DataLoader"
-
-
-def skip(batches: Iterator[Any], count: int) -> None:
-    """Take and drop `count` batches."""
-    next(islice(batches, count, count), None)
 
 
 def _close(batches: Iterator[Any]) -> None:

@@ -67,7 +67,7 @@ def shares(tensors: Sequence[torch.Tensor]) -> list[Share]:
     """One block for each tensor; one for all that are tied; one flat one for views that overlap."""
     found: list[Share | None] = [None] * len(tensors)
     now = Now()
-    for group in _overlapping([tensor if type(tensor) in _PLAIN else pieces.local(tensor) for tensor in tensors]):
+    for group in _overlapping([pieces.local(tensor) for tensor in tensors]):
         found[group[0]] = _share(group, [tensors[index] for index in group], now)
     return [share for share in found if share is not None]
 
@@ -129,7 +129,7 @@ def _items(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
-    first, attrs = tied[0], _attrs(tied)
+    first, attrs = tied[0], _attrs(tied) | _device(tied[0])
     divided = pieces.is_dtensor(first) and pieces.is_divided(first)
     if pieces.is_dtensor(first) and divided:
         attrs |= pieces.place(first)
@@ -149,9 +149,11 @@ def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
         attrs["parameter"] = True
     if any(tensor.requires_grad and tensor.is_leaf for tensor in tied):
         attrs["requires_grad"] = True  # a graph is not saved: what it led to comes back without one
-    if not tied[0].is_cpu:
-        attrs["device"] = str(tied[0].device)
     return attrs
+
+
+def _device(tensor: torch.Tensor) -> dict[str, str]:
+    return {} if tensor.is_cpu else {"device": str(tensor.device)}
 
 
 def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
@@ -169,13 +171,12 @@ def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Sh
             "shape": list(tensor.shape),
             "stride": list(tensor.stride()),
             "offset": offset,
-            **{name: kept for name, kept in _attrs([tensor]).items() if name != "device"},
+            **_attrs([tensor]),
         }
     whole = _raw(members, start, stop, now)
     if pad:
         whole = memoryview(bytes(pad) + bytes(whole))
-    device = {name: kept for name, kept in _attrs(members).items() if name == "device"}
-    return Share(Block("torch", "uint8", (whole.nbytes,), whole, device), views)
+    return Share(Block("torch", "uint8", (whole.nbytes,), whole, _device(members[0])), views)
 
 
 def _raw(members: Sequence[torch.Tensor], start: int, stop: int, now: Now) -> Data:

@@ -85,9 +85,8 @@ class MetricsTracker:
         """
         for name, value in metrics.items():
             mean = weight is not None
-            known = next(
-                (s.mean for s in (self._fresh.get(name), self._agg.get(name)) if s), self._known.get(name, mean)
-            )
+            before = self._fresh.get(name) or self._agg.get(name)
+            known = before.mean if before else self._known.get(name, mean)
             if known != mean:
                 raise UsageError(f"metric {name!r} is a {_kind(known)}: it cannot be a {_kind(mean)} as well")
             number = _number(name, value)
@@ -171,9 +170,8 @@ class MetricsTracker:
 def _packed(sums: Sums, names: Mapping[str, bool], device: torch.device, *, news: bool) -> Tensor:
     """Three numbers for each name, and at the end whether there are others. One copy to the device for all of them."""
     numbers = [part for name in names for part in _parts(sums.get(name, Sum(mean=False)))]
-    exact = torch.float32 if device.type == "mps" else torch.float64
     known = [0.0 if isinstance(number, Tensor) else number for number in numbers]
-    packed = torch.tensor([*known, float(news)], dtype=exact).to(device)
+    packed = torch.tensor([*known, float(news)], dtype=_exact(device)).to(device)
     for place, number in enumerate(numbers):
         if isinstance(number, Tensor):
             packed[place] = number
@@ -185,17 +183,14 @@ def _parts(each: Sum) -> tuple[Any, Any, float]:
 
 
 def _everybodys(mine: list[tuple[str, bool]], group: Any, device: torch.device) -> list[list[tuple[str, bool]]]:
-    """What each rank has, as JSON: all_gather_object would pickle it."""
-    data = torch.tensor(list(msgspec.json.encode(mine)), dtype=torch.uint8, device=device)
-    size = distributed.get_world_size(group)
-    lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(size)]
-    distributed.all_gather(lengths, torch.tensor([len(data)], device=device), group=group)
-    counts = [int(length) for length in lengths]
-    padded = torch.cat([data, data.new_zeros(max(counts) - len(data))])
-    theirs = [torch.zeros_like(padded) for _ in range(size)]
+    """What each rank has, as JSON and spaces up to one length: all_gather_object would pickle it."""
+    text = msgspec.json.encode(mine)
+    longest = torch.tensor(len(text), device=device)
+    distributed.all_reduce(longest, distributed.ReduceOp.MAX, group=group)
+    padded = torch.tensor(list(text.ljust(int(longest))), dtype=torch.uint8, device=device)
+    theirs = [torch.zeros_like(padded) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(theirs, padded, group=group)
-    texts = (bytes(each[:length].tolist()) for each, length in zip(theirs, counts, strict=True))
-    return [msgspec.json.decode(text, type=list[tuple[str, bool]]) for text in texts]
+    return [msgspec.json.decode(bytes(each.tolist()), type=list[tuple[str, bool]]) for each in theirs]
 
 
 def _device(group: Any) -> torch.device:
@@ -204,13 +199,16 @@ def _device(group: Any) -> torch.device:
     return torch.device("cpu" if "cpu" in kinds else kinds[0])
 
 
+def _exact(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
+
+
 def _number(name: str, value: Any) -> Any:
     """A float, or a tensor without shape that is one."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
             raise UsageError(f"metric {name!r} is a tensor of shape {tuple(value.shape)}, not one number")
-        exact = torch.float32 if value.device.type == "mps" else torch.float64
-        return value.detach().to(exact).reshape(())
+        return value.detach().to(_exact(value.device)).reshape(())
     try:
         return float(value)
     except (TypeError, ValueError) as error:

@@ -130,7 +130,8 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
             )
         self.batch_size, self.drop_last = batch_size, drop_last
         self.together = batch_size * self.world  # samples that all ranks take in a step
-        self.num_batches = groups.count(self.group_ids, self.together, drop_last=drop_last)
+        any_order = range(self._order.length)
+        self.num_batches = len(groups.batches(any_order, self.group_ids, self.together, drop_last=drop_last))
         self._groups = f"{key(*self.group_ids):016x}"
         self._last: dict[Any, list[list[int]]] = {}
         self.epoch = 0

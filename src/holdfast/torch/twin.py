@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -95,13 +94,7 @@ def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def facts_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    found = facts(loader) | {"dataset": _dataset_name(loader.dataset)}
-    found.pop("length", None)  # of batches, where ours is of samples
-    with suppress(TypeError, NotImplementedError):
-        found["length"] = len(loader.dataset)  # type: ignore[arg-type]
-    return found
-
-
-def _dataset_name(dataset: Any) -> str:
-    inner = dataset.dataset if isinstance(dataset, Seeded) else None
-    return type(dataset).__name__ if inner is None else f"Seeded({type(inner).__name__})"
+    """What a DataLoader says of itself; its length is that of its dataset, in samples."""
+    dataset = loader.dataset
+    name = f"Seeded({type(dataset.dataset).__name__})" if isinstance(dataset, Seeded) else type(dataset).__name__
+    return facts(loader, dataset) | {"dataset": name}
