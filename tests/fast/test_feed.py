@@ -102,11 +102,8 @@ def test_a_position_is_a_copy():
 
 def test_the_kind_of_feed_follows_from_what_the_loader_can_do():
     """State beats an index, an index beats iteration; only iteration replays."""
-    kinds = {name: type(feed_for(make(), 1)) for name, make in LOADERS.items()}
-    assert {kinds[name] for name in ("list", "tuple", "range", "empty", "numpy", "tensor")} == {SequenceFeed}
-    assert kinds["iterable"] is ReplayFeed
-    assert kinds["stateful"] is StatefulFeed
-    assert {kinds[name] for name in kinds if "torchdata" in name} == {DataLoaderFeed}
+    kinds = [*[SequenceFeed] * 6, StatefulFeed, ReplayFeed, DataLoaderFeed, DataLoaderFeed]
+    assert dict(zip(LOADERS, kinds, strict=True)) == {name: type(feed_for(make(), 1)) for name, make in LOADERS.items()}
     assert [feed.replays for feed in (SequenceFeed, StatefulFeed, ReplayFeed)] == [False, False, True]
 
 
@@ -211,14 +208,13 @@ def test_another_order_is_refused():
 
 def test_a_batch_changed_in_place_is_the_same_batch():
     """The digest is taken before the loop has the batch."""
-    feed = feed_for(({"x": np.arange(3), "y": [number]} for number in range(4)), 1)
+    feed, again = (feed_for(({"x": np.arange(3), "y": [n]} for n in range(4)), 1) for _ in range(2))
     batches = feed.open(0, None)
     for _ in range(2):
         batch = next(batches)
         batch["x"] += 7
         batch["y"].clear()
-    again = feed_for(({"x": np.arange(3), "y": [number]} for number in range(4)), 1).open(0, feed.position(2))
-    assert next(again)["y"] == [2]
+    assert next(again.open(0, feed.position(2)))["y"] == [2]
 
 
 class Opaque:
@@ -280,11 +276,8 @@ class Unstateful(Counting):
 
 def test_a_loader_whose_state_cannot_be_had_is_refused_as_its_loop_begins():
     """One line that says what to pass, and not an AttributeError at the first safe point."""
-    with pytest.raises(
-        UsageError, match=r"Unstateful.*state_dict\(\) raises AttributeError.*Pass the loader that it wraps"
-    ):
-        feed_for(Unstateful(), 1).open(0, None)
-    prepared = Unstateful()
+    plain, prepared = Unstateful(), Unstateful()
     prepared.base_dataloader = [1]
-    with pytest.raises(UsageError, match=r"Pass loader\.base_dataloader"):
-        feed_for(prepared, 1).open(0, None)
+    for loader, words in [(plain, "the loader that it wraps"), (prepared, r"loader\.base_dataloader")]:
+        with pytest.raises(UsageError, match=rf"Unstateful.*state_dict\(\) raises AttributeError.*Pass {words}"):
+            feed_for(loader, 1).open(0, None)

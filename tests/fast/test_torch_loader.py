@@ -4,6 +4,7 @@ import os
 import random
 from functools import partial
 from itertools import chain, islice, repeat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,24 +186,20 @@ def global_states(walk, epochs=2):
 
 def test_the_global_generators_move_as_a_plain_loader_moves_them():
     """Each epoch draws what it draws without Holdfast; only a sampler of the user's has a stream of its own."""
-    for name, settings, generator in [
+    for name, settings, seed in [
         *((name, {}, None) for name in SAMPLERS),
         *((name, {}, 3) for name in ("sequential", "shuffle", "weighted")),
         ("shuffle", {"num_workers": 2}, 3),
         ("weighted", PERSISTENT, None),
     ]:
-        own = dict(settings)
-        if generator is not None:
-            own["generator"] = torch.Generator().manual_seed(generator)
-        feed = feed_for(loader(name, **own), 1)
-        users = loader("sequential" if name == "buckets" else name, **own)
+        own = settings if seed is None else {**settings, "generator": torch.Generator().manual_seed(seed)}
+        users, feed = loader("sequential" if name == "buckets" else name, **own), feed_for(loader(name, **own), 1)
         walk = lambda _, users=users: users
-        if name == "buckets":  # as many epochs, and no draw of the sampler's
-            steps = [len(list(feed.open(epoch, None))) for epoch in range(2)]
+        if name == "buckets":  # as many steps, and no draw of the sampler's
+            steps = [len(each) for each in run_of(name)[0]]
             walk = lambda epoch, users=users, steps=steps: islice(chain(users, repeat(0)), steps[epoch])
         expected = global_states(walk)
-        feed = feed_for(loader(name, **own), 1) if name == "buckets" else feed
-        with asked_of(name, settings, generator):
+        with asked_of(name, settings, seed):
             assert global_states(lambda epoch, feed=feed: feed.open(epoch, None)) == expected
 
 
@@ -246,17 +243,11 @@ def test_an_endless_sampler_is_drawn_lazily():
 
 def test_an_order_that_cannot_be_replayed_is_refused():
     """A sampler that hides its randomness gives other indices the second time: no resume, but an error."""
-    feed = feed_for(DataLoader(Numbers(), batch_size=4, sampler=HiddenRandomness()), 1)
-    list(feed.open(0, None))
-    batches = feed.open(1, None)
-    next(batches)
-    middle = feed.position(1)
-    list(batches)
-    end = feed.position(6)
-    for epoch, position in ((1, middle), (2, end)):
-        fresh = feed_for(DataLoader(Numbers(), batch_size=4, sampler=HiddenRandomness()), 1)
+    made = lambda: DataLoader(Numbers(), batch_size=4, sampler=HiddenRandomness())
+    _, positions = uninterrupted(made, 2)
+    for epoch, place in ((1, (1, 1, "step")), (2, (1, 6, "end"))):
         with pytest.raises(Mismatch, match=r"set_epoch\(epoch\) or state_dict\(\)"):
-            fresh.open(epoch, position)
+            feed_for(made(), 1).open(epoch, positions[place])
 
 
 def test_a_sampler_that_became_shorter_is_refused():
@@ -322,11 +313,9 @@ class StatefulStream(IterableDataset):
 
 def is_read_again(settings):
     """Only reading what was consumed leads back; the feed says that this costs."""
-    feed = feed_for(DataLoader(Stream(), batch_size=4, **settings), 1)
+    feed, fresh = (feed_for(DataLoader(Stream(), batch_size=4, **settings), 1) for _ in range(2))
     expected = plain(feed.open(0, None))
-    fresh = feed_for(DataLoader(Stream(), batch_size=4, **settings), 1)
-    assert fresh.replays
-    assert isinstance(fresh, ReplayFeed)
+    assert (True, True) == (fresh.replays, isinstance(fresh, ReplayFeed))
     assert plain(fresh.open(0, {"epoch": 0, "batches": 3})) == expected[3:]
     assert plain(fresh.open(1, None)) == expected
 
@@ -338,11 +327,10 @@ def test_an_iterable_dataset_is_read_again():
 
 def test_a_stateful_iterable_dataset_is_not_read_again():
     """Without workers the dataset's own state is the position."""
-    feed = feed_for(DataLoader(StatefulStream(), batch_size=4), 1)
+    feed, fresh = (feed_for(DataLoader(StatefulStream(), batch_size=4), 1) for _ in range(2))
     assert isinstance(feed, StatefulFeed)
     batches = feed.open(0, None)
     next(batches), next(batches)
-    fresh = feed_for(DataLoader(StatefulStream(), batch_size=4), 1)
     assert plain(fresh.open(0, feed.position(2))) == plain(batches)
     assert len(plain(fresh.open(1, None))) == 6
 
@@ -400,21 +388,21 @@ def test_facts_for_the_fingerprint():
     assert feed_for(loader("buckets"), 1).describe()["sampler"] == "Buckets"
 
 
-def workers_of(process):
-    with open(f"/proc/{process}/task/{process}/children") as children:
-        return [int(child) for child in children.read().split()]
+def workers():
+    """The children of this process."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_end_with_their_iterator(persistent):
     """A closed epoch leaves no process behind, unless its workers are to persist; those serve the next epoch."""
-    before = set(workers_of(os.getpid()))
+    before = workers()
     feed = feed_for(loader("shuffle", num_workers=2, persistent_workers=persistent), 1)
     batches = feed.open(0, None)
     next(batches)
-    first = set(workers_of(os.getpid())) - before
+    first = workers() - before
     batches.close()
     assert len(first) == 2
-    assert set(workers_of(os.getpid())) - before == (first if persistent else set())
+    assert workers() - before == (first if persistent else set())
     list(feed.open(1, None))
-    assert set(workers_of(os.getpid())) - before == (first if persistent else set())
+    assert workers() - before == (first if persistent else set())

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 import test_torch_loader as laws
 import torch
-from test_torch_loader import Drawing, loader, run_of, workers_of
+from test_torch_loader import Drawing, loader, run_of, workers
 from torch.utils.data import DataLoader
 
 from feeds import plain
@@ -52,13 +52,13 @@ def test_workers_draw_what_those_of_a_plain_loader_draw(persistent):
 
 def test_persistent_workers_end_with_the_run(tmp_path):
     """Left to the garbage collector, each of them is waited for in vain for 5 s: its queue is collected before it."""
-    before = set(workers_of(os.getpid()))
+    before = workers()
     with Run(tmp_path, {"toy": Toy()}, every=None, background=False) as run:
         users = loader("sequential", num_workers=2, persistent_workers=True)
         for _ in run.epochs(2):
             for _ in run.batches(users):
-                assert len(set(workers_of(os.getpid())) - before) == 2
-    assert set(workers_of(os.getpid())) - before == set()
+                assert len(workers() - before) == 2
+    assert workers() - before == set()
 
 
 SCRIPT = """
