@@ -1,8 +1,9 @@
-"""What feeds of every kind say of their loader, and what a position is."""
+"""What feeds of every kind have in common: a position, and what they say of their loader."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -25,3 +26,32 @@ def facts(loader: Any, sized: Any = None) -> dict[str, Any]:
 def reached(position: FeedPosition | None, epoch: int) -> int:
     """Batches of `epoch` that lie before `position`."""
     return int(position["batches"]) if position is not None and position["epoch"] == epoch else 0
+
+
+class Feed:
+    """How a loop walks one loader."""
+
+    replays = False  # coming back costs reading again what was consumed
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._epoch = 0
+
+    @abstractmethod
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
+        """Batches of `epoch` from `position`, which position() returned, or from its start.
+
+        The loader's iterator exists, and what has to be skipped has been, when this returns. A position of an earlier
+        epoch carries over what the loader itself takes from epoch to epoch, and `epoch` is opened at its start.
+        """
+
+    def position(self, consumed: int) -> FeedPosition:
+        """What resumes after `consumed` batches of the epoch, those before an earlier resume included.
+
+        It is asked when that batch's body has run, before the next batch is taken.
+        """
+        return {"epoch": self._epoch, "batches": consumed}
+
+    def describe(self) -> LoaderFacts:
+        """Facts for the fingerprint; those named in feed.MOVES decide which samples a position means."""
+        return facts(self._loader)

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import UsageError
-from .facts import FeedPosition, LoaderFacts, facts, reached
+from .facts import Feed, FeedPosition, LoaderFacts, reached
 from .replay import ReplayFeed
 from .stateful import StatefulFeed
 from .zipped import Zip
@@ -30,29 +30,6 @@ MOVES = frozenset(
 
 # The framework of a loader's class -> our module that knows its loaders: feed_for(loader, seed) -> Feed | None.
 FRAMEWORKS = {"torch": "holdfast.torch.loader"}
-
-
-class Feed(Protocol):
-    replays: bool  # coming back costs reading again what was consumed
-
-    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
-        """Batches of `epoch` from `position`, which position() returned, or from its start.
-
-        The loader's iterator exists, and what has to be skipped has been, when this returns. A position of an earlier
-        epoch carries over what the loader itself takes from epoch to epoch, and `epoch` is opened at its start.
-        """
-        ...
-
-    def position(self, consumed: int) -> FeedPosition:
-        """What resumes after `consumed` batches of the epoch, those before an earlier resume included.
-
-        It is asked when that batch's body has run, before the next batch is taken.
-        """
-        ...
-
-    def describe(self) -> LoaderFacts:
-        """Facts for the fingerprint; those named in MOVES decide which samples a position means."""
-        ...
 
 
 def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
@@ -83,33 +60,20 @@ def _frameworks(loader: Any) -> list[str]:
     return [FRAMEWORKS[name] for name in names if name in FRAMEWORKS]
 
 
-class SequenceFeed:
+class SequenceFeed(Feed):
     """A list, a tuple, an array: batch `i` is `batches[i]`, in the same order every epoch."""
 
-    replays = False
-
-    def __init__(self, batches: Any) -> None:
-        self._batches = batches
-        self._epoch = 0
-
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
-        self._epoch = epoch
-        return (self._batches[number] for number in range(reached(position, epoch), len(self._batches)))
-
-    def position(self, consumed: int) -> FeedPosition:
-        return {"epoch": self._epoch, "batches": consumed}
-
-    def describe(self) -> LoaderFacts:
-        return facts(self._batches)
+        self._epoch, batches = epoch, self._loader
+        return (batches[number] for number in range(reached(position, epoch), len(batches)))
 
 
-class ZipFeed:
+class ZipFeed(Feed):
     """Loaders side by side: the position is that of each of them."""
 
     def __init__(self, loader: Zip, feeds: Sequence[Feed]) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._feeds = feeds
-        self._epoch = 0
         self.replays = any(feed.replays for feed in feeds)
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
@@ -118,10 +82,9 @@ class ZipFeed:
         return zip(*(feed.open(epoch, at) for feed, at in zip(self._feeds, positions, strict=True)), strict=False)
 
     def position(self, consumed: int) -> FeedPosition:
-        members = [dict(feed.position(consumed)) for feed in self._feeds]
-        return {"epoch": self._epoch, "batches": consumed, "members": members}
+        return {**super().position(consumed), "members": [dict(feed.position(consumed)) for feed in self._feeds]}
 
     def describe(self) -> LoaderFacts:
         members = [feed.describe() for feed in self._feeds]
         names = dict.fromkeys(name for member in members for name in member)
-        return facts(self._loader) | {name: [member.get(name) for member in members] for name in names}
+        return {**super().describe(), **{name: [member.get(name) for member in members] for name in names}}

@@ -14,12 +14,12 @@ from typing import Any
 from ..errors import Mismatch, UsageError
 from ..state import rng
 from .digest import digest
-from .facts import FeedPosition, LoaderFacts, facts, reached
+from .facts import Feed, FeedPosition, reached
 
 _NOTHING = object()
 
 
-class ReplayFeed:
+class ReplayFeed(Feed):
     """Any iterable: an epoch is one pass over it.
 
     A loader that counts its passes is another one in a new process: as many are begun as it takes to meet the first
@@ -30,36 +30,32 @@ class ReplayFeed:
     remembers = True  # whether a pass may depend on the passes before it
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches = batches
-        self._epoch: int | None = None
+        super().__init__(batches)
+        self._passes = False  # whether one has begun
         self._memory: dict[str, Any] = {}
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
-        before = self._epoch
         if position is not None and reached(position, epoch):
             batches = self._replayed(position)
         else:
             if position is not None and self.remembers and not self._once:
                 self._catch_up(position)
-            if self._once and before is not None:
+            if self._once and self._passes:
                 raise UsageError(
-                    f"epoch {epoch} cannot begin: a {type(self._batches).__name__} can be iterated once only;"
+                    f"epoch {epoch} cannot begin: a {type(self._loader).__name__} can be iterated once only;"
                     " pass a list, or an object whose __iter__ starts afresh"
                 )
             self._memory = {"rng": rng.capture(), **self._facts_of_pass(position)}
             batches = self._begin(epoch, self._memory, again=False)
-        self._epoch = epoch
+        self._epoch, self._passes = epoch, True
         return self._handed_out(batches)
 
     def position(self, consumed: int) -> FeedPosition:
-        return {"epoch": self._epoch or 0, "batches": consumed, **self._memory}
-
-    def describe(self) -> LoaderFacts:
-        return facts(self._batches)
+        return {**super().position(consumed), **self._memory}
 
     def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:  # noqa: ARG002
         """A pass. `memory` is what is known of it; `again`: it is the replay of one."""
-        return iter(self._batches)
+        return iter(self._loader)
 
     def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:  # noqa: ARG002  likewise
         """What else a replay of the pass that begins now has to know. `position`: where the run was before it."""
@@ -67,7 +63,7 @@ class ReplayFeed:
 
     @property
     def _once(self) -> bool:
-        return isinstance(self._batches, Iterator)
+        return isinstance(self._loader, Iterator)
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
@@ -118,7 +114,7 @@ class ReplayFeed:
 
     def _refusal(self, epoch: int, number: int) -> Mismatch:
         return Mismatch(
-            f"the {type(self._batches).__name__} in run.batches cannot be come back to: read again, batch {number} of"
+            f"the {type(self._loader).__name__} in run.batches cannot be come back to: read again, batch {number} of"
             f" epoch {epoch} is not the one of before. {self._advice()}"
         )
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from ..errors import UsageError
 from ..state import rng
-from .facts import FeedPosition, LoaderFacts, facts
+from .facts import Feed, FeedPosition
 
 _NOTHING = object()
 
 
-class StatefulFeed:
+class StatefulFeed(Feed):
     """An object with state_dict() and load_state_dict(), torchdata's StatefulDataLoader for one.
 
     `keeper` is what holds the state, where that is not the loader itself: a dataset, for one. A pass begins under the
@@ -21,12 +21,9 @@ class StatefulFeed:
     state and makes its iterator, for what a loader draws there.
     """
 
-    replays = False
-
     def __init__(self, loader: Any, keeper: Any = None) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._keeper = loader if keeper is None else keeper
-        self._epoch = 0
         self._ended = False
         self._began: Any = None  # the random numbers as this pass began
         self._asked = False  # whether its state could be had
@@ -45,11 +42,8 @@ class StatefulFeed:
 
     def position(self, consumed: int) -> FeedPosition:
         state = copy.deepcopy(self._keeper.state_dict())  # loaders hand out what they go on changing
-        found = {"epoch": self._epoch, "batches": consumed, "state": state, "ended": self._ended}
-        return found | {"began": self._began} | self._generator()
-
-    def describe(self) -> LoaderFacts:
-        return facts(self._loader)
+        found = {**super().position(consumed), "state": state, "ended": self._ended, "began": self._began}
+        return found | self._generator()
 
     def _begin(self, *, first: bool) -> Iterator[Any]:  # noqa: ARG002
         """A pass; `first`: the loader's first in the run."""

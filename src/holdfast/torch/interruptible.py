@@ -49,10 +49,10 @@ class ResumableOrder:
 class Interruptible:
     """What the samplers share: an epoch, a position in it, and their state."""
 
-    epoch: int
-    _order: ResumableOrder
+    epoch = 0
 
-    def __init__(self) -> None:
+    def __init__(self, dataset: Sized, seed: int, *, shuffle: bool) -> None:
+        self._order = ResumableOrder(dataset, seed, shuffle=shuffle)
         self._counted = False  # by whoever called seek()
         self._advanced = False  # by advance()
 

@@ -22,31 +22,29 @@ class IterableFeed(ReplayFeed):
     """An IterableDataset without a state, or in workers: what was consumed is read again, and compared."""
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
-        self._twin = twin_of(loader)
-        self._loader = loader
-        self._seed = seed
+        self._users, self._seed = loader, seed
         # workers that end with their epoch have a fresh copy of the dataset, which remembers no epoch before
         self.remembers = not loader.num_workers or loader.persistent_workers
-        super().__init__(self._twin)
+        super().__init__(twin_of(loader))
 
     def describe(self) -> LoaderFacts:
-        return facts_of(self._loader)
+        return facts_of(self._users)
 
     def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:
-        first = position is None and self._epoch is None
-        return {"draws": first or not self._loader.persistent_workers}
+        first = position is None and not self._passes
+        return {"draws": first or not self._users.persistent_workers}
 
     def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:
         seed = key("workers", self._seed, epoch)
-        if memory.get("draws", True) and not (again and self._loader.generator is not None):
-            draw_seed_of_workers(self._loader, self._twin, seed)
+        if memory.get("draws", True) and not (again and self._users.generator is not None):
+            draw_seed_of_workers(self._users, self._loader, seed)
         else:
-            self._twin.generator.manual_seed(seed)
-        return iterate(self._twin)
+            self._loader.generator.manual_seed(seed)
+        return iterate(self._loader)
 
     def _advice(self) -> str:
         return (
-            f"Its dataset, a {type(self._loader.dataset).__name__}, hands out another order: give it state_dict() and"
+            f"Its dataset, a {type(self._users.dataset).__name__}, hands out another order: give it state_dict() and"
             " load_state_dict() and use num_workers=0 or torchdata's StatefulDataLoader; or let its order depend on"
             " nothing but set_epoch(epoch), called before run.batches"
         )

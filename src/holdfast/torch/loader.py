@@ -16,8 +16,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
-from ..data.facts import FeedPosition, LoaderFacts, reached
-from ..data.feed import Feed
+from ..data.facts import Feed, FeedPosition, LoaderFacts, reached
 from ..data.order import key
 from .iterables import DatasetFeed, IterableFeed
 from .plans import Step, plan_for, position_of
@@ -30,7 +29,8 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     if not isinstance(loader, DataLoader):
         return None
     indexed, keeps_state = not isinstance(loader.dataset, IterableDataset), hasattr(loader.dataset, "state_dict")
-    if _is_torchdatas(loader):  # its own state is wanted where it says more than an order and a dataset's state
+    of_torchdata = _is_torchdatas(loader)
+    if of_torchdata:  # its own state is wanted where it says more than an order and a dataset's state
         ours = not keeps_state if indexed else keeps_state and not isinstance(loader.dataset, IterDataPipe)
     else:
         ours = _iterates_as(loader, DataLoader) and not hasattr(loader, "state_dict")
@@ -38,7 +38,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
         return None
     if indexed:
         return DataLoaderFeed(loader, seed)
-    stateful = keeps_state and (_is_torchdatas(loader) or loader.num_workers == 0)
+    stateful = keeps_state and (of_torchdata or loader.num_workers == 0)
     return DatasetFeed(loader, seed) if stateful else IterableFeed(loader, seed)
 
 
@@ -53,13 +53,11 @@ def _iterates_as(loader: DataLoader[Any], kind: Any) -> bool:
     return own.__iter__ is kind.__iter__ and own._get_iterator is kind._get_iterator  # noqa: SLF001
 
 
-class DataLoaderFeed:
+class DataLoaderFeed(Feed):
     """A DataLoader over a dataset with indices."""
 
-    replays = False
-
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._seed = seed
         self._plan = plan_for(loader, seed)
         self._steps = _Steps()

@@ -64,8 +64,7 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
     lines = [f"{name}: missing in the checkpoint" for name in live if name not in there and not _is_under(name, own)]
     lines += [f"{name}: only in the checkpoint" for name in there if name not in live and not _is_under(name, own)]
     for name, value in there.items():
-        if isinstance(live.get(name), torch.Tensor) and not is_lazy(live[name]):
-            lines += differing(name, value, live[name])
+        lines += differing(name, value, live.get(name))
     return lines + _untied(there, live)
 
 
@@ -86,10 +85,10 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
     state = root.state_dict()
     plain = _plain_name(state)
     customised = customised_prefixes(root)
-    filling, filled = TensorRestore(), set[tuple[str, int]]()
+    filling = TensorRestore()
     for name, live in state.items():
         if not _is_under(name, customised):
-            _fill_once(filling, live, stored[plain(name)], filled)
+            filling.into(live, stored[plain(name)])
     filling.run()
     if customised:
         load(root, _own_state(state, plain, customised, stored))
@@ -186,25 +185,19 @@ def _is_scripts(hook: Any) -> bool:
 
 def _is_customised_kind(kind: type[nn.Module]) -> bool:
     return (
-        not all(_is_torchs_own(kind, name) for name in _METHODS)
+        not all(is_torchs_own(kind, name, "torch.nn.") for name in _METHODS)
         or kind.get_extra_state is not nn.Module.get_extra_state
         or kind.set_extra_state is not nn.Module.set_extra_state
     )
 
 
-def _is_torchs_own(kind: type, method: str) -> bool:
-    """Batch norm and its like override these only to read checkpoints of older versions; torch.ao's do more."""
+def is_torchs_own(kind: type, method: str, home: str) -> bool:
+    """Whether a module of torch's under `home` defines the method that `kind` has.
+
+    Batch norm and its like override theirs only to read checkpoints of older versions; torch.ao's do more.
+    """
     definer = next(base for base in kind.__mro__ if method in vars(base))
-    return definer.__module__.startswith("torch.nn.")
-
-
-def _fill_once(filling: TensorRestore, live: torch.Tensor, stored: Any, filled: set[tuple[str, int]]) -> None:
-    if is_stored(stored):
-        pair = (stored.key, local(live).data_ptr())
-        if local(live).numel() and pair in filled:
-            return
-        filled.add(pair)
-    filling.into(live, stored)
+    return definer.__module__.startswith(home)
 
 
 def _own_state(

@@ -16,8 +16,9 @@ from torch.optim import LBFGS, Optimizer
 
 from ..state.codec import LeafReader
 from ..state.fill import whole
-from .pieces import is_dtensor, local
-from .stored import TensorRestore, facts, is_stored_tensor, load
+from .modules import is_torchs_own
+from .pieces import is_dtensor
+from .stored import TensorRestore, facts, is_stored_tensor, load, storage
 
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
@@ -103,7 +104,7 @@ class _Placement:
     """Where a stored tensor goes: into the live one that it replaces, or into a fresh one of the stored layout."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        self.taken = {_storage(parameter) for parameter in parameters}
+        self.taken = {storage(parameter) for parameter in parameters}
         self.placed: dict[str, torch.Tensor] = {}
         self.filling = TensorRestore()  # after which the tensors have their numbers
         self._parameter: torch.Tensor | None = None  # whose entry it is
@@ -147,7 +148,7 @@ class _Placement:
                 self.filling.into(live.detach(), stored)
             else:
                 live = self.filling.fresh(stored, device, self._parameter)
-            self.taken.add(_storage(live))
+            self.taken.add(storage(live))
             self.placed[stored.key] = live
         return self.placed[stored.key]
 
@@ -157,7 +158,7 @@ class _Placement:
             and facts(live) == facts(stored)
             and live.device == device
             and _is_laid_out(live, stored.attrs.get("stride"))
-            and _storage(live) not in self.taken
+            and storage(live) not in self.taken
         )
 
 
@@ -229,11 +230,10 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
 
 def _loads_itself(optimizer: Optimizer) -> bool:
     names = ("state_dict", "load_state_dict")
-    definers = (next(base for base in type(optimizer).__mro__ if name in vars(base)) for name in names)
     return (
         any(getattr(optimizer, hooks, None) for hooks in _HOOKS)
         or any(name in vars(optimizer) for name in names)
-        or any(not definer.__module__.startswith("torch.optim.") for definer in definers)
+        or not all(is_torchs_own(type(optimizer), name, "torch.optim.") for name in names)
     )
 
 
@@ -257,7 +257,3 @@ def _is_laid_out(live: torch.Tensor, stride: list[int] | None) -> bool:
 
 def _device_of(stored: Any) -> str:
     return str(stored.attrs.get("device", "cpu")) if is_stored_tensor(stored) else "cpu"
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return local(tensor).untyped_storage().data_ptr() or id(tensor)

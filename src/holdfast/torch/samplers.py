@@ -28,7 +28,7 @@ from ..data.order import key
 from ..data.seeded import Index, carrying
 from ..data.split import Split
 from ..errors import UsageError
-from .interruptible import Interruptible, ResumableOrder
+from .interruptible import Interruptible
 from .world import world
 
 
@@ -51,8 +51,7 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
     ) -> None:
         rank, size = world(rank, num_replicas)
         DistributedSampler.__init__(self, dataset, size, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
-        Interruptible.__init__(self)
-        self._order = ResumableOrder(dataset, seed, shuffle=shuffle)
+        Interruptible.__init__(self, dataset, seed, shuffle=shuffle)
         self._split = Split(self._order.length, size, rank, drop_last)
         self.world = size
         self.position = 0  # samples of this epoch that all ranks together have consumed
@@ -121,8 +120,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
             raise UsageError(f"batch_size={batch_size}: at least 1")
         self.rank, self.world = world(rank, num_replicas)
         Sampler.__init__(self)
-        Interruptible.__init__(self)
-        self._order = ResumableOrder(dataset, seed, shuffle=shuffle)
+        Interruptible.__init__(self, dataset, seed, shuffle=shuffle)
         self.group_ids = group_ids.tolist() if hasattr(group_ids, "tolist") else list(group_ids)
         if len(self.group_ids) != self._order.length:
             raise UsageError(
@@ -134,7 +132,6 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         self.num_batches = len(groups.batches(any_order, self.group_ids, self.together, drop_last=drop_last))
         self._groups = f"{key(*self.group_ids):016x}"
         self._last: dict[Any, list[list[int]]] = {}
-        self.epoch = 0
         self.taken: groups.Taken = ()
 
     def __len__(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ..errors import Mismatch
 from ..state.codec import LeafReader, is_stored, read_all
@@ -39,7 +40,8 @@ class TensorRestore:
     """Stored leaves on their way into live tensors. `into` and `fresh` only take notes; `run` reads all in one go."""
 
     def __init__(self) -> None:
-        self._straight: list[tuple[torch.Tensor, LeafReader]] = []  # from the file into the tensor's own memory
+        # from the file into the tensor's own memory; tied tensors, which share leaf and address, once
+        self._straight: dict[tuple[str, int], tuple[torch.Tensor, LeafReader]] = {}
         self._parts: dict[str, list[pieces.Cut]] = {}  # by way of a copy of their leaf; by its key
 
     def into(self, live: torch.Tensor, stored: LeafReader | torch.Tensor) -> None:
@@ -55,7 +57,7 @@ class TensorRestore:
         """Let its tensor have these items of its leaf."""
         live, stored = cut.live, cut.stored
         if pieces.is_whole(cut) and NAMES.get(live.dtype) == stored.dtype and _is_plain(live):
-            self._straight.append((live, stored))
+            self._straight.setdefault((stored.key, live.data_ptr()), (live, stored))
         elif live.numel():
             self._parts.setdefault(stored.key, []).append(cut)
 
@@ -74,11 +76,11 @@ class TensorRestore:
     def run(self) -> None:
         """Read them all, straight from the files into their memory; of the others, few exist twice at a time."""
         now = Now()
-        read_all([(stored, data(live, now)) for live, stored in self._straight if live.numel()])
-        for live, _ in self._straight:
+        read_all([(stored, data(live, now)) for live, stored in self._straight.values() if live.numel()])
+        for live, _ in self._straight.values():
             torch.autograd.graph.increment_version(live)  # a graph made before must not go backward over new bytes
         parts = [*self._parts.values()]
-        self._straight, self._parts = [], {}
+        self._straight, self._parts = {}, {}
         while parts:
             some = _few(parts)
             parts = parts[len(some) :]
@@ -106,8 +108,10 @@ def _fill(parts: list[list[pieces.Cut]]) -> None:
                 cut.live.copy_(whole[cut.where])
 
 
-def differing(path: str, stored: object, live: torch.Tensor) -> list[str]:
-    """One line per fact in which the stored leaf and the live tensor disagree."""
+def differing(path: str, stored: object, live: object) -> list[str]:
+    """One line per fact in which the stored leaf and the live tensor disagree; none where no tensor has a shape here."""
+    if not isinstance(live, torch.Tensor) or is_lazy(live):
+        return []
     there, here = facts(stored), facts(live)
     if there is None or here is None:
         return [f"{path}: {type(stored).__name__} in the checkpoint, a tensor here"]
@@ -119,6 +123,11 @@ def differing(path: str, stored: object, live: torch.Tensor) -> list[str]:
     if there.dtype != here.dtype:
         lines.append(f"{path}: dtype {there.dtype} in the checkpoint, {here.dtype} here")
     return lines
+
+
+def storage(tensor: torch.Tensor) -> int:
+    """What memory a tensor lies in: a detached one lies in the same."""
+    return pieces.local(tensor).untyped_storage().data_ptr() or id(tensor)
 
 
 def load(live: Any, state: Any) -> None:

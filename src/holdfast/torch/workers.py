@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from threading import Thread
-from typing import Any, cast
+from typing import Any
 
-from torch.utils.data import DataLoader, _utils
+from torch.utils.data import _utils
 
 from ..data.seeded import in_worker
 
@@ -34,7 +34,7 @@ class WorkerInit:
             self._users(worker)
 
 
-def iterate(twin: DataLoader[Any]) -> Iterator[Any]:
+def iterate(twin: Any) -> Iterator[Any]:
     """An iterator of the twin; its workers, while they start, are deaf to the signals that they are to ignore."""
     if not twin.num_workers:
         return iter(twin)
@@ -43,7 +43,7 @@ def iterate(twin: DataLoader[Any]) -> Iterator[Any]:
         if (twin.multiprocessing_context or multiprocessing).get_start_method() != "fork":
             resource_tracker.ensure_running()  # begun by the first worker instead, it would unblock what is blocked
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        return cast("Iterator[Any]", iter(twin))
+        return iter(twin)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
