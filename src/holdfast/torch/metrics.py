@@ -1,10 +1,11 @@
-"""Metrics of many ranks: sums and weighted means, over the ranks, over the steps of an epoch, and over its interruptions."""
+"""Metrics of many ranks: sums and weighted means over ranks, over the steps of an epoch, and over its interruptions."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -101,7 +102,7 @@ class MetricsTracker:
             UsageError: a metric is a sum on one rank and a mean on another.
         """
         several = is_grouped() and distributed.get_world_size(self._group) > 1
-        fresh = self._over_ranks() if several else _plain(self._fresh)
+        fresh = self._over_ranks() if several else self._fresh
         self._local, self._agg, self._fresh = _joined(self._local, fresh), _joined(self._agg, fresh), {}
         return self
 
@@ -149,8 +150,8 @@ class MetricsTracker:
         news = self._fresh.keys() - self._known.keys()
         packed = _packed(self._fresh, self._known, device, news=bool(news))
         distributed.all_reduce(packed, group=self._group)
-        *flat, heard = packed.tolist()
-        if heard:
+        *flat, unknown = packed.tolist()
+        if unknown:
             self._known = self._agreed(device)
             return self._over_ranks()
         found = zip(self._known.items(), flat[::3], flat[1::3], flat[2::3], strict=True)
@@ -169,17 +170,14 @@ class MetricsTracker:
 
 def _packed(sums: Sums, names: Mapping[str, bool], device: torch.device, *, news: bool) -> Tensor:
     """Three numbers for each name, and at the end whether there are others. One copy to the device for all of them."""
-    numbers = [part for name in names for part in _parts(sums.get(name, Sum(mean=False)))]
+    found = [sums.get(name, Sum(mean=False)) for name in names]
+    numbers = [part for each in found for part in (each.total, each.weight, each.count)]
     known = [0.0 if isinstance(number, Tensor) else number for number in numbers]
     packed = torch.tensor([*known, float(news)], dtype=_exact(device)).to(device)
     for place, number in enumerate(numbers):
         if isinstance(number, Tensor):
             packed[place] = number
     return packed
-
-
-def _parts(each: Sum) -> tuple[Any, Any, float]:
-    return each.total, each.weight, each.count
 
 
 def _everybodys(mine: list[tuple[str, bool]], group: Any, device: torch.device) -> list[list[tuple[str, bool]]]:
@@ -221,16 +219,12 @@ def _plus(first: Any, second: Any) -> Any:
     return first + second
 
 
-def _joined(first: Sums, second: Sums) -> Sums:
-    """Both together, as numbers."""
-    found = _plain(first)
-    for name, each in _plain(second).items():
-        found.setdefault(name, Sum(each.mean)).add(*_parts(each))
+def _joined(*several: Sums) -> Sums:
+    """All of them together, as numbers."""
+    found: Sums = {}
+    for name, each in chain.from_iterable(sums.items() for sums in several):
+        found.setdefault(name, Sum(each.mean)).add(float(each.total), float(each.weight), each.count)
     return found
-
-
-def _plain(sums: Sums) -> Sums:
-    return {name: Sum(each.mean, float(each.total), float(each.weight), each.count) for name, each in sums.items()}
 
 
 def _values(sums: Sums) -> Mapping[str, float]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter, is_lazy
+from torch.nn.parameter import is_lazy
 
 from ..errors import UsageError
 from ..state.codec import is_stored
@@ -134,9 +134,7 @@ def parameter_count(target: object) -> int | None:
     """Parameters of a module (tied ones once, lazy ones not); None for anything else."""
     if not isinstance(target, nn.Module):
         return None
-    return sum(
-        parameter.numel() for parameter in target.parameters() if not isinstance(parameter, UninitializedParameter)
-    )
+    return sum(parameter.numel() for parameter in target.parameters() if not is_lazy(parameter))
 
 
 def class_name(target: object) -> str:
