@@ -347,7 +347,7 @@ def differing_cuts(name, workers, place, chosen=lambda cuts: cuts):
         try:
             found = walked(case, workers, 99, place / cut, every=None, branch_from=checkpoint)
         except Mismatch as error:
-            refused.append((cut, "cannot be come back to" in str(error)))
+            refused.append((cut, "cannot be resumed" in str(error)))
             continue
         if found != rest and cut not in case.unseen:
             different[cut] = (found[:2], rest[:2])

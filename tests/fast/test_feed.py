@@ -1,4 +1,4 @@
-"""Feeds of the core: any loader can be come back to, after any batch."""
+"""Feeds of the core: a resume continues any loader after any batch."""
 
 import random
 from itertools import count
@@ -202,7 +202,7 @@ def test_another_order_is_refused():
         batches = feed.open(0, None)
         for _ in range(consumed):
             next(batches)
-        with pytest.raises(Mismatch, match=r"cannot be come back to: read again, batch \d of epoch 0.*Zip\(a, b\)"):
+        with pytest.raises(Mismatch, match=r"cannot be resumed: read again, batch \d of epoch 0.*Zip\(a, b\)"):
             feed_for(iter(others), 1).open(0, feed.position(consumed))
 
 

@@ -1,4 +1,4 @@
-"""Tensors on a GPU are saved as they were when the save began, and restored, bit for bit; the host holds no second copy."""
+"""Tensors on a GPU are saved as they were when the save began, and restored bit for bit; the host holds no copy."""
 
 import re
 import threading

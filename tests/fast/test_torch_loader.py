@@ -1,4 +1,4 @@
-"""torch's DataLoader under a run: any batch can be come back to, and nothing is loaded twice."""
+"""torch's DataLoader under a run: a resume continues after any batch, and nothing is loaded twice."""
 
 import os
 import random

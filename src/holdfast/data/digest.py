@@ -1,4 +1,4 @@
-"""The digest of a batch: what tells whether a loader that is read again hands out what it handed out before."""
+"""The digest of a batch: it shows whether a loader that is read again yields the same batches."""
 
 from __future__ import annotations
 

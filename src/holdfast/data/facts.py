@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-FeedPosition = Mapping[str, Any]  # "epoch", "batches" consumed of it, and what else the feed needs to come back there
+FeedPosition = Mapping[str, Any]  # "epoch", "batches" consumed of it, and what else the feed needs to resume there
 LoaderFacts = Mapping[str, Any]  # what decides the order and the batches of a loader
 
 
@@ -24,14 +24,14 @@ def facts(loader: Any, sized: Any = None) -> dict[str, Any]:
 
 
 def reached(position: FeedPosition | None, epoch: int) -> int:
-    """Batches of `epoch` that lie before `position`."""
+    """How many batches of `epoch` lie before `position`."""
     return int(position["batches"]) if position is not None and position["epoch"] == epoch else 0
 
 
 class Feed:
     """How a loop walks one loader."""
 
-    replays = False  # coming back costs reading again what was consumed
+    replays = False  # whether a resume reads the consumed batches again
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

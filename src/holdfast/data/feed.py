@@ -1,11 +1,11 @@
-"""Feeds: how a loop walks a loader, so that any batch of any epoch can be come back to.
+"""Feeds: how a loop walks a loader, so that a resume continues after any batch of any epoch.
 
-A feed opens an epoch at a position and says, at each safe point, which position it has reached.
+A feed opens an epoch at a position, and reports at each safe point which position it has reached.
 
     ZipFeed        holdfast.data.Zip: the positions of several loaders
     SequenceFeed   a list, an array: the batch's number is the position
     StatefulFeed   an object with state_dict() and load_state_dict(): its own position
-    ReplayFeed     any other iterable: what was consumed is read again, and compared
+    ReplayFeed     any other iterable: the consumed batches are read again, and compared
     holdfast.torch.loader   torch's DataLoader: the place in the epoch's order
 """
 
@@ -36,7 +36,7 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     """The feed that suits `loader`.
 
     Raises:
-        UsageError: it is nothing that a loop could take batches from.
+        UsageError: a loop cannot take batches from it.
     """
     if type(loader) is Zip:
         return ZipFeed(loader, [feed_for(each, seed, name) for each in loader.loaders])
@@ -47,7 +47,7 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return StatefulFeed(loader)
     if isinstance(loader, Mapping | AbstractSet | str | bytes) or hasattr(loader, "keys"):
-        raise UsageError(f'the loader "{name}" is a {type(loader).__name__}: its order is no order of batches')
+        raise UsageError(f'the loader "{name}" is a {type(loader).__name__}: it has no order of batches')
     if isinstance(loader, Sequence) or (hasattr(loader, "__getitem__") and hasattr(loader, "__len__")):
         return SequenceFeed(loader)
     if isinstance(loader, Iterable):

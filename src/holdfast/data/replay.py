@@ -1,8 +1,7 @@
-"""Iterables without a position: what the loop had consumed is read again on a resume, and compared.
+"""Iterables without a position: a resume reads the consumed batches again, and compares them.
 
-The loader sees the random numbers with which it began, and before the last of these batches those of that moment, so that
-it hands out the same. A digest of the first and of the last batch consumed shows when it does not, and the resume is
-refused.
+The random numbers are those with which the pass began; before the last of these batches, those of that moment. So the
+loader yields the same batches. When the digest of the first or of the last one differs, the resume is refused.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _NOTHING = object()
 class ReplayFeed(Feed):
     """Any iterable: an epoch is one pass over it.
 
-    A loader that counts its passes is another one in a new process: as many are begun as it takes to meet the first
-    batch again, and one more than there were epochs at most.
+    A loader that counts its passes begins at 0 in a new process. Passes are begun until one has the same first batch:
+    at most one more than there were epochs.
     """
 
     replays = True
@@ -54,7 +53,7 @@ class ReplayFeed(Feed):
         return {**super().position(consumed), **self._memory}
 
     def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:  # noqa: ARG002
-        """A pass. `memory` is what is known of it; `again`: it is the replay of one."""
+        """A pass. `memory`: what was noted of it; `again`: it replays an earlier pass."""
         return iter(self._loader)
 
     def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:  # noqa: ARG002  likewise
@@ -114,7 +113,7 @@ class ReplayFeed(Feed):
 
     def _refusal(self, epoch: int, number: int) -> Mismatch:
         return Mismatch(
-            f"the {type(self._loader).__name__} in run.batches cannot be come back to: read again, batch {number} of"
+            f"the {type(self._loader).__name__} in run.batches cannot be resumed: read again, batch {number} of"
             f" epoch {epoch} is not the one of before. {self._advice()}"
         )
 

@@ -62,10 +62,10 @@ class StatefulFeed(Feed):
         return iter(())  # iterating a loader that is at its end would begin the next epoch
 
     def _leave(self, position: FeedPosition) -> None:
-        """Go where the next iter() begins a new epoch, from the state of an epoch that is over.
+        """From the state of an epoch that is over, bring the loader to where the next iter() begins a new epoch.
 
-        A loader that gives no further batch from that state is there. One that gives a batch has left the epoch behind
-        before its state was taken, if the epoch was not left early: that batch is the next epoch's first.
+        A loader that yields no further batch from that state is there. One that yields a batch had ended the epoch
+        before its state was taken, if the loop did not leave early: that batch is the next epoch's first.
         """
         self._keeper.load_state_dict(copy.deepcopy(position["state"]))
         if next(iter(self._loader), _NOTHING) is not _NOTHING and position["ended"]:
@@ -91,7 +91,7 @@ class StatefulFeed(Feed):
         except Exception as error:
             inner = "loader.base_dataloader" if hasattr(self._loader, "base_dataloader") else "the loader that it wraps"
             raise UsageError(
-                f"run.batches cannot come back into this {type(self._loader).__name__}: its state_dict() raises"
+                f"run.batches cannot resume this {type(self._loader).__name__}: its state_dict() raises"
                 f" {type(error).__name__} ({error}). Pass {inner}, a plain DataLoader for one, and move each batch to"
                 " its device in the loop"
             ) from error

@@ -32,14 +32,14 @@ class ResumableOrder:
         return self._last[epoch]
 
     def walk(self, epoch: int, places: range) -> Iterator[int]:
-        """The values at `places`; what lies beyond the end begins anew."""
+        """The values at `places`; places beyond the end continue at the beginning."""
         order = self.of(epoch)
         for first in range(0, len(places), CHUNK):
             some = places[first : first + CHUNK]
             yield from order[torch.arange(some.start, some.stop, some.step) % self.length].tolist()
 
     def describe(self) -> dict[str, Any]:
-        """What decides it."""
+        """What decides the order."""
         name = _shuffle_name() if self.shuffle else "as it is"
         found = {"length": self.length, "seed": self.seed, "shuffle": self.shuffle, "order": name}
         shards = getattr(self.dataset, "shards", None)  # a DistributedShardedDataset: an index means another sample
@@ -47,14 +47,14 @@ class ResumableOrder:
 
 
 class Interruptible:
-    """What the samplers share: an epoch, a position in it, and their state."""
+    """An epoch, a position in it, and the state of a sampler."""
 
     epoch = 0
 
     def __init__(self, dataset: Sized, seed: int, *, shuffle: bool) -> None:
         self._order = ResumableOrder(dataset, seed, shuffle=shuffle)
-        self._counted = False  # by whoever called seek()
-        self._advanced = False  # by advance()
+        self._counted = False  # the caller of seek() counts
+        self._advanced = False  # advance() has counted something
 
     @abstractmethod
     def _go(self, epoch: int, position: Any) -> None: ...
@@ -62,7 +62,7 @@ class Interruptible:
     @property
     @abstractmethod
     def remaining(self) -> int:
-        """What this rank still takes in this epoch: samples, or batches."""
+        """Samples or batches that this rank still takes in this epoch."""
 
     def set_epoch(self, epoch: int) -> None:
         """Be in `epoch`: at its start, unless it is the epoch that the sampler is in already."""
@@ -129,7 +129,7 @@ class Interruptible:
         self._counted = self._advanced = False
 
     def _require(self, more: int, unit: str) -> bool:
-        """Whether to count `more`; what is counted elsewhere is not counted twice.
+        """Whether advance() is to count `more`; not if the caller of seek() counts.
 
         Raises:
             UsageError: there are not as many left.
@@ -147,7 +147,7 @@ class Interruptible:
     def _iterated(self) -> None:
         """
         Raises:
-            UsageError: the epoch is over; the loop would see nothing, and not know why.
+            UsageError: the epoch is over; the loop would get no batch, and no reason.
         """
         if (self._advanced or self._counted) and not self.remaining:
             raise UsageError(

@@ -19,7 +19,7 @@ _NOTHING = object()
 
 
 class IterableFeed(ReplayFeed):
-    """An IterableDataset without a state, or in workers: what was consumed is read again, and compared."""
+    """An IterableDataset without a state, or in workers: the consumed batches are read again, and compared."""
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self._users, self._seed = loader, seed
@@ -44,7 +44,7 @@ class IterableFeed(ReplayFeed):
 
     def _advice(self) -> str:
         return (
-            f"Its dataset, a {type(self._users.dataset).__name__}, hands out another order: give it state_dict() and"
+            f"Its dataset, a {type(self._users.dataset).__name__}, yields another order: give it state_dict() and"
             " load_state_dict() and use num_workers=0 or torchdata's StatefulDataLoader; or let its order depend on"
             " nothing but set_epoch(epoch), called before run.batches"
         )

@@ -1,4 +1,4 @@
-"""How a loop walks torch's DataLoader: through a twin with the user's settings and an order that can be come back to.
+"""How a loop walks torch's DataLoader: through a twin with the user's settings and an order that can be resumed.
 
 The twin is made once, so that persistent workers persist. It has a batch sampler and a generator of Holdfast's own:
 neither making nor iterating it draws from the global generators. Its batch sampler follows one of three plans:
@@ -25,7 +25,7 @@ from .workers import iterate
 
 
 def feed_for(loader: Any, seed: int) -> Feed | None:
-    """The feed of a DataLoader; None for what is none, keeps its own state, or iterates in its own way."""
+    """The feed of a DataLoader; None for other objects, and for one that keeps its state or iterates in its own way."""
     if not isinstance(loader, DataLoader):
         return None
     indexed, keeps_state = not isinstance(loader.dataset, IterableDataset), hasattr(loader.dataset, "state_dict")
@@ -115,7 +115,7 @@ class DataLoaderFeed(Feed):
 
 
 class _Steps:
-    """The twin's batch sampler: hands out one walk, and keeps the positions of the batches that are under way."""
+    """The twin's batch sampler: yields one walk, and keeps the positions of batches that are not consumed yet."""
 
     def __init__(self) -> None:
         self.pending: deque[FeedPosition] = deque()

@@ -119,8 +119,8 @@ class MetricsTracker:
         """
         if self._fresh:
             raise UsageError(
-                f"end_epoch(): {', '.join(sorted(self._fresh))} was updated and not reduced: call reduce() on every rank"
-                " before it, or reset_local() to leave it out"
+                f"end_epoch(): {', '.join(sorted(self._fresh))} was updated and not reduced: call reduce() on every"
+                " rank before it, or reset_local() to leave it out"
             )
         self.epoch_reports.append(dict(self.agg))
         self._agg = {}

@@ -201,7 +201,7 @@ def is_torchs_own(kind: type, method: str, home: str) -> bool:
 def _own_state(
     state: Mapping[str, Any], plain: Callable[[str], str], customised: set[str], stored: Mapping[str, Any]
 ) -> OrderedDict[str, Any]:
-    """What load_state_dict gets: fresh tensors below customised modules, elsewhere the live ones (a copy onto itself)."""
+    """What load_state_dict gets: new tensors below customised modules; elsewhere the live ones, which do not change."""
     raw = {plain(name): name for name in state}
     theirs = {
         raw.get(name, name): value

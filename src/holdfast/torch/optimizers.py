@@ -112,7 +112,7 @@ class _Placement:
     def entry(
         self, stored: Mapping[str, Any], live: Any, parameter: torch.Tensor, group: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The state of one parameter of `group`: on the parameter's device, but for what is kept on the CPU beside it."""
+        """The state of one parameter of `group`: on the parameter's device, except for tensors that were on the CPU."""
         mixed = len({_device_of(leaf) for leaf in stored.values() if is_stored_tensor(leaf)}) > 1
         captured = bool(group.get("capturable") or group.get("fused"))
 
@@ -214,7 +214,10 @@ def _bare(name: str) -> str:
 
 
 def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list[str]:
-    """A moment of torch's has its parameter's shape, or 1 in a factored dimension; LBFGS flattens, others may project."""
+    """A moment of torch's has its parameter's shape, or 1 in a factored dimension.
+
+    LBFGS flattens its moments, and other authors' optimizers may project them: these are not compared.
+    """
     if isinstance(optimizer, LBFGS) or not type(optimizer).__module__.startswith("torch.optim."):
         return []
     lines = []

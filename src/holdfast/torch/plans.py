@@ -1,4 +1,4 @@
-"""Plans: the order in which a DataLoader's twin takes its samples, and how to come back into the middle of it."""
+"""Plans: the order in which a DataLoader's twin takes its samples, and how to resume in the middle of it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class OrderPlan(BatchPlan):
     def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         if "digest" in at and self.order.world > 1:
             raise Mismatch(
-                f"{at['batches']} batches into epoch {epoch} this sampler was drawn again, which counts one rank's samples;"
+                f"{at['batches']} batches into epoch {epoch} this position counts the samples of one rank only;"
                 " its place among all ranks is not known: end the epoch with the version or the sampler that began it"
             )
         self.order.seek(epoch, at["samples"])
@@ -124,9 +124,9 @@ class GroupPlan(BatchPlan):
 
 @dataclass
 class ReplayPlan(BatchPlan):
-    """Batches as a sampler of the user's hands them out; a resume draws the indices again and compares them.
+    """Batches of a sampler of the user's; a resume draws the indices again and compares them.
 
-    The sampler draws from a stream of its own, begun anew each epoch, as do torch generators that it keeps.
+    The sampler draws from a random stream of its own, seeded anew each epoch. So do torch generators that it keeps.
     """
 
     source: Any
@@ -137,7 +137,9 @@ class ReplayPlan(BatchPlan):
 
     def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         if "before" in at and not self._walked:
-            _replay(self._steps(at["before"]["epoch"]), at["before"])  # a memory of epochs gone by would show here
+            _replay(
+                self._steps(at["before"]["epoch"]), at["before"]
+            )  # differs if the sampler depends on earlier epochs
         self._walked = True
         steps = self._steps(epoch)
         _replay(steps, at)
@@ -160,9 +162,9 @@ class ReplayPlan(BatchPlan):
 class StatefulPlan(BatchPlan):
     """Batches of a sampler that keeps its own state: `keeper` is `source`, or what torch's BatchSampler wraps.
 
-    Each epoch begins from the state after the last *consumed* batch, in a run of one piece as after a resume. A sampler
-    may go back to its beginning before its last batch is handed out, so that its state alone does not say that the epoch
-    is over: where a batch may be the last, the next one is drawn ahead.
+    Each epoch begins from the state after the last *consumed* batch, in an uninterrupted run as after a resume. A
+    sampler may reset itself before it yields its last batch. Then its state alone does not show that the epoch is over:
+    where a batch may be the last, the next one is drawn ahead.
     """
 
     source: Any
@@ -253,7 +255,7 @@ def _order(sampler: Any, seed: int) -> BatchOrder | None:
 
 
 def _iterates_as(sampler: Any) -> bool:
-    """Whether a sampler of ours hands out what we made it to: a subclass of the user's may not."""
+    """Whether the sampler iterates as Holdfast's own class does: a subclass of the user's may not."""
     ours = Sampler, InterruptibleDistributedSampler, InterruptibleDistributedGroupedBatchSampler
     return any(type(sampler).__iter__ is kind.__iter__ for kind in ours)
 
@@ -264,7 +266,7 @@ def _ranks(world: int, batch_size: int | None) -> dict[str, Any]:
 
 
 def _drawn(source: Any, seed: int, epoch: int, load: Callable[[], None] = lambda: None) -> Iterator[Any]:
-    """What `source` hands out for `epoch` once `load` has run, while the global generators stand still."""
+    """What `source` yields for `epoch` once `load` has run; the global generators do not move."""
     with rng.scope(key("sampler", seed, epoch)):
         _begin(source, seed, epoch)
         load()
@@ -294,7 +296,7 @@ def _replay(steps: Iterator[Step], position: FeedPosition) -> None:
     last = next(itertools.islice(steps, count - 1, count), None) if count else None
     if count and (last is None or digest not in {None, last.position["digest"]}):
         raise Mismatch(
-            f"the sampler's order cannot be replayed: {count} batches into epoch {position['epoch']} it hands out other"
+            f"the sampler's order cannot be replayed: {count} batches into epoch {position['epoch']} it yields other"
             " indices than before; give it set_epoch(epoch) or state_dict()"
         )
 

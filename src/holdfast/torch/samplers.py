@@ -90,7 +90,7 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
 
 
 class InterruptibleSampler(InterruptibleDistributedSampler):
-    """For one process, or for a dataset that each rank has a part of its own of: all of it, reshuffled every epoch."""
+    """For one process, or for a dataset of which each rank has its own part: all samples, reshuffled every epoch."""
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         super().__init__(dataset, 1, 0, shuffle, seed)

@@ -40,8 +40,8 @@ def capture(scheduler: LRScheduler) -> Any:
 def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
     """One line for each setting or part that does not fit; touches nothing.
 
-    Only torch's own classes are asked for their names: another's attributes may appear as it runs. Private names come and
-    go with torch's versions.
+    Names are compared for torch's own classes only: attributes of other classes may appear as they run. Private names
+    are not compared, because torch's versions change them.
     """
     if not isinstance(stored, dict):
         return [f"{type(stored).__name__} in the checkpoint, a scheduler here"]

@@ -37,7 +37,7 @@ def facts(value: object) -> TensorFacts | None:
 
 
 class TensorRestore:
-    """Stored leaves on their way into live tensors. `into` and `fresh` only take notes; `run` reads all in one go."""
+    """Stored leaves to be read into live tensors. `into` and `fresh` only note what is wanted; `run` reads all."""
 
     def __init__(self) -> None:
         # from the file into the tensor's own memory; tied tensors, which share leaf and address, once
@@ -109,7 +109,7 @@ def _fill(parts: list[list[pieces.Cut]]) -> None:
 
 
 def differing(path: str, stored: object, live: object) -> list[str]:
-    """One line per fact in which the stored leaf and the live tensor disagree; none where no tensor has a shape here."""
+    """One line per fact in which stored leaf and live tensor disagree; none for other objects and lazy parameters."""
     if not isinstance(live, torch.Tensor) or is_lazy(live):
         return []
     there, here = facts(stored), facts(live)

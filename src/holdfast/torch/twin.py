@@ -40,8 +40,8 @@ def twin_of(
 def draw_seed_of_workers(loader: DataLoader[Any], twin: Any, seed: int) -> None:
     """Draw the number that seeds the workers of `loader`. The next iterator of `twin` will draw the same one.
 
-    A generator of the user's need not be tracked, so that a resume might find it elsewhere: it moves on, and the workers
-    get `seed`.
+    A generator of the user's may not be tracked, and then a resume finds it in another state. So it only moves on, and
+    the workers get `seed`.
     """
     if loader.generator is None:
         twin.generator.set_state(torch.get_rng_state())
