@@ -122,18 +122,6 @@ def test_every_kind_of_object_goes_on_as_if_uninterrupted(tmp_path):
     assert [] == [name for name in expected if expected[name] != found[name]]
 
 
-def test_a_capturable_optimizer_comes_back_capturable(tmp_path):
-    """Its options and its step counters, tensors both, are restored where no step of it can be taken."""
-    state, _ = adam(net(), capturable=True, fused=False)
-    for parameter in state["model"].parameters():
-        state["optimizer"].state[parameter] = {"step": torch.tensor(3.0), "exp_avg": torch.rand_like(parameter)}
-    with Run(tmp_path, state, every=None) as run:
-        run.save()
-    again, _ = adam(net(), capturable=True, fused=False)
-    with Run(tmp_path, again, every=None):
-        assert bits_of(state) == bits_of(again)
-
-
 def test_what_does_not_fit_is_named_before_anything_is_overwritten(tmp_path):
     """Mismatch says which keys, shapes, dtypes differ; every live object and every generator is as it was.
 

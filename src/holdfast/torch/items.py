@@ -1,4 +1,4 @@
-"""Items: the bytes of one tensor in C order, where they lie, or gathered from wherever they lie piece by piece."""
+"""Items: the bytes of one tensor in C order: its own memory, or gathered piece by piece."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TensorItems:
     def _moved(
         self, start: int, whole: memoryview, move: Callable[[torch.Tensor, torch.Tensor], Wait | None], *, back: bool
     ) -> Wait | None:
-        """As `_each`; memory that begins where no item may goes by way of memory where one may, piece by piece."""
+        """As `_each`; memory that is not aligned to the items is copied through aligned memory, piece by piece."""
         if address(whole) % self.itemsize == 0:
             return self._each(start, whole, move)
         for at in range(0, whole.nbytes, PIECE_BYTES):
@@ -80,7 +80,7 @@ class TensorItems:
     def _each(
         self, start: int, whole: memoryview, move: Callable[[torch.Tensor, torch.Tensor], Wait | None]
     ) -> Wait | None:
-        """Let `move` see every part of the tensor beside that of `whole`; its last word, which holds for all."""
+        """Call `move` with each part of the tensor and the same part of `whole`; the last wait, which holds for all."""
         flat = torch.frombuffer(whole, dtype=self._tensor.dtype)
         wait, at, place, end = None, 0, start // self.itemsize, start // self.itemsize + flat.numel()
         try:
