@@ -104,27 +104,31 @@ class Remembering(HiddenRandomness):
 
 
 SAMPLERS = {
-    "sequential": lambda: {"batch_size": 4},
-    "shuffle": lambda: {"batch_size": 4, "shuffle": True},
-    "drop last": lambda: {"batch_size": 4, "shuffle": True, "drop_last": True},
+    "sequential": dict,
+    "shuffle": lambda: {"shuffle": True},
+    "drop last": lambda: {"shuffle": True, "drop_last": True},
     "no batches": lambda: {"batch_size": None, "shuffle": True},
-    "holdfast": lambda: {"batch_size": 4, "sampler": Sampler(LENGTH, seed=8)},
-    "weighted": lambda: {"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * LENGTH, 30)},
-    "subset": lambda: {"batch_size": 4, "sampler": SubsetRandomSampler(range(5, 15))},
+    "holdfast": lambda: {"sampler": Sampler(LENGTH, seed=8)},
+    "weighted": lambda: {"sampler": WeightedRandomSampler([1.0] * LENGTH, 30)},
+    "subset": lambda: {"sampler": SubsetRandomSampler(range(5, 15))},
     "own generator": lambda: {
-        "batch_size": 4,
         "sampler": SubsetRandomSampler(range(5, 15), torch.Generator().manual_seed(3)),
     },
-    "replacement": lambda: {"batch_size": 4, "sampler": RandomSampler(range(LENGTH), replacement=True)},
-    "distributed": lambda: {"batch_size": 4, "sampler": DistributedSampler(range(LENGTH), 2, 0)},
-    "buckets": lambda: {"batch_sampler": Buckets()},
-    "remembering": lambda: {"batch_size": 4, "sampler": Remembering()},
+    "replacement": lambda: {"sampler": RandomSampler(range(LENGTH), replacement=True)},
+    "distributed": lambda: {"sampler": DistributedSampler(range(LENGTH), 2, 0)},
+    "buckets": lambda: {"batch_size": 1, "batch_sampler": Buckets()},
+    "remembering": lambda: {"sampler": Remembering()},
     "no batches, weighted": lambda: {"batch_size": None, "sampler": WeightedRandomSampler([1.0] * LENGTH, 9)},
 }
 
 
 def loader(name, dataset=None, **settings):
-    return DataLoader(Numbers() if dataset is None else dataset, **SAMPLERS[name](), **settings)
+    given = {"batch_size": 4, **SAMPLERS[name]()}
+    return DataLoader(Numbers() if dataset is None else dataset, **given, **settings)
+
+
+def numbers(**settings):
+    return DataLoader(Numbers(), **{"batch_size": 4, **settings})
 
 
 def run_of(name, **settings):
@@ -234,7 +238,7 @@ def test_breaking_out_leaves_the_next_epoch_whole():
 
 def test_an_endless_sampler_is_drawn_lazily():
     """Nothing asks for its length or its end."""
-    feeds = [feed_for(DataLoader(Numbers(), batch_size=4, sampler=Endless()), 1) for _ in range(2)]
+    feeds = [feed_for(numbers(sampler=Endless()), 1) for _ in range(2)]
     batches = feeds[0].open(0, None)
     taken = [next(batches).tolist() for _ in range(50)]
     rest = feeds[1].open(0, {"epoch": 0, "batches": 40, "samples": 160})
@@ -243,7 +247,7 @@ def test_an_endless_sampler_is_drawn_lazily():
 
 def test_an_order_that_cannot_be_replayed_is_refused():
     """A sampler that hides its randomness gives other indices the second time: no resume, but an error."""
-    made = lambda: DataLoader(Numbers(), batch_size=4, sampler=HiddenRandomness())
+    made = lambda: numbers(sampler=HiddenRandomness())
     _, positions = uninterrupted(made, 2)
     for epoch, place in ((1, (1, 1, "step")), (2, (1, 6, "end"))):
         with pytest.raises(Mismatch, match=r"set_epoch\(epoch\) or state_dict\(\)"):
@@ -252,7 +256,7 @@ def test_an_order_that_cannot_be_replayed_is_refused():
 
 def test_a_sampler_that_became_shorter_is_refused():
     """There is nothing to resume at when the replay ends too early."""
-    feed = feed_for(DataLoader(Numbers(), batch_size=4, sampler=SubsetRandomSampler(range(8))), 1)
+    feed = feed_for(numbers(sampler=SubsetRandomSampler(range(8))), 1)
     with pytest.raises(Mismatch, match="cannot be replayed"):
         feed.open(0, {"epoch": 0, "batches": 3, "samples": 12, "digest": "0" * 32})
 
@@ -261,7 +265,7 @@ def test_another_batch_size_goes_on_at_the_same_sample():
     """When the user accepts a changed batch size, no sample comes twice and none is left out."""
     batches, positions = run_of("shuffle")
     seen = flat(batches[0][:3])
-    feed = feed_for(DataLoader(Numbers(), batch_size=5, shuffle=True), 1)
+    feed = feed_for(numbers(batch_size=5, shuffle=True), 1)
     following = plain(feed.open(0, positions[0, 3, "step"]))
     assert [len(batch) for batch in following] == [5, 5, 1]
     assert sorted(seen + flat(following)) == list(range(LENGTH))
@@ -271,7 +275,7 @@ def test_another_batch_size_goes_on_at_the_same_sample():
 def test_a_tracked_sampler_tells_the_truth():
     """The state of a Holdfast Sampler inside a run is what the loop consumed, however far the workers are ahead."""
     sampler = Sampler(LENGTH, seed=8)
-    feed = feed_for(DataLoader(Numbers(), batch_size=4, sampler=sampler, num_workers=2), 1)
+    feed = feed_for(numbers(sampler=sampler, num_workers=2), 1)
     batches = feed.open(2, None)
     next(batches), next(batches)
     assert (sampler.epoch, sampler.position) == (2, 8)
@@ -352,7 +356,7 @@ def test_a_loader_with_an_iteration_of_its_own_is_left_alone():
 def test_the_users_settings_reach_the_twin():
     """Collation, the first call in a worker and the rest are the user's; only order and generator are ours."""
     os.environ.pop("HOLDFAST_TEST_WORKER", None)
-    users = DataLoader(Numbers(), batch_size=4, num_workers=2, collate_fn=told, worker_init_fn=tell, timeout=30)
+    users = numbers(num_workers=2, collate_fn=told, worker_init_fn=tell, timeout=30)
     assert plain(feed_for(users, 1).open(0, None))[:2] == [["0", 0, 1, 2, 3], ["1", 4, 5, 6, 7]]
 
 
@@ -367,7 +371,7 @@ def told(samples):
 def test_batches_stay_in_order():
     """in_order=False would make the order a matter of timing: it is not followed, and the user is told."""
     with pytest.warns(UserWarning, match="in_order=False"):
-        feed = feed_for(DataLoader(Numbers(), batch_size=4, num_workers=2, in_order=False), 1)
+        feed = feed_for(numbers(num_workers=2, in_order=False), 1)
     assert flat(plain(feed.open(0, None))) == list(range(LENGTH))
 
 
