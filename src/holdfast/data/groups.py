@@ -23,9 +23,7 @@ def batches(
     filling: dict[Hashable, list[int]] = {}
     for index in order:
         group = group_of[index]
-        batch = filling.get(group)
-        if batch is None:
-            filling[group] = batch = []
+        batch = filling.setdefault(group, [])
         batch.append(index)
         if len(batch) == size:
             full.append(filling.pop(group))

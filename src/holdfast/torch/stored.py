@@ -31,8 +31,7 @@ def is_stored_tensor(value: object) -> TypeGuard[LeafReader]:
 def facts(value: object) -> TensorFacts | None:
     """Dtype and shape of a live tensor or of a stored one; None for anything else."""
     if isinstance(value, torch.Tensor):
-        dtype = value.dtype
-        return TensorFacts(NAMES.get(dtype) or str(dtype).removeprefix("torch."), tuple(value.shape))
+        return TensorFacts(str(value.dtype).removeprefix("torch."), tuple(value.shape))
     return TensorFacts(value.dtype, tuple(value.shape)) if is_stored_tensor(value) else None
 
 

@@ -47,7 +47,7 @@ def draw_seed_of_workers(loader: DataLoader[Any], twin: Any, seed: int) -> None:
         twin.generator.set_state(torch.get_rng_state())
     else:
         twin.generator.manual_seed(seed)
-    _draw(torch.default_generator if loader.generator is None else loader.generator)
+    _draw(loader.generator or torch.default_generator)
 
 
 def draw_as_sampler(loader: DataLoader[Any]) -> None:
