@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..data.order import key
+from ..data.sampler import require_same_order
 from ..errors import Mismatch, UsageError
 
 CHUNK = 16_384  # indices that become Python's integers at once
@@ -110,10 +111,8 @@ class Interruptible:
                 f"epoch {epoch} was begun on the shards {state.get('shards')}, and these are {mine.get('shards')}:"
                 " continue with as many ranks as then, or from a state where an epoch begins"
             )
-        for name in sorted(mine.keys() - ({"shards", "length"} if dealt_anew else set())):
-            if state.get(name) != mine[name]:
-                found = f"the sampler's {name} is {mine[name]!r}, in its saved state {state.get(name)!r}"
-                raise Mismatch(f"{found}: make it the same again")
+        changed = {"shards", "length"} if dealt_anew else set()
+        require_same_order({name: fact for name, fact in mine.items() if name not in changed}, state)
         if dealt_anew:
             self._begin(epoch + 1 if position else epoch)
         else:

@@ -79,11 +79,9 @@ class DataLoaderFeed(Feed):
         return self._consumed(iterate(self._twin))
 
     def position(self, consumed: int) -> FeedPosition:
-        found = [recent for recent in self._recent if recent["batches"] == consumed]
-        if not found:
-            raise ValueError(f"{consumed} batches consumed, but the loader is at {self._recent[-1]['batches']}")
-        self._last = found[0]  # zip() takes one more of a longer loader
-        return {**found[0], "once": True} if self._once else found[0]
+        # zip() takes one more of a longer loader, so the last position may not be the consumed one
+        found = self._last = {recent["batches"]: recent for recent in self._recent}[consumed]
+        return {**found, "once": True} if self._once else found
 
     def describe(self) -> LoaderFacts:
         return {**facts_of(self._loader), **self._plan.describe()}
