@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from feeds import flat, leaves_the_next_epoch_whole, resumes_anywhere
+from feeds import flat, leaves_the_next_epoch_whole, resumes_anywhere, uninterrupted
 from holdfast.data import Zip
 from holdfast.data.digest import digest
 from holdfast.data.feed import MOVES, ReplayFeed, SequenceFeed, StatefulFeed, feed_for
@@ -180,19 +180,15 @@ class Numbered:
 
 def test_an_iterable_that_counts_its_passes_is_brought_to_the_right_one():
     """In the middle of an epoch and at its end: the epochs before are begun again until the first batch is the same."""
+    expected, positions = uninterrupted(Numbered, 5)
+    assert [4] * 5 == [*map(len, expected)]
     for epoch, consumed in [(0, 2), (0, 4), (3, 1), (3, 4)]:
-        feed = feed_for(Numbered(), 1)
-        for number in range(epoch):
-            assert 4 == len(list(feed.open(number, None)))
-        batches = feed.open(epoch, None)
-        assert consumed == len([next(batches) for _ in range(consumed)])
-        position, rest, following = feed.position(consumed), list(batches), list(feed.open(epoch + 1, None))
-        fresh = feed_for(Numbered(), 1)
+        position, fresh = positions[epoch, consumed, "step"], feed_for(Numbered(), 1)
         with asked_of(epoch, consumed):
             if consumed < 4:
-                assert list(fresh.open(epoch, position)) == rest
+                assert list(fresh.open(epoch, position)) == expected[epoch][consumed:]
                 position = None
-            assert list(fresh.open(epoch + 1, position)) == following
+            assert list(fresh.open(epoch + 1, position)) == expected[epoch + 1]
 
 
 def test_another_order_is_refused():
