@@ -24,9 +24,9 @@ def bits_of(state):
     return {name: bits(live.capture(target)) for name, target in state.items()}
 
 
-def adam(model, **options):
+def adam(model, kind=torch.optim.AdamW, **options):
     """A model with its optimizer, and one step on random numbers, which are part of what has to come back."""
-    optimizer = torch.optim.AdamW(model.parameters(), 0.1, **options)
+    optimizer = kind(model.parameters(), 0.1, **options)
     return {"model": model, "optimizer": optimizer}, lambda: learn(model, optimizer, batch(model))
 
 
@@ -57,12 +57,6 @@ def scaled():
     return {"model": model, "optimizer": optimizer, "scaler": scaler}, step
 
 
-def low_precision():
-    model = MODULES["bfloat16"]()
-    optimizer = Fp32Moments(model.parameters())
-    return {"model": model, "optimizer": optimizer}, lambda: learn(model, optimizer, batch(model))
-
-
 KINDS = {
     **{
         kind: lambda kind=kind: adam(MODULES[kind]())
@@ -70,7 +64,7 @@ KINDS = {
     },
     "dropout, fused": lambda: adam(dropping(), fused=True),
     "one kernel for all": lambda: adam(net(), foreach=True, amsgrad=True),
-    "bf16 parameters with fp32 moments": low_precision,
+    "bf16 parameters with fp32 moments": lambda: adam(MODULES["bfloat16"](), Fp32Moments),
     "an averaged model": averaged,
     "a gradient scaler": scaled,
 }
