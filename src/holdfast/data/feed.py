@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import UsageError
+from ..state.codec import framework
 from .facts import Feed, FeedPosition, LoaderFacts, reached
 from .replay import ReplayFeed
 from .stateful import StatefulFeed
@@ -40,10 +41,10 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     """
     if type(loader) is Zip:
         return ZipFeed(loader, [feed_for(each, seed, name) for each in loader.loaders])
-    for module in _frameworks(loader):
-        feed: Feed | None = import_module(module).feed_for(loader, seed)
-        if feed is not None:
-            return feed
+    home = FRAMEWORKS.get(str(framework(type(loader))))
+    feed: Feed | None = import_module(home).feed_for(loader, seed) if home else None
+    if feed is not None:
+        return feed
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return StatefulFeed(loader)
     if isinstance(loader, Mapping | AbstractSet | str | bytes) or hasattr(loader, "keys"):
@@ -53,11 +54,6 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     if isinstance(loader, Iterable):
         return ReplayFeed(loader)
     raise UsageError(f'the loader "{name}" is a {type(loader).__name__}: nothing to iterate over')
-
-
-def _frameworks(loader: Any) -> list[str]:
-    names = dict.fromkeys(cls.__module__.partition(".")[0] for cls in type(loader).__mro__)
-    return [FRAMEWORKS[name] for name in names if name in FRAMEWORKS]
 
 
 class SequenceFeed(Feed):

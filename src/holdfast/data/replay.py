@@ -30,6 +30,7 @@ class ReplayFeed(Feed):
 
     def __init__(self, batches: Iterable[Any]) -> None:
         super().__init__(batches)
+        self._once = isinstance(batches, Iterator)
         self._passes = False  # whether one has begun
         self._memory: dict[str, Any] = {}
 
@@ -59,10 +60,6 @@ class ReplayFeed(Feed):
     def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:  # noqa: ARG002  likewise
         """What else a replay of the pass that begins now has to know. `position`: where the run was before it."""
         return {}
-
-    @property
-    def _once(self) -> bool:
-        return isinstance(self._loader, Iterator)
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:

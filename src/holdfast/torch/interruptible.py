@@ -106,7 +106,7 @@ class Interruptible:
             raise Mismatch(f"this is the state of a sampler of another kind: its position is {state['position']!r}")
         epoch, position, mine = state["epoch"], state["position"], self.describe()
         dealt_anew = state.get("shards") != mine.get("shards")
-        if dealt_anew and _midway(position, state["length"]):
+        if dealt_anew and (0 < position < state["length"] if isinstance(position, int) else position):
             raise Mismatch(
                 f"epoch {epoch} was begun on the shards {state.get('shards')}, and these are {mine.get('shards')}:"
                 " continue with as many ranks as then, or from a state where an epoch begins"
@@ -154,11 +154,6 @@ class Interruptible:
                 " with sampler.in_epoch(epoch)"
             )
         self._counted = False
-
-
-def _midway(position: Any, length: int) -> bool:
-    """Whether a state's position is neither at the start of an epoch nor at its end."""
-    return 0 < position < length if isinstance(position, int) else bool(position)
 
 
 @lru_cache(maxsize=1)

@@ -11,9 +11,8 @@ from ..errors import Mismatch
 from ..state.codec import LeafReader, is_stored, read_all
 from . import pieces
 from .items import Now, data, memory
-from .leaves import DTYPES, NAMES, empty
+from .leaves import DTYPES, empty
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 AROUND_BYTES = 16 << 20  # that exist twice while they come into memory that no file can be read into
 
 
@@ -55,7 +54,7 @@ class TensorRestore:
     def part(self, cut: pieces.Cut) -> None:
         """Let its tensor have these items of its leaf."""
         live, stored = cut.live, cut.stored
-        if pieces.is_whole(cut) and NAMES.get(live.dtype) == stored.dtype and _is_plain(live):
+        if pieces.is_whole(cut) and DTYPES.get(stored.dtype) is live.dtype and _is_plain(live):
             self._straight.setdefault((stored.key, live.data_ptr()), (live, stored))
         elif live.numel():
             self._parts.setdefault(stored.key, []).append(cut)
@@ -149,7 +148,7 @@ def load(live: Any, state: Any) -> None:
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether each of its items has a place of its own, in the host's memory or on a device of CUDA's."""
     return (
-        (type(tensor) in _PLAIN or type(tensor.detach()) is torch.Tensor)
+        type(tensor.detach()) is torch.Tensor
         and (tensor.is_cpu or tensor.is_cuda)
         and tensor.layout == torch.strided
         and not (tensor.is_conj() or tensor.is_neg())

@@ -74,23 +74,13 @@ def torchdatas(name: str) -> Any:
 
 def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
     """What the twin has of the user's besides samples and their order."""
-    settings: dict[str, Any] = {
-        "num_workers": loader.num_workers,
-        "collate_fn": loader.collate_fn,
-        "pin_memory": loader.pin_memory,
-        "timeout": loader.timeout,
-        "worker_init_fn": WorkerInit(loader.worker_init_fn),
-        "persistent_workers": loader.persistent_workers,
-        "generator": torch.Generator(),
-    }
+    names = ["num_workers", "collate_fn", "pin_memory", "timeout", "persistent_workers"]
     if loader.num_workers:
-        settings |= {
-            "prefetch_factor": loader.prefetch_factor,
-            "multiprocessing_context": loader.multiprocessing_context,
-        }
+        names += ["prefetch_factor", "multiprocessing_context"]
     if loader.pin_memory_device:  # deprecated: even naming its default may warn one day
-        settings["pin_memory_device"] = loader.pin_memory_device
-    return settings
+        names.append("pin_memory_device")
+    settings = {name: getattr(loader, name) for name in names}
+    return {**settings, "worker_init_fn": WorkerInit(loader.worker_init_fn), "generator": torch.Generator()}
 
 
 def facts_of(loader: DataLoader[Any]) -> dict[str, Any]:
