@@ -74,7 +74,7 @@ def _inside(value):
         return value.replace(tzinfo=None), value.fold, repr(value.tzinfo)
     if hasattr(value, "untyped_storage"):
         stride = value.stride() if value.numel() else ()
-        return value.dtype, tuple(value.shape), stride, value.requires_grad, raw(value)
+        return value.dtype, tuple(value.shape), stride, value.device.type, value.requires_grad, raw(value.cpu())
     return (value,)
 
 

@@ -8,6 +8,7 @@ the three global random generators, and draws from them: one number too many or 
 import gc
 import random
 from collections.abc import Callable
+from functools import partial
 from itertools import chain, count, cycle, islice
 from typing import Any, NamedTuple
 
@@ -174,25 +175,19 @@ class Own(GoesBack):
     """A loader of the user's with a state."""
 
 
-def points(**settings):
+def loaders(kind, dataset=Points, **settings):
+    """What makes a loader of that kind for a number of workers; settings that are functions are called."""
+
     def made(workers):
         named = {name: value() if callable(value) else value for name, value in settings.items()}
         size = {} if "batch_sampler" in named else {"batch_size": BATCH}
-        return DataLoader(Points(), num_workers=workers, **size, **named)
+        return kind(dataset(), num_workers=workers, **size, **named)
 
     return made
 
 
-def of_torchdata(dataset=Points, **settings):
-    def made(workers):
-        named = {name: value() if callable(value) else value for name, value in settings.items()}
-        return StatefulDataLoader(dataset(), batch_size=BATCH, num_workers=workers, **named)
-
-    return made
-
-
-def stream(dataset, **settings):
-    return lambda workers: DataLoader(dataset(), batch_size=BATCH, num_workers=workers, **settings)
+points = stream = partial(loaders, DataLoader)
+of_torchdata = partial(loaders, StatefulDataLoader)
 
 
 def generator(loader):
@@ -347,7 +342,7 @@ def differing_cuts(name, workers, place, chosen=lambda cuts: cuts):
         try:
             found = walked(case, workers, 99, place / cut, every=None, branch_from=checkpoint)
         except Mismatch as error:
-            refused.append((cut, "cannot be come back to" in str(error)))
+            refused.append((cut, "cannot be resumed" in str(error)))
             continue
         if found != rest and cut not in case.unseen:
             different[cut] = (found[:2], rest[:2])

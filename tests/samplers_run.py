@@ -68,29 +68,3 @@ def ranks(tmp_path, make, world, size, steps=None, start=None, **options):
 def together(seen):
     """Step by step, the samples that all ranks take, with the epoch."""
     return [(step[0][0], sorted(chain.from_iterable(batch for _, batch in step))) for step in zip(*seen, strict=True)]
-
-
-def nothing_is_counted_twice(make, workers, tmp_path):
-    """A script that advances the sampler itself, and goes through in_epoch, and tracks it: all as if it did not."""
-    expected = train(tmp_path / "plain", DataLoader(DATA, **make(2, 0, 3)))
-
-    def careful(path, steps=None):
-        loader = DataLoader(DATA, **make(2, 0, 3), num_workers=workers)
-        sampler, seen = sampler_of(loader), []
-        try:
-            with Run(path, {"sampler": sampler}, every=Every(steps=1), background=False, seed=1, take_over=True) as run:
-                for epoch in run.epochs(EPOCHS):
-                    with sampler.in_epoch(epoch):
-                        for batch in run.batches(loader):
-                            seen.append((epoch, batch.tolist()))
-                            sampler.advance(1)
-                            assert sampler.epoch == epoch
-                            if len(seen) == steps:
-                                raise Cut
-        except Cut:
-            seen.pop()
-        return seen
-
-    assert careful(tmp_path / "whole") == expected
-    first = careful(tmp_path / "cut", 3)
-    assert first + careful(tmp_path / "cut") == expected

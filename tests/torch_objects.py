@@ -8,19 +8,7 @@ from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
 from holdfast.torch import live
-from holdfast.torch.leaves import memory
-
-
-def bits(tree):
-    """A value that is equal exactly when every byte, dtype, shape, stride, device, type and order is."""
-    if isinstance(tree, torch.Tensor):
-        plain = tree.detach().resolve_conj().cpu().contiguous()
-        return (str(tree.dtype), tuple(tree.shape), tree.stride(), tree.device.type, bytes(memory(plain)))
-    if isinstance(tree, dict):
-        return [(key, bits(value)) for key, value in tree.items()]
-    if isinstance(tree, list | tuple):
-        return [type(tree).__name__, *map(bits, tree)]
-    return repr(tree)
+from kept import bits
 
 
 def state_bits(*targets):

@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
 
 from holdfast.torch import live  # noqa: E402
-from holdfast.torch.leaves import memory  # noqa: E402
+from holdfast.torch.items import memory  # noqa: E402
 
 WIDTH = 64
 WAIT_S = 30

@@ -385,7 +385,6 @@ def cuda(request, monkeypatch):
         )
 
     monkeypatch.setattr(leaves, "data", data)
-    monkeypatch.setattr(leaves, "memory", lambda tensor: data(tensor, leaves.Now()))
     return fake
 
 

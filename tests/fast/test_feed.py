@@ -1,13 +1,14 @@
-"""Feeds of the core: any loader can be come back to, after any batch."""
+"""Feeds of the core: a resume continues any loader after any batch."""
 
 import random
-from itertools import chain, count
+from itertools import count
 
 import numpy as np
 import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from feeds import flat, leaves_the_next_epoch_whole, resumes_anywhere, uninterrupted
 from holdfast.data import Zip
 from holdfast.data.digest import digest
 from holdfast.data.feed import MOVES, ReplayFeed, SequenceFeed, StatefulFeed, feed_for
@@ -65,44 +66,10 @@ LOADERS = {
 }
 
 
-def flat(batches):
-    return list(chain.from_iterable(batches))
-
-
-def plain(batches):
-    return [batch.tolist() if hasattr(batch, "tolist") else batch for batch in batches]
-
-
-def uninterrupted(make, epochs=3):
-    """The batches of each epoch, and what was saved after each: {(epoch, batches, phase): position}."""
-    feed, batches, positions = feed_for(make(), 1), [], {}
-    for epoch in range(epochs):
-        batches.append([])
-        walk = feed.open(epoch, None)
-        positions[epoch, 0, "step"] = feed.position(0)
-        for batch in walk:
-            batches[-1] += plain([batch])
-            positions[epoch, len(batches[-1]), "step"] = feed.position(len(batches[-1]))
-        positions[epoch, len(batches[-1]), "end"] = feed.position(len(batches[-1]))
-    return batches, positions
-
-
 def test_a_resume_at_any_batch_gives_the_rest():
-    """A new process that opens a saved position sees the batches that were left, and then the same epochs.
-
-    A position at an epoch's end carries into the next one what the loader itself carries over; each epoch is full.
-    """
+    """For every kind of loader, at every position; each epoch is full, and the shuffled ones have their own orders."""
     for name, make in LOADERS.items():
-        expected, positions = uninterrupted(make)
-        for (epoch, taken, phase), position in positions.items():
-            with asked_of(name, epoch, taken, phase):
-                feed = feed_for(make(), 1)
-                torch.manual_seed(99)  # whatever else the new process has drawn
-                assert plain(feed.open(epoch, position)) == expected[epoch][taken:]
-                if epoch < 2:
-                    assert plain(feed.open(epoch + 1, None)) == expected[epoch + 1]
-                if taken == len(expected[epoch]) and epoch < 2:
-                    assert plain(feed_for(make(), 1).open(epoch + 1, position)) == expected[epoch + 1]
+        expected = resumes_anywhere(name, make)
         if "torchdata" in name:
             assert [sorted(flat(epoch)) for epoch in expected] == [list(range(11))] * 3
             assert expected[0] != expected[1] != expected[2]
@@ -110,18 +77,7 @@ def test_a_resume_at_any_batch_gives_the_rest():
 
 def test_a_loader_that_was_left_early_begins_a_new_epoch():
     """After a break the next epoch is whole, in one piece and after a resume alike."""
-
-    def left_early(feed):
-        for number, _ in enumerate(feed.open(0, None), 1):
-            if number == 2:
-                return feed.position(2)
-        return None
-
-    feed = feed_for(stateful(), 1)
-    position = left_early(feed)
-    expected = plain(feed.open(1, None))
-    assert sorted(flat(expected)) == list(range(11))
-    assert plain(feed_for(stateful(), 1).open(1, position)) == expected
+    leaves_the_next_epoch_whole("torchdata", stateful, 11)
 
 
 def test_a_position_is_a_copy():
@@ -146,11 +102,8 @@ def test_a_position_is_a_copy():
 
 def test_the_kind_of_feed_follows_from_what_the_loader_can_do():
     """State beats an index, an index beats iteration; only iteration replays."""
-    kinds = {name: type(feed_for(make(), 1)) for name, make in LOADERS.items()}
-    assert {kinds[name] for name in ("list", "tuple", "range", "empty", "numpy", "tensor")} == {SequenceFeed}
-    assert kinds["iterable"] is ReplayFeed
-    assert kinds["stateful"] is StatefulFeed
-    assert {kinds[name] for name in kinds if "torchdata" in name} == {DataLoaderFeed}
+    kinds = [*[SequenceFeed] * 6, StatefulFeed, ReplayFeed, DataLoaderFeed, DataLoaderFeed]
+    assert dict(zip(LOADERS, kinds, strict=True)) == {name: type(feed_for(make(), 1)) for name, make in LOADERS.items()}
     assert [feed.replays for feed in (SequenceFeed, StatefulFeed, ReplayFeed)] == [False, False, True]
 
 
@@ -227,19 +180,15 @@ class Numbered:
 
 def test_an_iterable_that_counts_its_passes_is_brought_to_the_right_one():
     """In the middle of an epoch and at its end: the epochs before are begun again until the first batch is the same."""
+    expected, positions = uninterrupted(Numbered, 5)
+    assert [4] * 5 == [*map(len, expected)]
     for epoch, consumed in [(0, 2), (0, 4), (3, 1), (3, 4)]:
-        feed = feed_for(Numbered(), 1)
-        for number in range(epoch):
-            assert 4 == len(list(feed.open(number, None)))
-        batches = feed.open(epoch, None)
-        assert consumed == len([next(batches) for _ in range(consumed)])
-        position, rest, following = feed.position(consumed), list(batches), list(feed.open(epoch + 1, None))
-        fresh = feed_for(Numbered(), 1)
+        position, fresh = positions[epoch, consumed, "step"], feed_for(Numbered(), 1)
         with asked_of(epoch, consumed):
             if consumed < 4:
-                assert list(fresh.open(epoch, position)) == rest
+                assert list(fresh.open(epoch, position)) == expected[epoch][consumed:]
                 position = None
-            assert list(fresh.open(epoch + 1, position)) == following
+            assert list(fresh.open(epoch + 1, position)) == expected[epoch + 1]
 
 
 def test_another_order_is_refused():
@@ -249,20 +198,19 @@ def test_another_order_is_refused():
         batches = feed.open(0, None)
         for _ in range(consumed):
             next(batches)
-        with pytest.raises(Mismatch, match=r"cannot be come back to: read again, batch \d of epoch 0.*Zip\(a, b\)"):
+        with pytest.raises(Mismatch, match=r"cannot be resumed: read again, batch \d of epoch 0.*Zip\(a, b\)"):
             feed_for(iter(others), 1).open(0, feed.position(consumed))
 
 
 def test_a_batch_changed_in_place_is_the_same_batch():
     """The digest is taken before the loop has the batch."""
-    feed = feed_for(({"x": np.arange(3), "y": [number]} for number in range(4)), 1)
+    feed, again = (feed_for(({"x": np.arange(3), "y": [n]} for n in range(4)), 1) for _ in range(2))
     batches = feed.open(0, None)
     for _ in range(2):
         batch = next(batches)
         batch["x"] += 7
         batch["y"].clear()
-    again = feed_for(({"x": np.arange(3), "y": [number]} for number in range(4)), 1).open(0, feed.position(2))
-    assert next(again)["y"] == [2]
+    assert next(again.open(0, feed.position(2)))["y"] == [2]
 
 
 class Opaque:
@@ -324,11 +272,8 @@ class Unstateful(Counting):
 
 def test_a_loader_whose_state_cannot_be_had_is_refused_as_its_loop_begins():
     """One line that says what to pass, and not an AttributeError at the first safe point."""
-    with pytest.raises(
-        UsageError, match=r"Unstateful.*state_dict\(\) raises AttributeError.*Pass the loader that it wraps"
-    ):
-        feed_for(Unstateful(), 1).open(0, None)
-    prepared = Unstateful()
+    plain, prepared = Unstateful(), Unstateful()
     prepared.base_dataloader = [1]
-    with pytest.raises(UsageError, match=r"Pass loader\.base_dataloader"):
-        feed_for(prepared, 1).open(0, None)
+    for loader, words in [(plain, "the loader that it wraps"), (prepared, r"loader\.base_dataloader")]:
+        with pytest.raises(UsageError, match=rf"Unstateful.*state_dict\(\) raises AttributeError.*Pass {words}"):
+            feed_for(loader, 1).open(0, None)

@@ -19,20 +19,13 @@ from holdfast.torch.samplers import (
     InterruptibleDistributedSampler,
     InterruptibleSampler,
 )
+from subjects import asked_of
 
 LENGTHS = [0, 1, 2, 3, 7, 10, 24, 61]
 
 
-def torchs(length, epoch, *arguments, **settings):
-    sampler = DistributedSampler(range(length), *arguments, **settings)
-    sampler.set_epoch(epoch)
-    return list(sampler)
-
-
-def ours(length, epoch, *arguments, **settings):
-    sampler = InterruptibleDistributedSampler(range(length), *arguments, **settings)
-    sampler.set_epoch(epoch)
-    return list(sampler)
+def ours(length, *arguments, **settings):
+    return InterruptibleDistributedSampler(range(length), *arguments, **settings)
 
 
 # The order ------------------------------------------------------------------------------------------------------
@@ -54,20 +47,15 @@ def test_the_order_is_that_of_torchs_distributed_sampler():
 
 
 def test_epochs_differ_and_come_again():
-    """Each epoch has an order of its own, which is the same whenever it comes."""
-    sampler = InterruptibleDistributedSampler(range(50), 2, 0)
+    """Each epoch has an order of its own, the same whenever it comes, and not drawn from the training's stream."""
+    before = torch.get_rng_state()
+    sampler = ours(50, 2, 0)
     epochs = []
     for epoch in (0, 1, 2, 1, 0):
         sampler.set_epoch(epoch)
         epochs.append(list(sampler))
     assert epochs[0] != epochs[1] != epochs[2]
     assert (epochs[3], epochs[4]) == (epochs[1], epochs[0])
-
-
-def test_the_global_generator_stands_still():
-    """No order is drawn from the training's own stream."""
-    before = torch.get_rng_state()
-    list(InterruptibleDistributedSampler(range(50), 2, 0))
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -80,12 +68,9 @@ def gives_what_it_gives_with_torchs(workers):
     data = torch.arange(29)
     for world, batch_size, drop in ((1, 4, False), (2, 4, True), (3, 2, False)):
         for rank in range(world):
-            pair = (
-                DistributedSampler(data, world, rank, seed=3),
-                InterruptibleDistributedSampler(data, world, rank, seed=3),
-            )
             found = []
-            for sampler in pair:
+            for kind in (DistributedSampler, InterruptibleDistributedSampler):
+                sampler = kind(data, world, rank, seed=3)
                 sampler.set_epoch(2)
                 loader = DataLoader(data, batch_size, sampler=sampler, num_workers=workers, drop_last=drop)
                 found.append([batch.tolist() for batch in loader])
@@ -126,16 +111,17 @@ def resumes_at_any_batch(workers, every=1):
 
 def test_a_state_between_epochs_is_in_the_next_one():
     """After the block of in_epoch nothing of it comes again."""
-    sampler = InterruptibleSampler(range(10))
+    sampler, states = InterruptibleSampler(range(10)), []
     with sampler.in_epoch(3):
         sampler.advance(10)
-        assert (sampler.state_dict()["epoch"], sampler.state_dict()["position"]) == (3, 10)
-    assert (sampler.state_dict()["epoch"], sampler.state_dict()["position"]) == (4, 0)
+        states.append(sampler.state_dict())
+    states.append(sampler.state_dict())
+    assert [(3, 10), (4, 0)] == [(state["epoch"], state["position"]) for state in states]
 
 
 def test_an_exception_leaves_the_place_where_it_is():
     """The state saved on the way out says what was consumed."""
-    sampler = InterruptibleDistributedSampler(range(10), 2, 0)
+    sampler = ours(10, 2, 0)
     with pytest.raises(KeyboardInterrupt), sampler.in_epoch(3):
         sampler.advance(2)
         raise KeyboardInterrupt
@@ -146,7 +132,7 @@ def test_the_place_is_the_same_on_every_rank():
     """So whichever rank saves it, any rank can go on from it."""
     states = []
     for rank in range(3):
-        sampler = InterruptibleDistributedSampler(range(20), 3, rank)
+        sampler = ours(20, 3, rank)
         sampler.set_epoch(1)
         sampler.advance(4)
         states.append(sampler.state_dict())
@@ -166,13 +152,13 @@ def test_a_place_in_the_middle_computes_no_sample_before_it():
 
     sampler = Counting(range(100_000), 4, 2)
     sampler.advance(24_990)
-    assert list(sampler) == torchs(100_000, 0, 4, 2)[-10:]
+    assert list(sampler) == list(DistributedSampler(range(100_000), 4, 2))[-10:]
     assert len(walked) == 10
 
 
 def test_counting_further_than_there_is_is_refused():
     """A slip in the count, such as the batch size for a short last batch, would show only as samples left out."""
-    sampler = InterruptibleDistributedSampler(range(10), 4, 0)
+    sampler = ours(10, 4, 0)
     sampler.advance(3)
     for n in (1, -1):
         with pytest.raises(UsageError, match=r"0 samples of epoch 0 are left for this rank.*advance\(len\(batch\)\)"):
@@ -196,33 +182,31 @@ def test_an_epoch_that_is_over_is_not_begun_again_silently():
 
 def test_a_state_of_another_order_is_refused():
     """Another seed, another dataset, another kind of sampler: its place means nothing here."""
-    state = InterruptibleDistributedSampler(range(10), 2, 0, seed=4).state_dict()
-    for other in (
-        InterruptibleDistributedSampler(range(11), 2, 0, seed=4),
-        InterruptibleDistributedSampler(range(10), 2, 0, seed=5),
-        InterruptibleDistributedSampler(range(10), 2, 0, shuffle=False, seed=4),
-    ):
-        with pytest.raises(Mismatch, match="make it the same again"):
-            other.load_state_dict(state)
-    sampler = InterruptibleDistributedSampler(range(10), 2, 0, seed=4)
-    with pytest.raises(Mismatch, match=r"order is 'torch.randperm .*', in its saved state 'torch.randperm 7'"):
-        sampler.load_state_dict({**state, "order": "torch.randperm 7"})
-    with pytest.raises(Mismatch, match="no state of a sampler: it has progress, epoch"):
-        sampler.load_state_dict({"progress": 3, "epoch": 1})
-    with pytest.raises(Mismatch, match=r"another kind: its position is \[\]"):
-        sampler.load_state_dict(grouped(10, 2, 0, seed=4).state_dict())
+    sampler = ours(10, 2, 0, seed=4)
+    state = sampler.state_dict()
+    for sampler_there, saved, words in [
+        (ours(11, 2, 0, seed=4), state, "make it the same again"),
+        (ours(10, 2, 0, seed=5), state, "make it the same again"),
+        (ours(10, 2, 0, shuffle=False, seed=4), state, "make it the same again"),
+        (sampler, {**state, "order": "torch.randperm 7"}, r"order is '.*', in its saved state 'torch.randperm 7'"),
+        (sampler, {"progress": 3, "epoch": 1}, "no state of a sampler: it has progress, epoch"),
+        (sampler, {"epoch": 1, "position": 3}, "no state of a sampler: it has epoch, position"),
+        (sampler, grouped(10, 2, 0, seed=4).state_dict(), r"another kind: its position is \[\]"),
+    ]:
+        with asked_of(saved), pytest.raises(Mismatch, match=words):
+            sampler_there.load_state_dict(saved)
 
 
 def test_without_a_process_group_there_is_one_rank(monkeypatch):
     """Unless torchrun says that there are more: each of them would take all the data."""
-    assert list(InterruptibleDistributedSampler(range(5), shuffle=False)) == list(range(5))
+    assert list(ours(5, shuffle=False)) == list(range(5))
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UsageError, match=r"WORLD_SIZE is 4.*init_process_group"):
-        InterruptibleDistributedSampler(range(5))
+        ours(5)
     assert list(InterruptibleSampler(range(5), shuffle=False)) == list(range(5))
     for rank, world, why in ((None, 2, "which of the 2 ranks"), (2, 2, "rank 2 of 2"), (-1, 2, "rank -1 of 2")):
         with pytest.raises(UsageError, match=why):
-            InterruptibleDistributedSampler(range(5), world, rank)
+            ours(5, world, rank)
 
 
 def test_an_index_reaches_tensors_lists_and_arrays():
@@ -253,18 +237,14 @@ def walk(new, plan):
         for batches in islice(zip(*batched, strict=True), some if number < len(plan) else None):
             steps.append(batches)
             for sampler, batch in zip(samplers, batches, strict=True):
-                sampler.advance() if sampler_batches(sampler) else sampler.advance(len(batch))
+                sampler.advance(1 if hasattr(sampler, "batch_size") else len(batch))
         (state,) = {repr(sampler.state_dict()): sampler.state_dict() for sampler in samplers}.values()
     return steps
 
 
-def sampler_batches(sampler):
-    return isinstance(sampler, InterruptibleDistributedGroupedBatchSampler)
-
-
 def batches_of(sampler, batch_size):
     indices = iter(sampler)
-    return indices if sampler_batches(sampler) else iter(lambda: list(islice(indices, batch_size)), [])
+    return indices if hasattr(sampler, "batch_size") else iter(lambda: list(islice(indices, batch_size)), [])
 
 
 def flat(steps):
@@ -274,28 +254,27 @@ def flat(steps):
 @given(st.integers(0, 60), PLANS, st.integers(0, 3), st.booleans())
 def test_every_sample_comes_once_however_often_the_number_of_ranks_changes(length, plan, seed, shuffle):
     """What is consumed is the order's beginning, at any time; only the last round of an epoch is filled up."""
-
-    def new(world, rank, batch_size):
-        return InterruptibleDistributedSampler(range(length), world, rank, shuffle=shuffle, seed=seed)
-
-    seen = Counter(flat(walk(new, plan)))
+    seen = Counter(flat(walk(lambda world, rank, _: ours(length, world, rank, shuffle, seed), plan)))
     assert set(seen) == set(range(length))
     assert seen.total() - length < max(world for world, _, _ in plan)
-    order = ours(length, 0, 1, 0, shuffle=shuffle, seed=seed)
+    order = list(ours(length, 1, 0, shuffle, seed))
     again = Counter(order[place % length] for place in range(length, seen.total()))
     assert seen - Counter(order) == again
 
 
-@given(st.integers(0, 60), PLANS)
+@given(st.integers(0, 80), PLANS)
 def test_dropping_the_last_leaves_out_less_than_a_round(length, plan):
-    """Nothing comes twice, and fewer samples than there are ranks at the end do not come."""
-
-    def new(world, rank, batch_size):
-        return InterruptibleDistributedSampler(range(length), world, rank, seed=2, drop_last=True)
-
-    seen = flat(walk(new, plan))
-    assert len(set(seen)) == len(seen)
-    assert 0 <= length - len(seen) < plan[-1][0]
+    """Nothing comes twice. Fewer samples than there are ranks at the end do not come; of groups, fewer than a batch of
+    each.
+    """
+    world, batch_size, _ = plan[-1]
+    for new, most in [
+        (lambda world, rank, _: ours(length, world, rank, seed=2, drop_last=True), world - 1),
+        (lambda *given: grouped(length, *given, drop_last=True), 3 * (world * batch_size - 1)),
+    ]:
+        seen = flat(walk(new, plan))
+        assert len(set(seen)) == len(seen)
+        assert 0 <= length - len(seen) <= most
 
 
 WORLDS = {(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)}
@@ -303,19 +282,18 @@ WORLDS = {(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)}
 
 @given(st.integers(0, 100), st.lists(st.sampled_from(sorted(WORLDS)), min_size=1, max_size=5), st.data())
 def test_the_same_global_batch_means_the_same_steps(length, kinds, data):
-    """Whatever the ranks are: the samples of each step, in the order in which the ranks take turns."""
+    """Whatever the ranks are: the samples of each step, in the order in which the ranks take turns. In groups, each
+    step has the samples that it has on one rank.
+    """
     plan = [(world, size, data.draw(st.integers(0, 3))) for world, size in kinds]
-
-    def new(world, rank, batch_size):
-        return InterruptibleDistributedSampler(range(length), world, rank, seed=5, drop_last=True)
-
-    def turns(step):
-        return list(chain.from_iterable(zip(*step, strict=True)))
-
-    order = ours(length, 0, 1, 0, seed=5)
-    found = [turns(step) for step in walk(new, plan)]
+    order = list(ours(length, 1, 0, seed=5))
+    steps = walk(lambda world, rank, _: ours(length, world, rank, seed=5, drop_last=True), plan)
+    found = [list(chain.from_iterable(zip(*step, strict=True))) for step in steps]
     whole = [order[first : first + 12] for first in range(0, length, 12)]
     assert [step for step in found if len(step) == 12] == [step for step in whole if len(step) == 12]
+    found = walk(lambda world, rank, size: grouped(length, world, rank, size, seed=5), plan)
+    alone = list(grouped(length, 1, 0, 12, seed=5))
+    assert [set(chain.from_iterable(step)) for step in found] == [set(batch) for batch in alone]
 
 
 # Groups ---------------------------------------------------------------------------------------------------------
@@ -333,41 +311,13 @@ def grouped(length, world, rank, batch_size=2, **settings):
 @given(st.integers(0, 60), PLANS, st.integers(0, 3), st.booleans())
 def test_every_batch_is_of_one_group_and_every_sample_comes_once(length, plan, seed, shuffle):
     """All ranks have the same group in a step; what comes twice fills up the last batch of its group."""
-
-    def new(world, rank, batch_size):
-        return grouped(length, world, rank, batch_size, seed=seed, shuffle=shuffle)
-
-    steps = walk(new, plan)
-    assert all(len({group_of(index) for batch in step for index in batch}) == 1 for step in steps)
-    assert all(len({len(batch) for batch in step}) == 1 for step in steps)
+    steps = walk(lambda *given: grouped(length, *given, seed=seed, shuffle=shuffle), plan)
+    for step in steps:
+        taken = flat([step])
+        assert (len(set(map(group_of, taken))), len(set(map(len, step)))) == (1, 1)
+        assert len(taken) - len(set(taken)) < len(step)
     assert set(flat(steps)) == set(range(length))
-    ones = [set(chain.from_iterable(step)) for step in steps]
-    assert sum(map(len, ones)) == length  # no sample in two steps
-    assert all(
-        len(list(chain.from_iterable(step))) - len(one) < len(step) for step, one in zip(steps, ones, strict=True)
-    )
-
-
-@given(st.integers(0, 80), PLANS)
-def test_groups_that_do_not_fill_a_batch_can_be_dropped(length, plan):
-    """Then every batch is full, and nothing comes twice."""
-
-    def new(world, rank, batch_size):
-        return grouped(length, world, rank, batch_size, drop_last=True)
-
-    seen = flat(walk(new, plan))
-    assert len(set(seen)) == len(seen)
-    world, batch_size, _ = plan[-1]
-    assert length - len(seen) <= 3 * (world * batch_size - 1)
-
-
-@given(st.integers(0, 100), st.lists(st.sampled_from(sorted(WORLDS)), min_size=1, max_size=5), st.data())
-def test_the_same_global_batch_means_the_same_groups_in_the_same_steps(length, kinds, data):
-    """Over all ranks each step has the samples that it has on one."""
-    plan = [(world, size, data.draw(st.integers(0, 3))) for world, size in kinds]
-    found = walk(lambda world, rank, size: grouped(length, world, rank, size, seed=5), plan)
-    alone = list(grouped(length, 1, 0, 12, seed=5))
-    assert [set(chain.from_iterable(step)) for step in found] == [set(batch) for batch in alone]
+    assert sum(len(set(flat([step]))) for step in steps) == length  # no sample in two steps
 
 
 def test_a_grouped_loader_resumes_at_any_batch():
@@ -396,18 +346,18 @@ def test_a_grouped_loader_resumes_at_any_batch():
 
 def test_other_groups_are_another_order():
     """They decide which samples the batches taken were."""
-    sampler = grouped(10, 2, 0)
-    other = InterruptibleDistributedGroupedBatchSampler(range(10), [0] * 10, 2, 2, 0)
+    made = lambda ids, size=2: InterruptibleDistributedGroupedBatchSampler(range(10), ids, size, 2, 0)
+    sampler, other = grouped(10, 2, 0), made([0] * 10)
     with pytest.raises(Mismatch, match="the sampler's groups is"):
         other.load_state_dict(sampler.state_dict())
-    with pytest.raises(UsageError, match="group_ids has 9 entries, and the dataset 10 samples"):
-        InterruptibleDistributedGroupedBatchSampler(range(10), [0] * 9, 2, 2, 0)
-    with pytest.raises(UsageError, match="batch_size=0"):
-        InterruptibleDistributedGroupedBatchSampler(range(10), [0] * 10, 0, 2, 0)
-    with pytest.raises(UsageError, match=r"advance\(99\): \d+ batches"):
-        sampler.advance(99)
-    tensor = InterruptibleDistributedGroupedBatchSampler(range(10), torch.zeros(10, dtype=torch.int64), 2, 2, 0)
-    assert tensor.state_dict() == other.state_dict()
+    for refused, words in [
+        (lambda: made([0] * 9), "group_ids has 9 entries, and the dataset 10 samples"),
+        (lambda: made([0] * 10, 0), "batch_size=0"),
+        (lambda: sampler.advance(99), r"advance\(99\): \d+ batches"),
+    ]:
+        with pytest.raises(UsageError, match=words):
+            refused()
+    assert made(torch.zeros(10, dtype=torch.int64)).state_dict() == other.state_dict()
 
 
 def test_groups_fill_up_in_the_order_of_their_samples():
@@ -416,7 +366,6 @@ def test_groups_fill_up_in_the_order_of_their_samples():
     """
     ids = "abababbba"
     assert groups.batches(range(9), ids, 2) == [[0, 2], [1, 3], [5, 6], [4, 8], [7]]
-    assert groups.count(ids, 2) == 5
     assert groups.rest(range(9), ids, [(2, 2)]) == [4, 5, 6, 7, 8]
     assert groups.further([(2, 2)], 2, 1) == [(2, 3)]
     assert groups.further([(2, 2)], 4, 1) == [(2, 2), (4, 1)]

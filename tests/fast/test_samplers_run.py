@@ -9,20 +9,8 @@ from torch.utils.data import DataLoader
 
 from holdfast.data.feed import feed_for
 from holdfast.errors import Mismatch, UsageError
-from holdfast.torch.samplers import (
-    InterruptibleDistributedSampler,
-)
-from samplers_run import (
-    DATA,
-    EPOCHS,
-    KINDS,
-    LENGTH,
-    ours,
-    ranks,
-    sampler_of,
-    torchs,
-    train,
-)
+from holdfast.torch.samplers import InterruptibleDistributedSampler
+from samplers_run import DATA, EPOCHS, KINDS, LENGTH, ours, ranks, sampler_of, torchs, train
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

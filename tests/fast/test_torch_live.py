@@ -1,7 +1,6 @@
 """Live torch objects: what was captured comes back bit for bit, in the memory that was there before."""
 
 import copy
-import ctypes
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +12,11 @@ from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
 from holdfast.errors import Mismatch, UsageError
+from holdfast.pages import address
 from holdfast.state.tree import flatten, unflatten
-from holdfast.torch import live
+from holdfast.torch import live, program, weights
 from holdfast.torch.leaves import DTYPES
+from kept import Kept, bits, random_bits
 from subjects import asked_of
 from torch_objects import (
     MODULES,
@@ -25,7 +26,6 @@ from torch_objects import (
     Renaming,
     Tied,
     batch,
-    bits,
     chained,
     conv_net,
     counting,
@@ -38,29 +38,22 @@ from torch_objects import (
 )
 
 
-class Kept:
-    """A StoredLeaf over a block's bytes; remembers where they were read to."""
+class Placed(Kept):
+    """Remembers where its bytes were read to."""
 
     def __init__(self, key, block):
-        self.key, self.kind, self.dtype, self.shape = key, block.kind, block.dtype, block.shape
-        self.attrs = dict(block.attrs)
-        self.data = bytes(block.data)
-        self.size_bytes = len(self.data)
+        super().__init__(key, block)
         self.places = []
 
-    def read(self):
-        return bytearray(self.data)
-
     def read_into(self, target):
-        assert len(target) == self.size_bytes
-        self.places.append(ctypes.addressof(ctypes.c_char.from_buffer(target)) if target else 0)
-        target[:] = self.data
+        self.places.append(address(target) if target else 0)
+        super().read_into(target)
 
 
 def stored(tree, **options):
     """`tree` as a restore gets it: a handle in the place of each leaf, one handle for leaves that are tied."""
     flat = flatten({"it": tree})
-    leaves = {key: Kept(key, block) for key, block in flat.leaves.items()}
+    leaves = {key: Placed(key, block) for key, block in flat.leaves.items()}
     return unflatten(flat.tree, leaves.__getitem__, **options)["it"]
 
 
@@ -102,19 +95,13 @@ def test_every_kind_of_module_comes_back_bit_for_bit_into_the_same_tensors():
             assert before == places(new)
 
 
-def transposed(dtype):
-    item = torch.empty(0, dtype=dtype).element_size()
-    data = torch.randint(0, 2 if dtype is torch.bool else 256, (5, 3 * item), dtype=torch.uint8)
-    return with_buffer(data.view(dtype).T)
-
-
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_a_tensor_of_every_dtype_that_is_not_contiguous_comes_back():
     """Law: any bytes of any dtype, where the live tensor cannot take them straight."""
     for name, dtype in DTYPES.items():
         with asked_of(name):
-            new = transposed(dtype)
-            tree = kept_state(transposed(dtype))
+            old, new = (with_buffer(random_bits(dtype, 15).view(5, 3).T) for _ in range(2))
+            tree = kept_state(old)
             live.restore(new, tree)
             assert kept_state(new)["extra"].data == tree["extra"].data
 
@@ -392,9 +379,9 @@ def test_every_scheduler_goes_on_as_if_uninterrupted():
             resumed_as_if_uninterrupted(started)
 
 
-def trained_adam(steps=2, **options):
+def trained(kind=torch.optim.Adam, steps=2, **options):
     model = seeded_net(1)
-    optimizer = torch.optim.Adam(model.parameters(), **options)
+    optimizer = kind(model.parameters(), **options)
     train((model, optimizer), range(steps))
     return model, optimizer
 
@@ -403,14 +390,14 @@ def test_a_restored_optimizer_shares_memory_with_nothing():
     """Law: no two state tensors share storage, nor any with a parameter or with what was stored."""
     other = seeded_net(2)
     new = torch.optim.Adam(other.parameters())
-    handed_over(trained_adam()[1], new)
+    handed_over(trained()[1], new)
     tensors = [value for state in new.state.values() for value in state.values()] + list(other.parameters())
     assert len({tensor.data_ptr() for tensor in tensors}) == len(tensors)
 
 
 def test_state_that_is_already_there_is_written_in_place():
     """Law: going back to an older checkpoint reuses the live tensors, even those that were aliased by hand."""
-    model, optimizer = trained_adam(lr=torch.tensor(0.01), foreach=False)
+    model, optimizer = trained(lr=torch.tensor(0.01), foreach=False)
     tree, want = kept_state(optimizer), state_bits(optimizer)
     train((model, optimizer), range(2, 4))
     first, *others = optimizer.state.values()
@@ -427,17 +414,17 @@ def test_state_that_is_already_there_is_written_in_place():
 
 def test_state_that_does_not_fit_is_replaced():
     """Law: a live tensor of another dtype, shape or layout is not read into."""
-    new = trained_adam()[1]
+    new = trained()[1]
     first, second, *_ = new.state.values()
     first["exp_avg"] = first["exp_avg"].double()
     first["exp_avg_sq"] = first["exp_avg_sq"].T.contiguous().T
     second["exp_avg"] = second["exp_avg"][:1]
-    handed_over(trained_adam(3)[1], new)
+    handed_over(trained(steps=3)[1], new)
 
 
 def test_torch_brings_an_older_state_up_to_date():
     """Law: __setstate__ is called, as load_state_dict would: a `step` from when it was a number becomes a tensor."""
-    optimizer = trained_adam()[1]
+    optimizer = trained()[1]
     tree, want = kept_state(optimizer), state_bits(optimizer)
     tree["state"][0]["step"] = 2
     del tree["param_groups"][0]["decoupled_weight_decay"]
@@ -451,10 +438,7 @@ def test_state_goes_to_the_device_where_it_belongs():
     the step is captured.
     """
     for capturable, moved in product((False, True), repeat=2):
-        model = seeded_net(1)
-        optimizer = torch.optim.NAdam(model.parameters(), capturable=False, foreach=False)
-        train((model, optimizer), range(1))
-        tree = kept_state(optimizer)
+        tree = kept_state(trained(torch.optim.NAdam, capturable=False, foreach=False)[1])
         if moved:  # saved where the parameters were on an accelerator
             for state in tree["state"].values():
                 state["exp_avg"].attrs["device"] = state["exp_avg_sq"].attrs["device"] = "cuda:0"
@@ -462,16 +446,14 @@ def test_state_goes_to_the_device_where_it_belongs():
         elsewhere = torch.optim.NAdam(net().to("meta").parameters())
         live.restore(elsewhere, tree)
         state = next(iter(elsewhere.state.values()))
-        assert (capturable, moved, {key: value.device.type for key, value in state.items()}) == (
-            capturable,
-            moved,
-            {
-                "step": "meta" if capturable else "cpu",
-                "mu_product": "cpu" if moved and not capturable else "meta",
-                "exp_avg": "meta",
-                "exp_avg_sq": "meta",
-            },
-        )
+        expected = {
+            "step": "meta" if capturable else "cpu",
+            "mu_product": "cpu" if moved and not capturable else "meta",
+            "exp_avg": "meta",
+            "exp_avg_sq": "meta",
+        }
+        with asked_of(capturable, moved):
+            assert expected == {key: value.device.type for key, value in state.items()}
 
 
 def two_groups(model, **options):
@@ -481,9 +463,7 @@ def two_groups(model, **options):
 
 def test_optimizer_differences_name_groups_sizes_moments_and_kinds():
     """Law: what load_state_dict would only notice half-way, or never, is told before anything is touched."""
-    model = seeded_net(1)
-    optimizer = torch.optim.AdamW(model.parameters())
-    train((model, optimizer), range(1))
+    model, optimizer = trained(torch.optim.AdamW, steps=1)
     wider = net(9)
     missing = "missing in the checkpoint; was it saved by another kind of optimizer?"
     for here, lines in [
@@ -527,8 +507,7 @@ def test_the_checkpoints_options_win_in_the_objects_that_are_there():
         optimizer = torch.optim.Adam(net().parameters(), lr=torch.tensor(0.5), foreach=False)
         rate = optimizer.param_groups[0]["lr"]
         live.restore(optimizer, tree)
-        assert optimizer.param_groups[0]["lr"] is rate
-        assert rate.item() == 0.25
+        assert (optimizer.param_groups[0]["lr"] is rate, rate.item()) == (True, 0.25)
 
 
 def test_state_in_containers_comes_back_in_them():
@@ -646,13 +625,13 @@ def test_what_fits_is_read_and_the_rest_is_named():
     new = nn.ModuleDict({"backbone": hooked(), "head": nn.Linear(3, 12), "own": nn.Linear(1, 1, bias=False)})
     tree, rename = kept_state(old), {"encoder": "backbone"}
     names = [name.replace("encoder", "backbone") for name in old.state_dict() if name.startswith("encoder")]
-    matched = live.match(new, tree, rename)
+    matched = weights.match(new, tree, rename)
     assert matched == (names, ["own.weight"], ["gone.weight"], ["head.weight", "head.bias"])
     rest = state_bits(new["head"], new["own"])
-    live.read_matching(new, tree, rename)
+    weights.read_matching(new, tree, rename)
     assert state_bits(old["encoder"]) == state_bits(new["backbone"])
     assert state_bits(new["head"], new["own"]) == rest
-    assert (live.is_model(new), live.is_model(torch.optim.SGD(new.parameters()))) == (True, False)
+    assert (weights.is_model(new), weights.is_model(torch.optim.SGD(new.parameters()))) == (True, False)
 
 
 def test_renaming_moves_whole_parts_of_a_name():
@@ -665,7 +644,7 @@ def test_renaming_moves_whole_parts_of_a_name():
         ({"encoder": ""}, "0.weight"),
         ({"": "model"}, "model.encoder.0.weight"),
     ]:
-        assert live.match(nn.Module(), {"encoder.0.weight": None}, rename).unexpected == [name]
+        assert weights.match(nn.Module(), {"encoder.0.weight": None}, rename).unexpected == [name]
 
 
 # Scalers, generators, probes
@@ -709,7 +688,7 @@ def test_a_probe_leaves_every_training_flag_as_it_was():
     model[0][1].eval()
     model[1].training = True  # set by hand, against its own train()
     flags = [module.training for module in model.modules()]
-    with pytest.raises(KeyError), live.still([model, torch.optim.SGD(model.parameters()), object()]):
+    with pytest.raises(KeyError), program.still([model, torch.optim.SGD(model.parameters()), object()]):
         assert not any(module.training for module in model.modules())
         assert not model(torch.randn(1, 6)).requires_grad
         raise KeyError

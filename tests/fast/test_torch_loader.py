@@ -1,8 +1,10 @@
-"""torch's DataLoader under a run: any batch can be come back to, and nothing is loaded twice."""
+"""torch's DataLoader under a run: a resume continues after any batch, and nothing is loaded twice."""
 
 import os
 import random
+from functools import partial
 from itertools import chain, islice, repeat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from feeds import flat, leaves_the_next_epoch_whole, plain, resumes_anywhere, uninterrupted
 from holdfast.data import Sampler, Seeded
 from holdfast.data.feed import ReplayFeed, StatefulFeed, feed_for
 from holdfast.errors import Mismatch
@@ -101,64 +104,42 @@ class Remembering(HiddenRandomness):
 
 
 SAMPLERS = {
-    "sequential": lambda: {"batch_size": 4},
-    "shuffle": lambda: {"batch_size": 4, "shuffle": True},
-    "drop last": lambda: {"batch_size": 4, "shuffle": True, "drop_last": True},
+    "sequential": dict,
+    "shuffle": lambda: {"shuffle": True},
+    "drop last": lambda: {"shuffle": True, "drop_last": True},
     "no batches": lambda: {"batch_size": None, "shuffle": True},
-    "holdfast": lambda: {"batch_size": 4, "sampler": Sampler(LENGTH, seed=8)},
-    "weighted": lambda: {"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * LENGTH, 30)},
-    "subset": lambda: {"batch_size": 4, "sampler": SubsetRandomSampler(range(5, 15))},
+    "holdfast": lambda: {"sampler": Sampler(LENGTH, seed=8)},
+    "weighted": lambda: {"sampler": WeightedRandomSampler([1.0] * LENGTH, 30)},
+    "subset": lambda: {"sampler": SubsetRandomSampler(range(5, 15))},
     "own generator": lambda: {
-        "batch_size": 4,
         "sampler": SubsetRandomSampler(range(5, 15), torch.Generator().manual_seed(3)),
     },
-    "replacement": lambda: {"batch_size": 4, "sampler": RandomSampler(range(LENGTH), replacement=True)},
-    "distributed": lambda: {"batch_size": 4, "sampler": DistributedSampler(range(LENGTH), 2, 0)},
-    "buckets": lambda: {"batch_sampler": Buckets()},
-    "remembering": lambda: {"batch_size": 4, "sampler": Remembering()},
+    "replacement": lambda: {"sampler": RandomSampler(range(LENGTH), replacement=True)},
+    "distributed": lambda: {"sampler": DistributedSampler(range(LENGTH), 2, 0)},
+    "buckets": lambda: {"batch_size": 1, "batch_sampler": Buckets()},
+    "remembering": lambda: {"sampler": Remembering()},
     "no batches, weighted": lambda: {"batch_size": None, "sampler": WeightedRandomSampler([1.0] * LENGTH, 9)},
 }
 
 
 def loader(name, dataset=None, **settings):
-    return DataLoader(Numbers() if dataset is None else dataset, **SAMPLERS[name](), **settings)
+    given = {"batch_size": 4, **SAMPLERS[name]()}
+    return DataLoader(Numbers() if dataset is None else dataset, **given, **settings)
 
 
-def flat(batches):
-    return list(chain.from_iterable(batches))
+def numbers(**settings):
+    return DataLoader(Numbers(), **{"batch_size": 4, **settings})
 
 
-def plain(batches):
-    return [batch.tolist() if hasattr(batch, "tolist") else [batch] for batch in batches]
-
-
-def uninterrupted(name, epochs=3, **settings):
-    """The batches of each epoch, and the position after each: {(epoch, batches): position}."""
-    feed, batches, positions = feed_for(loader(name, **settings), 1), [], {}
-    for epoch in range(epochs):
-        batches.append([])
-        walk = feed.open(epoch, None)
-        positions[epoch, 0] = feed.position(0)
-        for batch in walk:
-            batches[-1] += plain([batch])
-            positions[epoch, len(batches[-1])] = feed.position(len(batches[-1]))
-    return batches, positions
+def run_of(name, **settings):
+    """The batches of each epoch, and the position after each."""
+    return uninterrupted(partial(loader, name, **settings))
 
 
 def test_a_resume_at_any_batch_gives_the_rest():
-    """Without workers, at every position: what was left, and then the same epochs; an epoch's end opens the next one.
-    Every shuffled epoch has an order of its own.
-    """
+    """Without workers, for every sampler. Every shuffled epoch has an order of its own."""
     for name in SAMPLERS:
-        expected, positions = uninterrupted(name)
-        for (epoch, taken), position in [*positions.items()][::-3]:  # the last one, an epoch's end, among them
-            with asked_of(name, epoch, taken):
-                feed = feed_for(loader(name), 1)
-                assert plain(feed.open(epoch, position)) == expected[epoch][taken:]
-                if epoch < 2:
-                    assert plain(feed.open(epoch + 1, None)) == expected[epoch + 1]
-                if epoch < 2 and taken == len(expected[epoch]):
-                    assert plain(feed_for(loader(name), 1).open(epoch + 1, position)) == expected[epoch + 1]
+        expected = resumes_anywhere(name, partial(loader, name), every=3)
         if name != "sequential":
             assert expected[0] != expected[1] != expected[2], name
         if name == "shuffle":
@@ -178,13 +159,13 @@ def changes_nothing(place, settings, names=("shuffle", "buckets", "remembering")
     samples that are left, each once, and no other.
     """
     for name in names:
-        expected, positions = uninterrupted(name)
-        found, theirs = uninterrupted(name, **settings)
+        expected, positions = run_of(name)
+        found, theirs = run_of(name, **settings)
         assert (found, {place: without_once(each) for place, each in theirs.items()}) == (expected, positions)
         log = place / name
         feed = feed_for(loader(name, Numbers(log=log), **settings), 1)
         with asked_of(name, settings):
-            assert plain(feed.open(1, positions[1, 4])) == expected[1][4:]
+            assert plain(feed.open(1, positions[1, 4, "step"])) == expected[1][4:]
             assert sorted(log.read_bytes()) == sorted(flat(expected[1][4:]))
             assert plain(feed.open(2, None)) == expected[2]
 
@@ -209,24 +190,20 @@ def global_states(walk, epochs=2):
 
 def test_the_global_generators_move_as_a_plain_loader_moves_them():
     """Each epoch draws what it draws without Holdfast; only a sampler of the user's has a stream of its own."""
-    for name, settings, generator in [
+    for name, settings, seed in [
         *((name, {}, None) for name in SAMPLERS),
         *((name, {}, 3) for name in ("sequential", "shuffle", "weighted")),
         ("shuffle", {"num_workers": 2}, 3),
         ("weighted", PERSISTENT, None),
     ]:
-        own = dict(settings)
-        if generator is not None:
-            own["generator"] = torch.Generator().manual_seed(generator)
-        feed = feed_for(loader(name, **own), 1)
-        users = loader("sequential" if name == "buckets" else name, **own)
+        own = settings if seed is None else {**settings, "generator": torch.Generator().manual_seed(seed)}
+        users, feed = loader("sequential" if name == "buckets" else name, **own), feed_for(loader(name, **own), 1)
         walk = lambda _, users=users: users
-        if name == "buckets":  # as many epochs, and no draw of the sampler's
-            steps = [len(list(feed.open(epoch, None))) for epoch in range(2)]
+        if name == "buckets":  # as many steps, and no draw of the sampler's
+            steps = [len(each) for each in run_of(name)[0]]
             walk = lambda epoch, users=users, steps=steps: islice(chain(users, repeat(0)), steps[epoch])
         expected = global_states(walk)
-        feed = feed_for(loader(name, **own), 1) if name == "buckets" else feed
-        with asked_of(name, settings, generator):
+        with asked_of(name, settings, seed):
             assert global_states(lambda epoch, feed=feed: feed.open(epoch, None)) == expected
 
 
@@ -249,32 +226,19 @@ def test_a_position_counts_what_was_consumed():
         batches.close()
 
 
-def leaves_the_next_epoch_whole(settings):
-    """After a break, in the same process or from its position in another, the next epoch is the same."""
-
-    def left_early(feed):
-        for number, _ in enumerate(feed.open(0, None), 1):
-            if number == 2:
-                return feed.position(2)
-        raise AssertionError("fewer than two batches")
-
+def breaking_out_changes_nothing(settings):
     for name, of in (("shuffle", {}), ("buckets", {}), ("remembering", {}), ("shuffle", settings)):
-        feed = feed_for(loader(name, **of), 1)
-        position = left_early(feed)
-        expected = plain(feed.open(1, None))
-        with asked_of(name, of):
-            assert sorted(flat(expected)) == list(range(LENGTH))
-            assert plain(feed_for(loader(name), 1).open(1, position)) == expected
+        leaves_the_next_epoch_whole((name, of), partial(loader, name, **of), LENGTH, partial(loader, name))
 
 
 def test_breaking_out_leaves_the_next_epoch_whole():
     """Without workers, and with two that persist."""
-    leaves_the_next_epoch_whole(PERSISTENT)
+    breaking_out_changes_nothing(PERSISTENT)
 
 
 def test_an_endless_sampler_is_drawn_lazily():
     """Nothing asks for its length or its end."""
-    feeds = [feed_for(DataLoader(Numbers(), batch_size=4, sampler=Endless()), 1) for _ in range(2)]
+    feeds = [feed_for(numbers(sampler=Endless()), 1) for _ in range(2)]
     batches = feeds[0].open(0, None)
     taken = [next(batches).tolist() for _ in range(50)]
     rest = feeds[1].open(0, {"epoch": 0, "batches": 40, "samples": 160})
@@ -283,33 +247,26 @@ def test_an_endless_sampler_is_drawn_lazily():
 
 def test_an_order_that_cannot_be_replayed_is_refused():
     """A sampler that hides its randomness gives other indices the second time: no resume, but an error."""
-    feed = feed_for(DataLoader(Numbers(), batch_size=4, sampler=HiddenRandomness()), 1)
-    list(feed.open(0, None))
-    batches = feed.open(1, None)
-    next(batches)
-    middle = feed.position(1)
-    list(batches)
-    end = feed.position(6)
-    for epoch, position in ((1, middle), (2, end)):
-        fresh = feed_for(DataLoader(Numbers(), batch_size=4, sampler=HiddenRandomness()), 1)
+    made = lambda: numbers(sampler=HiddenRandomness())
+    _, positions = uninterrupted(made, 2)
+    for epoch, place in ((1, (1, 1, "step")), (2, (1, 6, "end"))):
         with pytest.raises(Mismatch, match=r"set_epoch\(epoch\) or state_dict\(\)"):
-            fresh.open(epoch, position)
+            feed_for(made(), 1).open(epoch, positions[place])
 
 
 def test_a_sampler_that_became_shorter_is_refused():
     """There is nothing to resume at when the replay ends too early."""
-    feed = feed_for(DataLoader(Numbers(), batch_size=4, sampler=SubsetRandomSampler(range(8))), 1)
+    feed = feed_for(numbers(sampler=SubsetRandomSampler(range(8))), 1)
     with pytest.raises(Mismatch, match="cannot be replayed"):
         feed.open(0, {"epoch": 0, "batches": 3, "samples": 12, "digest": "0" * 32})
 
 
 def test_another_batch_size_goes_on_at_the_same_sample():
     """When the user accepts a changed batch size, no sample comes twice and none is left out."""
-    _, positions = uninterrupted("shuffle")
-    seen = flat(uninterrupted("shuffle")[0][0][:3])
-    feed = feed_for(DataLoader(Numbers(), batch_size=5, shuffle=True), 1)
-    rest = feed.open(0, positions[0, 3])
-    following = plain(rest)
+    batches, positions = run_of("shuffle")
+    seen = flat(batches[0][:3])
+    feed = feed_for(numbers(batch_size=5, shuffle=True), 1)
+    following = plain(feed.open(0, positions[0, 3, "step"]))
     assert [len(batch) for batch in following] == [5, 5, 1]
     assert sorted(seen + flat(following)) == list(range(LENGTH))
     assert feed.position(6) == {"epoch": 0, "batches": 6, "samples": LENGTH}
@@ -318,7 +275,7 @@ def test_another_batch_size_goes_on_at_the_same_sample():
 def test_a_tracked_sampler_tells_the_truth():
     """The state of a Holdfast Sampler inside a run is what the loop consumed, however far the workers are ahead."""
     sampler = Sampler(LENGTH, seed=8)
-    feed = feed_for(DataLoader(Numbers(), batch_size=4, sampler=sampler, num_workers=2), 1)
+    feed = feed_for(numbers(sampler=sampler, num_workers=2), 1)
     batches = feed.open(2, None)
     next(batches), next(batches)
     assert (sampler.epoch, sampler.position) == (2, 8)
@@ -327,7 +284,7 @@ def test_a_tracked_sampler_tells_the_truth():
 def test_a_batch_sampler_of_torchs_is_seekable_too():
     """BatchSampler(RandomSampler(...)) is what shuffle=True makes: the same order, the same position."""
     explicit = DataLoader(Numbers(), batch_sampler=BatchSampler(RandomSampler(range(LENGTH)), 4, drop_last=False))
-    assert plain(feed_for(explicit, 1).open(1, None)) == uninterrupted("shuffle")[0][1]
+    assert plain(feed_for(explicit, 1).open(1, None)) == run_of("shuffle")[0][1]
 
 
 class Stream(IterableDataset):
@@ -360,11 +317,9 @@ class StatefulStream(IterableDataset):
 
 def is_read_again(settings):
     """Only reading what was consumed leads back; the feed says that this costs."""
-    feed = feed_for(DataLoader(Stream(), batch_size=4, **settings), 1)
+    feed, fresh = (feed_for(DataLoader(Stream(), batch_size=4, **settings), 1) for _ in range(2))
     expected = plain(feed.open(0, None))
-    fresh = feed_for(DataLoader(Stream(), batch_size=4, **settings), 1)
-    assert fresh.replays
-    assert isinstance(fresh, ReplayFeed)
+    assert (True, True) == (fresh.replays, isinstance(fresh, ReplayFeed))
     assert plain(fresh.open(0, {"epoch": 0, "batches": 3})) == expected[3:]
     assert plain(fresh.open(1, None)) == expected
 
@@ -376,11 +331,10 @@ def test_an_iterable_dataset_is_read_again():
 
 def test_a_stateful_iterable_dataset_is_not_read_again():
     """Without workers the dataset's own state is the position."""
-    feed = feed_for(DataLoader(StatefulStream(), batch_size=4), 1)
+    feed, fresh = (feed_for(DataLoader(StatefulStream(), batch_size=4), 1) for _ in range(2))
     assert isinstance(feed, StatefulFeed)
     batches = feed.open(0, None)
     next(batches), next(batches)
-    fresh = feed_for(DataLoader(StatefulStream(), batch_size=4), 1)
     assert plain(fresh.open(0, feed.position(2))) == plain(batches)
     assert len(plain(fresh.open(1, None))) == 6
 
@@ -402,8 +356,8 @@ def test_a_loader_with_an_iteration_of_its_own_is_left_alone():
 def test_the_users_settings_reach_the_twin():
     """Collation, the first call in a worker and the rest are the user's; only order and generator are ours."""
     os.environ.pop("HOLDFAST_TEST_WORKER", None)
-    users = DataLoader(Numbers(), batch_size=4, num_workers=2, collate_fn=told, worker_init_fn=tell, timeout=30)
-    assert plain(feed_for(users, 1).open(0, None))[:2] == [[["0", 0, 1, 2, 3]], [["1", 4, 5, 6, 7]]]
+    users = numbers(num_workers=2, collate_fn=told, worker_init_fn=tell, timeout=30)
+    assert plain(feed_for(users, 1).open(0, None))[:2] == [["0", 0, 1, 2, 3], ["1", 4, 5, 6, 7]]
 
 
 def tell(worker):
@@ -417,7 +371,7 @@ def told(samples):
 def test_batches_stay_in_order():
     """in_order=False would make the order a matter of timing: it is not followed, and the user is told."""
     with pytest.warns(UserWarning, match="in_order=False"):
-        feed = feed_for(DataLoader(Numbers(), batch_size=4, num_workers=2, in_order=False), 1)
+        feed = feed_for(numbers(num_workers=2, in_order=False), 1)
     assert flat(plain(feed.open(0, None))) == list(range(LENGTH))
 
 
@@ -438,21 +392,21 @@ def test_facts_for_the_fingerprint():
     assert feed_for(loader("buckets"), 1).describe()["sampler"] == "Buckets"
 
 
-def workers_of(process):
-    with open(f"/proc/{process}/task/{process}/children") as children:
-        return [int(child) for child in children.read().split()]
+def workers():
+    """The children of this process."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_end_with_their_iterator(persistent):
     """A closed epoch leaves no process behind, unless its workers are to persist; those serve the next epoch."""
-    before = set(workers_of(os.getpid()))
+    before = workers()
     feed = feed_for(loader("shuffle", num_workers=2, persistent_workers=persistent), 1)
     batches = feed.open(0, None)
     next(batches)
-    first = set(workers_of(os.getpid())) - before
+    first = workers() - before
     batches.close()
     assert len(first) == 2
-    assert set(workers_of(os.getpid())) - before == (first if persistent else set())
+    assert workers() - before == (first if persistent else set())
     list(feed.open(1, None))
-    assert set(workers_of(os.getpid())) - before == (first if persistent else set())
+    assert workers() - before == (first if persistent else set())

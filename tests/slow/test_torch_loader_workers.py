@@ -9,9 +9,10 @@ import textwrap
 import pytest
 import test_torch_loader as laws
 import torch
-from test_torch_loader import Drawing, loader, plain, uninterrupted, workers_of
+from test_torch_loader import Drawing, loader, run_of, workers
 from torch.utils.data import DataLoader
 
+from feeds import plain
 from holdfast import Run
 from holdfast.data.feed import feed_for
 from toy import Toy
@@ -23,16 +24,16 @@ WORKERS = [{"num_workers": 1}, {"num_workers": 2}, {"num_workers": 4, "prefetch_
 def test_any_number_of_workers_changes_nothing(settings, tmp_path):
     """What tests/fast/test_torch_loader.py asks of two persistent ones."""
     laws.changes_nothing(tmp_path, settings)
-    laws.leaves_the_next_epoch_whole(settings)
+    laws.breaking_out_changes_nothing(settings)
     laws.is_read_again(settings)
 
 
 def test_spawned_workers_change_nothing():
     """Workers that share nothing with the process that starts them."""
-    expected, positions = uninterrupted("shuffle")
+    expected, positions = run_of("shuffle")
     settings = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "spawn"}
     feed = feed_for(loader("shuffle", **settings), 1)
-    assert plain(feed.open(1, positions[1, 2])) == expected[1][2:]
+    assert plain(feed.open(1, positions[1, 2, "step"])) == expected[1][2:]
     assert plain(feed.open(2, None)) == expected[2]
 
 
@@ -51,13 +52,13 @@ def test_workers_draw_what_those_of_a_plain_loader_draw(persistent):
 
 def test_persistent_workers_end_with_the_run(tmp_path):
     """Left to the garbage collector, each of them is waited for in vain for 5 s: its queue is collected before it."""
-    before = set(workers_of(os.getpid()))
+    before = workers()
     with Run(tmp_path, {"toy": Toy()}, every=None, background=False) as run:
         users = loader("sequential", num_workers=2, persistent_workers=True)
         for _ in run.epochs(2):
             for _ in run.batches(users):
-                assert len(set(workers_of(os.getpid())) - before) == 2
-    assert set(workers_of(os.getpid())) - before == set()
+                assert len(workers() - before) == 2
+    assert workers() - before == set()
 
 
 SCRIPT = """

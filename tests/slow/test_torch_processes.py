@@ -1,6 +1,4 @@
-"""Runs with torch in processes of their own: memory, compiled wrappers, workers of loaders, and signals to all of
-them.
-"""
+"""Runs with torch in processes of their own: memory, workers of loaders, and signals to all of them."""
 
 import json
 import os
@@ -11,9 +9,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch
-from test_torch_run import adam, bits_of, dropping, ended, stopped
-from torch import nn
 
 from holdfast import Store
 from toy import waited_for
@@ -27,27 +22,6 @@ def python(code, *words):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def compiled(model):
-    return torch.compile(model, backend="eager")
-
-
-def both(model):
-    return nn.DataParallel(compiled(model))
-
-
-@pytest.mark.usefixtures("no_syncs")
-def test_a_wrapped_model_goes_on_under_another_wrapper(tmp_path):
-    """Saved compiled, restored plain, and back: the same bytes as when trained in one piece, and no name has
-    changed.
-    """
-    torch.manual_seed(0)
-    expected = bits_of(ended(tmp_path / "whole", adam(dropping()), 9))
-    torch.manual_seed(0)
-    for wrap in (compiled, nn.DataParallel, lambda model: model, both):
-        stopped(tmp_path / "broken", adam(wrap(dropping())), 2, 9)
-    assert expected == bits_of(ended(tmp_path / "broken", adam(dropping()), 9))
 
 
 PEAK = """

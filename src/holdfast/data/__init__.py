@@ -1,4 +1,4 @@
-"""Data whose order and randomness can be come back to.
+"""Data whose order and random numbers a resume restores.
 
 * Seeded(dataset, seed): what `__getitem__` draws depends on (seed, epoch, index) and on nothing else
 * Sampler(dataset, seed): a shuffling sampler that resumes anywhere at once

@@ -1,8 +1,9 @@
-"""The digest of a batch: what tells whether a loader that is read again hands out what it handed out before."""
+"""The digest of a batch: it shows whether a loader that is read again yields the same batches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -44,13 +45,8 @@ def _add(found: xxhash.xxh3_128, value: Any, depth: int) -> None:
 def _add_parts(found: xxhash.xxh3_128, value: Any, depth: int) -> None:
     """`value` holds something that cannot be saved: its members one by one."""
     found.update(type(value).__qualname__.encode())
-    members: list[Any] = []
-    if isinstance(value, list | tuple):
-        members = list(value)
-    elif isinstance(value, Mapping):
-        members = [member for pair in value.items() for member in pair]
-    elif hasattr(value, "__dict__"):
-        members = [member for pair in vars(value).items() for member in pair]
+    named = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+    members = value if isinstance(value, list | tuple) else chain.from_iterable(named.items())
     for member in members if depth else ():
         _add(found, member, depth - 1)
 

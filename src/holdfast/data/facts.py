@@ -1,24 +1,57 @@
-"""What feeds of every kind say of their loader, and read in a position."""
+"""What feeds of every kind have in common: a position, and what they say of their loader."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+FeedPosition = Mapping[str, Any]  # "epoch", "batches" consumed of it, and what else the feed needs to resume there
+LoaderFacts = Mapping[str, Any]  # what decides the order and the batches of a loader
 
-def facts(loader: Any) -> dict[str, Any]:
-    """What a loader of any kind says of itself."""
+
+def facts(loader: Any, sized: Any = None) -> dict[str, Any]:
+    """What a loader of any kind says of itself; its length is that of `sized`, if that is given."""
     found: dict[str, Any] = {"loader": type(loader).__name__}
     for fact, attribute in (("batch_size", "batch_size"), ("drop_last", "drop_last"), ("workers", "num_workers")):
         value = getattr(loader, attribute, None)
         if isinstance(value, int):
             found[fact] = value
     with suppress(TypeError, NotImplementedError):  # endless, or it does not know
-        found["length"] = len(loader)
+        found["length"] = len(loader if sized is None else sized)
     return found
 
 
-def reached(position: Mapping[str, Any] | None, epoch: int) -> int:
-    """Batches of `epoch` that lie before `position`."""
+def reached(position: FeedPosition | None, epoch: int) -> int:
+    """How many batches of `epoch` lie before `position`."""
     return int(position["batches"]) if position is not None and position["epoch"] == epoch else 0
+
+
+class Feed:
+    """How a loop walks one loader."""
+
+    replays = False  # whether a resume reads the consumed batches again
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._epoch = 0
+
+    @abstractmethod
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
+        """Batches of `epoch` from `position`, which position() returned, or from its start.
+
+        The loader's iterator exists, and what has to be skipped has been, when this returns. A position of an earlier
+        epoch carries over what the loader itself takes from epoch to epoch, and `epoch` is opened at its start.
+        """
+
+    def position(self, consumed: int) -> FeedPosition:
+        """What resumes after `consumed` batches of the epoch, those before an earlier resume included.
+
+        It is asked when that batch's body has run, before the next batch is taken.
+        """
+        return {"epoch": self._epoch, "batches": consumed}
+
+    def describe(self) -> LoaderFacts:
+        """Facts for the fingerprint; those named in feed.MOVES decide which samples a position means."""
+        return facts(self._loader)

@@ -7,7 +7,6 @@ short batch. After a change of the batch's size the samples that are left are gr
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
 
@@ -24,19 +23,11 @@ def batches(
     filling: dict[Hashable, list[int]] = {}
     for index in order:
         group = group_of[index]
-        batch = filling.get(group)
-        if batch is None:
-            filling[group] = batch = []
+        batch = filling.setdefault(group, [])
         batch.append(index)
         if len(batch) == size:
             full.append(filling.pop(group))
     return full if drop_last else [*full, *filling.values()]
-
-
-def count(group_of: Iterable[Hashable], size: int, *, drop_last: bool = False) -> int:
-    """How many batches an epoch has, whatever its order."""
-    sizes = Counter(group_of).values()
-    return sum(n // size if drop_last else -(-n // size) for n in sizes)
 
 
 def rest(order: Iterable[int], group_of: Sequence[Hashable], taken: Taken) -> list[int]:

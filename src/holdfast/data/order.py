@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 import xxhash
@@ -61,9 +61,8 @@ class Shuffle:
     def __getitem__(self, where: int | slice) -> int | list[int]:
         if isinstance(where, slice):
             places = range(*where.indices(self.length))
-            if places.step == 1 and _numpy_is_there():
-                values: list[int] = self.block(places.start, max(places.start, places.stop)).tolist()
-                return values
+            if places.step == 1:
+                return list(islice(self.walk(places.start), len(places)))
             return list(map(self._at, places))
         place = operator.index(where)
         if not -self.length <= place < self.length:

@@ -1,73 +1,65 @@
-"""Iterables without a position: what the loop had consumed is read again on a resume, and compared.
+"""Iterables without a position: a resume reads the consumed batches again, and compares them.
 
-The loader sees the random numbers with which it began, and before the last of these batches those of that moment, so that
-it hands out the same. A digest of the first and of the last batch consumed shows when it does not, and the resume is
-refused.
+The random numbers are those with which the pass began; before the last of these batches, those of that moment. So the
+loader yields the same batches. When the digest of the first or of the last one differs, the resume is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from ..errors import Mismatch, UsageError
 from ..state import rng
 from .digest import digest
-from .facts import facts, reached
+from .facts import Feed, FeedPosition, reached
 
 _NOTHING = object()
 
 
-class ReplayFeed:
+class ReplayFeed(Feed):
     """Any iterable: an epoch is one pass over it.
 
-    A loader that counts its passes is another one in a new process: as many are begun as it takes to meet the first
-    batch again, and one more than there were epochs at most.
+    A loader that counts its passes begins at 0 in a new process. Passes are begun until one has the same first batch:
+    at most one more than there were epochs.
     """
 
     replays = True
     remembers = True  # whether a pass may depend on the passes before it
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches = batches
-        self._epoch: int | None = None
+        super().__init__(batches)
+        self._once = isinstance(batches, Iterator)
+        self._passes = False  # whether one has begun
         self._memory: dict[str, Any] = {}
 
-    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
-        before = self._epoch
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         if position is not None and reached(position, epoch):
             batches = self._replayed(position)
         else:
             if position is not None and self.remembers and not self._once:
                 self._catch_up(position)
-            if self._once and before is not None:
+            if self._once and self._passes:
                 raise UsageError(
-                    f"epoch {epoch} cannot begin: a {type(self._batches).__name__} can be iterated once only;"
+                    f"epoch {epoch} cannot begin: a {type(self._loader).__name__} can be iterated once only;"
                     " pass a list, or an object whose __iter__ starts afresh"
                 )
             self._memory = {"rng": rng.capture(), **self._facts_of_pass(position)}
             batches = self._begin(epoch, self._memory, again=False)
-        self._epoch = epoch
+        self._epoch, self._passes = epoch, True
         return self._handed_out(batches)
 
-    def position(self, consumed: int) -> Mapping[str, Any]:
-        return {"epoch": self._epoch or 0, "batches": consumed, **self._memory}
+    def position(self, consumed: int) -> FeedPosition:
+        return {**super().position(consumed), **self._memory}
 
-    def describe(self) -> Mapping[str, Any]:
-        return facts(self._batches)
+    def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:  # noqa: ARG002
+        """A pass. `memory`: what was noted of it; `again`: it replays an earlier pass."""
+        return iter(self._loader)
 
-    def _begin(self, epoch: int, memory: Mapping[str, Any], *, again: bool) -> Iterator[Any]:  # noqa: ARG002
-        """A pass. `memory` is what is known of it; `again`: it is the replay of one."""
-        return iter(self._batches)
-
-    def _facts_of_pass(self, position: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002  likewise
+    def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:  # noqa: ARG002  likewise
         """What else a replay of the pass that begins now has to know. `position`: where the run was before it."""
         return {}
-
-    @property
-    def _once(self) -> bool:
-        return isinstance(self._batches, Iterator)
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
@@ -82,20 +74,20 @@ class ReplayFeed:
         finally:
             _close(batches)
 
-    def _replayed(self, position: Mapping[str, Any]) -> Iterator[Any]:
+    def _replayed(self, position: FeedPosition) -> Iterator[Any]:
         """The pass of `position`, behind the batches that were consumed of it."""
         epoch, count = position["epoch"], position["batches"]
         self._memory = {name: position[name] for name in position if name not in {"epoch", "batches"}}
         batches, last = self._met_again(position)
         if count > 1:
-            skip(batches, count - 2)
+            next(islice(batches, count - 2, count - 2), None)  # skips those between
             rng.restore(position.get("last_rng", {}))
             last = next(batches, _NOTHING)
         if last is _NOTHING or position.get("last") not in {None, digest(last)}:
             raise self._refusal(epoch, count)
         return batches
 
-    def _catch_up(self, position: Mapping[str, Any]) -> None:
+    def _catch_up(self, position: FeedPosition) -> None:
         """Bring a loader that counts its passes to where it was when the epoch of `position` was over."""
         if position.get("first") is None:
             return
@@ -104,7 +96,7 @@ class ReplayFeed:
         _close(batches)
         rng.restore(now)
 
-    def _met_again(self, position: Mapping[str, Any]) -> tuple[Iterator[Any], Any]:
+    def _met_again(self, position: FeedPosition) -> tuple[Iterator[Any], Any]:
         """A pass that began like the one of `position`, and its first batch."""
         epoch = position["epoch"]
         for _ in range(1 if self._once or not self.remembers else epoch + 1):
@@ -118,7 +110,7 @@ class ReplayFeed:
 
     def _refusal(self, epoch: int, number: int) -> Mismatch:
         return Mismatch(
-            f"the {type(self._batches).__name__} in run.batches cannot be come back to: read again, batch {number} of"
+            f"the {type(self._loader).__name__} in run.batches cannot be resumed: read again, batch {number} of"
             f" epoch {epoch} is not the one of before. {self._advice()}"
         )
 
@@ -129,11 +121,6 @@ class ReplayFeed:
                 " DataLoader, or run.batches(holdfast.data.Zip(a, b)) for loaders side by side"
             )
         return "Give it state_dict() and load_state_dict(), or pass a list or a DataLoader"
-
-
-def skip(batches: Iterator[Any], count: int) -> None:
-    """Take and drop `count` batches."""
-    next(islice(batches, count, count), None)
 
 
 def _close(batches: Iterator[Any]) -> None:

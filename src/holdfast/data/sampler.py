@@ -10,6 +10,15 @@ from .order import VERSION, Shuffle
 from .seeded import Index, carrying
 
 
+def require_same_order(mine: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Raise Mismatch unless `state` has each fact of `mine`."""
+    for name, value in mine.items():
+        if state.get(name) != value:
+            raise Mismatch(
+                f"the sampler's {name} is {value!r}, in its saved state {state.get(name)!r}: make it the same again"
+            )
+
+
 class Sampler:
     """For DataLoader(sampler=...): the indices of epoch after epoch, each epoch in the order of (seed, epoch).
 
@@ -67,9 +76,5 @@ class Sampler:
         Raises:
             Mismatch: the state belongs to another order.
         """
-        for name, value in self.describe().items():
-            if state[name] != value:
-                raise Mismatch(
-                    f"the sampler's {name} is {value!r}, in its saved state {state[name]!r}: make it the same again"
-                )
+        require_same_order(self.describe(), state)
         self.seek(state["epoch"], state["position"])

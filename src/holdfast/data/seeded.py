@@ -28,11 +28,7 @@ class Index(int):
 
 def carrying(indices: Iterable[int], epoch: int) -> Iterator[Index]:
     """The same indices; each knows its epoch."""
-    new = int.__new__
-    for value in indices:
-        index = new(Index, value)  # Index(value, epoch), at half the price
-        index.epoch = epoch
-        yield index
+    return (Index(value, epoch) for value in indices)
 
 
 class Seeded:
@@ -73,23 +69,17 @@ class Seeded:
 
     def _sample(self, index: Any) -> Any:
         epoch = _epoch(index)
-        if epoch is None:
-            self._tell(index)
-            epoch = 0
-        rng.seed(key("sample", self.seed, epoch, _name(index)))
+        if epoch is None and not self._told:
+            self._told = True
+            warnings.warn(
+                f"Seeded got a plain {type(index).__name__} as index, without an epoch: every epoch repeats the"
+                " randomness of epoch 0. Load through run.batches(loader) or sampler=holdfast.data.Sampler(...), which carry the"
+                " epoch, and make Seeded the outermost wrapper: Seeded(Subset(...)), not Subset(Seeded(...)).",
+                UserWarning,
+                stacklevel=3,
+            )
+        rng.seed(key("sample", self.seed, epoch or 0, _name(index)))
         return self.dataset[index]
-
-    def _tell(self, index: Any) -> None:
-        if self._told:
-            return
-        self._told = True
-        warnings.warn(
-            f"Seeded got a plain {type(index).__name__} as index, without an epoch: every epoch repeats the randomness"
-            " of epoch 0. Load through run.batches(loader) or sampler=holdfast.data.Sampler(...), which carry the"
-            " epoch, and make Seeded the outermost wrapper: Seeded(Subset(...)), not Subset(Seeded(...)).",
-            UserWarning,
-            stacklevel=4,
-        )
 
 
 _training_here = True  # whose generators have to be put back; a worker's serve its samples alone

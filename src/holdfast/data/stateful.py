@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import UsageError
 from ..state import rng
-from .facts import facts
+from .facts import Feed, FeedPosition
 
 _NOTHING = object()
 
 
-class StatefulFeed:
+class StatefulFeed(Feed):
     """An object with state_dict() and load_state_dict(), torchdata's StatefulDataLoader for one.
 
     `keeper` is what holds the state, where that is not the loader itself: a dataset, for one. A pass begins under the
@@ -21,17 +21,14 @@ class StatefulFeed:
     state and makes its iterator, for what a loader draws there.
     """
 
-    replays = False
-
     def __init__(self, loader: Any, keeper: Any = None) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._keeper = loader if keeper is None else keeper
-        self._epoch = 0
         self._ended = False
         self._began: Any = None  # the random numbers as this pass began
         self._asked = False  # whether its state could be had
 
-    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch, self._ended = epoch, False
         if position is not None:
             with rng.scope(0):
@@ -43,19 +40,16 @@ class StatefulFeed:
         self._require_state()
         return self._until_ended(rest)
 
-    def position(self, consumed: int) -> Mapping[str, Any]:
+    def position(self, consumed: int) -> FeedPosition:
         state = copy.deepcopy(self._keeper.state_dict())  # loaders hand out what they go on changing
-        found = {"epoch": self._epoch, "batches": consumed, "state": state, "ended": self._ended}
-        return found | {"began": self._began} | self._generator()
-
-    def describe(self) -> Mapping[str, Any]:
-        return facts(self._loader)
+        found = {**super().position(consumed), "state": state, "ended": self._ended, "began": self._began}
+        return found | self._generator()
 
     def _begin(self, *, first: bool) -> Iterator[Any]:  # noqa: ARG002
         """A pass; `first`: the loader's first in the run."""
         return iter(self._loader)
 
-    def _resumed(self, epoch: int, position: Mapping[str, Any]) -> Iterator[Any]:
+    def _resumed(self, epoch: int, position: FeedPosition) -> Iterator[Any]:
         if position["epoch"] == epoch and not position["ended"]:
             self._began = position.get("began")
             rng.restore(self._began or {})
@@ -67,11 +61,11 @@ class StatefulFeed:
         self._began, self._ended = position.get("began"), position["epoch"] == epoch
         return iter(())  # iterating a loader that is at its end would begin the next epoch
 
-    def _leave(self, position: Mapping[str, Any]) -> None:
-        """Go where the next iter() begins a new epoch, from the state of an epoch that is over.
+    def _leave(self, position: FeedPosition) -> None:
+        """From the state of an epoch that is over, bring the loader to where the next iter() begins a new epoch.
 
-        A loader that gives no further batch from that state is there. One that gives a batch has left the epoch behind
-        before its state was taken, if the epoch was not left early: that batch is the next epoch's first.
+        A loader that yields no further batch from that state is there. One that yields a batch had ended the epoch
+        before its state was taken, if the loop did not leave early: that batch is the next epoch's first.
         """
         self._keeper.load_state_dict(copy.deepcopy(position["state"]))
         if next(iter(self._loader), _NOTHING) is not _NOTHING and position["ended"]:
@@ -97,7 +91,7 @@ class StatefulFeed:
         except Exception as error:
             inner = "loader.base_dataloader" if hasattr(self._loader, "base_dataloader") else "the loader that it wraps"
             raise UsageError(
-                f"run.batches cannot come back into this {type(self._loader).__name__}: its state_dict() raises"
+                f"run.batches cannot resume this {type(self._loader).__name__}: its state_dict() raises"
                 f" {type(error).__name__} ({error}). Pass {inner}, a plain DataLoader for one, and move each batch to"
                 " its device in the loop"
             ) from error
@@ -108,6 +102,6 @@ class StatefulFeed:
         generator: Any = getattr(self._loader, "generator", None)
         return {"generator": generator.get_state()} if hasattr(generator, "get_state") else {}
 
-    def _restore_generator(self, position: Mapping[str, Any]) -> None:
+    def _restore_generator(self, position: FeedPosition) -> None:
         if "generator" in position:
             self._loader.generator.set_state(position["generator"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..data.feed import Feed
+from ..data.facts import Feed
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng

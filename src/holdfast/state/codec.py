@@ -156,7 +156,7 @@ class Share(NamedTuple):
 class Blank(NamedTuple):
     """A leaf in the making: where its bytes go, and what makes the leaf of them once they are there."""
 
-    data: memoryview  # writable, of the leaf's size
+    data: Data  # writable, of the leaf's size
     value: Callable[[], Any]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..data.order import key
+from ..data.sampler import require_same_order
 from ..errors import Mismatch, UsageError
 
 CHUNK = 16_384  # indices that become Python's integers at once
@@ -22,28 +23,24 @@ class ResumableOrder:
     def __init__(self, dataset: Sized, seed: int, *, shuffle: bool) -> None:
         self.dataset, self.length = dataset, len(dataset)
         self.seed, self.shuffle = seed, shuffle
-        self._epoch: int | None = None
-        self._order = torch.empty(0, dtype=torch.int64)
+        self._last: dict[int, torch.Tensor] = {}
 
     def of(self, epoch: int) -> torch.Tensor:
-        if epoch != self._epoch:
+        if epoch not in self._last:
             drawn = torch.Generator().manual_seed(self.seed + epoch)
             order = torch.randperm(self.length, generator=drawn) if self.shuffle else torch.arange(self.length)
-            self._epoch, self._order = epoch, order
-        return self._order
+            self._last = {epoch: order}
+        return self._last[epoch]
 
     def walk(self, epoch: int, places: range) -> Iterator[int]:
-        """The values at `places`; what lies beyond the end begins anew."""
+        """The values at `places`; places beyond the end continue at the beginning."""
         order = self.of(epoch)
         for first in range(0, len(places), CHUNK):
             some = places[first : first + CHUNK]
-            if some[-1] < self.length:
-                yield from order[some.start : some.stop : some.step].tolist()
-            else:
-                yield from (int(order[place % self.length]) for place in some)
+            yield from order[torch.arange(some.start, some.stop, some.step) % self.length].tolist()
 
     def describe(self) -> dict[str, Any]:
-        """What decides it."""
+        """What decides the order."""
         name = _shuffle_name() if self.shuffle else "as it is"
         found = {"length": self.length, "seed": self.seed, "shuffle": self.shuffle, "order": name}
         shards = getattr(self.dataset, "shards", None)  # a DistributedShardedDataset: an index means another sample
@@ -51,14 +48,14 @@ class ResumableOrder:
 
 
 class Interruptible:
-    """What the samplers share: an epoch, a position in it, and their state."""
+    """An epoch, a position in it, and the state of a sampler."""
 
-    epoch: int
-    _order: ResumableOrder
+    epoch = 0
 
-    def __init__(self) -> None:
-        self._counted = False  # by whoever called seek()
-        self._advanced = False  # by advance()
+    def __init__(self, dataset: Sized, seed: int, *, shuffle: bool) -> None:
+        self._order = ResumableOrder(dataset, seed, shuffle=shuffle)
+        self._counted = False  # the caller of seek() counts
+        self._advanced = False  # advance() has counted something
 
     @abstractmethod
     def _go(self, epoch: int, position: Any) -> None: ...
@@ -66,7 +63,7 @@ class Interruptible:
     @property
     @abstractmethod
     def remaining(self) -> int:
-        """What this rank still takes in this epoch: samples, or batches."""
+        """Samples or batches that this rank still takes in this epoch."""
 
     def set_epoch(self, epoch: int) -> None:
         """Be in `epoch`: at its start, unless it is the epoch that the sampler is in already."""
@@ -103,22 +100,19 @@ class Interruptible:
         Raises:
             Mismatch: the state belongs to another order, or to none.
         """
-        if not {"epoch", "position"} <= state.keys():
+        if not {"epoch", "position", "length"} <= state.keys():
             raise Mismatch(f"this is no state of a sampler: it has {', '.join(map(str, state)) or 'nothing'}")
         if type(state["position"]) is not type(self._position()):
             raise Mismatch(f"this is the state of a sampler of another kind: its position is {state['position']!r}")
         epoch, position, mine = state["epoch"], state["position"], self.describe()
         dealt_anew = state.get("shards") != mine.get("shards")
-        if dealt_anew and _midway(position, state.get("length", 0)):
+        if dealt_anew and (0 < position < state["length"] if isinstance(position, int) else position):
             raise Mismatch(
-                f"epoch {epoch} was begun on the shards {state.get('shards')}, and these are {mine.get('shards')}: go on"
-                " with as many ranks as then, or from a state where an epoch begins"
+                f"epoch {epoch} was begun on the shards {state.get('shards')}, and these are {mine.get('shards')}:"
+                " continue with as many ranks as then, or from a state where an epoch begins"
             )
-        for name in sorted(mine.keys() - ({"shards", "length"} if dealt_anew else set())):
-            if state.get(name) != mine[name]:
-                raise Mismatch(
-                    f"the sampler's {name} is {mine[name]!r}, in its saved state {state.get(name)!r}: make it the same again"
-                )
+        changed = {"shards", "length"} if dealt_anew else set()
+        require_same_order({name: fact for name, fact in mine.items() if name not in changed}, state)
         if dealt_anew:
             self._begin(epoch + 1 if position else epoch)
         else:
@@ -129,15 +123,12 @@ class Interruptible:
     def _position(self) -> Any:
         """As `state_dict` has it; false at the start of an epoch."""
 
-    @abstractmethod
-    def _start(self) -> Any: ...
-
     def _begin(self, epoch: int) -> None:
-        self._go(epoch, self._start())
+        self._go(epoch, type(self._position())())  # 0 samples, or no batches
         self._counted = self._advanced = False
 
     def _require(self, more: int, unit: str) -> bool:
-        """Whether to count `more`; what is counted elsewhere is not counted twice.
+        """Whether advance() is to count `more`; not if the caller of seek() counts.
 
         Raises:
             UsageError: there are not as many left.
@@ -155,7 +146,7 @@ class Interruptible:
     def _iterated(self) -> None:
         """
         Raises:
-            UsageError: the epoch is over; the loop would see nothing, and not know why.
+            UsageError: the epoch is over; the loop would get no batch, and no reason.
         """
         if (self._advanced or self._counted) and not self.remaining:
             raise UsageError(
@@ -163,11 +154,6 @@ class Interruptible:
                 " with sampler.in_epoch(epoch)"
             )
         self._counted = False
-
-
-def _midway(position: Any, length: int) -> bool:
-    """Whether a state's position is neither at the start of an epoch nor at its end."""
-    return 0 < position < length if isinstance(position, int) else bool(position)
 
 
 @lru_cache(maxsize=1)

@@ -1,10 +1,10 @@
-"""Items: the bytes of one tensor in C order, where they lie, or gathered from wherever they lie piece by piece."""
+"""Items: the bytes of one tensor in C order: its own memory, or gathered piece by piece."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -57,25 +57,30 @@ class TensorItems:
         self._most = sys.maxsize if plain.is_cpu or as_it_lies else PIECE_BYTES // self.itemsize
 
     def gather(self, start: int, target: memoryview) -> Wait | None:
-        if address(target) % self.itemsize == 0:
-            return self._each(start, target, lambda slab, part: self._copied(part, slab))
-        for at, part, even in _even(target):
-            settle(self.gather(start + at, even))
-            copy(part, even)
-        return None
+        return self._moved(start, target, lambda slab, part: self._copied(part, slab), back=True)
 
     def scatter(self, start: int, source: memoryview) -> Wait | None:
-        if address(source) % self.itemsize == 0:
-            return self._each(start, source, self._copied)
-        for at, part, even in _even(source):
-            copy(even, part)
-            settle(self.scatter(start + at, even))
+        return self._moved(start, source, self._copied, back=False)
+
+    def _moved(
+        self, start: int, whole: memoryview, move: Callable[[torch.Tensor, torch.Tensor], Wait | None], *, back: bool
+    ) -> Wait | None:
+        """As `_each`; memory that is not aligned to the items is copied through aligned memory, piece by piece."""
+        if address(whole) % self.itemsize == 0:
+            return self._each(start, whole, move)
+        for at in range(0, whole.nbytes, PIECE_BYTES):
+            odd = whole[at : at + PIECE_BYTES]
+            even = memory(torch.empty(odd.nbytes, dtype=torch.uint8))
+            copy(even, odd)
+            settle(self._each(start + at, even, move))
+            if back:
+                copy(odd, even)
         return None
 
     def _each(
         self, start: int, whole: memoryview, move: Callable[[torch.Tensor, torch.Tensor], Wait | None]
     ) -> Wait | None:
-        """Let `move` see every part of the tensor beside that of `whole`; its last word, which holds for all."""
+        """Call `move` with each part of the tensor and the same part of `whole`; the last wait, which holds for all."""
         flat = torch.frombuffer(whole, dtype=self._tensor.dtype)
         wait, at, place, end = None, 0, start // self.itemsize, start // self.itemsize + flat.numel()
         try:
@@ -89,13 +94,6 @@ class TensorItems:
             settle(wait)
             raise
         return wait
-
-
-def _even(odd: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Pieces of memory that begins where no item may, each with its place and with memory for it where one may."""
-    for at in range(0, odd.nbytes, PIECE_BYTES):
-        part = odd[at : at + PIECE_BYTES]
-        yield at, part, memory(torch.empty(part.nbytes, dtype=torch.uint8))
 
 
 def _copied(target: torch.Tensor, source: torch.Tensor) -> None:

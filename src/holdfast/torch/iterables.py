@@ -8,45 +8,43 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
+from ..data.facts import FeedPosition, LoaderFacts
 from ..data.order import key
 from ..data.replay import ReplayFeed
 from ..data.stateful import StatefulFeed
-from . import draws
-from .twin import facts_of, stateful_twin_of, twin_of
+from .twin import draw_seed_of_workers, facts_of, torchdatas, twin_of
 from .workers import iterate
 
 _NOTHING = object()
 
 
 class IterableFeed(ReplayFeed):
-    """An IterableDataset without a state, or in workers: what was consumed is read again, and compared."""
+    """An IterableDataset without a state, or in workers: the consumed batches are read again, and compared."""
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
-        self._twin = twin_of(loader)
-        self._loader = loader
-        self._seed = seed
+        self._users, self._seed = loader, seed
         # workers that end with their epoch have a fresh copy of the dataset, which remembers no epoch before
         self.remembers = not loader.num_workers or loader.persistent_workers
-        super().__init__(self._twin)
+        super().__init__(twin_of(loader))
 
-    def describe(self) -> Mapping[str, Any]:
-        return facts_of(self._loader)
+    def describe(self) -> LoaderFacts:
+        return facts_of(self._users)
 
-    def _facts_of_pass(self, position: Mapping[str, Any] | None) -> dict[str, Any]:
-        first = position is None and self._epoch is None
-        return {"draws": first or not self._loader.persistent_workers}
+    def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:
+        first = position is None and not self._passes
+        return {"draws": first or not self._users.persistent_workers}
 
-    def _begin(self, epoch: int, memory: Mapping[str, Any], *, again: bool) -> Iterator[Any]:
+    def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:
         seed = key("workers", self._seed, epoch)
-        if memory.get("draws", True) and not (again and self._loader.generator is not None):
-            draws.seed_of_workers(self._loader, self._twin, seed)
+        if memory.get("draws", True) and not (again and self._users.generator is not None):
+            draw_seed_of_workers(self._users, self._loader, seed)
         else:
-            self._twin.generator.manual_seed(seed)
-        return iterate(self._twin)
+            self._loader.generator.manual_seed(seed)
+        return iterate(self._loader)
 
     def _advice(self) -> str:
         return (
-            f"Its dataset, a {type(self._loader.dataset).__name__}, hands out another order: give it state_dict() and"
+            f"Its dataset, a {type(self._users.dataset).__name__}, yields another order: give it state_dict() and"
             " load_state_dict() and use num_workers=0 or torchdata's StatefulDataLoader; or let its order depend on"
             " nothing but set_epoch(epoch), called before run.batches"
         )
@@ -55,22 +53,23 @@ class IterableFeed(ReplayFeed):
 class DatasetFeed(StatefulFeed):
     """An IterableDataset with a state: that of the dataset without workers, of torchdata's loader with them."""
 
-    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
-        dataset: Any = loader.dataset
+    def __init__(self, loader: Any, seed: int) -> None:
+        dataset = loader.dataset
         watched = dataset if isinstance(dataset, IterDataPipe) else _Watched(dataset)
         self._users = loader
         self._seed = seed
         if loader.num_workers:
-            super().__init__(stateful_twin_of(loader, watched))
+            kind, steps = torchdatas("StatefulDataLoader"), loader.snapshot_every_n_steps
+            super().__init__(twin_of(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps))
         else:
             super().__init__(twin_of(loader, dataset=watched), watched)
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> LoaderFacts:
         return facts_of(self._users)
 
     def _begin(self, *, first: bool) -> Iterator[Any]:
         if first or not self._users.persistent_workers:
-            draws.seed_of_workers(self._users, self._loader, key("workers", self._seed, self._epoch))
+            draw_seed_of_workers(self._users, self._loader, key("workers", self._seed, self._epoch))
         return super()._begin(first=first)
 
     def _generator(self) -> dict[str, Any]:
@@ -108,7 +107,7 @@ class _Watched(IterableDataset[Any]):
         self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
         self._iterator, self._loaded, self._ended = None, state, state["ended"]
 
-    def _left(self, loaded: Mapping[str, Any]) -> Iterator[Any]:
+    def _left(self, loaded: FeedPosition) -> Iterator[Any]:
         """No further sample of this pass; the next one is a new one, whether or not the dataset had gone back."""
         if next(self._iterator, _NOTHING) is not _NOTHING:
             self._dataset.load_state_dict(copy.deepcopy(loaded["dataset"]))

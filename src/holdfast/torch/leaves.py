@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
@@ -14,14 +13,11 @@ from ..errors import Damaged, UsageError
 from ..pages import Data
 from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
 from . import pieces
-from .items import CARRIERS, Now, data, memory, window
+from .items import Now, data, window
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE if hasattr(torch, name)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_REQUIRES_GRAD = attrgetter("requires_grad")
-_START = itemgetter(0)
 _PLAIN = (torch.Tensor, Parameter)
-_STRIDED = torch.strided
 
 
 def node(value: Any) -> Node | None:
@@ -52,7 +48,7 @@ def _refusal(tensor: torch.Tensor) -> str:
         return "it is quantized: save tensor.int_repr() and its scales"
     if tensor.is_nested:
         return "it is nested: save tensor.unbind()"
-    if tensor.layout is not _STRIDED:
+    if tensor.layout is not torch.strided:
         return f"its layout is {tensor.layout}: save tensor.to_dense(), or its indices and values"
     if tensor.is_meta:
         return "it is on the meta device and has no data"
@@ -71,7 +67,7 @@ def shares(tensors: Sequence[torch.Tensor]) -> list[Share]:
     """One block for each tensor; one for all that are tied; one flat one for views that overlap."""
     found: list[Share | None] = [None] * len(tensors)
     now = Now()
-    for group in _overlapping([tensor if type(tensor) in _PLAIN else pieces.local(tensor) for tensor in tensors]):
+    for group in _overlapping([pieces.local(tensor) for tensor in tensors]):
         found[group[0]] = _share(group, [tensors[index] for index in group], now)
     return [share for share in found if share is not None]
 
@@ -105,7 +101,7 @@ def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
         start = tensor.data_ptr()
         memories.setdefault(where, []).append((start, start + _reach(tensor), index))
     for placed in memories.values():
-        yield from _touching(sorted(placed, key=_START))
+        yield from _touching(sorted(placed))
 
 
 def _touching(placed: Sequence[tuple[int, int, int]]) -> Iterator[list[int]]:
@@ -133,7 +129,7 @@ def _items(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
-    first, attrs = tied[0], _attrs(tied)
+    first, attrs = tied[0], _attrs(tied) | _device(tied[0])
     divided = pieces.is_dtensor(first) and pieces.is_divided(first)
     if pieces.is_dtensor(first) and divided:
         attrs |= pieces.place(first)
@@ -144,19 +140,20 @@ def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
         stride = tensor.stride()
         if stride != _c_stride(shape) and _is_dense(shape, stride):
             attrs["stride"] = list(stride)
-    as_it_lies = contiguous and tensor.is_cpu and not (tensor.is_conj() or tensor.is_neg())
-    return Block("torch", NAMES[tensor.dtype], shape, memory(tensor) if as_it_lies else data(tensor, now), attrs)
+    return Block("torch", NAMES[tensor.dtype], shape, data(tensor, now), attrs)
 
 
 def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
     if any(isinstance(tensor, Parameter) for tensor in tied):
         attrs["parameter"] = True
-    if any(map(_REQUIRES_GRAD, tied)) and any(tensor.requires_grad and tensor.is_leaf for tensor in tied):
+    if any(tensor.requires_grad and tensor.is_leaf for tensor in tied):
         attrs["requires_grad"] = True  # a graph is not saved: what it led to comes back without one
-    if not tied[0].is_cpu:
-        attrs["device"] = str(tied[0].device)
     return attrs
+
+
+def _device(tensor: torch.Tensor) -> dict[str, str]:
+    return {} if tensor.is_cpu else {"device": str(tensor.device)}
 
 
 def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
@@ -174,13 +171,12 @@ def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Sh
             "shape": list(tensor.shape),
             "stride": list(tensor.stride()),
             "offset": offset,
-            **{name: kept for name, kept in _attrs([tensor]).items() if name != "device"},
+            **_attrs([tensor]),
         }
     whole = _raw(members, start, stop, now)
     if pad:
         whole = memoryview(bytes(pad) + bytes(whole))
-    device = {name: kept for name, kept in _attrs(members).items() if name == "device"}
-    return Share(Block("torch", "uint8", (whole.nbytes,), whole, device), views)
+    return Share(Block("torch", "uint8", (whole.nbytes,), whole, _device(members[0])), views)
 
 
 def _raw(members: Sequence[torch.Tensor], start: int, stop: int, now: Now) -> Data:
@@ -208,18 +204,13 @@ def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def blank(stored: LeafReader) -> Blank:
-    stride = _checked(stored)
-    tensor = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])  # where memory is short this fails: no damage
-
-    def value() -> torch.Tensor:
-        return _dressed(tensor if stride is None else _strided(tensor, stride), stored)
-
-    return Blank(memory(tensor), value)
+    tensor = empty(stored, torch.device("cpu"))  # where memory is short this fails: no damage
+    return Blank(data(tensor, Now()), lambda: _dressed(tensor, stored))
 
 
 def mapped(stored: LeafReader, data: memoryview) -> torch.Tensor | None:
-    dtype, stride = DTYPES.get(stored.dtype), _checked(stored)
-    if stride is not None or dtype is None or not data:
+    dtype, stride = _checked(stored)
+    if stride is not None or not data:
         return None
     raw = torch.frombuffer(data, dtype=torch.uint8)
     return None if raw.data_ptr() % dtype.itemsize else _dressed(raw.view(dtype).view(stored.shape), stored)
@@ -268,14 +259,14 @@ def refill(live: Any, stored: Any) -> bool:
 
 def empty(stored: LeafReader, device: torch.device) -> torch.Tensor:
     """A tensor of the stored dtype and layout, and no numbers yet."""
-    stride, dtype = _checked(stored), DTYPES[stored.dtype]
+    dtype, stride = _checked(stored)
     if stride is None:
         return torch.empty(stored.shape, dtype=dtype, device=device)
     return torch.empty_strided(stored.shape, stride, dtype=dtype, device=device)
 
 
-def _checked(stored: LeafReader) -> list[int] | None:
-    """The stored stride, None for C order.
+def _checked(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
+    """Its dtype and its stride, None for C order.
 
     Raises:
         Damaged: it is no tensor's description.
@@ -285,21 +276,11 @@ def _checked(stored: LeafReader) -> list[int] | None:
         raise Damaged(f"leaf {stored.key!r}: torch has no dtype {stored.dtype!r}")
     checked_size(stored, dtype.itemsize)
     stride: list[int] | None = stored.attrs.get("stride")
-    if stride is not None and not _fits(stride, stored.shape):
+    if stride is not None and not (
+        _are_sizes(stride) and len(stride) == len(stored.shape) and _is_dense(stored.shape, stride)
+    ):
         raise Damaged(f"leaf {stored.key!r}: stride {stride!r} does not fit the shape {list(stored.shape)}")
-    return stride
-
-
-def _fits(stride: Any, shape: Sequence[int]) -> bool:
-    return _are_sizes(stride) and len(stride) == len(shape) and _is_dense(shape, stride)
-
-
-def _strided(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """`tensor` in the memory layout that it had when it was saved."""
-    target = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
-    carrier = CARRIERS.get(tensor.element_size(), tensor.dtype)
-    target.view(carrier).copy_(tensor.view(carrier))
-    return target
+    return dtype, stride
 
 
 def _dressed(tensor: torch.Tensor, stored: LeafReader) -> torch.Tensor:

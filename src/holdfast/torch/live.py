@@ -6,8 +6,9 @@ own load_state_dict, generators by their state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,25 +18,21 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UsageError
 from ..state.codec import uncollected
+from ..state.fill import whole
 from . import modules, optimizers, schedulers
-from .modules import class_name, parameter_count, still
+from .modules import class_name, parameter_count
 from .overrides import override
-from .stored import decoded, load
-from .weights import is_model, match, read_matching
+from .stored import load
 
 __all__ = [
     "capture",
     "class_name",
     "differences",
     "handles",
-    "is_model",
-    "match",
     "outvoted",
     "override",
     "parameter_count",
-    "read_matching",
     "restore",
-    "still",
 ]
 
 
@@ -52,7 +49,8 @@ def capture(target: Any) -> Any:
 @uncollected()
 def differences(target: Any, stored: Any) -> list[str]:
     """One line for each thing in which the checkpoint and the object disagree; nothing is touched, nothing is read."""
-    return _kind(target).differences(target, stored)
+    lines: list[str] = _kind(target).differences(target, stored)
+    return lines
 
 
 @uncollected()
@@ -71,13 +69,8 @@ def outvoted(target: Any, stored: Any) -> list[str]:
     return optimizers.outvoted(target, stored) if isinstance(target, Optimizer) else []
 
 
-class _Kind(NamedTuple):
-    capture: Callable[[Any], Any]
-    differences: Callable[[Any, Any], list[str]]
-    restore: Callable[[Any, Any], None]
-
-
-def _kind(target: object) -> _Kind:
+def _kind(target: object) -> Any:
+    """What has `capture`, `differences` and `restore` for objects of its kind."""
     for kind, functions in _KINDS.items():
         if isinstance(target, kind):
             return functions
@@ -85,31 +78,28 @@ def _kind(target: object) -> _Kind:
 
 
 def _scaler_differences(scaler: GradScaler, stored: Any) -> list[str]:
-    words = {True: "enabled", False: "disabled"}
-    if bool(stored) == scaler.is_enabled():
-        return []
-    return [f"GradScaler: {words[bool(stored)]} in the checkpoint, {words[scaler.is_enabled()]} here"]
-
-
-def _capture_generator(generator: torch.Generator) -> dict[str, Any]:
-    return {"device": generator.device.type, "state": generator.get_state()}
+    there, here = ("enabled" if on else "disabled" for on in (stored, scaler.is_enabled()))
+    return [f"GradScaler: {there} in the checkpoint, {here} here"] if there != here else []
 
 
 def _generator_differences(generator: torch.Generator, stored: Any) -> list[str]:
     there = stored.get("device") if isinstance(stored, Mapping) else type(stored).__name__
-    if there == generator.device.type:
-        return []
-    return [f"Generator: for {there} in the checkpoint, for {generator.device.type} here"]
+    here = generator.device.type
+    return [f"Generator: for {there} in the checkpoint, for {here} here"] if there != here else []
 
 
-_KINDS: dict[type, _Kind] = {
-    nn.Module: _Kind(modules.capture, modules.differences, modules.restore),
-    Optimizer: _Kind(optimizers.capture, optimizers.differences, optimizers.restore),
-    LRScheduler: _Kind(schedulers.capture, schedulers.differences, schedulers.restore),
-    GradScaler: _Kind(GradScaler.state_dict, _scaler_differences, lambda scaler, stored: load(scaler, decoded(stored))),
-    torch.Generator: _Kind(
-        _capture_generator,
-        _generator_differences,
-        lambda generator, stored: generator.set_state(decoded(stored)["state"]),
+_KINDS: dict[type, Any] = {
+    nn.Module: modules,
+    Optimizer: optimizers,
+    LRScheduler: schedulers,
+    GradScaler: SimpleNamespace(
+        capture=GradScaler.state_dict,
+        differences=_scaler_differences,
+        restore=lambda scaler, stored: load(scaler, whole(stored)),
+    ),
+    torch.Generator: SimpleNamespace(
+        capture=lambda generator: {"device": generator.device.type, "state": generator.get_state()},
+        differences=_generator_differences,
+        restore=lambda generator, stored: generator.set_state(whole(stored)["state"]),
     ),
 }

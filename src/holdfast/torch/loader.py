@@ -1,4 +1,4 @@
-"""How a loop walks torch's DataLoader: through a twin with the user's settings and an order that can be come back to.
+"""How a loop walks torch's DataLoader: through a twin with the user's settings and an order that can be resumed.
 
 The twin is made once, so that persistent workers persist. It has a batch sampler and a generator of Holdfast's own:
 neither making nor iterating it draws from the global generators. Its batch sampler follows one of three plans:
@@ -11,27 +11,26 @@ neither making nor iterating it draws from the global generators. Its batch samp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
-from ..data.facts import reached
-from ..data.feed import Feed
+from ..data.facts import Feed, FeedPosition, LoaderFacts, reached
 from ..data.order import key
-from . import draws
 from .iterables import DatasetFeed, IterableFeed
 from .plans import Step, plan_for, position_of
-from .twin import facts_of, torchdatas, twin_of
+from .twin import draw_as_sampler, draw_seed_of_workers, facts_of, torchdatas, twin_of
 from .workers import iterate
 
 
 def feed_for(loader: Any, seed: int) -> Feed | None:
-    """The feed of a DataLoader; None for what is none, keeps its own state, or iterates in its own way."""
+    """The feed of a DataLoader; None for other objects, and for one that keeps its state or iterates in its own way."""
     if not isinstance(loader, DataLoader):
         return None
     indexed, keeps_state = not isinstance(loader.dataset, IterableDataset), hasattr(loader.dataset, "state_dict")
-    if _is_torchdatas(loader):  # its own state is wanted where it says more than an order and a dataset's state
+    of_torchdata = _is_torchdatas(loader)
+    if of_torchdata:  # its own state is wanted where it says more than an order and a dataset's state
         ours = not keeps_state if indexed else keeps_state and not isinstance(loader.dataset, IterDataPipe)
     else:
         ours = _iterates_as(loader, DataLoader) and not hasattr(loader, "state_dict")
@@ -39,7 +38,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
         return None
     if indexed:
         return DataLoaderFeed(loader, seed)
-    stateful = keeps_state and (_is_torchdatas(loader) or loader.num_workers == 0)
+    stateful = keeps_state and (of_torchdata or loader.num_workers == 0)
     return DatasetFeed(loader, seed) if stateful else IterableFeed(loader, seed)
 
 
@@ -54,22 +53,20 @@ def _iterates_as(loader: DataLoader[Any], kind: Any) -> bool:
     return own.__iter__ is kind.__iter__ and own._get_iterator is kind._get_iterator  # noqa: SLF001
 
 
-class DataLoaderFeed:
+class DataLoaderFeed(Feed):
     """A DataLoader over a dataset with indices."""
 
-    replays = False
-
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._seed = seed
         self._plan = plan_for(loader, seed)
         self._steps = _Steps()
         self._twin = twin_of(loader, self._steps)
-        self._recent: deque[Mapping[str, Any]] = deque(maxlen=8)
-        self._last: Mapping[str, Any] | None = None
+        self._recent: deque[FeedPosition] = deque(maxlen=8)
+        self._last: FeedPosition | None = None
         self._once = loader.persistent_workers  # a plain loader draws the seed of its workers in its first epoch only
 
-    def open(self, epoch: int, position: Mapping[str, Any] | None) -> Iterator[Any]:
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         if position is not None:  # as the run began: later attempts may have other workers
             self._once = bool(position.get("once"))
         resumed = position is not None and reached(position, epoch)
@@ -81,14 +78,12 @@ class DataLoaderFeed:
         self._last = at if at["batches"] else self._last
         return self._consumed(iterate(self._twin))
 
-    def position(self, consumed: int) -> Mapping[str, Any]:
-        found = [recent for recent in self._recent if recent["batches"] == consumed]
-        if not found:
-            raise ValueError(f"{consumed} batches consumed, but the loader is at {self._recent[-1]['batches']}")
-        self._last = found[0]  # zip() takes one more of a longer loader
-        return {**found[0], "once": True} if self._once else found[0]
+    def position(self, consumed: int) -> FeedPosition:
+        # zip() takes one more of a longer loader, so the last position may not be the consumed one
+        found = self._last = {recent["batches"]: recent for recent in self._recent}[consumed]
+        return {**found, "once": True} if self._once else found
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> LoaderFacts:
         return {**facts_of(self._loader), **self._plan.describe()}
 
     def _seed_workers(self, epoch: int, batches: int, *, first: bool) -> None:
@@ -96,13 +91,13 @@ class DataLoaderFeed:
         plain = batches == 0  # else the loop's random numbers are put back: they lie behind what is drawn here
         seed = key("workers", self._seed, epoch, batches)
         if plain and (first or not self._once):
-            draws.seed_of_workers(self._loader, self._twin, seed)
+            draw_seed_of_workers(self._loader, self._twin, seed)
         else:
             self._twin.generator.manual_seed(seed)
         if plain:
-            draws.of_the_sampler(self._loader)
+            draw_as_sampler(self._loader)
 
-    def _start(self, epoch: int, position: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def _start(self, epoch: int, position: FeedPosition | None) -> FeedPosition:
         before = self._last if position is None else position
         if before is not None and not before["batches"]:
             before = before.get("before")
@@ -118,10 +113,10 @@ class DataLoaderFeed:
 
 
 class _Steps:
-    """The twin's batch sampler: hands out one walk, and keeps the positions of the batches that are under way."""
+    """The twin's batch sampler: yields one walk, and keeps the positions of batches that are not consumed yet."""
 
     def __init__(self) -> None:
-        self.pending: deque[Mapping[str, Any]] = deque()
+        self.pending: deque[FeedPosition] = deque()
         self._walk: Iterator[Step] = iter(())
 
     def begin(self, walk: Iterator[Step]) -> None:

@@ -1,10 +1,11 @@
-"""Metrics of many ranks: sums and weighted means, over the ranks, over the steps of an epoch, and over its interruptions."""
+"""Metrics of many ranks: sums and weighted means over ranks, over the steps of an epoch, and over its interruptions."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -85,9 +86,8 @@ class MetricsTracker:
         """
         for name, value in metrics.items():
             mean = weight is not None
-            known = next(
-                (s.mean for s in (self._fresh.get(name), self._agg.get(name)) if s), self._known.get(name, mean)
-            )
+            before = self._fresh.get(name) or self._agg.get(name)
+            known = before.mean if before else self._known.get(name, mean)
             if known != mean:
                 raise UsageError(f"metric {name!r} is a {_kind(known)}: it cannot be a {_kind(mean)} as well")
             number = _number(name, value)
@@ -102,7 +102,7 @@ class MetricsTracker:
             UsageError: a metric is a sum on one rank and a mean on another.
         """
         several = is_grouped() and distributed.get_world_size(self._group) > 1
-        fresh = self._over_ranks() if several else _plain(self._fresh)
+        fresh = self._over_ranks() if several else self._fresh
         self._local, self._agg, self._fresh = _joined(self._local, fresh), _joined(self._agg, fresh), {}
         return self
 
@@ -119,8 +119,8 @@ class MetricsTracker:
         """
         if self._fresh:
             raise UsageError(
-                f"end_epoch(): {', '.join(sorted(self._fresh))} was updated and not reduced: call reduce() on every rank"
-                " before it, or reset_local() to leave it out"
+                f"end_epoch(): {', '.join(sorted(self._fresh))} was updated and not reduced: call reduce() on every"
+                " rank before it, or reset_local() to leave it out"
             )
         self.epoch_reports.append(dict(self.agg))
         self._agg = {}
@@ -150,8 +150,8 @@ class MetricsTracker:
         news = self._fresh.keys() - self._known.keys()
         packed = _packed(self._fresh, self._known, device, news=bool(news))
         distributed.all_reduce(packed, group=self._group)
-        *flat, heard = packed.tolist()
-        if heard:
+        *flat, unknown = packed.tolist()
+        if unknown:
             self._known = self._agreed(device)
             return self._over_ranks()
         found = zip(self._known.items(), flat[::3], flat[1::3], flat[2::3], strict=True)
@@ -170,32 +170,25 @@ class MetricsTracker:
 
 def _packed(sums: Sums, names: Mapping[str, bool], device: torch.device, *, news: bool) -> Tensor:
     """Three numbers for each name, and at the end whether there are others. One copy to the device for all of them."""
-    numbers = [part for name in names for part in _parts(sums.get(name, Sum(mean=False)))]
-    exact = torch.float32 if device.type == "mps" else torch.float64
+    found = [sums.get(name, Sum(mean=False)) for name in names]
+    numbers = [part for each in found for part in (each.total, each.weight, each.count)]
     known = [0.0 if isinstance(number, Tensor) else number for number in numbers]
-    packed = torch.tensor([*known, float(news)], dtype=exact).to(device)
+    packed = torch.tensor([*known, float(news)], dtype=_exact(device)).to(device)
     for place, number in enumerate(numbers):
         if isinstance(number, Tensor):
             packed[place] = number
     return packed
 
 
-def _parts(each: Sum) -> tuple[Any, Any, float]:
-    return each.total, each.weight, each.count
-
-
 def _everybodys(mine: list[tuple[str, bool]], group: Any, device: torch.device) -> list[list[tuple[str, bool]]]:
-    """What each rank has, as JSON: all_gather_object would pickle it."""
-    data = torch.tensor(list(msgspec.json.encode(mine)), dtype=torch.uint8, device=device)
-    size = distributed.get_world_size(group)
-    lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(size)]
-    distributed.all_gather(lengths, torch.tensor([len(data)], device=device), group=group)
-    counts = [int(length) for length in lengths]
-    padded = torch.cat([data, data.new_zeros(max(counts) - len(data))])
-    theirs = [torch.zeros_like(padded) for _ in range(size)]
+    """What each rank has, as JSON and spaces up to one length: all_gather_object would pickle it."""
+    text = msgspec.json.encode(mine)
+    longest = torch.tensor(len(text), device=device)
+    distributed.all_reduce(longest, distributed.ReduceOp.MAX, group=group)
+    padded = torch.tensor(list(text.ljust(int(longest))), dtype=torch.uint8, device=device)
+    theirs = [torch.zeros_like(padded) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(theirs, padded, group=group)
-    texts = (bytes(each[:length].tolist()) for each, length in zip(theirs, counts, strict=True))
-    return [msgspec.json.decode(text, type=list[tuple[str, bool]]) for text in texts]
+    return [msgspec.json.decode(bytes(each.tolist()), type=list[tuple[str, bool]]) for each in theirs]
 
 
 def _device(group: Any) -> torch.device:
@@ -204,13 +197,16 @@ def _device(group: Any) -> torch.device:
     return torch.device("cpu" if "cpu" in kinds else kinds[0])
 
 
+def _exact(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
+
+
 def _number(name: str, value: Any) -> Any:
     """A float, or a tensor without shape that is one."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
             raise UsageError(f"metric {name!r} is a tensor of shape {tuple(value.shape)}, not one number")
-        exact = torch.float32 if value.device.type == "mps" else torch.float64
-        return value.detach().to(exact).reshape(())
+        return value.detach().to(_exact(value.device)).reshape(())
     try:
         return float(value)
     except (TypeError, ValueError) as error:
@@ -223,16 +219,12 @@ def _plus(first: Any, second: Any) -> Any:
     return first + second
 
 
-def _joined(first: Sums, second: Sums) -> Sums:
-    """Both together, as numbers."""
-    found = _plain(first)
-    for name, each in _plain(second).items():
-        found.setdefault(name, Sum(each.mean)).add(*_parts(each))
+def _joined(*several: Sums) -> Sums:
+    """All of them together, as numbers."""
+    found: Sums = {}
+    for name, each in chain.from_iterable(sums.items() for sums in several):
+        found.setdefault(name, Sum(each.mean)).add(float(each.total), float(each.weight), each.count)
     return found
-
-
-def _plain(sums: Sums) -> Sums:
-    return {name: Sum(each.mean, float(each.total), float(each.weight), each.count) for name, each in sums.items()}
 
 
 def _values(sums: Sums) -> Mapping[str, float]:

@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter, is_lazy
+from torch.nn.parameter import is_lazy
 
 from ..errors import UsageError
 from ..state.codec import is_stored
+from ..state.fill import whole
 from .pieces import divided_like, is_dtensor, local
-from .stored import TensorRestore, decoded, detached, differing, facts, load
+from .stored import TensorRestore, differing, facts, load
 
 METADATA = ".metadata"  # no state_dict name begins with a dot: modules and tensors cannot have an empty name
 _HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
@@ -37,7 +38,7 @@ def capture(module: nn.Module) -> dict[str, Any]:
     if lazy := [name for name, value in state.items() if is_lazy(value)]:
         raise UsageError(f"{lazy[0]} has no shape yet; run one batch through the model before it is saved")
     plain = _plain_name(state)
-    tree = {plain(name): detached(value) for name, value in state.items()}
+    tree = {plain(name): value for name, value in state.items()}
     customised = customised_prefixes(root)
     versions = {
         plain(name): dict(version)
@@ -63,8 +64,7 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
     lines = [f"{name}: missing in the checkpoint" for name in live if name not in there and not _is_under(name, own)]
     lines += [f"{name}: only in the checkpoint" for name in there if name not in live and not _is_under(name, own)]
     for name, value in there.items():
-        if isinstance(live.get(name), torch.Tensor) and not is_lazy(live[name]):
-            lines += differing(name, value, live[name])
+        lines += differing(name, value, live.get(name))
     return lines + _untied(there, live)
 
 
@@ -85,10 +85,10 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
     state = root.state_dict()
     plain = _plain_name(state)
     customised = customised_prefixes(root)
-    filling, filled = TensorRestore(), set[tuple[str, int]]()
+    filling = TensorRestore()
     for name, live in state.items():
         if not _is_under(name, customised):
-            _fill_once(filling, live, stored[plain(name)], filled)
+            filling.into(live, stored[plain(name)])
     filling.run()
     if customised:
         load(root, _own_state(state, plain, customised, stored))
@@ -134,9 +134,7 @@ def parameter_count(target: object) -> int | None:
     """Parameters of a module (tied ones once, lazy ones not); None for anything else."""
     if not isinstance(target, nn.Module):
         return None
-    return sum(
-        parameter.numel() for parameter in target.parameters() if not isinstance(parameter, UninitializedParameter)
-    )
+    return sum(parameter.numel() for parameter in target.parameters() if not is_lazy(parameter))
 
 
 def class_name(target: object) -> str:
@@ -185,31 +183,25 @@ def _is_scripts(hook: Any) -> bool:
 
 def _is_customised_kind(kind: type[nn.Module]) -> bool:
     return (
-        not all(_is_torchs_own(kind, name) for name in _METHODS)
+        not all(is_torchs_own(kind, name, "torch.nn.") for name in _METHODS)
         or kind.get_extra_state is not nn.Module.get_extra_state
         or kind.set_extra_state is not nn.Module.set_extra_state
     )
 
 
-def _is_torchs_own(kind: type, method: str) -> bool:
-    """Batch norm and its like override these only to read checkpoints of older versions; torch.ao's do more."""
+def is_torchs_own(kind: type, method: str, home: str) -> bool:
+    """Whether a module of torch's under `home` defines the method that `kind` has.
+
+    Batch norm and its like override theirs only to read checkpoints of older versions; torch.ao's do more.
+    """
     definer = next(base for base in kind.__mro__ if method in vars(base))
-    return definer.__module__.startswith("torch.nn.")
-
-
-def _fill_once(filling: TensorRestore, live: torch.Tensor, stored: Any, filled: set[tuple[str, int]]) -> None:
-    if is_stored(stored):
-        pair = (stored.key, local(live).data_ptr())
-        if local(live).numel() and pair in filled:
-            return
-        filled.add(pair)
-    filling.into(live, stored)
+    return definer.__module__.startswith(home)
 
 
 def _own_state(
     state: Mapping[str, Any], plain: Callable[[str], str], customised: set[str], stored: Mapping[str, Any]
 ) -> OrderedDict[str, Any]:
-    """What load_state_dict gets: fresh tensors below customised modules, elsewhere the live ones (a copy onto itself)."""
+    """What load_state_dict gets: new tensors below customised modules; elsewhere the live ones, which do not change."""
     raw = {plain(name): name for name in state}
     theirs = {
         raw.get(name, name): value
@@ -217,7 +209,7 @@ def _own_state(
         if name != METADATA and (name not in raw or _is_under(raw[name], customised))
     }
     given = OrderedDict({name: value for name, value in state.items() if not _is_under(name, customised)})
-    for name, value in decoded(theirs).items():
+    for name, value in whole(theirs).items():
         live = state.get(name)
         given[name] = divided_like(live, value) if is_dtensor(live) and isinstance(value, torch.Tensor) else value
     versions = stored.get(METADATA, {})

@@ -15,8 +15,10 @@ import torch
 from torch.optim import LBFGS, Optimizer
 
 from ..state.codec import LeafReader
-from .pieces import is_dtensor, local
-from .stored import TensorRestore, decoded, detached, facts, is_stored_tensor, load
+from ..state.fill import whole
+from .modules import is_torchs_own
+from .pieces import is_dtensor
+from .stored import TensorRestore, facts, is_stored_tensor, load, storage
 
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
@@ -28,7 +30,7 @@ _HOOKS = (
 
 def capture(optimizer: Optimizer) -> Any:
     """Its state_dict, tensors by reference."""
-    return detached(optimizer.state_dict())
+    return optimizer.state_dict()
 
 
 def differences(optimizer: Optimizer, stored: Any) -> list[str]:
@@ -46,23 +48,23 @@ def differences(optimizer: Optimizer, stored: Any) -> list[str]:
     return lines or _moment_differences(optimizer, stored)
 
 
+_NUMBERS = (int, float, tuple)
 _CHOSEN = ("weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad")
 
 
 def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
     """What the script has chosen otherwise than the checkpoint, whose choice will be used: one line for each option."""
-    lines: dict[str, None] = {}
+    lines: list[str] = []
     for group, old in zip(optimizer.param_groups, stored["param_groups"], strict=True):
         base = "initial_lr" if "initial_lr" in old else "lr"  # the present rate may be a schedule's
         pairs = {name: (group.get(name), old.get(name)) for name in _CHOSEN if "max_momentum" not in old}
         pairs["lr"] = group.get(base, group["lr"]), old.get(base)
-        for name, (here, there) in pairs.items():
-            plain = isinstance(here, int | float | tuple) and isinstance(there, int | float | tuple)
-            if plain and here != there:
-                lines[f"{name} is {here} here and {there} in the checkpoint, which is used; overrides= changes it"] = (
-                    None
-                )
-    return list(lines)
+        lines += [
+            f"{name} is {here} here and {there} in the checkpoint, which is used; overrides= changes it"
+            for name, (here, there) in pairs.items()
+            if isinstance(here, _NUMBERS) and isinstance(there, _NUMBERS) and here != there
+        ]
+    return list(dict.fromkeys(lines))
 
 
 def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
@@ -72,7 +74,7 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
         Mismatch: the optimizer's own load_state_dict refused.
     """
     if _loads_itself(optimizer):
-        state = decoded(stored)
+        state = whole(stored)
         load(optimizer, state)
         _undo_casts(optimizer, state)
         return
@@ -86,7 +88,7 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     for key, entry in stored["state"].items():
         parameter = parameters.get(key)
         if parameter is None:
-            optimizer.state[key] = decoded(entry)
+            optimizer.state[key] = whole(entry)
         else:
             optimizer.state[parameter] = place.entry(entry, before.get(parameter), parameter, groups[id(parameter)])
     place.filling.run()
@@ -102,7 +104,7 @@ class _Placement:
     """Where a stored tensor goes: into the live one that it replaces, or into a fresh one of the stored layout."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        self.taken = {_storage(parameter) for parameter in parameters}
+        self.taken = {storage(parameter) for parameter in parameters}
         self.placed: dict[str, torch.Tensor] = {}
         self.filling = TensorRestore()  # after which the tensors have their numbers
         self._parameter: torch.Tensor | None = None  # whose entry it is
@@ -110,7 +112,7 @@ class _Placement:
     def entry(
         self, stored: Mapping[str, Any], live: Any, parameter: torch.Tensor, group: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The state of one parameter of `group`: on the parameter's device, but for what is kept on the CPU beside it."""
+        """The state of one parameter of `group`: on the parameter's device, except for tensors that were on the CPU."""
         mixed = len({_device_of(leaf) for leaf in stored.values() if is_stored_tensor(leaf)}) > 1
         captured = bool(group.get("capturable") or group.get("fused"))
 
@@ -138,7 +140,7 @@ class _Placement:
         if type(stored) in (list, tuple):
             olds = live if type(live) in (list, tuple) and len(live) == len(stored) else [None] * len(stored)
             return type(stored)(self.value(item, each, device) for item, each in zip(stored, olds, strict=True))
-        return decoded(stored)
+        return whole(stored)
 
     def _tensor(self, stored: LeafReader, live: Any, device: torch.device) -> torch.Tensor:
         if stored.key not in self.placed:
@@ -146,7 +148,7 @@ class _Placement:
                 self.filling.into(live.detach(), stored)
             else:
                 live = self.filling.fresh(stored, device, self._parameter)
-            self.taken.add(_storage(live))
+            self.taken.add(storage(live))
             self.placed[stored.key] = live
         return self.placed[stored.key]
 
@@ -156,7 +158,7 @@ class _Placement:
             and facts(live) == facts(stored)
             and live.device == device
             and _is_laid_out(live, stored.attrs.get("stride"))
-            and _storage(live) not in self.taken
+            and storage(live) not in self.taken
         )
 
 
@@ -212,7 +214,10 @@ def _bare(name: str) -> str:
 
 
 def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list[str]:
-    """A moment of torch's has its parameter's shape, or 1 in a factored dimension; LBFGS flattens, others may project."""
+    """A moment of torch's has its parameter's shape, or 1 in a factored dimension.
+
+    LBFGS flattens its moments, and other authors' optimizers may project them: these are not compared.
+    """
     if isinstance(optimizer, LBFGS) or not type(optimizer).__module__.startswith("torch.optim."):
         return []
     lines = []
@@ -228,11 +233,10 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
 
 def _loads_itself(optimizer: Optimizer) -> bool:
     names = ("state_dict", "load_state_dict")
-    definers = (next(base for base in type(optimizer).__mro__ if name in vars(base)) for name in names)
     return (
         any(getattr(optimizer, hooks, None) for hooks in _HOOKS)
         or any(name in vars(optimizer) for name in names)
-        or any(not definer.__module__.startswith("torch.optim.") for definer in definers)
+        or not all(is_torchs_own(type(optimizer), name, "torch.optim.") for name in names)
     )
 
 
@@ -256,7 +260,3 @@ def _is_laid_out(live: torch.Tensor, stride: list[int] | None) -> bool:
 
 def _device_of(stored: Any) -> str:
     return str(stored.attrs.get("device", "cpu")) if is_stored_tensor(stored) else "cpu"
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return local(tensor).untyped_storage().data_ptr() or id(tensor)

@@ -16,9 +16,9 @@ from ..errors import UsageError
 def override(optimizer: Optimizer, changes: Mapping[str, Any], schedulers: Iterable[object] = ()) -> list[str]:
     """Sets options of every group on purpose; a list gives each group its own value. Returns lines that say old -> new.
 
-    Where a scheduler has left `initial_lr`, "lr" means that base rate: the present rate, the bounds that schedulers keep
-    in the group or in themselves (max_lr, min_lr, base_lrs, max_lrs) are scaled with it. Floors such as eta_min stay.
-    What is not a scheduler of this optimizer among `schedulers` is passed over.
+    Where a scheduler has left `initial_lr`, "lr" means that base rate. The present rate, and the bounds that schedulers
+    keep in the group or in themselves (max_lr, min_lr, base_lrs, max_lrs), are scaled with it. Floors such as eta_min
+    stay. Objects in `schedulers` that are no scheduler of this optimizer are ignored.
 
     Raises:
         UsageError: no group has such an option, or a value does not fit; nothing was changed.

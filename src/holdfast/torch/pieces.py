@@ -24,7 +24,7 @@ class Cut(NamedTuple):
 
     live: torch.Tensor
     stored: Any
-    where: tuple[slice, ...]  # in the stored leaf
+    where: tuple[Any, ...]  # in the stored leaf
 
 
 def is_dtensor(value: object) -> TypeGuard[DTensor]:

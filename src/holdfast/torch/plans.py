@@ -1,18 +1,21 @@
-"""Plans: the order in which a DataLoader's twin takes its samples, and how to come back into the middle of it."""
+"""Plans: the order in which a DataLoader's twin takes its samples, and how to resume in the middle of it."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import xxhash
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from ..data import groups
+from ..data.facts import FeedPosition, LoaderFacts
 from ..data.order import key
 from ..data.sampler import Sampler
 from ..data.seeded import Index
@@ -21,181 +24,170 @@ from ..state import rng
 from .samplers import InterruptibleDistributedGroupedBatchSampler, InterruptibleDistributedSampler
 from .twin import torchdatas
 
+_NOTHING = object()
 
-class BatchOrder(Protocol):
-    """An order that can be entered anywhere, by several ranks together."""
-
-    @property
-    def world(self) -> int: ...
-    def indices(self, epoch: int, start: int = 0) -> Iterator[Index]: ...
-    def seek(self, epoch: int, position: int) -> None: ...
-    def describe(self) -> dict[str, Any]: ...
+BatchOrder = Sampler | InterruptibleDistributedSampler  # orders that can be entered anywhere
 
 
 class Step(NamedTuple):
     """One batch of indices, and the position once the loop has consumed it."""
 
     indices: Any
-    position: Mapping[str, Any]
+    position: FeedPosition
 
 
-class BatchPlan(Protocol):
-    carries: bool  # the sampler takes something from epoch to epoch, or might
+class BatchPlan:
+    """The order of one DataLoader."""
 
-    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+    carries = False  # the sampler may take something from epoch to epoch
+
+    @abstractmethod
+    def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         """The steps of `epoch` from `at`; whatever has to be skipped has been on return.
 
         At an epoch's start `at["before"]`, if there is one, is what was consumed last of the epoch before.
         """
-        ...
 
-    def consumed(self, position: Mapping[str, Any]) -> None:
+    def consumed(self, position: FeedPosition) -> None:
         """The loop has taken the batch that ends at `position`."""
-        ...
 
-    def describe(self) -> Mapping[str, Any]: ...
+    @abstractmethod
+    def describe(self) -> LoaderFacts:
+        """What decides the order."""
 
 
-class OrderPlan:
+@dataclass
+class OrderPlan(BatchPlan):
     """Batches along an order of ours. `samples` of a position are those of all ranks that take it together."""
 
-    carries = False
+    order: BatchOrder
+    batch_size: int | None
+    drop_last: bool
+    name: str
 
-    def __init__(self, order: BatchOrder, batch_size: int | None, *, drop_last: bool, name: str) -> None:
-        self._order = order
-        self._batch_size = batch_size
-        self._drop_last = drop_last
-        self._name = name
-
-    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
-        if "digest" in at and self._order.world > 1:
+    def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
+        if "digest" in at and self.order.world > 1:
             raise Mismatch(
-                f"{at['batches']} batches into epoch {epoch} this sampler was drawn again, which counts one rank's samples;"
+                f"{at['batches']} batches into epoch {epoch} this position counts the samples of one rank only;"
                 " its place among all ranks is not known: end the epoch with the version or the sampler that began it"
             )
-        self._order.seek(epoch, at["samples"])
+        self.order.seek(epoch, at["samples"])
         return self._steps(epoch, at["batches"], at["samples"])
 
-    def consumed(self, position: Mapping[str, Any]) -> None:
-        self._order.seek(position["epoch"], position["samples"])  # true even if the user saves the sampler's state
+    def consumed(self, position: FeedPosition) -> None:
+        self.order.seek(position["epoch"], position["samples"])  # true even if the user saves the sampler's state
 
-    def describe(self) -> Mapping[str, Any]:
-        order = self._order.describe()
-        if not isinstance(self._order, Sampler):
-            return order | {"sampler": self._name} | _ranks(self._order.world, self._batch_size)
-        if self._name != "holdfast":
+    def describe(self) -> LoaderFacts:
+        order = self.order.describe()
+        if not isinstance(self.order, Sampler):
+            return order | {"sampler": self.name} | _ranks(self.order.world, self.batch_size)
+        if self.name != "holdfast":
             del order["seed"]  # the run's own
-        return order | {"sampler": self._name}
+        return order | {"sampler": self.name}
 
     def _steps(self, epoch: int, batches: int, samples: int) -> Iterator[Step]:
-        size = self._batch_size or 1
-        indices = self._order.indices(epoch, samples)
+        size = self.batch_size or 1
+        indices = self.order.indices(epoch, samples)
         while batch := list(itertools.islice(indices, size)):
-            if self._drop_last and len(batch) < size:
+            if self.drop_last and len(batch) < size:
                 return
             batches += 1
-            samples += len(batch) * self._order.world
-            yield Step(batch if self._batch_size else batch[0], position_of(epoch, batches, samples))
+            samples += len(batch) * self.order.world
+            yield Step(batch if self.batch_size else batch[0], position_of(epoch, batches, samples))
 
 
-class GroupPlan:
+@dataclass
+class GroupPlan(BatchPlan):
     """Batches of our grouped batch sampler; a position says how many batches of which size all ranks have taken."""
 
-    carries = False
+    sampler: InterruptibleDistributedGroupedBatchSampler
 
-    def __init__(self, sampler: InterruptibleDistributedGroupedBatchSampler) -> None:
-        self._sampler = sampler
+    def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
+        self.sampler.seek(epoch, at.get("taken", []))
+        return self._steps(epoch, at["batches"], at["samples"], self.sampler.taken)
 
-    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
-        self._sampler.seek(epoch, at.get("taken", []))
-        return self._steps(epoch, at["batches"], at["samples"], self._sampler.taken)
+    def consumed(self, position: FeedPosition) -> None:
+        self.sampler.seek(position["epoch"], position["taken"])
 
-    def consumed(self, position: Mapping[str, Any]) -> None:
-        self._sampler.seek(position["epoch"], position["taken"])
-
-    def describe(self) -> Mapping[str, Any]:
-        sampler = self._sampler
+    def describe(self) -> LoaderFacts:
+        sampler = self.sampler
         size = {"sampler": type(sampler).__name__, "batch_size": sampler.batch_size, "drop_last": sampler.drop_last}
         return sampler.describe() | size | _ranks(sampler.world, sampler.batch_size)
 
     def _steps(self, epoch: int, batches: int, samples: int, taken: groups.Taken) -> Iterator[Step]:
-        for number, batch in enumerate(self._sampler.batches(epoch, taken), 1):
-            samples += len(batch) * self._sampler.world
-            now = groups.further(taken, self._sampler.together, number)
+        for number, batch in enumerate(self.sampler.batches(epoch, taken), 1):
+            samples += len(batch) * self.sampler.world
+            now = groups.further(taken, self.sampler.together, number)
             position = position_of(epoch, batches + number, samples) | {"taken": [[*pair] for pair in now]}
             yield Step(batch, position)
 
 
-class ReplayPlan:
-    """Batches as a sampler of the user's hands them out; a resume draws the indices again and compares them.
+@dataclass
+class ReplayPlan(BatchPlan):
+    """Batches of a sampler of the user's; a resume draws the indices again and compares them.
 
-    The sampler draws from a stream of its own, begun anew each epoch, as do torch generators that it keeps.
+    The sampler draws from a random stream of its own, seeded anew each epoch. So do torch generators that it keeps.
     """
 
+    source: Any
+    seed: int
+
     carries = True
+    _walked = False
 
-    def __init__(self, source: Any, seed: int) -> None:
-        self._source = source
-        self._seed = seed
-        self._walked = False
-
-    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+    def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         if "before" in at and not self._walked:
-            _replay(self._steps(at["before"]["epoch"]), at["before"])  # a memory of epochs gone by would show here
+            _replay(
+                self._steps(at["before"]["epoch"]), at["before"]
+            )  # differs if the sampler depends on earlier epochs
         self._walked = True
         steps = self._steps(epoch)
         _replay(steps, at)
         return steps
 
-    def consumed(self, position: Mapping[str, Any]) -> None:
-        pass
-
-    def describe(self) -> Mapping[str, Any]:
-        return {"sampler": type(self._source).__name__, "order": "replayed"}
+    def describe(self) -> LoaderFacts:
+        return {"sampler": type(self.source).__name__, "order": "replayed"}
 
     def _steps(self, epoch: int) -> Iterator[Step]:
         digest = xxhash.xxh3_128()
         samples = 0
-        for batches, indices in enumerate(_drawn(self._source, self._seed, epoch), 1):
+        for batches, indices in enumerate(_drawn(self.source, self.seed, epoch), 1):
             digest.update(repr(_plain(indices)).encode())
             samples += _samples(indices)
             position = position_of(epoch, batches, samples) | {"digest": digest.hexdigest()}
             yield Step(_with_epoch(indices, epoch), position)
 
 
-class StatefulPlan:
+@dataclass
+class StatefulPlan(BatchPlan):
     """Batches of a sampler that keeps its own state: `keeper` is `source`, or what torch's BatchSampler wraps.
 
-    Each epoch begins from the state after the last *consumed* batch, in a run of one piece as after a resume. A sampler
-    may go back to its beginning before its last batch is handed out, so that its state alone does not say that the epoch
-    is over: where a batch may be the last, the next one is drawn ahead.
+    Each epoch begins from the state after the last *consumed* batch, in an uninterrupted run as after a resume. A
+    sampler may reset itself before it yields its last batch. Then its state alone does not show that the epoch is over:
+    where a batch may be the last, the next one is drawn ahead.
     """
+
+    source: Any
+    keeper: Any
+    seed: int
 
     carries = True
 
-    def __init__(self, source: Any, keeper: Any, seed: int) -> None:
-        self._source = source
-        self._keeper = keeper
-        self._seed = seed
-
-    def walk(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+    def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         before = at if at.get("ended") else at.get("before")
         if before is not None and self._leave(before):
             at = {**at, "sampler": before["sampler"]}
         return iter(()) if at.get("ended") else self._steps(epoch, at)
 
-    def consumed(self, position: Mapping[str, Any]) -> None:
-        pass
+    def describe(self) -> LoaderFacts:
+        return {"sampler": type(self.keeper).__name__, "order": "its own state"}
 
-    def describe(self) -> Mapping[str, Any]:
-        return {"sampler": type(self._keeper).__name__, "order": "its own state"}
-
-    def _leave(self, before: Mapping[str, Any]) -> bool:
+    def _leave(self, before: FeedPosition) -> bool:
         """End the epoch of `before`; whether its state is already the next epoch's beginning."""
         further = next(self._drawn(before), None) is not None
         return further and bool(before.get("ended"))
 
-    def _steps(self, epoch: int, at: Mapping[str, Any]) -> Iterator[Step]:
+    def _steps(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         batches, samples = at["batches"], at["samples"]
         drawn = self._drawn(at)
         following = next(drawn, None)
@@ -203,7 +195,7 @@ class StatefulPlan:
             indices, following = following, None
             batches += 1
             samples += _samples(indices)
-            position = position_of(epoch, batches, samples) | {"sampler": deepcopy(self._keeper.state_dict())}
+            position = position_of(epoch, batches, samples) | {"sampler": deepcopy(self.keeper.state_dict())}
             ahead = self._may_be_last(indices, batches)
             if ahead:
                 following = next(drawn, None)
@@ -213,19 +205,19 @@ class StatefulPlan:
                 following = next(drawn, None)
 
     def _may_be_last(self, indices: Any, batches: int) -> bool:
-        if self._source is not self._keeper and _samples(indices) < self._source.batch_size:
+        if self.source is not self.keeper and _samples(indices) < self.source.batch_size:
             return True
         try:
-            return batches >= len(self._source)
+            return batches >= len(self.source)
         except (TypeError, NotImplementedError):
             return False
 
-    def _drawn(self, at: Mapping[str, Any]) -> Iterator[Any]:
+    def _drawn(self, at: FeedPosition) -> Iterator[Any]:
         def load() -> None:
             if "sampler" in at:
-                self._keeper.load_state_dict(deepcopy(at["sampler"]))
+                self.keeper.load_state_dict(deepcopy(at["sampler"]))
 
-        return _drawn(self._source, self._seed, at["epoch"], load)
+        return _drawn(self.source, self.seed, at["epoch"], load)
 
 
 def plan_for(loader: DataLoader[Any], seed: int) -> BatchPlan:
@@ -263,7 +255,7 @@ def _order(sampler: Any, seed: int) -> BatchOrder | None:
 
 
 def _iterates_as(sampler: Any) -> bool:
-    """Whether a sampler of ours hands out what we made it to: a subclass of the user's may not."""
+    """Whether the sampler iterates as Holdfast's own class does: a subclass of the user's may not."""
     ours = Sampler, InterruptibleDistributedSampler, InterruptibleDistributedGroupedBatchSampler
     return any(type(sampler).__iter__ is kind.__iter__ for kind in ours)
 
@@ -274,18 +266,18 @@ def _ranks(world: int, batch_size: int | None) -> dict[str, Any]:
 
 
 def _drawn(source: Any, seed: int, epoch: int, load: Callable[[], None] = lambda: None) -> Iterator[Any]:
-    """What `source` hands out for `epoch` once `load` has run, while the global generators stand still."""
-    stream = _Stream(key("sampler", seed, epoch))
-    with stream:
+    """What `source` yields for `epoch` once `load` has run; the global generators do not move."""
+    with rng.scope(key("sampler", seed, epoch)):
         _begin(source, seed, epoch)
         load()
-        indices = iter(source)
+        indices, stream = iter(source), rng.capture()
     while True:
-        with stream:
-            try:
-                batch = next(indices)
-            except StopIteration:
-                return
+        with rng.scope(0):
+            rng.restore(stream)
+            batch = next(indices, _NOTHING)
+            stream = rng.capture()
+        if batch is _NOTHING:
+            return
         yield batch
 
 
@@ -299,13 +291,12 @@ def _begin(source: Any, seed: int, epoch: int) -> None:
             sampler.generator.manual_seed(key("sampler", seed, epoch))
 
 
-def _replay(steps: Iterator[Step], position: Mapping[str, Any]) -> None:
-    count = position["batches"]
-    done = list(itertools.islice(steps, count - 1, count)) if count else []
-    digest = position.get("digest")
-    if count and (not done or digest not in {None, done[0].position["digest"]}):
+def _replay(steps: Iterator[Step], position: FeedPosition) -> None:
+    count, digest = position["batches"], position.get("digest")
+    last = next(itertools.islice(steps, count - 1, count), None) if count else None
+    if count and (last is None or digest not in {None, last.position["digest"]}):
         raise Mismatch(
-            f"the sampler's order cannot be replayed: {count} batches into epoch {position['epoch']} it hands out other"
+            f"the sampler's order cannot be replayed: {count} batches into epoch {position['epoch']} it yields other"
             " indices than before; give it set_epoch(epoch) or state_dict()"
         )
 
@@ -332,23 +323,3 @@ def _plain(indices: Any) -> Any:
     if type(indices) in {list, tuple}:
         return [_plain(index) for index in indices]
     return indices.tolist() if hasattr(indices, "tolist") else indices
-
-
-class _Stream:
-    """The global generators as a sampler sees them: begun from `seed`, swapped in while it draws."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._inside: Any = None
-        self._outside: Any = None
-
-    def __enter__(self) -> None:
-        self._outside = rng.capture()
-        if self._inside is None:
-            rng.seed(self._seed)
-        else:
-            rng.restore(self._inside)
-
-    def __exit__(self, *exception: object) -> None:
-        self._inside = rng.capture()
-        rng.restore(self._outside)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import initial_seed
 
-from . import modules
+from .modules import still
 from .ranks import ranks
 from .reducer import Reducers
 from .untracked import alone, untracked
@@ -30,13 +28,3 @@ def facts() -> dict[str, Any]:
         "tf32": torch.backends.cuda.matmul.allow_tf32 if cuda else None,
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
     }
-
-
-def initial_seed() -> int:
-    """What torch.manual_seed was given, or torch's own constant."""
-    return torch.initial_seed()
-
-
-def still(targets: Iterable[object]) -> AbstractContextManager[None]:
-    """The modules among `targets` in evaluation mode, without gradients, for a block."""
-    return modules.still(target for target in targets if isinstance(target, nn.Module))

@@ -28,7 +28,7 @@ from ..data.order import key
 from ..data.seeded import Index, carrying
 from ..data.split import Split
 from ..errors import UsageError
-from .interruptible import Interruptible, ResumableOrder
+from .interruptible import Interruptible
 from .world import world
 
 
@@ -51,8 +51,7 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
     ) -> None:
         rank, size = world(rank, num_replicas)
         DistributedSampler.__init__(self, dataset, size, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
-        Interruptible.__init__(self)
-        self._order = ResumableOrder(dataset, seed, shuffle=shuffle)
+        Interruptible.__init__(self, dataset, seed, shuffle=shuffle)
         self._split = Split(self._order.length, size, rank, drop_last)
         self.world = size
         self.position = 0  # samples of this epoch that all ranks together have consumed
@@ -89,12 +88,9 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
     def _position(self) -> int:
         return self.position
 
-    def _start(self) -> int:
-        return 0
-
 
 class InterruptibleSampler(InterruptibleDistributedSampler):
-    """For one process, or for a dataset that each rank has a part of its own of: all of it, reshuffled every epoch."""
+    """For one process, or for a dataset of which each rank has its own part: all samples, reshuffled every epoch."""
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         super().__init__(dataset, 1, 0, shuffle, seed)
@@ -124,8 +120,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
             raise UsageError(f"batch_size={batch_size}: at least 1")
         self.rank, self.world = world(rank, num_replicas)
         Sampler.__init__(self)
-        Interruptible.__init__(self)
-        self._order = ResumableOrder(dataset, seed, shuffle=shuffle)
+        Interruptible.__init__(self, dataset, seed, shuffle=shuffle)
         self.group_ids = group_ids.tolist() if hasattr(group_ids, "tolist") else list(group_ids)
         if len(self.group_ids) != self._order.length:
             raise UsageError(
@@ -133,10 +128,10 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
             )
         self.batch_size, self.drop_last = batch_size, drop_last
         self.together = batch_size * self.world  # samples that all ranks take in a step
-        self.num_batches = groups.count(self.group_ids, self.together, drop_last=drop_last)
+        any_order = range(self._order.length)
+        self.num_batches = len(groups.batches(any_order, self.group_ids, self.together, drop_last=drop_last))
         self._groups = f"{key(*self.group_ids):016x}"
-        self._made: tuple[Any, list[list[int]]] = (None, [])
-        self.epoch = 0
+        self._last: dict[Any, list[list[int]]] = {}
         self.taken: groups.Taken = ()
 
     def __len__(self) -> int:
@@ -178,16 +173,13 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         """The batches over all ranks since they have had this size, and how many of them were taken."""
         before, done = groups.since(taken, self.together)
         wanted = epoch, tuple(before)
-        if self._made[0] != wanted:
+        if wanted not in self._last:
             left = groups.rest(self._order.of(epoch).tolist(), self.group_ids, before)
-            self._made = wanted, groups.batches(left, self.group_ids, self.together, drop_last=self.drop_last)
-        return self._made[1], done
+            self._last = {wanted: groups.batches(left, self.group_ids, self.together, drop_last=self.drop_last)}
+        return self._last[wanted], done
 
     def _go(self, epoch: int, position: Sequence[Sequence[int]]) -> None:
         self.epoch, self.taken = epoch, [(size, number) for size, number in position]
 
     def _position(self) -> list[list[int]]:
         return [[size, number] for size, number in self.taken]
-
-    def _start(self) -> groups.Taken:
-        return ()

@@ -16,7 +16,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from .stored import decoded, detached, load
+from ..state.fill import whole
+from .stored import load
 
 _SCRIPTS_OWN = (
     types.FunctionType,
@@ -33,14 +34,14 @@ _SCRIPTS_OWN = (
 
 def capture(scheduler: LRScheduler) -> Any:
     """Its state_dict without what belongs to the script."""
-    return detached(_storable(scheduler.state_dict()))
+    return _storable(scheduler.state_dict())
 
 
 def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
     """One line for each setting or part that does not fit; touches nothing.
 
-    Only torch's own classes are asked for their names: another's attributes may appear as it runs. Private names come and
-    go with torch's versions.
+    Names are compared for torch's own classes only: attributes of other classes may appear as they run. Private names
+    are not compared, because torch's versions change them.
     """
     if not isinstance(stored, dict):
         return [f"{type(stored).__name__} in the checkpoint, a scheduler here"]
@@ -53,7 +54,7 @@ def restore(scheduler: LRScheduler, stored: Any) -> None:
     Raises:
         Mismatch: the scheduler's own load_state_dict refused.
     """
-    load(scheduler, _completed(decoded(stored), scheduler.state_dict()))
+    load(scheduler, _completed(whole(stored), scheduler.state_dict()))
 
 
 def _storable(value: Any) -> Any:

@@ -1,22 +1,32 @@
-"""The twin of a DataLoader: the user's settings, with an order and a generator of Holdfast's own."""
+"""The twin of a DataLoader: the user's settings, with an order and a generator of Holdfast's own.
+
+A twin draws from generators of its own. So that a loop with Holdfast sees the numbers of a loop without it, the global
+generator moves as the plain loader would have moved it when an epoch begins:
+
+    each new iterator             one number, the seed of its workers; from `generator=` if the loader was given one
+    persistent workers            that number in the loader's first epoch only
+    torch's samplers with chance  what they draw at their first index, unless they have a generator of their own
+    a sampler of the user's       nothing: it draws from a stream of its own (plans.py)
+"""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from ..data.facts import facts
 from ..data.seeded import Seeded
 from .workers import WorkerInit
 
 
-def twin_of(loader: DataLoader[Any], steps: Any = None, dataset: Any = None) -> DataLoader[Any]:
-    """A DataLoader like `loader`; `steps` takes the place of its batch sampler, `dataset` of its dataset."""
+def twin_of(
+    loader: DataLoader[Any], steps: Any = None, dataset: Any = None, kind: Any = DataLoader, **settings: Any
+) -> Any:
+    """A `kind` of loader like `loader`; `steps` takes the place of its batch sampler, `dataset` of its dataset."""
     if loader.num_workers and not loader.in_order:
         warnings.warn("in_order=False: batches stay in order, or no run could be repeated", UserWarning, stacklevel=2)
     order: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
@@ -24,17 +34,36 @@ def twin_of(loader: DataLoader[Any], steps: Any = None, dataset: Any = None) -> 
         order = {"batch_sampler": steps} if loader.batch_sampler is not None else {"sampler": steps, "batch_size": None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user's own loader has said it all
-        return DataLoader(loader.dataset if dataset is None else dataset, **order, **_settings(loader))
+        return kind(loader.dataset if dataset is None else dataset, **order, **_settings(loader), **settings)
 
 
-def stateful_twin_of(loader: Any, dataset: Any) -> Any:
-    """A StatefulDataLoader of torchdata like `loader`, over `dataset`."""
-    size = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    steps = loader.snapshot_every_n_steps
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        kind = torchdatas("StatefulDataLoader")
-        return kind(dataset, **size, **_settings(loader), snapshot_every_n_steps=steps)
+def draw_seed_of_workers(loader: DataLoader[Any], twin: Any, seed: int) -> None:
+    """Draw the number that seeds the workers of `loader`. The next iterator of `twin` will draw the same one.
+
+    A generator of the user's may not be tracked, and then a resume finds it in another state. So it only moves on, and
+    the workers get `seed`.
+    """
+    if loader.generator is None:
+        twin.generator.set_state(torch.get_rng_state())
+    else:
+        twin.generator.manual_seed(seed)
+    _draw(loader.generator or torch.default_generator)
+
+
+def draw_as_sampler(loader: DataLoader[Any]) -> None:
+    """Draw what the sampler of `loader` draws when an epoch begins, if it is one of torch's."""
+    source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    sampler = source.sampler if type(source) is BatchSampler else source
+    if getattr(sampler, "generator", None) is not None:
+        return
+    if type(sampler) is RandomSampler:
+        _draw(torch.default_generator)  # the seed of its permutation
+    elif type(sampler) in {SubsetRandomSampler, WeightedRandomSampler}:
+        next(iter(sampler), None)
+
+
+def _draw(generator: torch.Generator) -> None:
+    torch.empty((), dtype=torch.int64).random_(generator=generator)
 
 
 def torchdatas(name: str) -> Any:
@@ -45,33 +74,17 @@ def torchdatas(name: str) -> Any:
 
 def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
     """What the twin has of the user's besides samples and their order."""
-    settings: dict[str, Any] = {
-        "num_workers": loader.num_workers,
-        "collate_fn": loader.collate_fn,
-        "pin_memory": loader.pin_memory,
-        "timeout": loader.timeout,
-        "worker_init_fn": WorkerInit(loader.worker_init_fn),
-        "persistent_workers": loader.persistent_workers,
-        "generator": torch.Generator(),
-    }
+    names = ["num_workers", "collate_fn", "pin_memory", "timeout", "persistent_workers"]
     if loader.num_workers:
-        settings |= {
-            "prefetch_factor": loader.prefetch_factor,
-            "multiprocessing_context": loader.multiprocessing_context,
-        }
+        names += ["prefetch_factor", "multiprocessing_context"]
     if loader.pin_memory_device:  # deprecated: even naming its default may warn one day
-        settings["pin_memory_device"] = loader.pin_memory_device
-    return settings
+        names.append("pin_memory_device")
+    settings = {name: getattr(loader, name) for name in names}
+    return {**settings, "worker_init_fn": WorkerInit(loader.worker_init_fn), "generator": torch.Generator()}
 
 
 def facts_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    found = facts(loader) | {"dataset": _dataset_name(loader.dataset)}
-    found.pop("length", None)  # of batches, where ours is of samples
-    with suppress(TypeError, NotImplementedError):
-        found["length"] = len(loader.dataset)  # type: ignore[arg-type]
-    return found
-
-
-def _dataset_name(dataset: Any) -> str:
-    inner = dataset.dataset if isinstance(dataset, Seeded) else None
-    return type(dataset).__name__ if inner is None else f"Seeded({type(inner).__name__})"
+    """What a DataLoader says of itself; its length is that of its dataset, in samples."""
+    dataset = loader.dataset
+    name = f"Seeded({type(dataset.dataset).__name__})" if isinstance(dataset, Seeded) else type(dataset).__name__
+    return facts(loader, dataset) | {"dataset": name}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .pieces import local
+from .stored import storage
 
 
 def untracked(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -25,15 +25,15 @@ def untracked(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> Iterat
     if not optimizers or not models:
         return
     held = {place for part, value in captured.items() if part not in optimizers for place in _places(value)}
-    held |= {_place(parameter) for model in models.values() for parameter in model.parameters()}
-    stepped = {_place(parameter) for optimizer in optimizers.values() for parameter in _parameters(optimizer)}
+    held |= {storage(parameter) for model in models.values() for parameter in model.parameters()}
+    stepped = {storage(parameter) for optimizer in optimizers.values() for parameter in _parameters(optimizer)}
     for name, optimizer in optimizers.items():
         parameters = [each for each in _parameters(optimizer) if each.numel()]
-        if not parameters or any(_place(each) in held for each in parameters):
+        if not parameters or not held.isdisjoint(map(storage, parameters)):
             continue
         for model_name, model in models.items():
             own = [each for each in model.parameters() if each.numel()]
-            if _shapes(own) == _shapes(parameters) and not any(_place(each) in stepped for each in own):
+            if _shapes(own) == _shapes(parameters) and stepped.isdisjoint(map(storage, own)):
                 line = (
                     f"state[{name!r}] steps parameters that no tracked object holds, and none of those of "
                     f"state[{model_name!r}], a model of the same shapes: the model that learns is not saved. "
@@ -55,8 +55,8 @@ def alone(value: Any) -> bool:
 
 def _uses(tensor: torch.Tensor) -> tuple[int, int]:
     """References in C++ to the tensor, and to its memory."""
-    storage = tensor.untyped_storage()
-    return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]  # noqa: SLF001
+    memory = tensor.untyped_storage()
+    return tensor._use_count(), torch._C._storage_Use_Count(memory._cdata)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
@@ -67,15 +67,10 @@ def _shapes(parameters: Iterable[torch.Tensor]) -> Counter[tuple[int, ...]]:
     return Counter(tuple(each.shape) for each in parameters)
 
 
-def _place(tensor: torch.Tensor) -> int:
-    """What memory it lies in: a detached tensor lies in the same."""
-    return local(tensor).untyped_storage().data_ptr() or id(tensor)
-
-
 def _places(value: Any) -> Iterator[int]:
     """The memory of all tensors in a captured state."""
     if isinstance(value, torch.Tensor):
-        yield _place(value)
+        yield storage(value)
     elif isinstance(value, Mapping):
         for each in value.values():
             yield from _places(each)

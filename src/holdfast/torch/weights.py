@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -33,7 +32,7 @@ def match(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]
     """
     live, there = modules.entries(model), _renamed(stored, rename)
     both = [name for name in live if name in there]
-    mismatched = [name for name in both if _differs(name, there[name], live[name])]
+    mismatched = [name for name in both if differing(name, there[name], live[name])]
     return Match(
         loaded=[name for name in both if name not in mismatched],
         missing=[name for name in live if name not in there],
@@ -61,7 +60,3 @@ def _moved(name: str, rename: Mapping[str, str]) -> str:
         if not stem or name == stem or name.startswith(f"{stem}."):
             return f"{rename[old].rstrip('.')}.{name[len(stem) :].lstrip('.')}".strip(".")
     return name
-
-
-def _differs(name: str, stored: Any, live: Any) -> bool:
-    return isinstance(live, torch.Tensor) and not is_lazy(live) and bool(differing(name, stored, live))

@@ -1,6 +1,6 @@
-"""Workers of a DataLoader: a signal that stops the run does not reach them; they end with the loop that they work for.
+"""Workers of a DataLoader: they ignore the signals that stop a run, and end with the loop that they work for.
 
-Schedulers and terminals signal whole process groups. A worker that died of it would take the last save with it.
+Schedulers and terminals signal whole process groups. If a worker died of such a signal, the last save would fail.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from threading import Thread
-from typing import Any, cast
+from typing import Any
 
-from torch.utils.data import DataLoader, _utils
+from torch.utils.data import _utils
 
 from ..data.seeded import in_worker
 
@@ -22,43 +22,43 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class WorkerInit:
-    """Runs in a worker before its first sample: stopping is the main process's business."""
+    """Runs in a worker before its first sample: only the main process reacts to a stop."""
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
         self._users = users
 
     def __call__(self, worker: int) -> None:
-        _heed_the_parent_alone()
+        _ignore_stop_signals()
         in_worker()
         if self._users is not None:
             self._users(worker)
 
 
-def iterate(twin: DataLoader[Any]) -> Iterator[Any]:
-    """An iterator of the twin; its workers, while they start, are deaf to the signals that they are to ignore."""
+def iterate(twin: Any) -> Iterator[Any]:
+    """An iterator of the twin; the signals that its workers will ignore are blocked while they start."""
     if not twin.num_workers:
         return iter(twin)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # children inherit it, fork and spawn alike
     try:
         if (twin.multiprocessing_context or multiprocessing).get_start_method() != "fork":
-            resource_tracker.ensure_running()  # begun by the first worker instead, it would unblock what is blocked
+            resource_tracker.ensure_running()  # started by the first worker, it would unblock these signals
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        return cast("Iterator[Any]", iter(twin))
+        return iter(twin)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
 def sheltered() -> Iterator[None]:
-    """While a run lives, the workers of *any* DataLoader heed their parent alone: an evaluation's too, if forked.
+    """During a run, the workers of *any* DataLoader ignore stop signals: an evaluation's too, if they are forked.
 
-    torch gives a worker its signal handlers itself, after every hook of ours: this is the one place to come in.
+    torch sets a worker's signal handlers after every hook of ours: this is the one place where ours can follow.
     """
     signal_handling: Any = _utils.signal_handling
     original = signal_handling._set_worker_signal_handlers  # noqa: SLF001
 
     def set_handlers() -> None:
-        _heed_the_parent_alone()
+        _ignore_stop_signals()
         original()
 
     signal_handling._set_worker_signal_handlers = set_handlers  # noqa: SLF001
@@ -68,17 +68,17 @@ def sheltered() -> Iterator[None]:
         signal_handling._set_worker_signal_handlers = original  # noqa: SLF001
 
 
-def _heed_the_parent_alone() -> None:
-    """In a worker: ignore the signals that stop a run, except a SIGTERM by which the parent ends its workers."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler would not be told who has sent it
+def _ignore_stop_signals() -> None:
+    """In a worker: ignore the signals that stop a run, except a SIGTERM from the parent, which ends the worker."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler does not learn who sent it
     for number in _STOP_SIGNALS:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_STOP_SIGNALS) - {signal.SIGTERM})
-    Thread(target=_end_when_the_parent_says, daemon=True).start()
+    Thread(target=_end_on_the_parents_sigterm, daemon=True).start()
 
 
-def _end_when_the_parent_says() -> None:
+def _end_on_the_parents_sigterm() -> None:
     while True:
         if signal.sigwaitinfo({signal.SIGTERM}).si_pid == os.getppid():
             os._exit(0)
