@@ -43,7 +43,7 @@ class Bests:
         session, ranks = self._session, self._session.ranks
         if ranks.alone or not self._rules:
             return self._beats(metrics)
-        if session.progress.position.phase == "end":
+        if session.position.phase == "end":
             return _told(ranks, ranks.rank == 0 and self._beats(metrics))
         measured = sorted({rule.metric for rule in self._rules} & metrics.keys())
         if not measured or session.windows is None:

@@ -91,10 +91,8 @@ def show(session: Session, epoch: int | None) -> None:
     memory = session.memory(probe=False)
     memory.pop("means", None)  # sums of metrics: a metric may be a time, which no two runs share
     found = digests({**session.tracked.capture(), RESERVED: memory}).of
-    position = session.progress.position
-    at = position.epoch if epoch is None else epoch
-    leaves = merged(session.ranks, found)
-    session.attempt.record("digests", step=position.step, phase=position.phase, epoch=at, leaves=leaves)
+    at = session.position.epoch if epoch is None else epoch
+    session.record("digests", epoch=at, leaves=merged(session.ranks, found))
     note(session, "point")
     session.attempt.flush()
     mark_output(session)
@@ -103,8 +101,8 @@ def show(session: Session, epoch: int | None) -> None:
 def mark_output(session: Session) -> None:
     """Write a line into the output that says where the run is. Several ranks share one output: they write none."""
     if session.drilled.marks and session.ranks.alone:
-        position = session.progress.position
-        mark(f"\x1eholdfast {position.step} {position.phase} {session.attempt.number}\x1e\n")
+        step, phase = session.here
+        mark(f"\x1eholdfast {step} {phase} {session.attempt.number}\x1e\n")
 
 
 def note(session: Session, at: str) -> None:
@@ -116,12 +114,11 @@ def note(session: Session, at: str) -> None:
     roots: dict[str, Any] = {f"loader {name!r}": source.loader for name, source in sources.items()}
     roots |= session.tracked.objects
     own = {f"run.vars.{name}": value for name, value in session.vars.state_dict().items()}
-    position = session.progress.position
     witness.read_by(source.loader for source in sources.values())
     facts = witness.note(roots, own) | {"datasets": {name: _read(source) for name, source in sources.items()}}
     if at == "begin":
         facts["state"] = format.digest(format.json_bytes(session.tracked.digests().of))[:16]
-    session.attempt.record("visible", at=at, step=position.step, phase=position.phase, **facts)
+    session.record("visible", at=at, **facts)
 
 
 def _read(source: Source) -> dict[str, list[str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -35,9 +37,7 @@ class JobClock:
         self.rank = rank
         self.path, self.stop = path, stop
         self.job = here if here is not None and job_leader.speaks(here) else None
-        supervised = (
-            job_leader.supervisor() is not None
-        )  # then the supervisor asks the scheduler and signals this process in time
+        supervised = job_leader.supervisor() is not None  # then it asks the scheduler, and signals this process in time
         self.ends, self.grace = Ends(None if own_deadline or supervised else self.job), Grace(self.job)
         self.early_s: float | None = None  # before the job's end, at random, so that jobs do not all stop at once
         self._told = False
@@ -82,7 +82,10 @@ class JobClock:
         """The state is saved and the run leaves: requeue the job as this process's last act, if its cause allows that."""
         if self.job is not None and self.stop.reason is not None and job_leader.supervisor() is None:
             self.stop.stay_deaf()  # signals that Slurm sends now, to its own commands too, must not interrupt that
-            _remember(_Pending(self.job, Heard(self.stop.reason, self.stop.at_s), self.path, attempt))
+            heard = Heard(self.stop.reason, self.stop.at_s)
+            _pending[:] = [(os.getpid(), partial(_requeue, self.job, heard, self.path, attempt))]
+            atexit.unregister(_last_act)
+            atexit.register(_last_act)
 
     def close(self) -> None:
         self.ends.close()
@@ -115,49 +118,27 @@ def _close(log: Log) -> None:
     journal.append(log.path, [{"event": "failed", "why": chain.OVER}], sync=True)
 
 
-class _Pending:
-    """The requeue that is due when this process ends."""
+def _requeue(here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
+    def record(event: str, /, **facts: object) -> None:
+        attempt.record(event, **facts)
+        attempt.flush(sync=True)
 
-    def __init__(self, here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
-        self.job, self.heard, self.path, self.attempt, self.pid = here, heard, path, attempt, os.getpid()
-
-    def continue_job(self) -> None:
-        done = continue_job(
-            self.job,
-            self.heard,
-            Journal(self._record, self._requeues()),
-            places=[self.path],
-            limit=settings.max_requeues(),
-            meanwhile=warn,
-        )
-        say(f"{self.path}: {done.line}")
-
-    def _record(self, event: str, /, **facts: object) -> None:
-        self.attempt.record(event, **facts)
-        self.attempt.flush(sync=True)
-
-    def _requeues(self) -> int:
-        try:
-            events = [event for log in journal.logs(self.path) for event in log.events]
-        except (StoreError, OSError):
-            return 0
-        return sum(event["event"] == "requeued" for event in events)
+    requeues = 0
+    with suppress(StoreError, OSError):
+        requeues = sum(event["event"] == "requeued" for log in journal.logs(path) for event in log.events)
+    limit = settings.max_requeues()
+    done = continue_job(here, heard, Journal(record, requeues), places=[path], limit=limit, meanwhile=warn)
+    say(f"{path}: {done.line}")
 
 
-_pending: list[_Pending] = []
-
-
-def _remember(pending: _Pending) -> None:
-    _pending[:] = [pending]
-    atexit.unregister(_last_act)
-    atexit.register(_last_act)
+_pending: list[tuple[int, Callable[[], None]]] = []  # the requeue that is due when this process ends, and its pid
 
 
 def _last_act() -> None:
     while _pending:
-        pending = _pending.pop()
-        if pending.pid == os.getpid():  # else this is a forked child
-            pending.continue_job()
+        pid, requeue = _pending.pop()
+        if pid == os.getpid():  # else this is a forked child
+            requeue()
 
 
 def forget() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-from ..data.feed import feed_for
+from ..data.feed import Feed, feed_for
 from ..errors import UsageError
 from ..terminal import say, warn
 from . import fingerprint
@@ -35,7 +35,7 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
     """Yields the epochs still to do; a safe point follows each one's body."""
     first, total = wanted.start, wanted.stop
     with _inside(session, walk), _outer(session, walk, total, first):
-        position, walks = session.progress.position, session.progress.walks
+        position, walks = session.position, session.progress.walks
         settle(session, ready=not position.in_epoch or position.current is None)
         while position.epoch < total and total > position.left.get("epochs", -1):
             if position.in_epoch:
@@ -61,7 +61,7 @@ def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int,
         yield from batches(session, walk, Served(range(total), name))
         return
     with _inside(session, walk), _outer(session, walk, total):
-        position = session.progress.position
+        position = session.position
         settle(session)
         session.display.update(total=total if total < ENDLESS else None)
         session.metrics.begin_step()
@@ -85,7 +85,7 @@ def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None
     with _inside(session, walk):
         _require_first(session, name)
         with _outer(session, walk, 1):  # all of the run is one pass
-            position = session.progress.position
+            position = session.position
             if not position.in_epoch and not position.left:
                 position.begin_epoch()
             settle(session, ready=position.current is None)
@@ -109,17 +109,13 @@ def _require_first(session: Session, name: str) -> None:
 
 
 def _walk(session: Session, served: Served) -> Generator[Any, None, None]:
-    name = served.name
-    at = session.progress.position.loaders.get(name, {"consumed": 0, "done": False})
-    if not at["done"]:
-        source = _source(session, served, at["consumed"])
-        yield from _consume(session, source, served, at["consumed"])
-
-
-def _consume(session: Session, source: Source, served: Served, consumed: int) -> Generator[Any, None, None]:
-    position, name = session.progress.position, served.name
-    begun = taken = counted = consumed  # where a group begins, however large groups were before
-    with closing(_open(session, source, name, consumed)) as rest:
+    name, progress, position = served.name, session.progress, session.position
+    at = position.loaders.get(name, {"consumed": 0, "done": False})
+    if at["done"]:
+        return
+    begun = taken = counted = at["consumed"]  # where a group begins, however large groups were before
+    feed, rest = _open(session, served, begun)
+    with closing(rest) if hasattr(rest, "close") else nullcontext():
         settle(session, ready=position.current in (None, name))
         position.serve(name)
         try:
@@ -129,18 +125,17 @@ def _consume(session: Session, source: Source, served: Served, consumed: int) ->
                 if session.witness is not None:
                     session.witness.consumed(batch)
                 yield batch if served.start is None else (served.start + taken - 1, batch)
-                consumed += 1
-                if (consumed - begun) % served.accumulate == 0:
-                    counted = consumed
-                    session.progress.reach(name, source.feed, consumed, counts=True)
+                if (taken - begun) % served.accumulate == 0:
+                    counted = taken
+                    progress.reach(name, feed, taken, counts=True)
                     step_done(session)
-            if consumed > counted:
-                session.progress.reach(name, source.feed, consumed, counts=True)
+            if taken > counted:
+                progress.reach(name, feed, taken, counts=True)
                 step_done(session)
-            session.progress.leave_source(name, source.feed, taken)
+            progress.leave_source(name, feed, taken)
         except GeneratorExit:  # `break`: skip the rest of the epoch's batches, now and after a resume
             if _leave_pass(session):
-                session.progress.leave_source(name, source.feed, taken)
+                progress.leave_source(name, feed, taken)
             raise
 
 
@@ -152,30 +147,8 @@ def _leave_pass(session: Session) -> bool:
     return True
 
 
-def _open(session: Session, source: Source, name: str, consumed: int) -> Generator[Any, None, None]:
-    """The batches still to do."""
-    feed, begins = source.feed, source.take_begin()
-    if consumed and feed.replays:
-        warn(
-            f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
-            "DataLoader, holdfast.data.Zip(a, b), or state_dict() and load_state_dict() would avoid that"
-        )
-    session.progress.reach(name, feed, consumed)
-    return _closable(feed.open(session.progress.position.epoch, begins))
-
-
-def _closable(rest: Iterator[Any]) -> Generator[Any, None, None]:
-    """`rest` as a generator, so that `close` also closes an iterator that is no generator."""
-    try:
-        yield from rest
-    finally:
-        close = getattr(rest, "close", None)
-        if close is not None:
-            close()
-
-
-def _source(session: Session, served: Served, consumed: int) -> Source:
-    """The loader with its feed, made once for each object that is given under `name`.
+def _open(session: Session, served: Served, consumed: int) -> tuple[Feed, Any]:
+    """The loader's feed, made once for each object that is given under a name, and the batches still to do.
 
     A new loader with the same facts goes on where the one before was. One with other facts begins anew; in the middle of
     an epoch it is refused.
@@ -183,18 +156,23 @@ def _source(session: Session, served: Served, consumed: int) -> Source:
     loader, name, progress = served.loader, served.name, session.progress
     known = progress.sources.get(name)
     same = known is not None and known.loader is loader
-    source = known if known is not None and same else Source(loader, feed_for(loader, progress.seed or 0, name))
-    before, now = progress.loaders.get(name), {**source.feed.describe(), "accumulate": served.accumulate}
+    feed = known.feed if known is not None and same else feed_for(loader, progress.seed or 0, name)
+    before, now = progress.loaders.get(name), {**feed.describe(), "accumulate": served.accumulate}
     if before is not None and known is None:  # the first since the restore; a later change is the script's own
         if consumed:
             fingerprint.require_accepted(name, before, now, session.options.accept)
         for line in fingerprint.changes(before, now, f"loader {name}: "):
-            session.tell(line)
-    afresh = known is not None and source.feed.replays  # this process has read its batches: there is nothing to skip
-    if not (same or afresh) and (consumed or before is None or fingerprint.alike(before, now)):
-        source.go_on_at(progress.position.feeds.get(name))
-    progress.keep_source(name, source, now)
-    return source
+            session.tell_changed(line)
+    afresh = same or (known is not None and feed.replays)  # the feed, or this process, knows what it has read
+    goes_on = not afresh and (consumed or before is None or fingerprint.alike(before, now))
+    progress.keep_source(name, Source(loader, feed), now)
+    if consumed and feed.replays:
+        warn(
+            f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
+            "DataLoader, holdfast.data.Zip(a, b), or state_dict() and load_state_dict() would avoid that"
+        )
+    progress.reach(name, feed, consumed)
+    return feed, feed.open(session.position.epoch, session.position.feeds.get(name) if goes_on else None)
 
 
 @contextmanager
@@ -215,7 +193,7 @@ def _outer(session: Session, walk: Walk, total: int, first: int = 0) -> Iterator
     except BaseException as error:  # of the loader, or of a save: the position is still right
         walks.take_outer()
         if standing is not None:
-            standing.loop_raised(error)
+            standing.leave(error)
         raise
     walks.take_outer()
     if standing is not None:
@@ -226,7 +204,7 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     end_outer(session)
     require_one_loop(session.ranks, kind, total)
     progress = session.progress
-    targets = progress.position.targets
+    targets = session.position.targets
     if targets and ("batches" in targets) != (kind == "batches"):
         raise UsageError(
             "this run has walked run.batches() outside of run.epochs(), and then that loop is all of the run. Put every "
@@ -234,7 +212,7 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
         )
     _require_more(session, kind, total)
     if kind == "epochs":
-        progress.position.begin_epochs(first)
+        session.position.begin_epochs(first)
     was = targets.get(kind, total)
     if total > was and progress.steps_here == 0:  # as restored; a second loop of the script need not be reported
         session.attempt.record("extended", loop=kind, was=was, now=total)
@@ -249,7 +227,7 @@ def _require_more(session: Session, kind: str, total: int) -> None:
     Raises:
         UsageError: this process has gone through such a loop before, so that this one would be empty.
     """
-    totals, position = session.progress.walks.totals, session.progress.position
+    totals, position = session.progress.walks.totals, session.position
     if kind == "batches":
         if "batches" in position.left and kind in totals:
             raise UsageError(
@@ -285,7 +263,7 @@ def _inside(session: Session, walk: Walk) -> Iterator[None]:
     except BaseException as error:
         walks.failed(error)
         if session.over is not None and session.standing is not None:  # a stop ends the outermost loop, too
-            session.standing.loop_raised(error)
+            session.standing.leave(error)
         raise
     finally:
         walks.open.remove(walk)

@@ -27,59 +27,55 @@ class Metrics:
         self._session = session
         self.means = Means()
         self.best = Bests(session)
-        self._logged: dict[str, float | str] = {}
-        self._early: set[str] = set()  # of these, what was measured before the step began
+        self._logged = Logged({}, set())
         self._left_at, self._left = -1, dict[str, float]()  # the step that a left pass became, and its numbers
 
     def go_on(self, stored: Mapping[str, Mapping[str, list[float]]] | None) -> None:
         """Begin with the means of a checkpoint. What was logged before that came from code that runs again: its line exists."""
-        self.means, self._logged = Means(stored), {}
+        self.means, self._logged = Means(stored), Logged({}, set())
 
     def log(self, values: Values) -> None:
         """One call of run.log()."""
         self.means.add(values)
-        self._logged.update(values)
-        self._early -= values.keys()
+        self._logged.values.update(values)
+        self._logged.early.difference_update(values)
 
     def begin_step(self) -> None:
         """A loop's step begins: what was logged before it belongs to other weights."""
-        self._early = set(self._logged)
+        self._logged.early.update(self._logged.values)
 
     def set_aside(self) -> Logged:
         """Take what was logged, for a line of its own later."""
-        taken = Logged(self._logged, frozenset(self._early))
-        self._logged, self._early = {}, set()
+        taken, self._logged = self._logged, Logged({}, set())
         return taken
 
     @contextmanager
     def instead(self, logged: Logged | None) -> Iterator[None]:
         """For a block, `logged` is what was logged."""
         after = self.set_aside()
-        if logged is not None:
-            self._logged, self._early = logged.values, set(logged.early)
+        self._logged = logged or self._logged
         yield
-        self._logged, self._early = after.values, set(after.early)
+        self._logged = after
 
     def flush(self, phase: str, epoch: int | None = None) -> dict[str, float]:
         """Turn what was logged into one line of the log; the numbers that were measured on the present weights.
 
         `epoch`: the one that has ended, at its end. The numbers of a left pass of this very step belong to the end, too.
         """
-        position = self._session.progress.position
+        position = self._session.position
         known = self._left if phase == "end" and self._left_at == position.step else {}
-        if not self._logged:
+        if not self._logged.values:
             return known
         at = position.epoch if epoch is None else epoch
-        values, early = self._logged, self._early
+        values, early = self.set_aside()
         self._session.attempt.record("metrics", step=position.step, phase=phase, epoch=at, values=values)
-        self._logged, self._early = {}, set()
         return known | format.unpack_metrics({name: value for name, value in values.items() if name not in early})
 
     def flush_left(self, logged: Logged) -> None:
         """A line for a pass that was left, which has become a step of its own."""
         with self.instead(logged):
             self._left = self.flush("step")
-        self._left_at = self._session.progress.position.step
+        self._left_at = self._session.position.step
 
 
 class Means:

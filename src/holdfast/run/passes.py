@@ -16,7 +16,7 @@ class Logged(NamedTuple):
     """What was logged since the last safe point."""
 
     values: dict[str, float | str]
-    early: frozenset[str]  # names of what was measured before the step began
+    early: set[str]  # names of what was measured before the step began
 
 
 class Walk:

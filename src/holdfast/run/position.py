@@ -5,17 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from ..data.feed import Feed
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
 from .passes import Walks
-
-_LATER = ("first_epoch",)  # fields that older checkpoints lack, and that are written only when they are not as in those
 
 
 @dataclass
@@ -36,16 +32,11 @@ class Position:
     first_epoch: int = 0
 
     def state_dict(self) -> dict[str, Any]:
-        stored = asdict(self)
-        for name in _LATER:
-            if stored[name] == getattr(type(self), name):
-                del stored[name]
-        return stored
+        return asdict(self)
 
     @classmethod
     def of(cls, stored: Any) -> Position:
-        names = {entry.name for entry in fields(cls)}
-        if not isinstance(stored, Mapping) or not names - set(_LATER) <= set(stored) <= names:
+        if not isinstance(stored, Mapping) or stored.keys() != {entry.name for entry in fields(cls)}:
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
         return cls(**stored)
 
@@ -111,20 +102,11 @@ class Position:
         self.loaders[name] = {"consumed": taken, "done": True}
 
 
-class Source(msgspec.Struct):
+class Source(NamedTuple):
     """What came under a name in run.batches(), and how it is walked."""
 
     loader: Any
     feed: Feed
-    begins: Any = None  # where its first walk goes on: what its predecessor, or an earlier attempt, had reached
-
-    def go_on_at(self, place: Any) -> None:
-        self.begins = place
-
-    def take_begin(self) -> Any:
-        """Where the first walk goes on; from then on the feed itself knows."""
-        begins, self.begins = self.begins, None
-        return begins
 
 
 class Progress:
@@ -174,10 +156,11 @@ class Progress:
     def measure_step(self, now_s: float) -> None:
         self.step_s = max(self.step_s, now_s - self.last_point_s)
 
-    def mark(self, epoch: int | None = None, *, at_end: bool) -> Mark:
+    def mark(self, epoch: int | None = None) -> Mark:
         """This moment, for the interval between saves. `epoch`: the one that has just ended, at its end."""
-        now = self.position.epoch if epoch is None else epoch
-        return Mark(self.position.step, now - self.position.first_epoch, time.monotonic(), at_end)
+        position = self.position
+        now = position.epoch if epoch is None else epoch
+        return Mark(position.step, now - position.first_epoch, time.monotonic(), position.phase == "end")
 
     def keep_source(self, name: str, source: Source, facts: Mapping[str, Any]) -> None:
         self.loaders[name], self.sources[name] = facts, source

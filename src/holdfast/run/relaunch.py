@@ -18,7 +18,6 @@ import msgspec
 
 from .. import journal, owner
 from ..journal import Log
-from ..ranks import Ranks
 from ..terminal import say
 from .ranks import parting
 from .session import Session
@@ -83,13 +82,13 @@ def stopped_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
     return None
 
 
-def leave_again(session: Session, ranks: Ranks) -> None:
+def leave_again(session: Session) -> None:
     """Before anything is restored: note the launch, and leave if this start of it comes after a stop.
 
     Raises:
         Stopped: the run has stopped, and was started again by a launcher that knows no stop.
     """
-    mine = launch()
+    mine, ranks = launch(), session.ranks
     if mine is None:
         return
     said = ranks.gather("launch", msgspec.json.encode(mine))
@@ -97,12 +96,11 @@ def leave_again(session: Session, ranks: Ranks) -> None:
     event: dict[str, Any] | None = msgspec.json.decode(word)
     if event is None:
         return
-    reason = str(event.get("reason"))
-    facts = {name: event[name] for name in ("step", "phase") if name in event}
+    reason, step = event["reason"], event["step"]
     with parting(ranks):
-        session.attempt.close("stop", reason=reason, **facts)
+        session.attempt.close("stop", reason=reason, step=step, phase=event["phase"])
     say(
-        f"{session.path}: stopped by {reason} at step {event.get('step')}, and torchrun has started it again at once "
+        f"{session.path}: stopped by {reason} at step {step}, and torchrun has started it again at once "
         f"(restart {mine.restart} of this launch): it does not go on here; run me again"
     )
     raise session.stopped(f"{reason}; started again by torchrun, and left again")
@@ -116,8 +114,7 @@ def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | Non
     session.attempt.record("launched", launch=msgspec.to_builtins(here))
     if not any(start.restart for start in here.starts):
         return None
-    logs = [log for log in journal.logs(session.store.root) if log.attempt < session.attempt.number]
-    return stopped_before(logs, here)
+    return stopped_before(session.earlier_logs(), here)
 
 
 def _agent() -> int:

@@ -175,12 +175,12 @@ class Run(AbstractContextManager["Run"]):
     @property
     def step(self) -> int:
         """Passes of the loop's body (or groups of them) completed."""
-        return self._now().progress.position.step
+        return self._now().position.step
 
     @property
     def epoch(self) -> int:
         """The epoch in progress, or the next one; counted from 0."""
-        return self._now().progress.position.epoch
+        return self._now().position.epoch
 
     def epochs(self, total: int | range) -> Passes[int]:
         """The epochs that are still to do, up to `total`. After each one's body comes a safe point.
@@ -194,7 +194,7 @@ class Run(AbstractContextManager["Run"]):
             "epochs",
             lambda walk: loops.epochs(session, walk, wanted),
             lambda: len(wanted),
-            lambda: max(0, session.progress.position.epoch - wanted.start),
+            lambda: max(0, session.position.epoch - wanted.start),
         )
 
     def steps(self, total: int = arguments.ENDLESS, name: str = "steps") -> Passes[int]:
@@ -213,7 +213,7 @@ class Run(AbstractContextManager["Run"]):
             return total
 
         def done() -> int:
-            position = session.progress.position
+            position = session.position
             return position.consumed(name) if position.in_epoch else position.step
 
         return Passes("steps", lambda walk: loops.steps(session, walk, total, name), length, done)
@@ -241,7 +241,7 @@ class Run(AbstractContextManager["Run"]):
             "batches",
             lambda walk: loops.batches(session, walk, served),
             lambda: length_of(served.loader, f"run.{what}()"),
-            lambda: session.progress.position.consumed(name),
+            lambda: session.position.consumed(name),
         )
 
     def safe_point(self) -> None:
@@ -270,10 +270,10 @@ class Run(AbstractContextManager["Run"]):
         session.require_alive()
         session.origin.hold(None)
         if saves.saved != session.here or saves.flight is not None:
-            saves.secure("asked", session.metrics.flush(progress.position.phase))
+            saves.secure("asked", session.metrics.flush(session.position.phase))
         elif progress.steps_here == 0 and saves.count:
             raise UsageError(
-                f"run.save() twice at step {progress.position.step}: outside of a loop of this run nobody counts the steps; "
+                f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the steps; "
                 "call run.safe_point() after each, and run.save() after it when that one is to be saved"
             )
 
@@ -283,7 +283,7 @@ class Run(AbstractContextManager["Run"]):
         Raises:
             StoreError: the save that was in flight failed, or was discarded; the next safe point makes that good.
         """
-        if self._session is None and self._last is not None and self._last.standing is not None:
+        if self._ended is not None:
             self._now()  # it has ended, and everything is there; else that is raised
             return
         session = self._inside("wait")
@@ -299,11 +299,11 @@ class Run(AbstractContextManager["Run"]):
         They become one line of the metrics log when the step is done; a checkpoint taken there carries them.
         """
         values = {legible(name): format.number(name, value) for name, value in metrics.items()}
-        if self._session is None and self._last is not None and self._last.standing is not None:
+        if self._ended is None:
+            self._inside("log").metrics.log(values)
+        else:
             self._now()  # raises what the run ended with
-            self._last.standing.log_afterwards(values)
-            return
-        self._inside("log").metrics.log(values)
+            self._ended.log_afterwards(values)
 
     def mean(self, name: str, weight: str | None = None) -> float:
         """The mean of metric `name` over this epoch's run.log() calls so far; outside of `epochs`, over the run's.
@@ -319,6 +319,11 @@ class Run(AbstractContextManager["Run"]):
             self._session.attempt.flush()
         return journal.metrics(self._options.path)
 
+    @property
+    def _ended(self) -> Standing | None:
+        """The run without a block that has ended, if it has."""
+        return self._last.standing if self._session is None and self._last is not None else None
+
     def _now(self) -> Session:
         if self._last is None:
             raise UsageError("enter it first: with Run(...) as run:")
@@ -329,17 +334,15 @@ class Run(AbstractContextManager["Run"]):
         return self._last
 
     def _inside(self, what: str) -> Session:
-        if self._last is not None and self._last.standing is not None:
-            self._last.standing.raise_late()
+        if self._last is not None:
+            self._now()
         if self._session is None:
-            ended = self._last is not None and self._last.standing is not None
             raise UsageError(
                 f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop for "
                 "one, wants a block around all of it: with Run(...) as run:"
-                if ended
+                if self._ended is not None
                 else f"run.{what}() belongs inside `with Run(...) as run:`, or after run = Run(...).start()"
             )
-        count_left_pass(self._session)
         return self._session
 
     def _begin(self, *, standing: bool) -> None:

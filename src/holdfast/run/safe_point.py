@@ -8,20 +8,18 @@ import msgspec
 
 from ..errors import UsageError
 from ..state.tree import flatten
-from ..terminal import say, warn
+from ..terminal import say
 from . import drilled
 from .ranks import GOOD_BYE_S, parting
-from .saves import LAST_CHANCE
 from .session import Session
 from .tracked import RESERVED, framework_modules
-from .watch import Lost
 from .windows import Order, Windows
 
 
 def step_done(session: Session, *, final: bool = False) -> None:
     """One pass of the body, or one group of them, is complete."""
     session.require_alive()
-    session.progress.position.advance()
+    session.position.advance()
     safe_point(session, "step", final=final)
 
 
@@ -34,10 +32,10 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         Stopped: the state is saved; the process is to end and to be run again.
     """
     progress, saves = session.progress, session.saves
-    progress.position.come_to(phase)
+    session.position.come_to(phase)
     passed(session)
     order = _order(session)
-    if order.land if order is not None else saves.outcome_known:
+    if saves.outcome_known if order is None else order.land:
         saves.land()
     metrics = session.metrics.flush(phase, epoch)
     progress.measure_step(time.monotonic())
@@ -49,10 +47,9 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s)
     wanted = session.drill_limit or (order.stop if order is not None else _stop_wanted(session))
     reason = wanted or saves.reason(metrics, order, epoch, final=final)
-    session.display.update(step=progress.position.step, metrics=metrics)
+    session.display.update(step=session.position.step, metrics=metrics)
     if reason and saves.saved != session.here:
-        last = bool(wanted) or reason in LAST_CHANCE
-        saves.save(reason, metrics, epoch, last_chance=last, at_once=drilled.is_at_once(session))
+        saves.save(reason, metrics, epoch, at_once=drilled.is_at_once(session))
     if wanted:
         stop_now(session, wanted)
     drilled.await_kill(session)
@@ -72,31 +69,23 @@ def passed(session: Session) -> None:
     Raises:
         UsageError: something cannot be saved; the message names its place.
     """
-    number, captured = session.progress.pass_point(), {}
+    number = session.progress.pass_point()
     try:
         new = session.vars.take_new()
         if number == 1:
-            captured = session.tracked.capture()
-            blocks = flatten({**captured, RESERVED: {"vars": session.vars.state_dict()}}).leaves.values()
-            session.saves.prepare(blocks)
+            held = {**session.tracked.capture(), RESERVED: {"vars": session.vars.state_dict()}}
+            session.saves.prepare(flatten(held).leaves.values())
+            for module in framework_modules():
+                for name, line in module.untracked(session.tracked.inside(), held):
+                    session.tell(line, kind="untracked_parameters", name=name)
         elif new:
             flatten({RESERVED: {"vars": new}})
     except UsageError as error:
         session.store.ranks.report("a save", error)  # the others have come to it, or will
         raise
-    if number == 1:
-        held = {**captured, RESERVED: session.vars.state_dict()}
-        for module in framework_modules():
-            for name, line in module.untracked(session.tracked.inside(), held):
-                _tell(session, Lost("untracked_parameters", name, line))
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():
-            _tell(session, lost)
-
-
-def _tell(session: Session, lost: Lost) -> None:
-    session.attempt.record("told", kind=lost.kind, name=lost.name, what=lost.line)
-    warn(lost.line)
+            session.tell(lost.line, kind=lost.kind, name=lost.name)
 
 
 def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:
@@ -140,13 +129,13 @@ def stop_now(session: Session, reason: str) -> None:
         StoreError: the save in flight failed, which was of this very step.
     """
     session.saves.secure(reason, {})
-    position, ranks = session.progress.position, session.ranks
+    ranks, why = session.ranks, f"{reason} at step {session.position.step}; saved"
     with parting(ranks, GOOD_BYE_S + 3 * session.progress.step_s):  # some may be steps behind
-        session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
-        stopped = session.stopped(f"{reason} at step {position.step}; saved")
+        session.close("stop", reason=reason)
+        stopped = session.stopped(why)
         session.job_clock.stopped(session.attempt)
         if not ranks.alone:
             session.stop.stay_deaf()  # a launcher tells all to end when the first has left
     session.display.close()
-    say(f"{session.path}: stopped by {reason} at step {position.step}; saved, run me again")
+    say(f"{session.path}: stopped by {why}, run me again")
     raise stopped

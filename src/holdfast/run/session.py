@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .. import journal
 from ..data.feed import MOVES
 from ..errors import NoSpace, Stopped, UsageError
+from ..journal import Log
 from ..provenance import document
 from ..rules import Every, Rule, Whole
 from ..state import rng
@@ -28,7 +30,7 @@ from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
 from .metrics import Metrics
 from .objects import model_facts
-from .position import Progress
+from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
 from .resume import Origin
 from .saves import Saves
@@ -107,9 +109,7 @@ class Session:
         self.over: Stopped | None = None  # it has stopped, and does nothing any more
         self.board: Board | None = None
         self._document: dict[str, Any] | None = None
-        self.flushed_s = self.noted_s = self.began_s = (
-            time.monotonic()
-        )  # what readers of the journal were shown, and when
+        self.flushed_s = self.noted_s = self.began_s = time.monotonic()  # when readers were shown the journal
 
     def _agree(self) -> None:
         """Look at what decides how the attempt goes, and compare it with the other ranks."""
@@ -126,7 +126,7 @@ class Session:
             said = {} if ranks.alone else facts(options, self.tracked, self.vars, self.drilled)
         require_alike(ranks, said)
         if not ranks.alone:
-            ranks.place = lambda: f"step {self.progress.position.step}, epoch {self.progress.position.epoch}"
+            ranks.place = self.place
         most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill's kill is answered where it struck
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
 
@@ -183,8 +183,7 @@ class Session:
         now_s = time.monotonic()
         if now_s - self.flushed_s > FLUSH_S:
             if now_s - self.noted_s > (now_s - self.began_s) / 100:  # what a kill costs is known to a hundredth
-                position = self.progress.position
-                self.attempt.record("at", step=position.step, phase=position.phase)
+                self.record("at")
                 self.noted_s = now_s
             with suppress(NoSpace):  # kept, and written by the next
                 self.attempt.show()
@@ -195,6 +194,15 @@ class Session:
     def path(self) -> Path:
         return self.options.path
 
+    @property
+    def position(self) -> Position:
+        """Where the run is: it changes by the verbs of `progress`."""
+        return self.progress.position
+
+    def place(self) -> str:
+        """The same, for people."""
+        return f"step {self.position.step}, epoch {self.position.epoch}"
+
     def types(self) -> set[type]:
         """The caller's types that a checkpoint may name."""
         return {*self.options.types, *self.tracked.types(), *types_in(self.vars.state_dict())}
@@ -202,7 +210,7 @@ class Session:
     @property
     def here(self) -> format.Name:
         """The name of a checkpoint of the present position."""
-        return format.Name(self.progress.position.step, self.progress.position.phase)
+        return format.Name(self.position.step, self.position.phase)
 
     @property
     def is_over(self) -> bool:
@@ -213,7 +221,7 @@ class Session:
     def drill_limit(self) -> str | None:
         """Why to stop, where a drill wants that after so many steps; None: not here."""
         limit = self.drilled.steps
-        return "drill limit" if limit is not None and self.progress.position.step >= limit else None
+        return "drill limit" if limit is not None and self.position.step >= limit else None
 
     @property
     def is_stopping(self) -> bool:
@@ -264,7 +272,7 @@ class Session:
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
             **({"nested": nested} if (nested := self.tracked.nested()) else {}),
             **({"means": means} if (means := self.metrics.means.state_dict()) else {}),
-            "epoch_rng": progress.epoch_rng if progress.position.in_epoch else None,
+            "epoch_rng": progress.epoch_rng if self.position.in_epoch else None,
             "rng": rng.capture(),
         }
 
@@ -284,9 +292,8 @@ class Session:
 
     def facts(self, metrics: Mapping[str, float], epoch: int | None) -> Facts:
         """What a checkpoint of this moment says of itself. `epoch`: the one that has ended, at its end."""
-        position = self.progress.position
-        at = position.epoch if epoch is None else epoch
-        return Facts(position.phase, at, metrics, self.options.note, self._describe())
+        at = self.position.epoch if epoch is None else epoch
+        return Facts(self.position.phase, at, metrics, self.options.note, self._describe())
 
     def _describe(self) -> dict[str, Any]:
         """Where this attempt came from, for people; made once, and by rank 0."""
@@ -298,10 +305,27 @@ class Session:
             self._document = {**made, "model": models}
         return self._document
 
-    def tell(self, line: str) -> None:
+    def record(self, event: str, /, **facts: Any) -> None:
+        """Journal an event of the present position."""
+        self.attempt.record(event, **self.here._asdict(), **facts)
+
+    def tell(self, line: str, **facts: str) -> None:
+        """Warn, and record that."""
+        self.attempt.record("told", what=line, **facts)
+        warn(line)
+
+    def tell_changed(self, line: str, prefix: str = "changed since the checkpoint: ") -> None:
         """Say and record that something is not as it was when the checkpoint was saved."""
         self.attempt.record("told", what=line)
-        say(f"changed since the checkpoint: {line}")
+        say(f"{prefix}{line}")
+
+    def close(self, event: str, /, **facts: Any) -> None:
+        """The attempt's last line: with the present position it counts as gone."""
+        self.attempt.close(event, **self.here._asdict(), **facts)
+
+    def earlier_logs(self) -> list[Log]:
+        """The journals of the attempts before this one, oldest first."""
+        return [log for log in journal.logs(self.path) if log.attempt < self.attempt.number]
 
 
 def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tracked) -> None:
