@@ -37,8 +37,8 @@ class Bests:
     def is_new(self, metrics: Measured) -> bool:
         """Whether these metrics, or rank 0's, are a new best.
 
-        At the end of an epoch rank 0 alone need have them. Inside of one there is no word at each safe point: a metric is
-        ranked there only if every rank logs it.
+        At the end of an epoch rank 0 alone need have them. Inside of one, ranks exchange no word at each safe point: a
+        metric is ranked there only if every rank logs it.
         """
         session, ranks = self._session, self._session.ranks
         if ranks.alone or not self._rules:
@@ -72,9 +72,9 @@ class Bests:
         (self._shared if shared else self._missed).add(metric)
         if not shared:
             warn(
-                f"keep=Best({metric!r}, ...): logged inside of an epoch, and not on every rank: it brings about no save there, "
-                "and is ranked only where another save falls on that very step. Log it on every rank, or at the end of the epoch, "
-                "after its batches"
+                f"keep=Best({metric!r}, ...): logged inside of an epoch, and not on every rank: it brings about no "
+                "save there, and is ranked only where another save falls on that very step. Log it on every rank, or "
+                "at the end of the epoch, after its batches"
             )
         return shared
 

@@ -1,4 +1,4 @@
-"""Drilled: what a drilled attempt does at its safe points: saves and waits where the drill wants them, and shows its state.
+"""Drilled: what a drilled attempt does at its safe points: saves and waits as the drill wants, and shows its state.
 
 The drill compares two runs by what is journalled here. Nothing is drawn, iterated or changed.
 """
@@ -50,7 +50,7 @@ def is_past(session: Session, aim: Aim) -> bool:
 
 
 def is_at_once(session: Session) -> bool:
-    """Whether a save here is to be durable before the run goes on: one in the background may be given up for a later one."""
+    """Whether a save here must be durable before the run goes on: a later one may replace one in the background."""
     aim = aim_of(session)
     return aim is not None and (_is_brink(session, aim) or (aim.exact and session.here == Name(*aim.place)))
 
@@ -87,7 +87,7 @@ def _wait(session: Session, of_use: Callable[[], bool] = lambda: True) -> None:
 
 
 def show(session: Session, epoch: int | None) -> None:
-    """Journal the digests of the state, and mark the place in the output. `epoch`: the one that has ended, at its end."""
+    """Journal the digests of the state, and mark the place in the output. `epoch`: the one that has just ended."""
     memory = session.memory(probe=False)
     memory.pop("means", None)  # sums of metrics: a metric may be a time, which no two runs share
     found = digests({**session.tracked.capture(), RESERVED: memory}).of

@@ -56,8 +56,8 @@ class JobClock:
             say(on_hold(self.path))
         if fresh and self.job is not None and self.job.restart_count > 0:
             warn(
-                f"{self.path}: this is start {self.job.restart_count + 1} of job {self.job.id}, and there is no checkpoint "
-                "of an earlier one: was the directory there then, and is it the same one on every node?"
+                f"{self.path}: this is start {self.job.restart_count + 1} of job {self.job.id}, and there is no "
+                "checkpoint of an earlier one: was the directory there then, and is it the same one on every node?"
             )
 
     def look(self, *, save_s: float, step_s: float) -> None:
@@ -79,7 +79,7 @@ class JobClock:
         )
 
     def stopped(self, attempt: Attempt) -> None:
-        """The state is saved and the run leaves: requeue the job as this process's last act, if its cause allows that."""
+        """The state is saved and the run stops: at its exit this process requeues the job, if the cause allows it."""
         if self.job is not None and self.stop.reason is not None and job_leader.supervisor() is None:
             self.stop.stay_deaf()  # signals that Slurm sends now, to its own commands too, must not interrupt that
             heard = Heard(self.stop.reason, self.stop.at_s)

@@ -1,4 +1,4 @@
-"""Leaving: how a loop was left, and what happens then, when the run has done its work, and when its block or process ends."""
+"""Leaving: how a loop was left, and what follows; what happens when the run, its block or its process ends."""
 
 from __future__ import annotations
 
@@ -124,10 +124,10 @@ class Left(NamedTuple):
 def how(ours: Collection[CodeType]) -> Left:
     """How the loop was left whose generator, of a function in `ours`, is being closed on this thread.
 
-    The generator sees GeneratorExit in each case. The frame that let go of it tells them apart: `break` and `return` pop
-    the iterator with an instruction of their own, and an exception leaves that frame at the instruction which raised it.
-    What this table does not know counts as an exception: then nothing is committed as finished, and the next start goes
-    on from the last save.
+    The generator sees GeneratorExit in each case. The frame that let go of it tells them apart: `break` and `return`
+    pop the iterator with an instruction of their own, and an exception leaves that frame at the instruction which
+    raised it. An instruction that is not listed counts as an exception: then nothing is committed as finished, and the
+    next start goes on from the last save.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames are what this is about
     while frame is not None and frame.f_code not in ours:

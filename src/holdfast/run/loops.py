@@ -1,4 +1,4 @@
-"""Loops: the generators that a training loop walks. They resume where the run was, and after each body comes a safe point."""
+"""Loops: the generators that a training loop walks. They resume where the run was; a safe point follows each body."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def _leave_pass(session: Session) -> bool:
 def _open(session: Session, served: Served, consumed: int) -> tuple[Feed, Any]:
     """The loader's feed, made once for each object that is given under a name, and the batches still to do.
 
-    A new loader with the same facts goes on where the one before was. One with other facts begins anew; in the middle of
-    an epoch it is refused.
+    A new loader with the same facts goes on where the one before was. One with other facts begins anew; in the middle
+    of an epoch it is refused.
     """
     loader, name, progress = served.loader, served.name, session.progress
     known = progress.sources.get(name)
@@ -207,8 +207,8 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     targets = session.position.targets
     if targets and ("batches" in targets) != (kind == "batches"):
         raise UsageError(
-            "this run has walked run.batches() outside of run.epochs(), and then that loop is all of the run. Put every "
-            "run.batches() inside `for epoch in run.epochs(...):`"
+            "this run has walked run.batches() outside of run.epochs(), and then that loop is all of the run. Put "
+            "every run.batches() inside `for epoch in run.epochs(...):`"
         )
     _require_more(session, kind, total)
     if kind == "epochs":
@@ -237,8 +237,8 @@ def _require_more(session: Session, kind: str, total: int) -> None:
     elif total <= totals.get(kind, -1):
         rounds = "`for epoch in run.epochs(3):` around it" if kind == "steps" else "a Run of its own for each training"
         raise UsageError(
-            f"run.{kind}() a second time, up to no more than the first time: it counts over all of the run, so that this "
-            f"loop would be empty. Write {rounds}, or give a larger total"
+            f"run.{kind}() a second time, up to no more than the first time: it counts over all of the run, so that "
+            f"this loop would be empty. Write {rounds}, or give a larger total"
         )
     totals[kind] = total
 
@@ -251,8 +251,8 @@ def _inside(session: Session, walk: Walk) -> Iterator[None]:
     kinds = walks.kinds
     if walk.kind not in _MAY_BEGIN.get(kinds, ()):
         raise UsageError(
-            f"run.{walk.kind}() inside run.{kinds[-1]}(): a safe point of the inner loop would lie in the middle of the "
-            "outer one's body. Put run.epochs() around run.batches(), or walk two loaders side by side: "
+            f"run.{walk.kind}() inside run.{kinds[-1]}(): a safe point of the inner loop would lie in the middle of "
+            "the outer one's body. Put run.epochs() around run.batches(), or walk two loaders side by side: "
             "run.batches(holdfast.data.Zip(a, b)). A loop that `break` has left must not be held by a variable"
         )
     walks.open.append(walk)

@@ -118,8 +118,8 @@ def require_settled(session: Session) -> None:
     if session.origin.baseline is not None:
         name = session.position.current
         raise Mismatch(
-            f"{session.path}: the checkpoint lies inside the loop {name!r}, and run.batches(..., name={name!r}) did not "
-            "begin in this epoch"
+            f"{session.path}: the checkpoint lies inside the loop {name!r}, and run.batches(..., name={name!r}) did "
+            "not begin in this epoch"
         )
 
 
@@ -233,7 +233,7 @@ def _track(session: Session) -> None:
 
 
 def _cost_of_saving(session: Session) -> float:
-    """The longest save, in seconds, of the last attempt that saved; 0.0 if none did. Used until this one has measured."""
+    """The longest save, in seconds, of the last attempt that saved; 0.0 if none did. Used until one is measured."""
     for log in reversed(session.earlier_logs()):
         costs = [float(event.get("save_s", 0)) for event in log.events if event["event"] == "saved"]
         if costs:

@@ -1,4 +1,4 @@
-"""Passes: what run.epochs, run.steps, run.batches and run.enumerate return, and which of these loops are in progress."""
+"""Passes: what run.epochs, run.steps, run.batches and run.enumerate return, and which loops are in progress."""
 
 from __future__ import annotations
 

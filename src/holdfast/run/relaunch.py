@@ -3,7 +3,8 @@
 To torchrun every exit code but 0 is a failure and uses one of --max-restarts, although the machine is being taken away.
 After a real failure, for example a rank that was killed, the run goes on as always.
 
-Source: torch 2.13, torch/distributed/elastic/agent/server/api.py (_invoke_run), local_elastic_agent.py (_start_workers).
+Source: torch 2.13, torch/distributed/elastic/agent/server: _invoke_run in api.py, _start_workers in
+local_elastic_agent.py.
 """
 
 from __future__ import annotations

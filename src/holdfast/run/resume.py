@@ -29,7 +29,7 @@ _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, O
 
 
 class Origin:
-    """The checkpoint that this attempt goes on from, or is restoring (None: a fresh start), and those that it rejected."""
+    """The checkpoint that this attempt goes on from, or is restoring (None: a fresh start); those that it rejected."""
 
     def __init__(self) -> None:
         self.checkpoint: Checkpoint | None = None
@@ -58,7 +58,7 @@ class Origin:
 
 
 def restore_newest(session: Session, types: Iterable[type]) -> None:
-    """Restore the newest undamaged checkpoint into the live objects and note it in the origin; newer ones are set aside.
+    """Restore the newest undamaged checkpoint into the live objects, note it in the origin, and set newer ones aside.
 
     Rank 0 proposes a checkpoint. When one rank finds it damaged, all ranks reject it.
 
@@ -149,7 +149,7 @@ def _seen(store: Store, name: str) -> Checkpoint | None:
 
 
 def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> None:
-    """Restore `checkpoint` into the live objects. The origin notes this rank's view of it, and what the run itself saved.
+    """Restore `checkpoint` into the live objects. The origin notes this rank's view of it, and the run's own memory.
 
     All ranks compare keys, shapes and dtypes before the first byte is overwritten.
     """
@@ -185,7 +185,7 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
     checkpoint.check_unread()
     if RESERVED not in checkpoint.parts():
         raise StoreError(
-            f"{checkpoint.path} was not saved by a Run: Store(...).load() reads it, and start_from= takes weights from it"
+            f"{checkpoint.path} was not saved by a Run: Store(...).load() reads it, start_from= takes weights from it"
         )
     memory = checkpoint.load(part=RESERVED, types=types)
     if not isinstance(memory, dict) or not isinstance(memory.get("vars", {}), dict):
@@ -266,11 +266,11 @@ def poison(name: str, logs: Sequence[Log]) -> str | None:
     their first step. If another checkpoint led to the same error, the program is at fault.
     """
     failures = [_failure(log) for log in logs]
-    alike = [failure for failure in failures[-MOST_FAILURES:] if failure and failure[0] == name]
-    texts = {text for _, text in alike}
-    if len(alike) < MOST_FAILURES or len(texts) != 1:
+    last = failures[-MOST_FAILURES:]
+    found = last[0] if len(last) == MOST_FAILURES and len({*last}) == 1 else None
+    if found is None or found[0] != name:
         return None
-    (text,) = texts
+    text = found[1]
     if any(failure and failure[0] != name and failure[1] == text for failure in failures):
         return None
     return f"failed {MOST_FAILURES} times before the first step with: {text}"

@@ -49,12 +49,12 @@ class Run(AbstractContextManager["Run"]):
     Args:
         path: the run's directory; HOLDFAST_RUN_DIR takes its place.
         state: names of the objects that make up the state, restored in place: anything with state_dict() and
-            load_state_dict(), random generators, arrays, tensors, dicts, lists, deques, sets, these inside each other, and
-            `Fields`. None is left out.
+            load_state_dict(), random generators, arrays, tensors, dicts, lists, deques, sets, these inside each
+            other, and `Fields`. None is left out.
         keep: which checkpoints stay.
         every: when to save besides the end, a stop and a new best; None: only then.
-        vars: first values of `run.vars`, what the loop itself changes. A restore fills in place what it can (docs/exactness.md)
-            and replaces the rest: numbers, strings, tuples.
+        vars: first values of `run.vars`, what the loop itself changes. A restore fills in place what it can
+            (docs/exactness.md) and replaces the rest: numbers, strings, tuples.
         start_from: a run's or a checkpoint's directory; a *new* run begins with the weights of its models.
         branch_from: the same, but a new run goes on exactly from there: position, optimizer, random numbers and all.
         go_back: a step to go on from, once; newer checkpoints are moved to quarantine/. A restart does not repeat it.
@@ -168,9 +168,8 @@ class Run(AbstractContextManager["Run"]):
         return self._options.path
 
     def store(self) -> Store:
-        """The run's checkpoints, with its rule, for those who save and load outside of its block."""
-        options = self._options
-        return Store(options.path, keep=options.keep, take_over=options.take_over, whole=options.whole)
+        """The run's checkpoints, with its rule: to save and load outside of its block."""
+        return self._options.store()
 
     @property
     def step(self) -> int:
@@ -273,12 +272,14 @@ class Run(AbstractContextManager["Run"]):
             saves.secure("asked", session.metrics.flush(session.position.phase))
         elif progress.steps_here == 0 and saves.count:
             raise UsageError(
-                f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the steps; "
-                "call run.safe_point() after each, and run.save() after it when that one is to be saved"
+                f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the "
+                "steps; call run.safe_point() after each, and run.save() after it when that one is to be saved"
             )
 
     def wait(self) -> None:
-        """Return when what was saved so far survives a power loss; what `save` asked for inside a loop's body is not yet.
+        """Return when what was saved so far survives a power loss.
+
+        Inside a loop's body, what `save` has asked for is not saved yet.
 
         Raises:
             StoreError: the save that was in flight failed, or was discarded; the next safe point makes that good.
@@ -338,8 +339,8 @@ class Run(AbstractContextManager["Run"]):
             self._now()
         if self._session is None:
             raise UsageError(
-                f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop for "
-                "one, wants a block around all of it: with Run(...) as run:"
+                f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop "
+                "for one, wants a block around all of it: with Run(...) as run:"
                 if self._ended is not None
                 else f"run.{what}() belongs inside `with Run(...) as run:`, or after run = Run(...).start()"
             )

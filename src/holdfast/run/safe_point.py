@@ -26,7 +26,8 @@ def step_done(session: Session, *, final: bool = False) -> None:
 def safe_point(session: Session, phase: str, *, epoch: int | None = None, final: bool = False) -> None:
     """Save if it is time, stop if that was asked for. `epoch`: the one that has ended, at its end.
 
-    Metrics that were logged before the step began are in its line, and not in its checkpoint: they belong to other weights.
+    Metrics that were logged before the step began are in its line and not in its checkpoint: they belong to other
+    weights.
 
     Raises:
         Stopped: the state is saved; the process is to end and to be run again.
@@ -63,8 +64,8 @@ def passed(session: Session) -> None:
     """One more step, or one more epoch, lies behind this attempt. Look early for what would cost hours later.
 
     Something in the state or in `run.vars` that cannot be saved is refused at the first safe point. A name that comes
-    into `run.vars` later is looked at when it is new. A value that is replaced by one that cannot be saved is refused by
-    the next save. Values that are tracked and that the loop does not use are told.
+    into `run.vars` later is looked at when it is new. A value that is replaced by one that cannot be saved is refused
+    by the next save. A warning names tracked values that the loop does not use.
 
     Raises:
         UsageError: something cannot be saved; the message names its place.

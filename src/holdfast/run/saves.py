@@ -146,7 +146,7 @@ class Saves:
             self.readback.begin(self.readback.over)
 
     def _warm(self, blocks: Collection[Block]) -> None:
-        """Touch the memory of later snapshots beside the next steps: a first copy into it would stall the loop for long."""
+        """Touch the memory of later snapshots during the next steps: else the first copy would stall the loop."""
         size = sum(block.data.nbytes for block in blocks)
         if self._session.options.background and size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will say so
@@ -180,11 +180,12 @@ class Saves:
     # Save -------------------------------------------------------------------------------------------------------
 
     def save(self, reason: str, metrics: Measured, epoch: int | None = None, *, at_once: bool = False) -> None:
-        """Commit the state, in the background if that will do, and not `at_once`. A full disk lets the loop go on, loudly,
-        unless this save is the last chance.
+        """Commit the state, in the background where the reason allows it; not with `at_once`.
+
+        When the disk is full, a periodic save warns and the loop goes on.
 
         Raises:
-            NoSpace: it does not fit, and this is the last chance: a stop, the end, or the caller's wish.
+            NoSpace: it does not fit, and it is not periodic: a stop, the end, or the caller's wish.
             StoreError: what the save before this one ended with, if it was in the background.
         """
         session, began = self._session, time.monotonic()
@@ -222,7 +223,7 @@ class Saves:
         return flight
 
     def _took_off(self, flight: Flight, commit: Callable[[BeforeEach], object]) -> bool:
-        """Whether the save runs beside the loop; else the system gives no more threads. The loop copies its part here."""
+        """Copy the loop's part. Returns whether a thread runs the save; False: the system gives no more threads."""
         beside = True
         try:
             self.writer.submit(commit)
@@ -252,7 +253,7 @@ class Saves:
             self.save(reason, metrics, at_once=True)
 
     def _commit(self, staged: Staged, flight: Flight, over: Latch, before_each: BeforeEach) -> Checkpoint:
-        """The part of a save that need not stall the loop. Then, until `over`, the files are read that the next will link."""
+        """The part of a save that need not stall the loop; then, until `over`, read what the next save will link."""
         session = self._session
         with session.store.ranks.together("a save", known=(Abandoned,)):
             session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line

@@ -20,6 +20,7 @@ from ..data.feed import MOVES
 from ..errors import NoSpace, Stopped, UsageError
 from ..journal import Log
 from ..provenance import document
+from ..ranks import ALONE, Ranks
 from ..rules import Every, Rule, Whole
 from ..state import rng
 from ..state.tree import types_in
@@ -90,6 +91,10 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
             if not isinstance(kind, type):
                 raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
 
+    def store(self, ranks: Ranks = ALONE) -> Store:
+        """The run's checkpoints, with its rule."""
+        return Store(self.path, keep=self.keep, take_over=self.take_over, whole=self.whole, ranks=ranks)
+
 
 class Session:
     """One attempt: the parts that its loops, saves and restores share."""
@@ -134,13 +139,7 @@ class Session:
         """Own the run, when it is this attempt's turn."""
         options = self.options
         with present(self.ranks):
-            self.store = Store(
-                options.path,
-                keep=options.keep,
-                take_over=options.take_over,
-                whole=options.whole,
-                ranks=self.ranks,
-            )
+            self.store = options.store(self.ranks)
             if not options.take_over:
                 self.job_clock.await_turn(self.store.root)
             self.attempt = self.store.claim()
@@ -159,7 +158,7 @@ class Session:
             self.around.enter_context(module.sheltered())
 
     def begin_board(self) -> None:
-        """Keep a board, if that was asked for, until the attempt has said good-bye; of a drilled run, beside that run."""
+        """Keep a board, if that was asked for, until the attempt ends. A drilled run keeps its own next to it."""
         asked = self.options.board
         if asked is not False:
             from ..board import Board

@@ -71,8 +71,8 @@ class Standing:
                 saved = session.saves.saved or format.Name(0)
                 say(
                     f"{session.path}: the loop ended at step {session.position.step} with an exception, or because an "
-                    f"iterator around it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit "
-                    "belongs into the loop itself, as in run.steps(50)"
+                    f"iterator around it had enough (islice, zip): not finished, saved up to step {saved.step}. A "
+                    "limit belongs into the loop itself, as in run.steps(50)"
                 )
             self.leave(raised or LoopLeft("the loop was left by an exception"))
             return

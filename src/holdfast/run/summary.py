@@ -1,4 +1,4 @@
-"""Summary: what a run's journals say about all attempts: whether the run has finished, and how many steps were repeated."""
+"""Summary: what the journals of all attempts say: whether the run has finished, and how many steps were repeated."""
 
 from __future__ import annotations
 

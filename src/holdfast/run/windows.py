@@ -1,4 +1,4 @@
-"""Windows: rank 0 announces one window ahead what all ranks do at a safe point, so that ranks need not wait at each one.
+"""Windows: rank 0 announces one window ahead what all ranks do at a safe point; so ranks need not wait at each one.
 
 Every rank counts its safe points, and the counts agree. Some safe points are edges of windows. At an edge all ranks do
 what rank 0 announced at the edge before. So a rank waits only for another one that is more than a window behind.
