@@ -40,10 +40,6 @@ def aim_of(session: Session) -> Aim | None:
     return next((aim for aim in session.drilled.aims if Name(*aim.place).order > begun), None)
 
 
-def wants_save(session: Session, aim: Aim) -> bool:
-    return session.here in {Name(*place) for place in aim.saves}
-
-
 def is_past(session: Session, aim: Aim) -> bool:
     """Whether the place is reached. Further saves, of a new best too, would lead the next attempt to another place."""
     return session.here.order >= Name(*aim.place).order
@@ -52,25 +48,20 @@ def is_past(session: Session, aim: Aim) -> bool:
 def is_at_once(session: Session) -> bool:
     """Whether a save here must be durable before the run goes on: a later one may replace one in the background."""
     aim = aim_of(session)
-    return aim is not None and (_is_brink(session, aim) or (aim.exact and session.here == Name(*aim.place)))
-
-
-def _is_brink(session: Session, aim: Aim) -> bool:
-    """Whether this is the last safe point at which a kill is of use."""
-    return aim.brink is not None and session.here == Name(*aim.brink)
+    return aim is not None and session.here in (aim.brink, aim.place if aim.exact else None)
 
 
 def await_stop(session: Session) -> None:
     """At the place where the drill wants the run to stop, wait until its signal has come."""
     aim = aim_of(session)
-    if aim is not None and aim.hold is not None and session.here == Name(*aim.hold):
+    if aim is not None and session.here == aim.hold:
         _wait(session)
 
 
 def await_kill(session: Session) -> None:
     """Wait to be killed before the run goes on to its end: a quick one would end before the drill has seen the save."""
     aim = aim_of(session)
-    if aim is not None and _is_brink(session, aim):
+    if aim is not None and session.here == aim.brink:
         place, saves = Name(*aim.place).order, session.saves
         _wait(session, lambda: saves.saved is not None and saves.saved.order >= place)
 

@@ -26,7 +26,6 @@ def count_left_pass(session: Session) -> None:
     """
     logged = session.progress.walks.take_left_pass()
     if logged is not None:
-        session.position.advance()
         session.position.come_to("step")
         passed(session)
         session.metrics.flush_left(logged)

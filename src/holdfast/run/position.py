@@ -66,13 +66,9 @@ class Position:
         """Batches of the loader `name` that lie behind, in this epoch."""
         return int(self.loaders.get(name, {}).get("consumed", 0))
 
-    def advance(self) -> None:
-        """One step further."""
-        self.step += 1
-
     def come_to(self, phase: str) -> None:
-        """The safe point in progress: after a "step", or at the "end" of an epoch or of the run."""
-        self.phase = phase
+        """A safe point: after a "step", which counts, or at the "end" of an epoch or of the run."""
+        self.step, self.phase = self.step + (phase == "step"), phase
 
     def begin_epoch(self) -> None:
         self.in_epoch, self.epoch_began = True, self.step
@@ -153,8 +149,8 @@ class Progress:
         """What comes before this moment is no part of the next step."""
         self.last_point_s = time.monotonic()
 
-    def measure_step(self, now_s: float) -> None:
-        self.step_s = max(self.step_s, now_s - self.last_point_s)
+    def measure_step(self) -> None:
+        self.step_s = max(self.step_s, time.monotonic() - self.last_point_s)
 
     def mark(self, epoch: int | None = None) -> Mark:
         """This moment, for the interval between saves. `epoch`: the one that has just ended, at its end."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from ..errors import UsageError
@@ -19,7 +17,6 @@ from .windows import Order, Windows
 def step_done(session: Session, *, final: bool = False) -> None:
     """One pass of the body, or one group of them, is complete."""
     session.require_alive()
-    session.position.advance()
     safe_point(session, "step", final=final)
 
 
@@ -39,7 +36,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     if saves.outcome_known if order is None else order.land:
         saves.land()
     metrics = session.metrics.flush(phase, epoch)
-    progress.measure_step(time.monotonic())
+    progress.measure_step()
     if phase == "end" and session.ranks.rank == 0:
         session.metrics.best.warn_of_the_unmeasured(metrics)
     if session.drilled.digests:

@@ -100,7 +100,7 @@ class Saves:
             return "asked"
         session = self._session
         aim = drilled.aim_of(session)
-        if aim is not None and drilled.wants_save(session, aim):
+        if aim is not None and session.here in aim.saves:
             return "due"
         if (aim is None or not drilled.is_past(session, aim)) and session.metrics.best.is_new(metrics):
             return "new best"
