@@ -111,11 +111,11 @@ class Lab:
         return self.run(*({"kill": kill} for kill in kills), {}, **asked)
 
 
-def _body(step):
-    return {"at": "body", "step": step}
+def body(step, **where):
+    return {"at": "body", "step": step, **where}
 
 
-def _evaluation(epoch):
+def evaluation(epoch):
     return {"at": "evaluate", "epoch": epoch}
 
 
@@ -126,18 +126,18 @@ def _of_three_epochs(end):
         return {"at": place, "name": f"step-{step:09d}{end}"}
 
     return {
-        "before the first save": [_body(2)],
-        "in mid-epoch": [_body(9)],
+        "before the first save": [body(2)],
+        "in mid-epoch": [body(9)],
         "while the save of an epoch's end commits": [save("commit", 12)],
         "just after the save of an epoch's end": [save("committed", 12)],
         "as an epoch begins": [{"at": "begin", "epoch": 1}],
-        "inside evaluation": [_evaluation(1)],
-        "in the last step": [_body(17)],
-        "in the last evaluation": [_evaluation(2)],
+        "inside evaluation": [evaluation(1)],
+        "in the last step": [body(17)],
+        "in the last evaluation": [evaluation(2)],
         "in the last save": [save("commit", 18)],
         "after the last save": [save("committed", 18)],
-        "twice in a row": [_body(10), _body(11)],
-        "in the same evaluation twice": [_evaluation(0), _evaluation(0)],
+        "twice in a row": [body(10), body(11)],
+        "in the same evaluation twice": [evaluation(0), evaluation(0)],
     }
 
 
@@ -181,7 +181,7 @@ STEP_STOPS = _without(
 )
 ANYWHERE = {
     **{case: EPOCH_KILLS[case] for case in ("in mid-epoch", "as an epoch begins", "inside evaluation")},
-    "four times": [_body(5), _evaluation(0), {**_body(10), "signal": "TERM"}, _body(14)],
+    "four times": [body(5), evaluation(0), body(10, signal="TERM"), body(14)],
 }
 
 

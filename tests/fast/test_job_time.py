@@ -63,7 +63,7 @@ def test_a_save_that_takes_longer_than_the_grace_is_said(tmp_path, fakes, capsys
         told = capsys.readouterr().err
         assert (save_s, count) == (save_s, told.count("KillWait"))
     assert "a save takes 41 s and a step 1 s, and the grace after SIGTERM is 30 s (KillWait)" in told
-    assert "#SBATCH --signal=B:USR1@120" in told
+    assert "#SBATCH --signal=B:USR1@94" in told
 
 
 def test_a_notice_leaves_jobs_to_save_one_after_the_other(tmp_path, fakes):

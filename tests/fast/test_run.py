@@ -497,13 +497,15 @@ def test_a_stop_that_is_swallowed_is_raised_again(tmp_path):
     assert "step-000000003" == names(tmp_path)[-1]
     assert "stop" == events(tmp_path, "stop")[-1]["event"]
 
-    run = new_run(tmp_path / "other", Toy())
-    with pytest.raises(Stopped), run:
-        for _ in range(4):
-            stop()
-            with contextlib.suppress(BaseException):
-                run.safe_point()
-    assert (1, ["step-000000001"]) == (run.step, names(tmp_path / "other"))
+    for kind in (Exception, BaseException):  # the first one does not swallow it
+        run = new_run(tmp_path / kind.__name__, Toy())
+        with pytest.raises(Stopped), run:
+            for _ in range(4):
+                stop()
+                with contextlib.suppress(kind):
+                    run.safe_point()
+                assert kind is BaseException
+        assert (1, ["step-000000001"]) == (run.step, names(tmp_path / kind.__name__))
 
 
 # The environment -----------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class JobClock:
         if end_s is not None and self.early_s is None:
             self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
         self._warn_of_a_short_grace(save_s, step_s)
-        need_s = interval.SAVE_MARGIN * save_s + step_s + interval.LEAVE_S
+        need_s = interval.needed_s(save_s) + step_s
         notice_s = _spare(self._notice_s(now), need_s) / 2
         kill_s = _spare(self.grace.kill_wait_s, 4 * need_s) / 4  # there is no second chance
         self.stop.plan(
@@ -103,7 +103,7 @@ class JobClock:
             self._told = True
             warn(
                 f"{self.path}: a save takes {save_s:.0f} s and a step {step_s:.0f} s, and the grace after SIGTERM is "
-                f"{kill_wait_s:.0f} s (KillWait). Ask for a notice: #SBATCH --signal=B:USR1@{_round(save_s, step_s)}"
+                f"{kill_wait_s:.0f} s (KillWait). Ask for a notice: #SBATCH --signal=B:USR1@{interval.enough_s(save_s + step_s)}"
             )
 
 
@@ -150,8 +150,3 @@ def forget() -> None:
 def _spare(budget_s: float | None, need_s: float) -> float:
     """Seconds of the budget that remain when the save is done in time."""
     return max(0.0, min((budget_s or 0.0) - need_s, 2 * MOST_JITTER_S))
-
-
-def _round(save_s: float, step_s: float) -> int:
-    """A lead that is enough, in whole half minutes."""
-    return 30 * int((interval.SAVE_MARGIN * save_s + step_s) // 30 + 2)

@@ -76,36 +76,25 @@ def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int,
 
 def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None, None]:
     """Yields the batches of this epoch still to do; a safe point follows each body, or each group of them."""
-    name = served.name
-    if session.progress.walks.kinds == ("epochs",):
-        with _inside(session, walk):
-            _require_first(session, name)
-            yield from _walk(session, served)
-        return
+    name, named, position = served.name, session.progress.walks.named, session.position
+    in_epochs = session.progress.walks.kinds == ("epochs",)
     with _inside(session, walk):
-        _require_first(session, name)
+        if name in named:
+            raise UsageError(
+                f"the loop {name!r} a second time in one epoch: give each loop its own name, and go through epochs with "
+                "`for epoch in run.epochs(3):` around it. Without that, all of the run is one epoch"
+            )
+        named.add(name)
+        if in_epochs:
+            yield from _walk(session, served)
+            return
         with _outer(session, walk, 1):  # all of the run is one pass
-            position = session.position
             if not position.in_epoch and not position.left:
                 position.begin_epoch()
             settle(session, ready=position.current is None)
             if not position.left and not position.loaders.get(name, {}).get("done"):
                 yield from _walk(session, served)
                 safe_point(session, "end", final=True)
-
-
-def _require_first(session: Session, name: str) -> None:
-    """
-    Raises:
-        UsageError: a loader of that name has been walked, in this epoch or without epochs.
-    """
-    named = session.progress.walks.named
-    if name in named:
-        raise UsageError(
-            f"the loop {name!r} a second time in one epoch: give each loop its own name, and go through epochs with "
-            "`for epoch in run.epochs(3):` around it. Without that, all of the run is one epoch"
-        )
-    named.add(name)
 
 
 def _walk(session: Session, served: Served) -> Generator[Any, None, None]:
