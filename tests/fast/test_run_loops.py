@@ -13,6 +13,7 @@ from holdfast.journal import Log
 from holdfast.run import session as session_room
 from holdfast.run.position import Position
 from holdfast.run.summary import redone
+from subjects import asked_of
 from toy import Cut, Toy, events, lines, new_run
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -185,37 +186,35 @@ def test_steps_that_were_left_have_their_line_and_their_checkpoint(tmp_path):
 # What loops take and give ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ask", "words"),
-    [
-        (lambda run: run.steps(None), "as in run.steps(1000); run.steps() has no end"),
-        (lambda run: run.steps(10.0), "run.steps(10.0): give a number"),
-        (lambda run: run.steps(-1), "run.steps(-1): give a number"),
-        (lambda run: run.steps(True), "run.steps(True): give a number"),
-        (
-            lambda run: run.epochs("3"),
-            "run.epochs('3'): give a number of epochs, as in run.epochs(10), or range(1, 11)",
-        ),
-        (lambda run: run.epochs(None), "run.epochs(None): give a number"),
-        (lambda run: run.epochs(-3), "run.epochs(-3): give a number"),
-        (lambda run: run.epochs(range(0, 10, 2)), "give a range with step 1"),
-        (lambda run: run.epochs(range(-1, 10)), "no negative start"),
-        (lambda run: run.epochs([1, 2]), "give a number of epochs"),
-        (lambda run: run.batches([1], accumulate=1.5), "accumulate=1.5: at least 1"),
-        (lambda run: run.batches([1], accumulate=True), "accumulate=True: at least 1"),
-        (lambda run: run.batches([1], 4), 'as in run.batches(loader, name="train")'),
-        (lambda run: run.batches([1], ""), "give each loader a name of its own"),
-        (lambda run: run.steps(3, 4), "give each loader a name of its own"),
-        (lambda run: run.enumerate([1], "train"), 'the loader\'s name is name=, as in run.enumerate(loader, name="a")'),
-        (lambda run: run.mean("loss", weight=3), "then run.mean('loss', weight=\"n\")"),
-        (lambda run: run.mean("los"), "was not given 'los' in this epoch, but nothing"),
-    ],
-)
-def test_a_wrong_argument_is_refused_at_once_with_what_to_write(tmp_path, ask, words):
+WRONG_ARGUMENTS = {
+    "run.steps(None)": "as in run.steps(1000); run.steps() has no end",
+    "run.steps(10.0)": "run.steps(10.0): give a number",
+    "run.steps(-1)": "run.steps(-1): give a number",
+    "run.steps(True)": "run.steps(True): give a number",
+    'run.epochs("3")': "run.epochs('3'): give a number of epochs, as in run.epochs(10), or range(1, 11)",
+    "run.epochs(None)": "run.epochs(None): give a number",
+    "run.epochs(-3)": "run.epochs(-3): give a number",
+    "run.epochs(range(0, 10, 2))": "give a range with step 1",
+    "run.epochs(range(-1, 10))": "no negative start",
+    "run.epochs([1, 2])": "give a number of epochs",
+    "run.batches([1], accumulate=0)": "accumulate=0: at least 1",
+    "run.batches([1], accumulate=1.5)": "accumulate=1.5: at least 1",
+    "run.batches([1], accumulate=True)": "accumulate=True: at least 1",
+    "run.batches([1], 4)": 'as in run.batches(loader, name="train")',
+    'run.batches([1], "")': "give each loader a name of its own",
+    "run.steps(3, 4)": "give each loader a name of its own",
+    'run.enumerate([1], "train")': 'the loader\'s name is name=, as in run.enumerate(loader, name="a")',
+    'run.mean("loss", weight=3)': "then run.mean('loss', weight=\"n\")",
+    'run.mean("los")': "was not given 'los' in this epoch, but nothing",
+}
+
+
+def test_a_wrong_argument_is_refused_at_once_with_what_to_write(tmp_path):
     """When the loop is asked for, and not when it begins."""
-    with new_run(tmp_path, Toy()) as run, pytest.raises(UsageError) as raised:
-        ask(run)
-    assert words in str(raised.value)
+    for ask, words in WRONG_ARGUMENTS.items():
+        with asked_of(ask), new_run(tmp_path, Toy()) as run, pytest.raises(UsageError) as raised:
+            eval(ask, {"run": run})
+        assert words in str(raised.value), ask
 
 
 def test_whole_numbers_of_other_kinds_are_numbers(tmp_path):
@@ -238,11 +237,8 @@ def test_epochs_can_count_from_one(tmp_path):
     with new_run(tmp_path, Toy()) as run:
         assert [] == [*run.epochs(range(1, 4))]
     with new_run(tmp_path, Toy()) as run:
-        assert ([4, 5], 5, 5) == (
-            [*run.epochs(range(1, 6))],
-            len(run.epochs(range(1, 6))),
-            run.epochs(range(1, 6)).done,
-        )
+        epochs = run.epochs(range(1, 6))
+        assert ([4, 5], 5, 5) == ([*epochs], len(epochs), epochs.done)
     for other in (range(6), range(2, 9), 9):
         words = r"begins with epoch \d, and this run began with epoch 1: write run.epochs\(range\(1, total\)\)"
         with new_run(tmp_path, Toy()) as run, pytest.raises(Mismatch, match=words):

@@ -87,15 +87,9 @@ class Position:
         if self.in_epoch:
             self.end_epoch()
 
-    def serve(self, name: str) -> None:
-        """The loader `name` is in progress."""
+    def serve(self, name: str | None) -> None:
+        """The loader `name` is in progress; None: no loader is."""
         self.current = name
-
-    def serve_no_more(self, name: str, taken: int, feed: Feed) -> None:
-        """Nothing more of the loader `name` in this epoch, after `taken` batches."""
-        self.current = None
-        self.feeds[name] = dict(feed.position(taken))
-        self.loaders[name] = {"consumed": taken, "done": True}
 
 
 class Source(NamedTuple):
@@ -168,5 +162,8 @@ class Progress:
             self.position.loaders[name] = {"consumed": consumed, "done": False}
 
     def leave_source(self, name: str, feed: Feed, taken: int) -> None:
+        """Nothing more of the loader `name` in this epoch, after `taken` batches."""
         self._reached = {}
-        self.position.serve_no_more(name, taken, feed)
+        self.position.serve(None)
+        self.position.feeds[name] = dict(feed.position(taken))
+        self.position.loaders[name] = {"consumed": taken, "done": True}

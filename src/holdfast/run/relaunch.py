@@ -53,13 +53,13 @@ class Launch(msgspec.Struct, frozen=True):
         if common:  # an agent that sees its workers fail counts; one that another has asked to start anew does not
             joined = any(mine.agent not in [its.agent for its in other.starts] for mine in self.starts)
             return not joined and any(mine.restart > its.restart for mine, its in common)
-        if self.id == "none" or any(_one_machine(a.agent, b.agent) for a in self.starts for b in other.starts):
+        if self.id == "none" or _machines(self) & _machines(other):
             return False
         return max(start.restart for start in self.starts) > max(start.restart for start in other.starts)
 
 
-def _one_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one.get(fact) == other.get(fact) for fact in ("boot", "pid_space"))
+def _machines(launch: Launch) -> set[tuple[Any, Any]]:
+    return {(start.agent.get("boot"), start.agent.get("pid_space")) for start in launch.starts}
 
 
 def launch() -> Launch | None:
