@@ -273,7 +273,7 @@ def test_nesting_that_would_put_a_safe_point_into_a_body_is_refused(tmp_path):
 
 
 def test_a_safe_point_of_ones_own_is_for_loops_of_another_shape(tmp_path):
-    """Each counts one step, in the body of an epoch too, and save() elsewhere saves at once; other loops have theirs."""
+    """Each counts one step, also in the body of an epoch; save() elsewhere saves at once. Other loops have theirs."""
     with new_run(tmp_path, Toy(), every=None) as run:
         while run.step < 3:
             run.log(step=run.step)
@@ -293,7 +293,7 @@ def test_a_safe_point_of_ones_own_is_for_loops_of_another_shape(tmp_path):
 
 
 def test_saving_twice_without_a_step_in_between_is_refused(tmp_path):
-    """A loop that calls save() alone would save its first state only. After a loop that saved its end it is no fault."""
+    """A loop that calls save() alone would save its first state only. After a loop has saved its end, it is allowed."""
     with new_run(tmp_path, Toy(), every=None) as run:
         run.save()
         with pytest.raises(UsageError, match=r"call run\.safe_point\(\) after each"):
@@ -430,8 +430,8 @@ def test_a_disk_too_full_for_the_journal_is_a_full_disk_too(tmp_path, monkeypatc
 
 
 def test_a_run_that_was_taken_over_writes_nothing_more(tmp_path):
-    """Superseded at the next save, and the successor's checkpoints stay as they are. The successor runs in a thread that
-    is not the main one: it gets no signals, and needs none.
+    """Superseded at the next save, and the successor's checkpoints stay as they are. The successor runs in a thread
+    that is not the main one: it gets no signals, and needs none.
     """
     steps = []
 

@@ -157,8 +157,8 @@ def test_an_exception_that_leaves_the_block_counts_nothing(tmp_path):
 
 
 def test_steps_that_were_left_have_their_line_and_their_checkpoint(tmp_path):
-    """The metrics of the last pass are in the checkpoint of the end, which a new best is; or, when another loop follows,
-    their line is written as that begins.
+    """The metrics of the last pass are in the checkpoint of the end, which a new best is. When another loop follows,
+    their line is written as that one begins.
     """
 
     def three_steps(run):

@@ -21,7 +21,7 @@ from .tracked import RESERVED, digests
 if TYPE_CHECKING:
     from .session import Session
 
-MOST_S = 30.0  # of waiting; a drill that has died sends nothing
+MOST_S = 30.0  # of waiting; a drill that has died sends no signal
 _NAP_S = 0.001
 
 
@@ -116,5 +116,5 @@ def _read(source: Source) -> dict[str, list[str]]:
     """What the source's dataset draws and changes as it is read."""
     try:
         return datasets.describe(source.loader)
-    except Exception:  # a script's objects may raise what they like
+    except Exception:  # a script's objects may raise anything
         return {}

@@ -26,7 +26,7 @@ from . import settings
 from .stop import Stop, hear_again
 
 MOST_JITTER_S = 30.0  # over which jobs that get a notice at the same time spread their saves
-NEAR_S = 900.0  # a notice this near to the job's end is about the end
+NEAR_S = 900.0  # a notice this near to the job's end means the end
 
 
 class JobClock:
@@ -72,7 +72,7 @@ class JobClock:
         self._warn_of_a_short_grace(save_s, step_s)
         need_s = interval.needed_s(save_s) + step_s
         notice_s = _spare(self._notice_s(now), need_s) / 2
-        kill_s = _spare(self.grace.kill_wait_s, 4 * need_s) / 4  # there is no second chance
+        kill_s = _spare(self.grace.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
         self.stop.plan(
             None if end_s is None or self.early_s is None else end_s - self.early_s,
             {"SIGTERM": kill_s, "SIGUSR1": notice_s, "SIGUSR2": notice_s},
@@ -101,9 +101,10 @@ class JobClock:
         kill_wait_s = self.grace.kill_wait_s
         if not self._told and kill_wait_s is not None and save_s and save_s + step_s > kill_wait_s:
             self._told = True
+            notice_s = interval.enough_s(save_s + step_s)
             warn(
                 f"{self.path}: a save takes {save_s:.0f} s and a step {step_s:.0f} s, and the grace after SIGTERM is "
-                f"{kill_wait_s:.0f} s (KillWait). Ask for a notice: #SBATCH --signal=B:USR1@{interval.enough_s(save_s + step_s)}"
+                f"{kill_wait_s:.0f} s (KillWait). Ask for a notice: #SBATCH --signal=B:USR1@{notice_s}"
             )
 
 

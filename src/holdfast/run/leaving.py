@@ -26,7 +26,7 @@ def count_left_pass(session: Session) -> None:
     """
     logged = session.progress.walks.take_left_pass()
     if logged is not None:
-        session.position.come_to("step")
+        session.position.at_safe_point("step")
         passed(session)
         session.metrics.flush_left(logged)
 
@@ -109,19 +109,19 @@ def _land_quietly(session: Session) -> None:
 
 _POPS = frozenset({"POP_TOP", "POP_ITER"})  # the second since CPython 3.14
 _SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours that is closed in its turn, as tqdm's
-_TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or had enough (islice)
+_TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or reached its own limit (islice)
 
 
 class Left(NamedTuple):
     """How a loop was left."""
 
     on_purpose: bool  # by `break` or `return`
-    unclear: bool  # it may have been an iterator that had enough
+    unclear: bool  # an iterator around it may have reached its own limit
     code: CodeType | None  # of the function or module in which the loop stands
 
 
 def how(ours: Collection[CodeType]) -> Left:
-    """How the loop was left whose generator, of a function in `ours`, is being closed on this thread.
+    """How a loop was left: its generator, of a function in `ours`, is being closed on this thread.
 
     The generator sees GeneratorExit in each case. The frame that let go of it tells them apart: `break` and `return`
     pop the iterator with an instruction of their own, and an exception leaves that frame at the instruction which

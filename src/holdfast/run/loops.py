@@ -47,7 +47,7 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
             session.display.update(epoch=position.epoch - first, epochs=total - first)
             yield position.epoch
             session.require_alive()
-            walks.close_inside(walk)  # a loop of this epoch that was left, whoever still holds its iterator
+            walks.close_inside(walk)  # a loop of this epoch that was left while the script holds its iterator
             count_left_pass(session)
             require_settled(session)
             ended = position.epoch
@@ -81,8 +81,8 @@ def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None
     with _inside(session, walk):
         if name in named:
             raise UsageError(
-                f"the loop {name!r} a second time in one epoch: give each loop its own name, and go through epochs with "
-                "`for epoch in run.epochs(3):` around it. Without that, all of the run is one epoch"
+                f"the loop {name!r} a second time in one epoch: give each loop its own name, and go through epochs "
+                "with `for epoch in run.epochs(3):` around it. Without that, all of the run is one epoch"
             )
         named.add(name)
         if in_epochs:
@@ -179,7 +179,7 @@ def _outer(session: Session, walk: Walk, total: int, first: int = 0) -> Iterator
             if standing is not None:
                 standing.loop_left(_OURS)
         raise
-    except BaseException as error:  # of the loader, or of a save: the position is still right
+    except BaseException as error:  # of the loader, or of a save: the position is that of the last safe point
         walks.take_outer()
         if standing is not None:
             standing.leave(error)
@@ -203,7 +203,7 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     if kind == "epochs":
         session.position.begin_epochs(first)
     was = targets.get(kind, total)
-    if total > was and progress.steps_here == 0:  # as restored; a second loop of the script need not be reported
+    if total > was and progress.steps_here == 0:  # after a restore only: a second loop of the script is not reported
         session.attempt.record("extended", loop=kind, was=was, now=total)
         say(f"{session.path}: {kind} were to end at {was}, now {f'at {total}' if total < ENDLESS else 'without end'}")
     targets[kind] = max(total, was)

@@ -73,7 +73,7 @@ class Metrics:
         return known | format.unpack_metrics({name: value for name, value in values.items() if name not in early})
 
     def flush_left(self, logged: Logged) -> None:
-        """A line for a pass that was left, which has become a step of its own."""
+        """Write the line of a pass that was left; it counts as a step."""
         with self.instead(logged):
             self._left = self.flush("step")
         self._left_at = self._session.position.step

@@ -32,7 +32,7 @@ def begin(session: Session) -> None:
     It succeeds on all ranks or fails on all ranks.
     """
     options, ranks, origin = session.options, session.ranks, session.origin
-    relaunch.leave_again(session)
+    relaunch.exit_again_after_a_stop(session)
     with ranks.together("going back"):
         if options.go_back is not None and ranks.rank == 0:
             resume.go_back_once(session, options.go_back)
@@ -66,7 +66,7 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
     session.job_clock.begin(fresh=checkpoint is None)
     if session.ranks.rank == 0:
         _track(session)
-        document()  # asks git now and caches it: the first save need not start a process
+        document()  # asks git now and caches the answer: the first save starts no process
         session.saves.expect(_cost_of_saving(session))
     session.attempt.flush(sync=True)
     if session.ranks.rank == 0:
@@ -83,7 +83,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
     if baseline is None:
         drilled.note(session, "begin")
         return
-    session.tracked.warm_late()  # on all ranks: each begins this loop
+    session.tracked.warm_late()  # a collective: every rank begins this loop
     changed = [key.removeprefix("tree:") for key in baseline.changed(session.digests())]
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
@@ -95,7 +95,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
         _put_back(session)
     if ready:
         _restore_rng(session)
-        session.origin.hold(None)
+        session.origin.set_baseline(None)
         session.metrics.go_on(session.origin.memory.get("means"))
         drilled.note(session, "begin")
         drilled.mark_output(session)
@@ -153,7 +153,7 @@ def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> 
             session.tell_changed(f"{name}: {line}", prefix="")
     _check_probe(session, changed)
     _override(session, memory["overrides"])
-    session.origin.hold(session.digests())
+    session.origin.set_baseline(session.digests())
     _restore_rng(session)
 
 
@@ -202,7 +202,7 @@ def _put_back(session: Session) -> None:
     checkpoint, memory = session.origin.checkpoint, session.origin.memory
     if checkpoint is not None:
         session.tracked.restore(checkpoint, session.types())
-        # loaded once more: what was handed out may have been changed in place
+        # loaded once more: the script may have changed the first copy in place
         fresh = checkpoint.load(part=RESERVED, types=session.types())
         session.vars.load_state_dict(fresh["vars"])
         _override(session, memory["overrides"])

@@ -56,17 +56,17 @@ class Position:
             )
 
     def finished(self) -> bool:
-        """Whether each loop that was begun has reached its total, or was left: nothing is to do, as far as is known."""
+        """Whether each loop that was begun has reached its total or was left."""
         done = {"steps": self.step, "epochs": self.epoch, "batches": int(self.phase == "end")}
         return bool(self.targets) and all(
             done.get(kind, 0) >= total or kind in self.left for kind, total in self.targets.items()
         )
 
     def consumed(self, name: str) -> int:
-        """Batches of the loader `name` that lie behind, in this epoch."""
+        """Batches of the loader `name` that are done in this epoch."""
         return int(self.loaders.get(name, {}).get("consumed", 0))
 
-    def come_to(self, phase: str) -> None:
+    def at_safe_point(self, phase: str) -> None:
         """A safe point: after a "step", which counts, or at the "end" of an epoch or of the run."""
         self.step, self.phase = self.step + (phase == "step"), phase
 
@@ -93,7 +93,7 @@ class Position:
 
 
 class Source(NamedTuple):
-    """What came under a name in run.batches(), and how it is walked."""
+    """The loader that run.batches() was given under a name, and its feed."""
 
     loader: Any
     feed: Feed
@@ -135,12 +135,12 @@ class Progress:
         self.epoch_rng = rng.capture()
 
     def pass_point(self) -> int:
-        """Count one more safe point of this attempt; which one it is."""
+        """Count one more safe point of this attempt; returns its number."""
         self.steps_here += 1
         return self.steps_here
 
     def restart_clock(self) -> None:
-        """What comes before this moment is no part of the next step."""
+        """The next step is measured from now on."""
         self.last_point_s = time.monotonic()
 
     def measure_step(self) -> None:
@@ -156,13 +156,13 @@ class Progress:
         self.loaders[name], self.sources[name] = facts, source
 
     def reach(self, name: str, feed: Feed, consumed: int, *, counts: bool = False) -> None:
-        """Of the loader `name`, `consumed` batches lie behind; with `counts` this is a safe point's position."""
+        """Of the loader `name`, `consumed` batches are done; with `counts` a safe point follows."""
         self._reached = {name: (feed, consumed)}
         if counts:
             self.position.loaders[name] = {"consumed": consumed, "done": False}
 
     def leave_source(self, name: str, feed: Feed, taken: int) -> None:
-        """Nothing more of the loader `name` in this epoch, after `taken` batches."""
+        """The loader `name` ends for this epoch, after `taken` batches."""
         self._reached = {}
         self.position.serve(None)
         self.position.feeds[name] = dict(feed.position(taken))

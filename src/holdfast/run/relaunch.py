@@ -71,7 +71,7 @@ def launch() -> Launch | None:
 
 
 def stopped_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
-    """The last word of the run, when that is a stop in an earlier start of this very launch."""
+    """The run's last event, if that is a stop in an earlier start of this launch."""
     last = logs[-1] if logs else None
     if last is None or last.last.get("event") != "stop":
         return None
@@ -83,8 +83,8 @@ def stopped_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
     return None
 
 
-def leave_again(session: Session) -> None:
-    """Before anything is restored: note the launch, and leave if this start of it comes after a stop.
+def exit_again_after_a_stop(session: Session) -> None:
+    """Before anything is restored: journal the launch, and exit if this start of it follows a stop.
 
     Raises:
         Stopped: the run has stopped, and was started again by a launcher that knows no stop.
@@ -108,7 +108,7 @@ def leave_again(session: Session) -> None:
 
 
 def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | None:
-    """Rank 0's: note which start this is, as all ranks see it; the stop after which it comes, if it does."""
+    """On rank 0: journal which start this is, as all ranks see it; returns the stop before it, if there was one."""
     first, *rest = [msgspec.json.decode(each, type=Launch) for each in said]
     starts = {msgspec.json.encode(start): start for each in rest for start in each.starts if start not in first.starts}
     here = msgspec.structs.replace(first, others=[*starts.values()])

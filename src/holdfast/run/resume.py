@@ -49,10 +49,10 @@ class Origin:
         self.rejected.append((name, why))
 
     def outvote(self, found: dict[str, list[str]]) -> None:
-        """Found before the first restore: one that failed half-way has overwritten what the script said."""
+        """Kept from before the first restore: a restore that fails half-way overwrites the script's options."""
         self.outvoted = found
 
-    def hold(self, baseline: Digests | None) -> None:
+    def set_baseline(self, baseline: Digests | None) -> None:
         """Until the first loop begins, the state must stay as restored; None: the loop has begun."""
         self.baseline = baseline
 
@@ -74,7 +74,7 @@ def restore_newest(session: Session, types: Iterable[type]) -> None:
         except (Damaged, NotFound) as error:
             checkpoint = search.next(error)
         else:
-            session.ranks.lead("damage that is shared", search.settle)
+            session.ranks.lead("damage that is shared", search.set_sharers_aside)
             return
 
 
@@ -91,7 +91,7 @@ class _Search:
             self._left = [*self._found]
 
     def next(self, fault: StoreError | None = None) -> Checkpoint | None:
-        """The next one to try; `fault`: why the last one failed. None: the run begins afresh.
+        """The next checkpoint to try, None: the run begins afresh. `fault`: why the last one failed.
 
         Raises:
             StoreError: none is left, and a fresh start is not allowed.
@@ -104,7 +104,7 @@ class _Search:
 
     def _choose(self, fault: StoreError | None) -> bytes:
         """The name of the next one to try; empty: there is none."""
-        if self._tried is not None and isinstance(fault, Damaged):  # else somebody has removed it meanwhile
+        if self._tried is not None and isinstance(fault, Damaged):  # else another process has removed it
             self._sharing |= self._store.sharing_damage(self._tried)
             self._set_aside(self._tried, str(fault))
         while self._left:
@@ -125,7 +125,7 @@ class _Search:
             )
         return b""
 
-    def settle(self) -> bytes:
+    def set_sharers_aside(self) -> bytes:
         """Set aside older checkpoints that share a damaged file with a rejected one."""
         for checkpoint in self._store.checkpoints():
             if why := self._sharing.get(checkpoint.path.name):
@@ -180,7 +180,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
 
 
 def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
-    """What the run itself saved in a checkpoint; the checkpoint fits the live objects."""
+    """What the run itself saved in a checkpoint, which must fit the live objects."""
     checkpoint.check_layout()
     checkpoint.check_unread()
     if RESERVED not in checkpoint.parts():

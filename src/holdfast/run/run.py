@@ -256,7 +256,7 @@ class Run(AbstractContextManager["Run"]):
             raise UsageError(
                 "run.safe_point() outside of a loop of this run: it ends with a block: with Run(...) as run:"
             )
-        session.origin.hold(None)
+        session.origin.set_baseline(None)
         step_done(session)
 
     def save(self) -> None:
@@ -267,7 +267,7 @@ class Run(AbstractContextManager["Run"]):
             saves.ask()
             return
         session.require_alive()
-        session.origin.hold(None)
+        session.origin.set_baseline(None)
         if saves.saved != session.here or saves.flight is not None:
             saves.secure("asked", session.metrics.flush(session.position.phase))
         elif progress.steps_here == 0 and saves.count:

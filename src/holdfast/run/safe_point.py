@@ -30,7 +30,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         Stopped: the state is saved; the process is to end and to be run again.
     """
     progress, saves = session.progress, session.saves
-    session.position.come_to(phase)
+    session.position.at_safe_point(phase)
     passed(session)
     order = _order(session)
     if saves.outcome_known if order is None else order.land:
@@ -58,7 +58,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
 
 
 def passed(session: Session) -> None:
-    """One more step, or one more epoch, lies behind this attempt. Look early for what would cost hours later.
+    """Count a safe point of this attempt, and look early for mistakes that would cost hours later.
 
     Something in the state or in `run.vars` that cannot be saved is refused at the first safe point. A name that comes
     into `run.vars` later is looked at when it is new. A value that is replaced by one that cannot be saved is refused
@@ -79,7 +79,7 @@ def passed(session: Session) -> None:
         elif new:
             flatten({RESERVED: {"vars": new}})
     except UsageError as error:
-        session.store.ranks.report("a save", error)  # the others have come to it, or will
+        session.store.ranks.report("a save", error)  # the other ranks wait for this word
         raise
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():
@@ -105,7 +105,7 @@ def _order(session: Session) -> Order | None:
 
 
 def _lead(session: Session, windows: Windows) -> None:
-    """Of several ranks: wish for what reached this one only, and on rank 0 say what all do at the next edge."""
+    """With several ranks: tell rank 0 of a signal that reached this one; rank 0 says what all do at the next edge."""
     stop, saves = session.stop, session.saves
     if session.ranks.rank and stop.reason is not None:
         windows.wish(stop.reason)

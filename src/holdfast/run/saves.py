@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 PERIODIC = ("new best", "due")  # of the reasons, those for which a full disk is no error
 BACKGROUND = ("asked", *PERIODIC)  # those for which the loop does not wait
-LEFT = 2  # checkpoints that a stop leaves to the next save to prune: nobody waits for a read-back then
+LEFT = 2  # checkpoints that a stop does not prune: the next save does, so that a stop need not wait for a read-back
 WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
 
 Measured = Mapping[str, float]
 
 
 class Flight(msgspec.Struct, frozen=True):
-    """A save on its way to the disk, and what it takes the place of."""
+    """A save on its way to the disk, and the save before it."""
 
     name: format.Name
     reason: str
     facts: Facts
-    before: format.Name | None  # the newest save, should this one come to nothing
+    before: format.Name | None  # the newest save if this one fails
     began_s: float
     snapshot: Snapshot | None  # the copy that is written; None: the state itself, while the loop waits
 
@@ -75,7 +75,7 @@ class Saves:
         self._last = session.progress.mark()  # the moment of the last save
         self._point = 0  # the safe point of the last save, as windows count them
         self._asked = False  # by run.save() inside a loop
-        self._cramped = False  # there was no memory for a snapshot, and it was told
+        self._cramped = False  # a warning has said that there is no memory for a snapshot
 
     def go_on(self, checkpoint: Checkpoint, *, ours: bool) -> None:
         """The attempt goes on from `checkpoint`; unless it is `ours`, the run has no checkpoint of its own yet."""
@@ -83,7 +83,7 @@ class Saves:
         self._last = self._session.progress.mark(checkpoint.head.epoch)
 
     def expect(self, save_s: float) -> None:
-        """Reckon with saves that take so long, until one was measured."""
+        """Assume that a save takes so long, until one is measured."""
         self.save_s = save_s
 
     # When -------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Saves:
     # Memory -----------------------------------------------------------------------------------------------------
 
     def prepare(self, blocks: Collection[Block]) -> None:
-        """Begin what makes the first saves quick, beside the next steps: when optimizers have their state."""
+        """Prepare the memory of the first saves during the next steps: optimizers have their state by now."""
         if self._session.options.every is not None:
             self._warm(blocks)
         if self._session.options.background:
@@ -195,21 +195,21 @@ class Saves:
             self.writer.abandon()  # a newer state will be durable sooner
         self.land()
         if reason == "the end":
-            session.store.read_anew()  # no later save would find what has rotted since
+            session.store.read_anew()  # no later save would find damage that came since
         self._asked = False
         background = session.options.background and reason in BACKGROUND and not at_once
         try:
             staged = self._stage(background=background)
         except Exception as error:
-            session.store.ranks.report("a save", error)  # the others have come to it, or will
+            session.store.ranks.report("a save", error)  # the other ranks wait for this word
             raise
         flight = self._begin(reason, staged, session.facts(metrics, epoch), began)
         self._last = session.progress.mark(epoch)
         commit = partial(self._commit, staged, flight, over)
         in_place = staged.snapshot is None
         others_wait = background and not session.ranks.alone  # all ranks take the outcome when rank 0 says so
-        if (in_place and not others_wait) or not self._took_off(flight, commit):
-            self._settle(flight, partial(commit, lambda: None))
+        if (in_place and not others_wait) or not self._submitted(flight, commit):
+            self._take_outcome(flight, partial(commit, lambda: None))
         elif in_place:
             self.writer.rest()
 
@@ -222,7 +222,7 @@ class Saves:
         session.metrics.best.forget()
         return flight
 
-    def _took_off(self, flight: Flight, commit: Callable[[BeforeEach], object]) -> bool:
+    def _submitted(self, flight: Flight, commit: Callable[[BeforeEach], object]) -> bool:
         """Copy the loop's part. Returns whether a thread runs the save; False: the system gives no more threads."""
         beside = True
         try:
@@ -231,14 +231,14 @@ class Saves:
             beside = False
         try:
             if flight.snapshot is not None:
-                flight.snapshot.copy()  # the writer has begun with what is there; cut short, it has begun in vain
+                flight.snapshot.copy()  # the writer follows it; if this is interrupted, that save fails
         except BaseException:
             self._asked = True  # the next safe point saves what is missing
             raise
         return beside
 
     def secure(self, reason: str, metrics: Measured) -> None:
-        """Return when the state of this very safe point is durable, whether it was in flight, discarded or not begun.
+        """Return when the state of this safe point is durable, whether it was in flight, discarded or not begun.
 
         Raises:
             StoreError: it cannot be saved.
@@ -304,12 +304,12 @@ class Saves:
         if flight is not None:
             if flight.snapshot is not None:
                 flight.snapshot.give_up()
-            self._settle(flight, self.writer.wait, last_chance=last_chance)
+            self._take_outcome(flight, self.writer.wait, last_chance=last_chance)
 
-    def _settle(self, flight: Flight, outcome: Callable[[], object], *, last_chance: bool = False) -> None:
+    def _take_outcome(self, flight: Flight, outcome: Callable[[], object], *, last_chance: bool = False) -> None:
         """Take the outcome of a save; without one, the newest save is the one before it."""
         try:
-            if outcome() is None:  # Ctrl-C came before it was under way
+            if outcome() is None:  # Ctrl-C came before it began
                 self.saved = flight.before
         except BaseException as error:
             if self.writer.in_flight:  # only the waiting has ended: a second Ctrl-C
@@ -318,7 +318,7 @@ class Saves:
             spared = isinstance(error, NoSpace) and flight.reason in PERIODIC and not last_chance
             if not spared and not isinstance(error, Abandoned):
                 raise
-            if str(error):  # else it has only given way to a newer one
+            if str(error):  # else a newer save has replaced it
                 self._asked = self._asked or not spared  # the next safe point saves what was missing
                 if self._session.ranks.rank == 0:
                     warn(f"step {flight.name.step} is not saved, and training goes on: {error}")

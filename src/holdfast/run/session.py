@@ -132,7 +132,7 @@ class Session:
         require_alike(ranks, said)
         if not ranks.alone:
             ranks.place = self.place
-        most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill's kill is answered where it struck
+        most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill wants the stop at the very safe point
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
 
     def _claim(self) -> None:
@@ -151,7 +151,9 @@ class Session:
             self.around.enter_context(self.stop)
         else:
             self.around.callback(self.stop.__exit__)  # entered when a loop begins
-        self.around.callback(self.progress.sources.clear)  # persistent workers end here, not when a collector comes by
+        self.around.callback(
+            self.progress.sources.clear
+        )  # persistent workers end here, not when the garbage collector runs
         self.around.callback(self.saves.readback.close)
         self.around.callback(self.job_clock.close)
         for module in framework_modules():
@@ -169,7 +171,7 @@ class Session:
             self.show_board()
 
     def show_board(self) -> None:
-        """Bring the board in line with the journal. A board that cannot be written ends no training."""
+        """Update the board from the journal. A board that cannot be written does not stop the training."""
         try:
             if self.board is not None:
                 self.board.update()
@@ -181,10 +183,12 @@ class Session:
         """Let readers of a running run see its journal, a little behind."""
         now_s = time.monotonic()
         if now_s - self.flushed_s > FLUSH_S:
-            if now_s - self.noted_s > (now_s - self.began_s) / 100:  # what a kill costs is known to a hundredth
+            if (
+                now_s - self.noted_s > (now_s - self.began_s) / 100
+            ):  # the journal then tells to a hundredth how much work a kill costs
                 self.record("at")
                 self.noted_s = now_s
-            with suppress(NoSpace):  # kept, and written by the next
+            with suppress(NoSpace):  # the lines are kept, and written the next time
                 self.attempt.show()
             self.show_board()
             self.flushed_s = time.monotonic()
@@ -213,7 +217,7 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether this process does nothing any more for the run, in this attempt."""
+        """Whether this process does no more work for this attempt."""
         return self.left or self.over is not None or self.attempt.inherited
 
     @property
@@ -234,7 +238,7 @@ class Session:
     def leave(self) -> None:
         """The attempt does nothing more: signals, terminal, loops and memory are given back."""
         self.left = True
-        with suppress(Exception):  # of a loader: what is held of its loops ends now
+        with suppress(Exception):  # of a loader, as its loop is closed
             self.progress.walks.close_inside()
         self.around.close()
         self.display.close()
@@ -290,7 +294,7 @@ class Session:
         return result
 
     def facts(self, metrics: Mapping[str, float], epoch: int | None) -> Facts:
-        """What a checkpoint of this moment says of itself. `epoch`: the one that has ended, at its end."""
+        """The facts in the manifest of a checkpoint made now. `epoch`: the one that has ended, at its end."""
         at = self.position.epoch if epoch is None else epoch
         return Facts(self.position.phase, at, metrics, self.options.note, self._describe())
 
@@ -309,7 +313,7 @@ class Session:
         self.attempt.record(event, **self.here._asdict(), **facts)
 
     def tell(self, line: str, **facts: str) -> None:
-        """Warn, and record that."""
+        """Write a warning to the terminal and to the journal."""
         self.attempt.record("told", what=line, **facts)
         warn(line)
 

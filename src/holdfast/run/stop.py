@@ -100,7 +100,7 @@ _deaf_to: set[int] = set()
 
 
 def hear_again() -> None:
-    """Undo what leaving a deaf `Stop` did: another run begins in this process."""
+    """Another run begins in this process: stop ignoring the signals that a deaf `Stop` has left ignored."""
     while _deaf_to and threading.current_thread() is threading.main_thread():
         number = _deaf_to.pop()
         if signal.getsignal(number) == signal.SIG_IGN:

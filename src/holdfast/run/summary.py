@@ -22,7 +22,7 @@ class Redone(NamedTuple):
 
 
 def redone(logs: Sequence[Log]) -> Redone:
-    """Steps of each attempt after the place from which the next one went on."""
+    """How many steps of each attempt lie after the place from which the next one went on."""
     begun = [log for log in logs if log.restored is not None]
     steps, exact = 0, True
     for log, after in itertools.pairwise(begun):

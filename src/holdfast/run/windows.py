@@ -14,7 +14,7 @@ import msgspec
 from ..ranks import Ranks
 
 WINDOW_S = 0.1  # that a window lasts
-MOST_POINTS = 50  # in a window: when steps become slower, an order takes two windows of such steps
+MOST_POINTS = 50  # in a window: when steps become slower, an order still takes two windows of slow steps
 SWEEP = 4096  # edges after which rank 0 deletes announcements that all ranks have read
 
 
