@@ -15,7 +15,6 @@ from ..terminal import mark
 from . import datasets
 from .position import Source
 from .ranks import merged
-from .settings import Aim
 from .tracked import RESERVED, digests
 
 if TYPE_CHECKING:
@@ -28,39 +27,26 @@ _NAP_S = 0.001
 # Where to save, and where to wait for the drill's signal
 
 
-def aim_of(session: Session) -> Aim | None:
-    """What the drill wants of this attempt: the first aim beyond the checkpoint that it came back to.
-
-    The drill chooses by the same rule, from the journal. So both agree also after a restart by a launcher.
-    """
-    if not session.drilled.aims:
-        return None
-    checkpoint = session.origin.checkpoint
-    begun = (Name(0) if checkpoint is None else checkpoint.head.name).order
-    return next((aim for aim in session.drilled.aims if Name(*aim.place).order > begun), None)
-
-
-def is_past(session: Session, aim: Aim) -> bool:
+def is_past(session: Session) -> bool:
     """Whether the place is reached. Further saves, of a new best too, would lead the next attempt to another place."""
-    return session.here.order >= Name(*aim.place).order
+    return session.aim is not None and session.here.order >= Name(*session.aim.place).order
 
 
 def is_at_once(session: Session) -> bool:
     """Whether a save here must be durable before the run goes on: a later one may replace one in the background."""
-    aim = aim_of(session)
+    aim = session.aim
     return aim is not None and session.here in (aim.brink, aim.place if aim.exact else None)
 
 
 def await_stop(session: Session) -> None:
     """At the place where the drill wants the run to stop, wait until its signal has come."""
-    aim = aim_of(session)
-    if aim is not None and session.here == aim.hold:
+    if session.aim is not None and session.here == session.aim.hold:
         _wait(session)
 
 
 def await_kill(session: Session) -> None:
     """Wait to be killed before the run goes on to its end: a quick one would end before the drill has seen the save."""
-    aim = aim_of(session)
+    aim = session.aim
     if aim is not None and session.here == aim.brink:
         place, saves = Name(*aim.place).order, session.saves
         _wait(session, lambda: saves.saved is not None and saves.saved.order >= place)

@@ -99,10 +99,9 @@ class Saves:
         if self._asked:
             return "asked"
         session = self._session
-        aim = drilled.aim_of(session)
-        if aim is not None and session.here in aim.saves:
+        if session.aim is not None and session.here in session.aim.saves:
             return "due"
-        if (aim is None or not drilled.is_past(session, aim)) and session.metrics.best.is_new(metrics):
+        if not drilled.is_past(session) and session.metrics.best.is_new(metrics):
             return "new best"
         every = self._every()
         if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
@@ -122,8 +121,8 @@ class Saves:
 
     def _every(self) -> Every | None:
         session = self._session
-        forced, aim = session.drilled.save_every_steps, drilled.aim_of(session)
-        if aim is not None and (forced is None or drilled.is_past(session, aim)):
+        forced = session.drilled.save_every_steps
+        if drilled.is_past(session) or (session.aim is not None and forced is None):
             return None
         return session.options.every if forced is None else Every(steps=forced)
 

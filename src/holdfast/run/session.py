@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,6 +226,16 @@ class Session:
         """Why to stop, where a drill wants that after so many steps; None: not here."""
         limit = self.drilled.steps
         return "drill limit" if limit is not None and self.position.step >= limit else None
+
+    @cached_property
+    def aim(self) -> settings.Aim | None:
+        """What the drill wants of this attempt: the first aim beyond the checkpoint that it came back to.
+
+        The drill chooses by the same rule, from the journal. So both agree also after a restart by a launcher.
+        """
+        checkpoint = self.origin.checkpoint
+        begun = (format.Name(0) if checkpoint is None else checkpoint.head.name).order
+        return next((aim for aim in self.drilled.aims if format.Name(*aim.place).order > begun), None)
 
     @property
     def is_stopping(self) -> bool:

@@ -37,9 +37,7 @@ class Standing:
         self._walker = self.thread  # the thread that walks the outermost loop
         self._finished = False  # the end is durable, and journalled
         self._late: BaseException | None = None  # an error to raise at the next call: `break` cannot raise it
-        self._left_in: CodeType | None = (
-            None  # the code in which an exception left the loop; at_exit finds the exception by it
-        )
+        self._left_in: CodeType | None = None  # the code that an exception left the loop in: at_exit finds it by that
         _standing.append(self)
 
     def loop_begins(self) -> None:

@@ -32,9 +32,7 @@ class Stop(AbstractContextManager["Stop"]):
     def __init__(self, deadline: Deadline | None = None) -> None:
         self.reason: str | None = None
         self.at_s = 0.0  # when it came, in Unix seconds
-        self.spare_s: Mapping[
-            str, float
-        ] = {}  # how long to wait after each signal, so that jobs do not all save at once
+        self.spare_s: Mapping[str, float] = {}  # how long each signal may wait, so that jobs do not all save at once
         self.deaf = False  # when left: ignore the signals that would end this process by default
         self.deadline_s = None if deadline is None else unix_seconds(deadline)
         self._until_s: float | None = None  # the stop waits until then
