@@ -152,9 +152,7 @@ class Session:
             self.around.enter_context(self.stop)
         else:
             self.around.callback(self.stop.__exit__)  # entered when a loop begins
-        self.around.callback(
-            self.progress.sources.clear
-        )  # persistent workers end here, not when the garbage collector runs
+        self.around.callback(self.progress.sources.clear)  # persistent workers end here, not in the garbage collector
         self.around.callback(self.saves.readback.close)
         self.around.callback(self.job_clock.close)
         for module in framework_modules():
