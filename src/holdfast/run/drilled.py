@@ -56,7 +56,7 @@ def _wait(session: Session, of_use: Callable[[], bool] = lambda: True) -> None:
     if session.ranks.alone:
         session.saves.land()  # the save in flight may need the loop to go on
     until = time.monotonic() + MOST_S
-    while session.ranks.rank == 0 and session.stop.reason is None and of_use() and time.monotonic() < until:
+    while session.leads and session.stop.reason is None and of_use() and time.monotonic() < until:
         time.sleep(_NAP_S)
 
 

@@ -58,7 +58,7 @@ def finish(session: Session) -> None:
     session.ranks.report("the end of the block")  # another rank may still fail in its block, or take long
     with parting(session.ranks):
         session.close("end")
-    if session.ranks.rank == 0 and (session.progress.steps_here or summary.finished_s(session) is None):
+    if session.leads and (session.progress.steps_here or summary.finished_s(session) is None):
         session.display.close()
         say(f"{session.path}: {summary.at_the_end(session)}")
 

@@ -34,7 +34,7 @@ def begin(session: Session) -> None:
     options, ranks, origin = session.options, session.ranks, session.origin
     relaunch.exit_again_after_a_stop(session)
     with ranks.together("going back"):
-        if options.go_back is not None and ranks.rank == 0:
+        if options.go_back is not None and session.leads:
             resume.go_back_once(session, options.go_back)
         types = session.types()
     resume.restore_newest(session, types)
@@ -64,12 +64,12 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
     else:
         _go_on(session, checkpoint, session.origin.memory)
     session.job_clock.begin(fresh=checkpoint is None)
-    if session.ranks.rank == 0:
+    if session.leads:
         _track(session)
         document()  # asks git now and caches the answer: the first save starts no process
         session.saves.expect(_cost_of_saving(session))
     session.attempt.flush(sync=True)
-    if session.ranks.rank == 0:
+    if session.leads:
         session.begin_board()
     session.progress.restart_clock()
 
@@ -160,7 +160,7 @@ def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> 
 def _announce(session: Session, checkpoint: Checkpoint) -> None:
     session.record("restored", checkpoint=checkpoint.name, rejected=session.origin.rejected)
     attempt = f"(attempt {session.attempt.number})"
-    finished_s = summary.finished_s(session) if session.ranks.rank == 0 else None
+    finished_s = summary.finished_s(session) if session.leads else None
     if finished_s is not None:
         where = f"already finished at step {session.position.step}, {summary.ago(finished_s)} {attempt}"
     else:

@@ -156,9 +156,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
     ranks, tracked, origin = session.ranks, session.tracked, session.origin
 
     def compared() -> tuple[Checkpoint, dict[str, Any]]:
-        if (
-            session.options.allow_fresh and ranks.rank == 0
-        ):  # there may be no other one to restore after half of this one
+        if session.options.allow_fresh and session.leads:  # there may be no other to restore after half of this one
             require_sound(checkpoint)
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
         memory = _fitting(view, tracked, types)

@@ -361,7 +361,7 @@ class Run(AbstractContextManager["Run"]):
             raise
         if used and session.origin.checkpoint is None:
             warn("the tracked objects are as the last attempt in this process left them; make them anew to begin anew")
-        if session.ranks.rank == 0 and not standing:
+        if session.leads and not standing:
             session.display.__enter__()
 
     def _let_go(self) -> None:

@@ -37,7 +37,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         saves.land()
     metrics = session.metrics.flush(phase, epoch)
     progress.measure_step()
-    if phase == "end" and session.ranks.rank == 0:
+    if phase == "end" and session.leads:
         session.metrics.best.warn_of_the_unmeasured(metrics)
     if session.drilled.digests:
         drilled.show(session, epoch)

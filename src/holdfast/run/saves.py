@@ -267,7 +267,7 @@ class Saves:
         )
         save_s = time.monotonic() - flight.began_s
         self.save_s = max(self.save_s, save_s)
-        if session.ranks.rank == 0:
+        if session.leads:
             self._journal(flight, checkpoint, save_s)
         if session.options.background and flight.reason in BACKGROUND and not session.is_stopping:
             self.readback.begin(over)
@@ -319,7 +319,7 @@ class Saves:
                 raise
             if str(error):  # else a newer save has replaced it
                 self._asked = self._asked or not spared  # the next safe point saves what was missing
-                if self._session.ranks.rank == 0:
+                if self._session.leads:
                     warn(f"step {flight.name.step} is not saved, and training goes on: {error}")
                 self._session.attempt.record("save_failed", step=flight.name.step, error=str(error))
         finally:

@@ -197,6 +197,11 @@ class Session:
         return self.options.path
 
     @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which decides, journals and speaks for all."""
+        return self.ranks.rank == 0
+
+    @property
     def position(self) -> Position:
         """Where the run is: it changes by the verbs of `progress`."""
         return self.progress.position
@@ -309,7 +314,7 @@ class Session:
 
     def _describe(self) -> dict[str, Any]:
         """Where this attempt came from, for people; made once, and by rank 0."""
-        if self.ranks.rank:
+        if not self.leads:
             return {}
         if self._document is None:
             models = {name: facts for name, target in self.tracked.inside().items() if (facts := model_facts(target))}

@@ -44,7 +44,7 @@ class Standing:
         """The outermost loop begins."""
         self._walker = threading.get_ident()
         self.session.stop.__enter__()
-        if self.session.ranks.rank == 0:
+        if self.session.leads:
             self.session.display.__enter__()
 
     def loop_ended(self) -> None:
