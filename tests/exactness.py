@@ -111,33 +111,45 @@ class Lab:
         return self.run(*({"kill": kill} for kill in kills), {}, **asked)
 
 
-EPOCH_KILLS = {
-    "before the first save": [{"at": "body", "step": 2}],
-    "in mid-epoch": [{"at": "body", "step": 9}],
-    "while the save of an epoch's end commits": [{"at": "commit", "name": "step-000000012-end"}],
-    "just after the save of an epoch's end": [{"at": "committed", "name": "step-000000012-end"}],
-    "as an epoch begins": [{"at": "begin", "epoch": 1}],
-    "inside evaluation": [{"at": "evaluate", "epoch": 1}],
-    "in the last step": [{"at": "body", "step": 17}],
-    "in the last evaluation": [{"at": "evaluate", "epoch": 2}],
-    "in the last save": [{"at": "commit", "name": "step-000000018-end"}],
-    "after the last save": [{"at": "committed", "name": "step-000000018-end"}],
-    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 11}],
-    "in the same evaluation twice": [{"at": "evaluate", "epoch": 0}, {"at": "evaluate", "epoch": 0}],
-}
+def body(step, **where):
+    return {"at": "body", "step": step, **where}
 
 
-STEP_KILLS = {
-    "before the first save": [{"at": "body", "step": 2}],
-    "in mid-epoch": [{"at": "body", "step": 9}],
-    "while the save of an epoch's end commits": [{"at": "commit", "name": "step-000000012"}],
-    "just after the save of an epoch's end": [{"at": "committed", "name": "step-000000012"}],
-    "inside evaluation": [{"at": "evaluate", "epoch": 1}],
-    "in the last step": [{"at": "body", "step": 17}],
-    "in the last save": [{"at": "commit", "name": "step-000000018"}],
-    "after the last save": [{"at": "committed", "name": "step-000000018"}],
-    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 11}],
-}
+def evaluation(epoch):
+    return {"at": "evaluate", "epoch": epoch}
+
+
+def _of_three_epochs(end):
+    """Kills of 18 steps; `end`: what the names of checkpoints at an epoch's end have behind the step."""
+
+    def save(place, step):
+        return {"at": place, "name": f"step-{step:09d}{end}"}
+
+    return {
+        "before the first save": [body(2)],
+        "in mid-epoch": [body(9)],
+        "while the save of an epoch's end commits": [save("commit", 12)],
+        "just after the save of an epoch's end": [save("committed", 12)],
+        "as an epoch begins": [{"at": "begin", "epoch": 1}],
+        "inside evaluation": [evaluation(1)],
+        "in the last step": [body(17)],
+        "in the last evaluation": [evaluation(2)],
+        "in the last save": [save("commit", 18)],
+        "after the last save": [save("committed", 18)],
+        "twice in a row": [body(10), body(11)],
+        "in the same evaluation twice": [evaluation(0), evaluation(0)],
+    }
+
+
+def _without(cases, *names):
+    assert cases.keys() > {*names}
+    return {case: kills for case, kills in cases.items() if case not in names}
+
+
+EPOCH_KILLS = _of_three_epochs("-end")
+STEP_KILLS = _without(
+    _of_three_epochs(""), "as an epoch begins", "in the last evaluation", "in the same evaluation twice"
+)
 
 
 def with_signal(name, kills):
@@ -162,33 +174,14 @@ def check(lab, cases, **asked):
     assert wrong == {}
 
 
-STOPS = {
-    "in mid-epoch": [{"at": "body", "step": 9}],
-    "while the save of an epoch's end commits": [{"at": "commit", "name": "step-000000012-end"}],
-    "as an epoch begins": [{"at": "begin", "epoch": 1}],
-    "inside evaluation": [{"at": "evaluate", "epoch": 1}],
-    "in the last step": [{"at": "body", "step": 17}],
-    "in the last evaluation": [{"at": "evaluate", "epoch": 2}],
-    "in the last save": [{"at": "commit", "name": "step-000000018-end"}],
-    "twice in a row": [{"at": "body", "step": 10}, {"at": "body", "step": 11}],
-}
-
-
-STEP_STOPS = {
-    case: STEP_KILLS[case] for case in ("in mid-epoch", "inside evaluation", "in the last step", "twice in a row")
-}
-
-
+_SAVES = ("just after the save of an epoch's end", "after the last save")
+STOPS = _without(EPOCH_KILLS, "before the first save", *_SAVES, "in the same evaluation twice")
+STEP_STOPS = _without(
+    STEP_KILLS, "before the first save", *_SAVES, "while the save of an epoch's end commits", "in the last save"
+)
 ANYWHERE = {
-    "in mid-epoch": [{"at": "body", "step": 9}],
-    "as an epoch begins": [{"at": "begin", "epoch": 1}],
-    "inside evaluation": [{"at": "evaluate", "epoch": 1}],
-    "four times": [
-        {"at": "body", "step": 5},
-        {"at": "evaluate", "epoch": 0},
-        {"at": "body", "step": 10, "signal": "TERM"},
-        {"at": "body", "step": 14},
-    ],
+    **{case: EPOCH_KILLS[case] for case in ("in mid-epoch", "as an epoch begins", "inside evaluation")},
+    "four times": [body(5), evaluation(0), body(10, signal="TERM"), body(14)],
 }
 
 

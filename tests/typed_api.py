@@ -1,4 +1,4 @@
-"""Every public name as a user writes it, with the type that a checker must see. `make types` checks it; nothing runs it."""
+"""Every public name as a user writes it, with the type a checker must see. `make types` checks it; nothing runs it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ class _Names(NamedTuple):
     element: str = "{array}_{task}"  # a task's id, as the scheduler's commands take it
 
 
-# Sources: sbatch(1), OUTPUT ENVIRONMENT VARIABLES. IBM Spectrum LSF 10.1, "Environment variables set for job execution".
+# Sources: sbatch(1), OUTPUT ENVIRONMENT VARIABLES. IBM Spectrum LSF 10.1, "Environment variables set for job
+# execution".
 # qsub(1B) of OpenPBS, ENVIRONMENT VARIABLES. submit(1) of Grid Engine, ENVIRONMENTAL VARIABLES. flux-environment(7).
 # Kubernetes, "Indexed Job" and "Accessing the Kubernetes API from a Pod". Where several are set, as by a Flux instance
 # inside of a Slurm job, the first here is the outermost: the one that a job is given back to.

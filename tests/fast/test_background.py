@@ -187,14 +187,19 @@ def test_wait_returns_when_the_save_in_flight_is_durable(tmp_path):
         run.wait()
 
 
-def test_without_the_background_a_save_has_returned_before_the_loop_goes_on(tmp_path):
-    """No thread, no copy."""
-    with new_run(tmp_path, Toy(), background=False) as run:
-        for step in run.steps(3):
-            assert step == len(names(tmp_path))
-            assert "holdfast" not in {thread.name for thread in threading.enumerate()}
-        assert 0 == run._session.saves.arena.size_bytes
-    assert all(event["stall_s"] == event["save_s"] for event in events(tmp_path, "saved"))
+def test_without_the_background_or_memory_for_a_copy_saves_stall_the_loop(tmp_path, monkeypatch, capsys):
+    """Each save has returned before the loop goes on: no thread, no copy. What memory lacks is said once."""
+    for path, background in ((tmp_path / "asked for", False), (tmp_path / "no memory", True)):
+        with monkeypatch.context() as patch, new_run(path, Toy(), background=background) as run:
+            if background:
+                patch.setattr(snapshot, "available_bytes", lambda: snapshot.SPARE_BYTES)
+            for step in run.steps(4):
+                assert (path, step) == (path, len(names(path)))
+                assert background or "holdfast" not in {thread.name for thread in threading.enumerate()}
+            assert background or run._session.saves.arena.size_bytes == 0
+        assert background == capsys.readouterr().err.count("saves stall the loop until they are durable")
+        assert 4 == len(events(path, "saved"))
+        assert all(event["stall_s"] == event["save_s"] for event in events(path, "saved"))
 
 
 def test_the_journal_tells_how_long_the_loop_stood_still(tmp_path):
@@ -205,16 +210,6 @@ def test_the_journal_tells_how_long_the_loop_stood_still(tmp_path):
     assert all(0 <= event["stall_s"] <= event["save_s"] for event in before)
     assert "the end" == end["reason"]
     assert end["stall_s"] == end["save_s"]
-
-
-def test_without_memory_for_a_copy_saves_stall_the_loop(tmp_path, monkeypatch, capsys):
-    """Said once; each save has returned before the loop goes on."""
-    monkeypatch.setattr(snapshot, "available_bytes", lambda: snapshot.SPARE_BYTES)
-    with new_run(tmp_path, Toy()) as run:
-        for step in run.steps(4):
-            assert step == len(names(tmp_path))
-    assert 1 == capsys.readouterr().err.count("saves stall the loop until they are durable")
-    assert all(event["stall_s"] == event["save_s"] for event in events(tmp_path, "saved"))
 
 
 def test_the_memory_of_a_copy_is_used_again(tmp_path):

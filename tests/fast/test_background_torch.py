@@ -1,4 +1,4 @@
-"""Background saves of models and optimizers hold the bits of the safe point, whoever writes to their memory afterwards."""
+"""Background saves of models and optimizers hold the bits of the safe point, whatever writes to their memory later."""
 
 from __future__ import annotations
 

@@ -54,22 +54,16 @@ def test_a_deadline_of_the_users_own_stays(tmp_path, fakes):
 
 
 def test_a_save_that_takes_longer_than_the_grace_is_said(tmp_path, fakes, capsys):
-    """From what earlier saves took, or the first one of this attempt; once."""
-    with new_run(tmp_path / "run", Toy()) as run:
-        run._session.saves.save_s, run._session.progress.step_s = 41.0, 1.0
-        looked(run, lambda here: here.grace.kill_wait_s is not None)
-        looked(run, lambda here: True)
-    said = capsys.readouterr().err
-    assert 1 == said.count("a save takes 41 s and a step 1 s, and the grace after SIGTERM is 30 s (KillWait)")
-    assert "#SBATCH --signal=B:USR1@120" in said
-
-
-def test_a_save_within_the_grace_is_not_talked_about(tmp_path, fakes, capsys):
-    """The usual."""
-    with new_run(tmp_path / "run", Toy()) as run:
-        run._session.saves.save_s, run._session.progress.step_s = 20.0, 1.0
-        looked(run, lambda here: here.grace.kill_wait_s is not None)
-    assert "KillWait" not in capsys.readouterr().err
+    """From what earlier saves took, or the first one of this attempt; once. One within the grace is not."""
+    for save_s, count in ((20.0, 0), (41.0, 1)):
+        with new_run(tmp_path / "run", Toy()) as run:
+            run._session.saves.save_s, run._session.progress.step_s = save_s, 1.0
+            looked(run, lambda here: here.grace.kill_wait_s is not None)
+            looked(run, lambda here: True)
+        told = capsys.readouterr().err
+        assert (save_s, count) == (save_s, told.count("KillWait"))
+    assert "a save takes 41 s and a step 1 s, and the grace after SIGTERM is 30 s (KillWait)" in told
+    assert "#SBATCH --signal=B:USR1@94" in told
 
 
 def test_a_notice_leaves_jobs_to_save_one_after_the_other(tmp_path, fakes):

@@ -102,10 +102,14 @@ def test_what_cannot_be_tracked_or_asked_is_refused_when_the_run_is_made(tmp_pat
     assert not (tmp_path / "x").exists()
 
 
-def test_a_wrong_deadline_leaves_the_run_free(tmp_path):
-    """A refused start owns nothing: the corrected one begins in the same process."""
-    with pytest.raises(UsageError, match="give a datetime, a timedelta from now, or Unix seconds"):
-        new_run(tmp_path, Toy(), deadline=600).__enter__()
+def test_a_refused_start_owns_nothing(tmp_path):
+    """The corrected one begins in the same process; what cannot be stored is refused before the first save."""
+    for options, words in [
+        ({"deadline": 600}, "give a datetime, a timedelta from now, or Unix seconds"),
+        ({"vars": {"later": lambda: 1}}, "later"),
+    ]:
+        with pytest.raises(UsageError, match=words):
+            new_run(tmp_path, Toy(), **options).__enter__()
     with new_run(tmp_path, Toy()) as run:
         assert [0] == list(run.steps(1))
 
@@ -116,6 +120,8 @@ def test_outside_of_its_block_a_run_says_where_it_belongs(tmp_path):
     for call in (run.save, run.safe_point, lambda: run.log(a=1), lambda: run.epochs(1), lambda: run.steps(1)):
         with pytest.raises(UsageError, match="inside `with Run"):
             call()
+    with pytest.raises(AttributeError, match=r"run\.vars\.best has no value yet.*vars=dict\(best=\.\.\.\)"):
+        _ = run.vars.best
     with pytest.raises(UsageError, match="enter it first"):
         _ = run.step
     with run:
@@ -174,13 +180,6 @@ def test_variables_begin_with_their_first_values_and_are_restored(tmp_path):
         assert (2, [0, 1], 7) == (run.vars.patience, run.vars.history, run.vars.new)
 
 
-def test_a_missing_variable_says_how_to_give_it_a_value(tmp_path):
-    """The name is in the message, ready to be copied."""
-    run = new_run(tmp_path, Toy())
-    with pytest.raises(AttributeError, match=r"run\.vars\.best has no value yet.*vars=dict\(best=\.\.\.\)"):
-        _ = run.vars.best
-
-
 def test_types_of_ones_own_in_variables_come_back(tmp_path):
     """Those that the first values hold are known; others are named in types=, and missing ones are asked for by
     name.
@@ -196,72 +195,53 @@ def test_types_of_ones_own_in_variables_come_back(tmp_path):
         assert Point(3) == run.vars.where
 
 
-def test_a_variable_that_cannot_be_stored_is_refused_at_the_start(tmp_path):
-    """Not at the first save."""
-    with pytest.raises(UsageError, match="later"):
-        new_run(tmp_path, Toy(), vars={"later": lambda: 1}).__enter__()
-    with new_run(tmp_path, Toy()) as run:
-        assert 0 == run.step
-
-
 # Loops and safe points -----------------------------------------------------------------------------------------
 
 
-def test_there_is_a_safe_point_after_each_step_and_one_after_each_epochs_body(tmp_path):
-    """The second has the same step number and the phase "end"."""
-    with new_run(tmp_path, Toy(), every=Every(steps=1)) as run:
-        for _ in run.epochs(2):
-            for _ in run.batches(["ab"] * 2):
-                pass
-            run.save()
-    assert [
-        "step-000000001",
-        "step-000000002",
-        "step-000000002-end",
-        "step-000000003",
-        "step-000000004",
-        "step-000000004-end",
-    ] == names(tmp_path)
+COUNTED = {
+    "batches": (
+        lambda run: [(epoch, run.epoch, run.step) for epoch in run.epochs(2) for _ in run.batches([0, 0])],
+        [(0, 0, 0), (0, 0, 1), (1, 1, 2), (1, 1, 3)],
+        4,
+    ),
+    "groups, the last one short": (
+        lambda run: [run.step for _ in run.epochs(2) for _ in run.batches(range(10), accumulate=4)],
+        [*[0] * 4, *[1] * 4, *[2] * 2, *[3] * 4, *[4] * 4, *[5] * 2],
+        6,
+    ),
+    "steps inside epochs": (
+        lambda run: [(epoch, step, run.step) for epoch in run.epochs(2) for step in run.steps(2)],
+        [(0, 0, 0), (0, 1, 1), (1, 0, 2), (1, 1, 3)],
+        4,
+    ),
+    "epochs without steps, which count as one": (lambda run: [*run.epochs(2)], [0, 1], 2),
+    "a loader made anew in each epoch": (
+        lambda run: [pair for epoch in run.epochs(2) for pair in run.batches(zip([epoch], [epoch], strict=True))],
+        [(0, 0), (1, 1)],
+        2,
+    ),
+    "a list made anew in each epoch": (
+        lambda run: [batch for epoch in run.epochs(2) for batch in run.batches([epoch] * (epoch + 1), "list")],
+        [0, 1, 1],
+        3,
+    ),
+}
 
 
 def test_step_and_epoch_count_what_is_complete(tmp_path):
-    """In the body of step n, n steps are done; epochs count from 0."""
-    seen = []
-    with new_run(tmp_path, Toy()) as run:
-        for epoch in run.epochs(2):
-            seen += [(run.epoch, run.step) for _ in run.batches([0, 0])]
-            assert epoch == run.epoch
-    assert [(0, 0), (0, 1), (1, 2), (1, 3)] == seen
-    assert (2, 4) == (run.epoch, run.step)
-
-
-def test_only_whole_groups_are_steps_and_the_last_one_may_be_short(tmp_path):
-    """accumulate=4 over ten batches: three steps."""
-    steps = []
-    with new_run(tmp_path, Toy()) as run:
-        for _ in run.epochs(2):
-            steps += [run.step for _ in run.batches(range(10), accumulate=4)]
-    assert [*[0] * 4, *[1] * 4, *[2] * 2, *[3] * 4, *[4] * 4, *[5] * 2] == steps
-    with new_run(tmp_path, Toy()) as run, pytest.raises(UsageError, match="accumulate=0: at least 1"):
-        run.batches([1], accumulate=0)
-
-
-def test_an_epoch_without_steps_counts_as_one(tmp_path):
-    """So that each safe point has a name of its own."""
-    with new_run(tmp_path, Toy(), every=Every(epochs=1)) as run:
-        assert [0, 1] == list(run.epochs(2))
-    assert ["step-000000001-end", "step-000000002-end"] == names(tmp_path)
-
-
-def test_steps_inside_epochs_are_those_of_the_epoch(tmp_path):
-    """Each epoch counts them from 0."""
-    with new_run(tmp_path, Toy()) as run:
-        seen = [(epoch, step, run.step) for epoch in run.epochs(2) for step in run.steps(2)]
-    assert [(0, 0, 0), (0, 1, 1), (1, 0, 2), (1, 1, 3)] == seen
+    """In the body of step n, n steps are done; epochs count from 0; each safe point has a name of its own."""
+    for subject, (loop, expected, steps) in COUNTED.items():
+        with asked_of(subject), new_run(tmp_path / subject, Toy()) as run:
+            assert expected == loop(run)
+            assert (2, steps) == (run.epoch, run.step)
+        assert (subject, f"step-{steps:09d}-end") == (subject, names(tmp_path / subject)[-1])
+    assert ["step-000000001-end", "step-000000002-end"] == names(tmp_path / "epochs without steps, which count as one")
 
 
 def test_two_loaders_one_after_the_other_have_a_position_each(tmp_path):
-    """Under names of their own; the same name twice in one epoch is refused."""
+    """Under names of their own; the same name twice in one epoch is refused. Without epochs, a pass over nothing more
+    saves nothing twice.
+    """
     with new_run(tmp_path, Toy()) as run:
         for _ in run.epochs(1):
             assert [1, 2] == list(run.batches([1, 2]))
@@ -269,6 +249,10 @@ def test_two_loaders_one_after_the_other_have_a_position_each(tmp_path):
             with pytest.raises(UsageError, match="give each loop its own name"):
                 list(run.batches([3], "more"))
     assert 3 == run.step
+    with new_run(tmp_path / "no epochs", Toy()) as run:
+        assert [1] == list(run.batches([1]))
+        assert [] == list(run.batches([], "nothing"))
+    assert ["step-000000001", "step-000000001-end"] == names(tmp_path / "no epochs")
 
 
 def test_nesting_that_would_put_a_safe_point_into_a_body_is_refused(tmp_path):
@@ -288,19 +272,8 @@ def test_nesting_that_would_put_a_safe_point_into_a_body_is_refused(tmp_path):
                 break
 
 
-def test_a_safe_point_of_ones_own_is_refused_inside_a_loop_that_has_them(tmp_path):
-    """It is for loops of another shape, and for the body of an epoch."""
-    with new_run(tmp_path, Toy()) as run:
-        for _ in run.epochs(1):
-            for _ in run.batches([1]):
-                with pytest.raises(UsageError, match="a safe point of their own"):
-                    run.safe_point()
-            run.safe_point()
-    assert 2 == run.step
-
-
-def test_a_loop_of_another_shape_has_its_safe_points_where_it_says(tmp_path):
-    """Each counts one step; save() elsewhere saves at once."""
+def test_a_safe_point_of_ones_own_is_for_loops_of_another_shape(tmp_path):
+    """Each counts one step, also in the body of an epoch; save() elsewhere saves at once. Other loops have theirs."""
     with new_run(tmp_path, Toy(), every=None) as run:
         while run.step < 3:
             run.log(step=run.step)
@@ -310,23 +283,26 @@ def test_a_loop_of_another_shape_has_its_safe_points_where_it_says(tmp_path):
         run.safe_point()
     assert ["step-000000003", "step-000000004"] == names(tmp_path)
     assert [1, 2, 3] == [line["step"] for line in run.metrics()]
+    with new_run(tmp_path / "epochs", Toy()) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches([1]):
+                with pytest.raises(UsageError, match="a safe point of their own"):
+                    run.safe_point()
+            run.safe_point()
+    assert 2 == run.step
 
 
 def test_saving_twice_without_a_step_in_between_is_refused(tmp_path):
-    """A loop that calls save() alone would stand still, and save its first state only."""
+    """A loop that calls save() alone would save its first state only. After a loop has saved its end, it is allowed."""
     with new_run(tmp_path, Toy(), every=None) as run:
         run.save()
         with pytest.raises(UsageError, match=r"call run\.safe_point\(\) after each"):
             run.save()
-
-
-def test_saving_after_the_loop_is_no_fault(tmp_path):
-    """The end was saved by the loop itself."""
-    with new_run(tmp_path, Toy(), every=None) as run:
+    with new_run(tmp_path / "after", Toy(), every=None) as run:
         list(run.steps(2))
         run.save()
         run.save()
-    assert ["step-000000002"] == names(tmp_path)
+    assert ["step-000000002"] == names(tmp_path / "after")
 
 
 def test_saving_inside_a_body_waits_for_the_safe_point(tmp_path):
@@ -341,16 +317,6 @@ def test_saving_inside_a_body_waits_for_the_safe_point(tmp_path):
     assert ["step-000000002", "step-000000004"] == names(tmp_path)
     assert 1 == Store(tmp_path)[2].load("toy")["value"]
     assert ["asked", "the end"] == reasons(tmp_path)
-
-
-def test_a_new_loader_object_in_each_epoch_is_walked_itself(tmp_path):
-    """Not the first one again: zip() and generators are made anew by the script."""
-    with new_run(tmp_path, Toy()) as run:
-        seen = []
-        for epoch in run.epochs(3):
-            seen += run.batches(zip([epoch], [epoch], strict=True))
-            seen += run.batches([epoch] * (epoch + 1), "list")
-    assert [(0, 0), 0, (1, 1), 1, 1, (2, 2), 2, 2, 2] == seen
 
 
 # When it saves -------------------------------------------------------------------------------------------------
@@ -464,11 +430,14 @@ def test_a_disk_too_full_for_the_journal_is_a_full_disk_too(tmp_path, monkeypatc
 
 
 def test_a_run_that_was_taken_over_writes_nothing_more(tmp_path):
-    """Superseded at the next save, and the successor's checkpoints stay as they are."""
+    """Superseded at the next save, and the successor's checkpoints stay as they are. The successor runs in a thread
+    that is not the main one: it gets no signals, and needs none.
+    """
+    steps = []
 
     def succeed():
         with new_run(tmp_path, Toy(), take_over=True) as other:
-            list(other.steps(3))
+            steps.extend(other.steps(3))
 
     with pytest.raises(Superseded, match="was superseded by a later one"), new_run(tmp_path, Toy()) as run:
         for step in run.steps(5):
@@ -476,6 +445,7 @@ def test_a_run_that_was_taken_over_writes_nothing_more(tmp_path):
                 successor = threading.Thread(target=succeed)
                 successor.start()
                 successor.join()
+    assert [2] == steps
     assert ["step-000000001", "step-000000002", "step-000000003"] == names(tmp_path)
 
 
@@ -488,23 +458,20 @@ def test_a_second_run_in_the_same_directory_is_refused_by_name(tmp_path):
         new_run(tmp_path, Toy()).__enter__()
 
 
-def test_an_exception_saves_nothing(tmp_path):
-    """The state of an unfinished step never becomes a checkpoint, and the journal tells the error."""
-    with pytest.raises(ValueError, match="boom"), new_run(tmp_path, Toy(), every=Every(steps=2)) as run:
-        for step in run.steps(9):
-            if step == 3:
-                raise ValueError("boom")
-    assert ["step-000000002"] == names(tmp_path)
-    (failed,) = events(tmp_path, "failed")
+def test_an_exception_saves_nothing(tmp_path, monkeypatch):
+    """The state of an unfinished step never becomes a checkpoint. The journal tells the error; a journal that cannot be
+    written does not hide it.
+    """
+    for path in (tmp_path / "told", tmp_path / "full"):
+        with pytest.raises(ValueError, match="boom"), new_run(path, Toy(), every=Every(steps=2)) as run:
+            for step in run.steps(9):
+                if step == 3:
+                    if path.name == "full":
+                        monkeypatch.setattr(disk, "append", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+                    raise ValueError("boom")
+        assert ["step-000000002"] == names(path)
+    (failed,) = events(tmp_path / "told", "failed")
     assert (3, "ValueError: boom") == (failed["step"], failed["error"])
-
-
-def test_no_trouble_at_the_exit_hides_the_error(tmp_path, monkeypatch):
-    """The journal cannot be written: the loop's own exception is what is raised."""
-    with pytest.raises(ValueError, match="boom"), new_run(tmp_path, Toy()) as run:
-        for _ in run.steps(9):
-            monkeypatch.setattr(disk, "append", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
-            raise ValueError("boom")
 
 
 def test_a_stop_that_is_swallowed_is_raised_again(tmp_path):
@@ -530,35 +497,15 @@ def test_a_stop_that_is_swallowed_is_raised_again(tmp_path):
     assert "step-000000003" == names(tmp_path)[-1]
     assert "stop" == events(tmp_path, "stop")[-1]["event"]
 
-    run = new_run(tmp_path / "other", Toy())
-    with pytest.raises(Stopped), run:
-        for _ in range(4):
-            stop()
-            with contextlib.suppress(BaseException):
-                run.safe_point()
-    assert (1, ["step-000000001"]) == (run.step, names(tmp_path / "other"))
-
-
-def test_a_run_in_a_thread_that_is_not_the_main_one_works(tmp_path):
-    """It gets no signals, and needs none."""
-    steps = []
-
-    def train():
-        with new_run(tmp_path, Toy()) as run:
-            steps.extend(run.steps(3))
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    thread.join()
-    assert [0, 1, 2] == steps
-
-
-def test_a_safe_point_without_a_step_saves_nothing_twice(tmp_path):
-    """A second pass, over nothing, ends where the first one ended."""
-    with new_run(tmp_path, Toy()) as run:
-        assert [1] == list(run.batches([1]))
-        assert [] == list(run.batches([], "nothing"))
-    assert ["step-000000001", "step-000000001-end"] == names(tmp_path)
+    for kind in (Exception, BaseException):  # the first one does not swallow it
+        run = new_run(tmp_path / kind.__name__, Toy())
+        with pytest.raises(Stopped), run:
+            for _ in range(4):
+                stop()
+                with contextlib.suppress(kind):
+                    run.safe_point()
+                assert kind is BaseException
+        assert (1, ["step-000000001"]) == (run.step, names(tmp_path / kind.__name__))
 
 
 # The environment -----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from holdfast.journal import Log
 from holdfast.run import session as session_room
 from holdfast.run.position import Position
 from holdfast.run.summary import redone
+from subjects import asked_of
 from toy import Cut, Toy, events, lines, new_run
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -139,17 +140,6 @@ def test_a_pass_that_was_left_is_a_step_with_a_line_of_its_own(tmp_path, shape):
     assert [*steps[:5], ends[0], *steps[5:], ends[1]] == lines(tmp_path)
 
 
-def test_a_group_that_was_begun_counts(tmp_path):
-    """With accumulate, where the loop is left in the middle of a group or at its last batch."""
-    with new_run(tmp_path, Toy()) as run:
-        for epoch in run.epochs(4):
-            before = run.step
-            for batch in run.batches(range(10), accumulate=3):
-                if batch == epoch + 2:
-                    break
-            assert (epoch, 1 + (epoch > 0)) == (epoch, run.step - before)
-
-
 def test_an_exception_that_leaves_the_block_counts_nothing(tmp_path):
     """No step, no line; and a generator that is closed after the block has ended changes nothing."""
     held = []
@@ -167,72 +157,71 @@ def test_an_exception_that_leaves_the_block_counts_nothing(tmp_path):
 
 
 def test_steps_that_were_left_have_their_line_and_their_checkpoint(tmp_path):
-    """The metrics of the last pass are in the checkpoint of the end, which a new best is."""
-    with new_run(tmp_path, Toy(), every=None) as run:
+    """The metrics of the last pass are in the checkpoint of the end, which a new best is. When another loop follows,
+    their line is written as that one begins.
+    """
+
+    def three_steps(run):
         for step in run.steps(9):
             run.log(loss=step)
             if step == 2:
                 break
+
+    steps = [(n + 1, "step", {"loss": n}) for n in range(3)]
+    with new_run(tmp_path / "one", Toy(), every=None) as run:
+        three_steps(run)
         run.log(test=1)
-    assert [(n + 1, "step", {"loss": n}) for n in range(3)] + [(3, "exit", {"test": 1})] == lines(tmp_path)
-    (checkpoint,) = Store(tmp_path).checkpoints()
+    assert [*steps, (3, "exit", {"test": 1})] == lines(tmp_path / "one")
+    (checkpoint,) = Store(tmp_path / "one").checkpoints()
     assert ("step-000000003-end", {"loss": 2}) == (checkpoint.name, checkpoint.metrics)
-
-
-def test_what_was_logged_in_a_loop_that_another_follows_is_not_lost(tmp_path):
-    """The first one was left: its line is written when the second one begins."""
-    with new_run(tmp_path, Toy(), every=None) as run:
-        for step in run.steps(9):
-            run.log(loss=step)
-            if step == 1:
-                break
+    with new_run(tmp_path / "two", Toy(), every=None) as run:
+        three_steps(run)
         for epoch in run.epochs(2):
             run.log(epoch=epoch)
             if epoch == 0:
                 break
-    assert [(1, "step", {"loss": 0}), (2, "step", {"loss": 1}), (3, "end", {"epoch": 0})] == lines(tmp_path)
+    assert [*steps, (4, "end", {"epoch": 0})] == lines(tmp_path / "two")
 
 
 # What loops take and give ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ask", "words"),
-    [
-        (lambda run: run.steps(None), "as in run.steps(1000); run.steps() has no end"),
-        (lambda run: run.steps(10.0), "run.steps(10.0): give a number"),
-        (lambda run: run.steps(-1), "run.steps(-1): give a number"),
-        (lambda run: run.steps(True), "run.steps(True): give a number"),
-        (
-            lambda run: run.epochs("3"),
-            "run.epochs('3'): give a number of epochs, as in run.epochs(10), or range(1, 11)",
-        ),
-        (lambda run: run.epochs(None), "run.epochs(None): give a number"),
-        (lambda run: run.epochs(-3), "run.epochs(-3): give a number"),
-        (lambda run: run.epochs(range(0, 10, 2)), "give a range with step 1"),
-        (lambda run: run.epochs(range(-1, 10)), "no negative start"),
-        (lambda run: run.epochs([1, 2]), "give a number of epochs"),
-        (lambda run: run.batches([1], accumulate=1.5), "accumulate=1.5: at least 1"),
-        (lambda run: run.batches([1], accumulate=True), "accumulate=True: at least 1"),
-        (lambda run: run.batches([1], 4), 'as in run.batches(loader, name="train")'),
-        (lambda run: run.batches([1], ""), "give each loader a name of its own"),
-        (lambda run: run.steps(3, 4), "give each loader a name of its own"),
-        (lambda run: run.enumerate([1], "train"), 'the loader\'s name is name=, as in run.enumerate(loader, name="a")'),
-        (lambda run: run.mean("loss", weight=3), "then run.mean('loss', weight=\"n\")"),
-        (lambda run: run.mean("los"), "was not given 'los' in this epoch, but nothing"),
-    ],
-)
-def test_a_wrong_argument_is_refused_at_once_with_what_to_write(tmp_path, ask, words):
+WRONG_ARGUMENTS = {
+    "run.steps(None)": "as in run.steps(1000); run.steps() has no end",
+    "run.steps(10.0)": "run.steps(10.0): give a number",
+    "run.steps(-1)": "run.steps(-1): give a number",
+    "run.steps(True)": "run.steps(True): give a number",
+    'run.epochs("3")': "run.epochs('3'): give a number of epochs, as in run.epochs(10), or range(1, 11)",
+    "run.epochs(None)": "run.epochs(None): give a number",
+    "run.epochs(-3)": "run.epochs(-3): give a number",
+    "run.epochs(range(0, 10, 2))": "give a range with step 1",
+    "run.epochs(range(-1, 10))": "no negative start",
+    "run.epochs([1, 2])": "give a number of epochs",
+    "run.batches([1], accumulate=0)": "accumulate=0: at least 1",
+    "run.batches([1], accumulate=1.5)": "accumulate=1.5: at least 1",
+    "run.batches([1], accumulate=True)": "accumulate=True: at least 1",
+    "run.batches([1], 4)": 'as in run.batches(loader, name="train")',
+    'run.batches([1], "")': "give each loader a name of its own",
+    "run.steps(3, 4)": "give each loader a name of its own",
+    'run.enumerate([1], "train")': 'the loader\'s name is name=, as in run.enumerate(loader, name="a")',
+    'run.mean("loss", weight=3)': "then run.mean('loss', weight=\"n\")",
+    'run.mean("los")': "was not given 'los' in this epoch, but nothing",
+}
+
+
+def test_a_wrong_argument_is_refused_at_once_with_what_to_write(tmp_path):
     """When the loop is asked for, and not when it begins."""
-    with new_run(tmp_path, Toy()) as run, pytest.raises(UsageError) as raised:
-        ask(run)
-    assert words in str(raised.value)
+    for ask, words in WRONG_ARGUMENTS.items():
+        with asked_of(ask), new_run(tmp_path, Toy()) as run, pytest.raises(UsageError) as raised:
+            eval(ask, {"run": run})
+        assert words in str(raised.value), ask
 
 
 def test_whole_numbers_of_other_kinds_are_numbers(tmp_path):
-    """NumPy's, for one."""
+    """NumPy's, for one. And a loop object that was made once, before the epochs, is walked anew by each `for`."""
     with new_run(tmp_path, Toy()) as run:
-        assert ([0, 1], 2) == ([*run.epochs(np.int64(2))], len(run.epochs(np.int64(2))))
+        batches, epochs = run.batches([1, 2]), run.epochs(np.int64(3))
+        assert ([[1, 2]] * 3, 3) == ([[*batches] for _ in epochs], len(epochs))
 
 
 def test_epochs_can_count_from_one(tmp_path):
@@ -248,11 +237,8 @@ def test_epochs_can_count_from_one(tmp_path):
     with new_run(tmp_path, Toy()) as run:
         assert [] == [*run.epochs(range(1, 4))]
     with new_run(tmp_path, Toy()) as run:
-        assert ([4, 5], 5, 5) == (
-            [*run.epochs(range(1, 6))],
-            len(run.epochs(range(1, 6))),
-            run.epochs(range(1, 6)).done,
-        )
+        epochs = run.epochs(range(1, 6))
+        assert ([4, 5], 5, 5) == ([*epochs], len(epochs), epochs.done)
     for other in (range(6), range(2, 9), 9):
         words = r"begins with epoch \d, and this run began with epoch 1: write run.epochs\(range\(1, total\)\)"
         with new_run(tmp_path, Toy()) as run, pytest.raises(Mismatch, match=words):
@@ -261,12 +247,11 @@ def test_epochs_can_count_from_one(tmp_path):
 
 
 def test_a_run_that_counts_from_zero_does_not_change_its_mind(tmp_path):
-    """Neither does one of an older Holdfast, whose position does not say."""
+    """And a position with other fields than its own is damaged."""
     with new_run(tmp_path, Toy()) as run:
         [*run.epochs(2)]
     stored = Store(tmp_path).latest().load(part="holdfast")["position"]
-    assert "first_epoch" not in stored
-    assert 0 == Position.of(stored).first_epoch
+    assert stored == Position.of(stored).state_dict()
     with new_run(tmp_path, Toy()) as run, pytest.raises(Mismatch, match=r"write run\.epochs\(total\)"):
         [*run.epochs(range(1, 3))]
     with pytest.raises(Damaged):
@@ -296,14 +281,27 @@ def test_steps_without_a_total_go_on_until_break(tmp_path):
         assert [2, 3] == [*islice(run.steps(), 2)]
 
 
-def test_steps_without_a_total_inside_epochs_end_with_break(tmp_path):
-    """Each epoch's own."""
-    with new_run(tmp_path, Toy(), every=None) as run:
-        for epoch in run.epochs(3):
-            for step in run.steps():
-                if step == epoch:
-                    break
-    assert 1 + 2 + 3 == run.step
+def test_what_break_leaves_counts_in_each_epoch(tmp_path):
+    """A step of an endless loop; a group that was begun, left in its middle or at its last batch."""
+
+    def endless(run, epoch):
+        for step in run.steps():
+            if step == epoch:
+                break
+
+    def groups(run, epoch):
+        for batch in run.batches(range(10), accumulate=3):
+            if batch == epoch + 2:
+                break
+
+    for leave, expected in ((endless, [1, 2, 3, 4]), (groups, [1, 2, 2, 2])):
+        counts = []
+        with new_run(tmp_path / leave.__name__, Toy(), every=None) as run:
+            for epoch in run.epochs(4):
+                before = run.step
+                leave(run, epoch)
+                counts.append(run.step - before)
+        assert (leave, expected) == (leave, counts)
 
 
 def test_a_length_and_what_is_done_begin_nothing(tmp_path):
@@ -329,13 +327,6 @@ def test_a_length_and_what_is_done_begin_nothing(tmp_path):
     with new_run(tmp_path / "other", Toy()) as run, pytest.raises(TypeError, match="no len"):
         len(run.batches(iter([1])))
     assert 0 == run.step
-
-
-def test_a_loop_object_is_walked_anew_by_each_for(tmp_path):
-    """Made once, before the epochs."""
-    with new_run(tmp_path, Toy()) as run:
-        batches = run.batches([1, 2])
-        assert [[1, 2]] * 3 == [[*batches] for _ in run.epochs(3)]
 
 
 def test_the_index_of_a_batch_survives_a_resume(tmp_path):

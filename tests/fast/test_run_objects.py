@@ -1,4 +1,4 @@
-"""Objects of a run: each changes its own fields, and nobody else does. Read from the syntax, and shown what it must report."""
+"""Objects of a run: each changes its own fields only. The rule reads the syntax, and is shown what it must report."""
 
 import ast
 from pathlib import Path
@@ -25,7 +25,7 @@ def assigned_to_others(source: str) -> set[str]:
 
 
 def test_nobody_assigns_to_another_objects_fields():
-    """In run/, a field changes by its own object's verb; what may be assigned besides is listed above, and is needed."""
+    """In run/, a field changes by its own object's verb. The list above has the exceptions; each of them occurs."""
     found = {path.name: assigned_to_others(path.read_text(encoding="utf-8")) for path in ROOM.glob("*.py")}
     assert len(found) > 20
     odd = {name: names - ALLOWED for name, names in found.items() if names - ALLOWED}

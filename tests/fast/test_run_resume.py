@@ -266,32 +266,23 @@ def test_an_error_that_comes_from_every_checkpoint_is_the_programs(tmp_path):
     cut_at_three(tmp_path / "a")
     with new_run(tmp_path / "a", Toy(), go_back=3) as run:
         assert 3 == run.step
-    for _ in range(6):
-        failing(tmp_path / "a", RuntimeError("bug"))
-    assert 2 == resumed_at(tmp_path / "a")
     failing(tmp_path / "b", RuntimeError("bug"))
     cut_at_three(tmp_path / "b")
-    for _ in range(3):
-        failing(tmp_path / "b", RuntimeError("bug"))
-    assert 3 == resumed_at(tmp_path / "b")
+    for path, expected in ((tmp_path / "a", 2), (tmp_path / "b", 3)):
+        for _ in range(6):
+            failing(path, RuntimeError("bug"))
+        assert (path, expected) == (path, resumed_at(path))
 
 
-def test_a_failure_of_machine_or_program_never_counts(tmp_path):
-    """Memory, disks, imports, signals and what Holdfast itself refuses."""
+def test_what_does_not_count_as_a_failure_of_the_checkpoint(tmp_path):
+    """Memory, disks, imports, signals and what Holdfast itself refuses; different failures; a failure after a step; and
+    none when there is nothing to step back to.
+    """
     cut_at_three(tmp_path)
-    kinds = [MemoryError, OSError, ImportError, NameError, UsageError, Cut, SystemExit]
-    for error in kinds:
-        for _ in range(2):  # a third attempt would go on from the second step, and save the third one again
-            failing(tmp_path, error("x"), at=3)
-        assert (error, 3) == (error, resumed_at(tmp_path))
-
-
-def test_different_failures_a_failure_after_a_step_and_a_single_checkpoint_do_not_count(tmp_path):
-    """Two of one kind, both at once, and something to step back to."""
-    cut_at_three(tmp_path)
-    failing(tmp_path, RuntimeError("one"), at=3)
-    failing(tmp_path, RuntimeError("two"), at=3)
-    assert 3 == resumed_at(tmp_path)
+    for kind in (MemoryError, OSError, ImportError, NameError, UsageError, Cut, SystemExit, RuntimeError):
+        for text in ("one", "two" if kind is RuntimeError else "one"):  # after a third attempt step 3 is saved again
+            failing(tmp_path, kind(text), at=3)
+        assert (kind, 3) == (kind, resumed_at(tmp_path))
     for _ in range(2):
         with pytest.raises(RuntimeError), new_run(tmp_path, Toy(), every=None) as run:
             for step in run.steps(100):
@@ -362,25 +353,19 @@ def test_a_branch_goes_on_exactly_and_leaves_its_source_alone(tmp_path):
     assert ["step-000000012"] == names(tmp_path / "c")
 
 
-def test_a_store_that_no_run_made_is_refused_in_words(tmp_path):
-    """It says how to read it."""
-    store = Store(tmp_path)
+def test_what_does_not_fit_is_refused_in_words(tmp_path):
+    """Nothing is overwritten, and the way out is named: other objects, and a store that no run made."""
+    train(tmp_path / "run", by_steps)
+    store = Store(tmp_path / "store")
     store.save({"toy": {"value": 3}}, step=5)
     store.close()
-    with pytest.raises(StoreError, match=r"was not saved by a Run: Store\(\.\.\.\)\.load\(\) reads it"):
-        new_run(tmp_path, Toy()).__enter__()
-
-
-def test_other_objects_than_the_checkpoints_are_a_mismatch(tmp_path):
-    """Nothing is overwritten, and the way out is named."""
-    train(tmp_path, by_steps)
-    for objects, words in [
-        ({"toy": Toy(), "ema": Toy()}, "ema: not in the checkpoint"),
-        ({}, "toy: in the checkpoint, but not tracked here"),
+    for place, kind, objects, words in [
+        ("run", Mismatch, {"toy": Toy(), "ema": Toy()}, r"start_from=(?s:.*)ema: not in the checkpoint"),
+        ("run", Mismatch, {}, r"start_from=(?s:.*)toy: in the checkpoint, but not tracked here"),
+        ("store", StoreError, {"toy": Toy()}, r"was not saved by a Run: Store\(\.\.\.\)\.load\(\) reads it"),
     ]:
-        with pytest.raises(Mismatch, match="start_from=") as raised:
-            Run(tmp_path, objects).__enter__()
-        assert words in str(raised.value)
+        with pytest.raises(kind, match=words):
+            Run(tmp_path / place, objects).__enter__()
 
 
 # Fingerprints --------------------------------------------------------------------------------------------------
@@ -401,18 +386,18 @@ def cut_in_the_middle(path):
 
 
 def test_a_change_that_moves_the_data_position_is_refused_unless_accepted(tmp_path, capsys):
-    """The message says what it was, what it is, and how to accept it."""
+    """The message says what it was, what it is, and how to accept it. Other groups move it, too."""
     cut_in_the_middle(tmp_path)
-    with (
-        pytest.raises(Mismatch, match=r"length was 3, is 4.*say accept=\{'length'\}"),
-        new_run(tmp_path, Toy()) as run,
+    longer = Sized([0, 1, 2, 3])
+    for loader, accumulate, words in (
+        (longer, 1, r"length was 3, is 4.*say accept=\{'length'\}"),
+        (Sized([0, 1, 2]), 2, "accumulate was 1, is 2"),
     ):
-        for _ in run.epochs(3):
-            list(run.batches(Sized([0, 1, 2, 3])))
+        with pytest.raises(Mismatch, match=words), new_run(tmp_path, Toy()) as run:
+            for _ in run.epochs(3):
+                list(run.batches(loader, accumulate=accumulate))
     with new_run(tmp_path, Toy(), accept="length") as run:
-        assert [1, 2] == [
-            epoch for epoch in run.epochs(3) for _ in run.batches(Sized([0, 1, 2, 3])) if run.step % 3 == 0
-        ]
+        assert [1, 2] == [epoch for epoch in run.epochs(3) for _ in run.batches(longer) if run.step % 3 == 0]
     assert "changed since the checkpoint: loader train: length: 3, now 4" in capsys.readouterr().err
     assert any("length: 3, now 4" in event["what"] for event in events(tmp_path, "told"))
 
@@ -426,14 +411,6 @@ def test_between_epochs_another_loader_is_told_and_taken(tmp_path, capsys):
         for _ in run.epochs(3):
             assert [5, 6] == list(run.batches([5, 6]))
     assert "loader train: length: 3, now 2" in capsys.readouterr().err
-
-
-def test_other_accumulation_in_the_middle_of_an_epoch_is_refused(tmp_path):
-    """The groups would not be the same."""
-    cut_in_the_middle(tmp_path)
-    with pytest.raises(Mismatch, match="accumulate was 1, is 2"), new_run(tmp_path, Toy()) as run:
-        for _ in run.epochs(3):
-            list(run.batches(Sized([0, 1, 2]), accumulate=2))
 
 
 def changed_environment(monkeypatch):

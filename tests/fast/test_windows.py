@@ -138,28 +138,25 @@ def pace(seconds, points=400, **options):
 
 
 def test_windows_are_as_long_as_steps_allow():
-    """A tenth of a second, one step at least, and never so many that slow steps would delay a stop for long."""
+    """A tenth of a second, one step at least, and never so many that slow steps would delay a stop for long.
+
+    One quick step at the beginning says little: they grow by no more than twice.
+    """
     assert {1} == set(pace(lambda _: 0.2))
     assert 19 <= pace(lambda _: 0.005)[-1] <= 20
-    assert MOST_POINTS == pace(lambda _: 0.0001)[-1]
     assert {1} == set(pace(lambda _: 0.0001, most_points=1))
-
-
-def test_windows_grow_by_no_more_than_twice():
-    """One quick step at the beginning says little."""
     lengths = pace(lambda _: 0.0001)
+    assert MOST_POINTS == lengths[-1]
     assert all(after <= 2 * before for before, after in pairwise(lengths))
 
 
-def test_one_pause_costs_no_more_than_a_few_short_windows():
-    """A worker that was slow, a collection of garbage: what comes after is as before."""
+def test_a_pause_costs_a_few_short_windows_and_slow_steps_make_them_short_soon():
+    """After a worker that was slow, or a collection of garbage, all is as before. Steps that become slower are noticed
+    at the next edge, and to the full after three.
+    """
     lengths = pace(lambda point: 0.5 if point == 200 else 0.001)
     assert min(lengths[7:]) >= MOST_POINTS // 4
     assert MOST_POINTS == lengths[-1]
-
-
-def test_slow_steps_make_windows_short_soon():
-    """Steps that become slower are noticed at the next edge, and to the full after three."""
     lengths = pace(lambda point: 0.001 if point < 300 else 1.0, points=600)
     assert [1] * 50 == lengths[-50:]
 

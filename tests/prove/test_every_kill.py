@@ -16,8 +16,10 @@ from exactness import (
     STOPS,
     Lab,
     a_zygote,
+    body,
     check,
     differences,
+    evaluation,
     with_signal,
 )
 
@@ -81,9 +83,9 @@ def test_the_number_of_workers_may_change_from_attempt_to_attempt(lab, loader, p
     asked = {"loader": loader, "persistent": persistent, "threads": 2, "save_every": 4}
     reference = lab.run({}, workers=0, **asked)
     kills = [
-        (0, {"at": "body", "step": 5}),
-        (2, {"at": "evaluate", "epoch": 1}),
-        (4, {"at": "body", "step": 15}),
+        (0, body(5)),
+        (2, evaluation(1)),
+        (4, body(15)),
         (1, None),
     ]
     outcome = lab.run(*({"workers": workers, "kill": kill} for workers, kill in kills), **asked)
@@ -113,7 +115,7 @@ def test_the_oracle_goes_red_for_whatever_is_forgotten(lab, forgotten):
     """The same kill with one thing not restored ends elsewhere, and the comparison names the place."""
     asked = {"forget": [forgotten], "loader": "own_state"}
     reference = lab.run({}, **asked)
-    outcome = lab.killed({"at": "body", "step": 9}, **LATE, **asked)
+    outcome = lab.killed(body(9), **LATE, **asked)
     assert outcome.codes == [KILLED, DONE], outcome.log
     found = differences(reference.end, outcome.end)
     assert [where for where in found if where.startswith(SABOTAGE[forgotten])], found

@@ -20,6 +20,7 @@ from exactness import (
     End,
     Lab,
     a_zygote,
+    body,
     check,
     differences,
     with_signal,
@@ -78,14 +79,14 @@ def test_groups_of_batches_are_never_torn(lab):
     whole.
     """
     cases = {
-        "before the first save": [{"at": "body", "step": 0, "passes": 2}],
-        "in the middle of a whole group": [{"at": "body", "step": 2, "passes": 3}],
-        "in the middle of a short group": [{"at": "body", "step": 3, "passes": 1}],
+        "before the first save": [body(0, passes=2)],
+        "in the middle of a whole group": [body(2, passes=3)],
+        "in the middle of a short group": [body(3, passes=1)],
         "at an epoch's end": [{"at": "committed", "name": "step-000000004-end"}],
         "three times": [
-            {"at": "body", "step": 2, "passes": 3},
-            {"at": "body", "step": 2, "passes": 1, "signal": "TERM"},
-            {"at": "body", "step": 5, "passes": 0},
+            body(2, passes=3),
+            body(2, passes=1, signal="TERM"),
+            body(5, passes=0),
         ],
     }
     check(lab, cases, threads=2, accumulate=4, save_every=1)
@@ -94,7 +95,7 @@ def test_groups_of_batches_are_never_torn(lab):
 def test_persistent_workers_see_every_epoch(lab):
     """Workers that outlive many epochs augment as fresh ones do, before and after a kill."""
     reference = lab.run({}, workers=2, persistent=True)  # fresh ones draw a seed in every epoch, as plain loaders do
-    outcome = lab.killed({"at": "body", "step": 9}, workers=2, persistent=True)
+    outcome = lab.killed(body(9), workers=2, persistent=True)
     assert differences(reference.end, outcome.end) == []
 
 
@@ -148,6 +149,6 @@ def test_each_row_of_what_exactness_needs(lab, restored):
     """Only when everything is restored are the final bytes identical; one thing short, and they differ."""
     asked, identical = ROWS[restored]
     reference = lab.run({}, **asked)
-    outcome = lab.killed({"at": "body", "step": 9}, **LATE, **asked)
+    outcome = lab.killed(body(9), **LATE, **asked)
     assert outcome.codes == [KILLED, DONE], outcome.log
     assert (differences(reference.end, outcome.end) == []) == identical

@@ -89,31 +89,24 @@ def test_a_supervisor_learns_where_the_run_is(tmp_path, fakes):
     assert [] == requeues(fakes)
 
 
-def test_ctrl_c_in_a_job_is_the_users_own_wish(tmp_path, fakes):
-    """Not requeued, whatever Slurm says."""
-    fakes.job(JobState="RUNNING", EndTime=time.time() + 30)
-    ended = launch(script(tmp_path, STOPPING), "INT")
-    assert 75 == ended.code
-    assert "job 120 was cancelled, and is not requeued" in ended.err
-    assert [] == requeues(fakes)
-
-
-def test_a_run_that_ends_requeues_nothing(tmp_path, fakes):
-    """Nor one that fails."""
-    (tmp_path / "b").mkdir()
-    assert 0 == launch(script(tmp_path / "b", STOPPING.replace("== 3", "== 300"))).code
-    failing = STOPPING.replace('send(sys.argv[1] if len(sys.argv) > 1 else "TERM")', "raise ValueError(1)")
-    assert 1 == launch(script(tmp_path, failing)).code
-    assert [] == requeues(fakes)
-
-
-def test_a_stop_that_another_run_of_the_process_follows_requeues_nothing(tmp_path, fakes):
-    """What stopped was gone on with here."""
+def test_a_run_that_no_scheduler_has_stopped_is_not_requeued(tmp_path, fakes):
+    """It ends, fails, is gone on with in the same process, or its user pressed Ctrl-C, whatever Slurm says."""
     body = textwrap.dedent(STOPPING)
-    again = body.replace("== 3", "== 300")
-    both = f"try:\n{textwrap.indent(body, '    ')}\nexcept SystemExit:\n    pass\n{again}"
-    ended = launch(script(tmp_path, both))
-    assert 0 == ended.code, ended
+    ends = body.replace("== 3", "== 300")
+    fails = body.replace('send(sys.argv[1] if len(sys.argv) > 1 else "TERM")', "raise ValueError(1)")
+    again = f"try:\n{textwrap.indent(body, '    ')}\nexcept SystemExit:\n    pass\n{ends}"
+    for case, (train, code) in {
+        "it ends": (ends, 0),
+        "it fails": (fails, 1),
+        "it goes on": (again, 0),
+        "Ctrl-C": (body, 75),
+    }.items():
+        (tmp_path / case).mkdir()
+        if case == "Ctrl-C":
+            fakes.job(JobState="RUNNING", EndTime=time.time() + 30)
+        ended = launch(script(tmp_path / case, train), "INT" if case == "Ctrl-C" else "TERM")
+        assert (case, code) == (case, ended.code), ended
+        assert (case == "Ctrl-C") == ("job 120 was cancelled, and is not requeued" in ended.err), ended
     assert [] == requeues(fakes)
 
 

@@ -80,22 +80,6 @@ def test_a_signal_as_the_block_ends_exits_with_75(tmp_path):
     assert ["step-000000002"] == names(tmp_path / "run")
 
 
-def test_except_exception_does_not_swallow_a_stop(tmp_path):
-    """Stopped is a SystemExit."""
-    train = script(
-        tmp_path,
-        """
-        with new_run(RUN, toy, every=None) as run:
-            for step in run.steps(100):
-                try:
-                    send("TERM")
-                except Exception:
-                    pass
-        """,
-    )
-    assert 75 == launch(train).code
-
-
 def test_the_same_directory_in_two_living_processes_is_refused_by_name(tmp_path):
     """The second one says who owns it; when the first is dead, nobody asks any more."""
     train = script(

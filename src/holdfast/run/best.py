@@ -37,23 +37,22 @@ class Bests:
     def is_new(self, metrics: Measured) -> bool:
         """Whether these metrics, or rank 0's, are a new best.
 
-        At the end of an epoch rank 0 alone need have them. Inside of one there is no word at each safe point: a metric is
-        ranked there only if every rank logs it.
+        At the end of an epoch rank 0 alone need have them. Inside of one, ranks exchange no word at each safe point: a
+        metric is ranked there only if every rank logs it.
         """
         session, ranks = self._session, self._session.ranks
         if ranks.alone or not self._rules:
             return self._beats(metrics)
-        if session.progress.position.phase == "end":
+        if session.position.phase == "end":
             return _told(ranks, ranks.rank == 0 and self._beats(metrics))
         measured = sorted({rule.metric for rule in self._rules} & metrics.keys())
         if not measured or session.windows is None:
             return False
         here = ranks.beside(f"best-{session.windows.point}")  # of those who have measured it
         if ranks.rank:
-            for metric in measured:
-                if metric not in self._shared:
-                    self._shared.add(metric)
-                    ranks.mark(f"logs {metric}")
+            for metric in {*measured} - self._shared:
+                ranks.mark(f"logs {metric}")
+            self._shared.update(measured)
             return _told(here, mine=False)
         shared = all(self._is_shared(metric) for metric in measured)
         session.windows.spent.append(here)
@@ -61,10 +60,8 @@ class Bests:
 
     def _is_shared(self, metric: str) -> bool:
         """Whether every rank logs it, inside of an epoch; found out once."""
-        if metric in self._shared:
-            return True
-        if metric in self._missed:
-            return False
+        if metric in self._shared | self._missed:
+            return metric in self._shared
         ranks = self._session.ranks
         until = time.monotonic() + min(PATIENCE_S, ranks.timeout_s / 2)
         while not (shared := ranks.all_marked(f"logs {metric}")) and time.monotonic() < until:
@@ -72,20 +69,18 @@ class Bests:
         (self._shared if shared else self._missed).add(metric)
         if not shared:
             warn(
-                f"keep=Best({metric!r}, ...): logged inside of an epoch, and not on every rank: it brings about no save there, "
-                "and is ranked only where another save falls on that very step. Log it on every rank, or at the end of the epoch, "
-                "after its batches"
+                f"keep=Best({metric!r}, ...): logged inside of an epoch, and not on every rank: it brings about no "
+                "save there, and is ranked only where another save falls on that very step. Log it on every rank, or "
+                "at the end of the epoch, after its batches"
             )
         return shared
 
     def _beats(self, metrics: Measured) -> bool:
-        if not metrics:
-            return False
-        if self._rules and self._ranked is None:
+        measured = [rule for rule in self._rules if rule.metric in metrics]
+        if measured and self._ranked is None:
             facts = self._committed()
             best = {each.name: each for rule in self._rules for each in retention.ranked(rule, facts)[: rule.n]}
             self._ranked = list(best.values())  # the others could not make a difference, and are asked at every step
-        measured = [rule for rule in self._rules if rule.metric in metrics]
         return any(retention.beats(metrics[rule.metric], rule, self._ranked or ()) for rule in measured)
 
     def _committed(self) -> list[retention.CheckpointFacts]:
@@ -94,7 +89,7 @@ class Bests:
         return [*self._session.store.facts(), *([flight.as_committed()] if flight is not None else [])]
 
     def warn_of_the_unmeasured(self, metrics: Measured) -> None:
-        """Once: a `Best` whose metric nobody logs keeps nothing; a slip of the pen would cost the best weights."""
+        """Warn once of a `Best` whose metric is never logged: it keeps nothing, perhaps because of a typing error."""
         for rule in self._rules:
             if rule.metric not in metrics and rule.metric not in self._missed:
                 self._missed.add(rule.metric)

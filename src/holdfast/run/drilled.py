@@ -1,4 +1,4 @@
-"""Drilled: what a drilled attempt does at its safe points: saves and waits where the drill wants them, and shows its state.
+"""Drilled: what a drilled attempt does at its safe points: saves and waits as the drill wants, and shows its state.
 
 The drill compares two runs by what is journalled here. Nothing is drawn, iterated or changed.
 """
@@ -15,62 +15,39 @@ from ..terminal import mark
 from . import datasets
 from .position import Source
 from .ranks import merged
-from .settings import Aim
 from .tracked import RESERVED, digests
 
 if TYPE_CHECKING:
     from .session import Session
 
-MOST_S = 30.0  # of waiting; a drill that has died sends nothing
+MOST_S = 30.0  # of waiting; a drill that has died sends no signal
 _NAP_S = 0.001
 
 
 # Where to save, and where to wait for the drill's signal
 
 
-def aim_of(session: Session) -> Aim | None:
-    """What the drill wants of this attempt: the first aim beyond the checkpoint that it came back to.
-
-    The drill chooses by the same rule, from the journal. So both agree also after a restart by a launcher.
-    """
-    if not session.drilled.aims:
-        return None
-    checkpoint = session.origin.checkpoint
-    begun = (Name(0) if checkpoint is None else checkpoint.head.name).order
-    return next((aim for aim in session.drilled.aims if Name(*aim.place).order > begun), None)
-
-
-def wants_save(session: Session, aim: Aim) -> bool:
-    return session.here in {Name(*place) for place in aim.saves}
-
-
-def is_past(session: Session, aim: Aim) -> bool:
+def is_past(session: Session) -> bool:
     """Whether the place is reached. Further saves, of a new best too, would lead the next attempt to another place."""
-    return session.here.order >= Name(*aim.place).order
+    return session.aim is not None and session.here.order >= Name(*session.aim.place).order
 
 
 def is_at_once(session: Session) -> bool:
-    """Whether a save here is to be durable before the run goes on: one in the background may be given up for a later one."""
-    aim = aim_of(session)
-    return aim is not None and (_is_brink(session, aim) or (aim.exact and session.here == Name(*aim.place)))
-
-
-def _is_brink(session: Session, aim: Aim) -> bool:
-    """Whether this is the last safe point at which a kill is of use."""
-    return aim.brink is not None and session.here == Name(*aim.brink)
+    """Whether a save here must be durable before the run goes on: a later one may replace one in the background."""
+    aim = session.aim
+    return aim is not None and session.here in (aim.brink, aim.place if aim.exact else None)
 
 
 def await_stop(session: Session) -> None:
     """At the place where the drill wants the run to stop, wait until its signal has come."""
-    aim = aim_of(session)
-    if aim is not None and aim.hold is not None and session.here == Name(*aim.hold):
+    if session.aim is not None and session.here == session.aim.hold:
         _wait(session)
 
 
 def await_kill(session: Session) -> None:
     """Wait to be killed before the run goes on to its end: a quick one would end before the drill has seen the save."""
-    aim = aim_of(session)
-    if aim is not None and _is_brink(session, aim):
+    aim = session.aim
+    if aim is not None and session.here == aim.brink:
         place, saves = Name(*aim.place).order, session.saves
         _wait(session, lambda: saves.saved is not None and saves.saved.order >= place)
 
@@ -79,7 +56,7 @@ def _wait(session: Session, of_use: Callable[[], bool] = lambda: True) -> None:
     if session.ranks.alone:
         session.saves.land()  # the save in flight may need the loop to go on
     until = time.monotonic() + MOST_S
-    while session.ranks.rank == 0 and session.stop.reason is None and of_use() and time.monotonic() < until:
+    while session.leads and session.stop.reason is None and of_use() and time.monotonic() < until:
         time.sleep(_NAP_S)
 
 
@@ -87,14 +64,12 @@ def _wait(session: Session, of_use: Callable[[], bool] = lambda: True) -> None:
 
 
 def show(session: Session, epoch: int | None) -> None:
-    """Journal the digests of the state, and mark the place in the output. `epoch`: the one that has ended, at its end."""
+    """Journal the digests of the state, and mark the place in the output. `epoch`: the one that has just ended."""
     memory = session.memory(probe=False)
     memory.pop("means", None)  # sums of metrics: a metric may be a time, which no two runs share
     found = digests({**session.tracked.capture(), RESERVED: memory}).of
-    position = session.progress.position
-    at = position.epoch if epoch is None else epoch
-    leaves = merged(session.ranks, found)
-    session.attempt.record("digests", step=position.step, phase=position.phase, epoch=at, leaves=leaves)
+    at = session.position.epoch if epoch is None else epoch
+    session.record("digests", epoch=at, leaves=merged(session.ranks, found))
     note(session, "point")
     session.attempt.flush()
     mark_output(session)
@@ -103,8 +78,8 @@ def show(session: Session, epoch: int | None) -> None:
 def mark_output(session: Session) -> None:
     """Write a line into the output that says where the run is. Several ranks share one output: they write none."""
     if session.drilled.marks and session.ranks.alone:
-        position = session.progress.position
-        mark(f"\x1eholdfast {position.step} {position.phase} {session.attempt.number}\x1e\n")
+        step, phase = session.here
+        mark(f"\x1eholdfast {step} {phase} {session.attempt.number}\x1e\n")
 
 
 def note(session: Session, at: str) -> None:
@@ -116,17 +91,16 @@ def note(session: Session, at: str) -> None:
     roots: dict[str, Any] = {f"loader {name!r}": source.loader for name, source in sources.items()}
     roots |= session.tracked.objects
     own = {f"run.vars.{name}": value for name, value in session.vars.state_dict().items()}
-    position = session.progress.position
     witness.read_by(source.loader for source in sources.values())
     facts = witness.note(roots, own) | {"datasets": {name: _read(source) for name, source in sources.items()}}
     if at == "begin":
         facts["state"] = format.digest(format.json_bytes(session.tracked.digests().of))[:16]
-    session.attempt.record("visible", at=at, step=position.step, phase=position.phase, **facts)
+    session.record("visible", at=at, **facts)
 
 
 def _read(source: Source) -> dict[str, list[str]]:
     """What the source's dataset draws and changes as it is read."""
     try:
         return datasets.describe(source.loader)
-    except Exception:  # a script's objects may raise what they like
+    except Exception:  # a script's objects may raise anything
         return {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from . import settings
 from .stop import Stop, hear_again
 
 MOST_JITTER_S = 30.0  # over which jobs that get a notice at the same time spread their saves
-NEAR_S = 900.0  # a notice this near to the job's end is about the end
+NEAR_S = 900.0  # a notice this near to the job's end means the end
 
 
 class JobClock:
@@ -35,9 +37,7 @@ class JobClock:
         self.rank = rank
         self.path, self.stop = path, stop
         self.job = here if here is not None and job_leader.speaks(here) else None
-        supervised = (
-            job_leader.supervisor() is not None
-        )  # then the supervisor asks the scheduler and signals this process in time
+        supervised = job_leader.supervisor() is not None  # then it asks the scheduler, and signals this process in time
         self.ends, self.grace = Ends(None if own_deadline or supervised else self.job), Grace(self.job)
         self.early_s: float | None = None  # before the job's end, at random, so that jobs do not all stop at once
         self._told = False
@@ -56,8 +56,8 @@ class JobClock:
             say(on_hold(self.path))
         if fresh and self.job is not None and self.job.restart_count > 0:
             warn(
-                f"{self.path}: this is start {self.job.restart_count + 1} of job {self.job.id}, and there is no checkpoint "
-                "of an earlier one: was the directory there then, and is it the same one on every node?"
+                f"{self.path}: this is start {self.job.restart_count + 1} of job {self.job.id}, and there is no "
+                "checkpoint of an earlier one: was the directory there then, and is it the same one on every node?"
             )
 
     def look(self, *, save_s: float, step_s: float) -> None:
@@ -70,19 +70,22 @@ class JobClock:
         if end_s is not None and self.early_s is None:
             self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
         self._warn_of_a_short_grace(save_s, step_s)
-        need_s = interval.SAVE_MARGIN * save_s + step_s + interval.LEAVE_S
+        need_s = interval.needed_s(save_s) + step_s
         notice_s = _spare(self._notice_s(now), need_s) / 2
-        kill_s = _spare(self.grace.kill_wait_s, 4 * need_s) / 4  # there is no second chance
+        kill_s = _spare(self.grace.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
         self.stop.plan(
             None if end_s is None or self.early_s is None else end_s - self.early_s,
             {"SIGTERM": kill_s, "SIGUSR1": notice_s, "SIGUSR2": notice_s},
         )
 
     def stopped(self, attempt: Attempt) -> None:
-        """The state is saved and the run leaves: requeue the job as this process's last act, if its cause allows that."""
+        """The state is saved and the run stops: at its exit this process requeues the job, if the cause allows it."""
         if self.job is not None and self.stop.reason is not None and job_leader.supervisor() is None:
             self.stop.stay_deaf()  # signals that Slurm sends now, to its own commands too, must not interrupt that
-            _remember(_Pending(self.job, Heard(self.stop.reason, self.stop.at_s), self.path, attempt))
+            heard = Heard(self.stop.reason, self.stop.at_s)
+            _pending[:] = [(os.getpid(), partial(_requeue, self.job, heard, self.path, attempt))]
+            atexit.unregister(_last_act)
+            atexit.register(_last_act)
 
     def close(self) -> None:
         self.ends.close()
@@ -98,9 +101,10 @@ class JobClock:
         kill_wait_s = self.grace.kill_wait_s
         if not self._told and kill_wait_s is not None and save_s and save_s + step_s > kill_wait_s:
             self._told = True
+            notice_s = interval.enough_s(save_s + step_s)
             warn(
                 f"{self.path}: a save takes {save_s:.0f} s and a step {step_s:.0f} s, and the grace after SIGTERM is "
-                f"{kill_wait_s:.0f} s (KillWait). Ask for a notice: #SBATCH --signal=B:USR1@{_round(save_s, step_s)}"
+                f"{kill_wait_s:.0f} s (KillWait). Ask for a notice: #SBATCH --signal=B:USR1@{notice_s}"
             )
 
 
@@ -115,49 +119,27 @@ def _close(log: Log) -> None:
     journal.append(log.path, [{"event": "failed", "why": chain.OVER}], sync=True)
 
 
-class _Pending:
-    """The requeue that is due when this process ends."""
+def _requeue(here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
+    def record(event: str, /, **facts: object) -> None:
+        attempt.record(event, **facts)
+        attempt.flush(sync=True)
 
-    def __init__(self, here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
-        self.job, self.heard, self.path, self.attempt, self.pid = here, heard, path, attempt, os.getpid()
-
-    def continue_job(self) -> None:
-        done = continue_job(
-            self.job,
-            self.heard,
-            Journal(self._record, self._requeues()),
-            places=[self.path],
-            limit=settings.max_requeues(),
-            meanwhile=warn,
-        )
-        say(f"{self.path}: {done.line}")
-
-    def _record(self, event: str, /, **facts: object) -> None:
-        self.attempt.record(event, **facts)
-        self.attempt.flush(sync=True)
-
-    def _requeues(self) -> int:
-        try:
-            events = [event for log in journal.logs(self.path) for event in log.events]
-        except (StoreError, OSError):
-            return 0
-        return sum(event["event"] == "requeued" for event in events)
+    requeues = 0
+    with suppress(StoreError, OSError):
+        requeues = sum(event["event"] == "requeued" for log in journal.logs(path) for event in log.events)
+    limit = settings.max_requeues()
+    done = continue_job(here, heard, Journal(record, requeues), places=[path], limit=limit, meanwhile=warn)
+    say(f"{path}: {done.line}")
 
 
-_pending: list[_Pending] = []
-
-
-def _remember(pending: _Pending) -> None:
-    _pending[:] = [pending]
-    atexit.unregister(_last_act)
-    atexit.register(_last_act)
+_pending: list[tuple[int, Callable[[], None]]] = []  # the requeue that is due when this process ends, and its pid
 
 
 def _last_act() -> None:
     while _pending:
-        pending = _pending.pop()
-        if pending.pid == os.getpid():  # else this is a forked child
-            pending.continue_job()
+        pid, requeue = _pending.pop()
+        if pid == os.getpid():  # else this is a forked child
+            requeue()
 
 
 def forget() -> None:
@@ -169,8 +151,3 @@ def forget() -> None:
 def _spare(budget_s: float | None, need_s: float) -> float:
     """Seconds of the budget that remain when the save is done in time."""
     return max(0.0, min((budget_s or 0.0) - need_s, 2 * MOST_JITTER_S))
-
-
-def _round(save_s: float, step_s: float) -> int:
-    """A lead that is enough, in whole half minutes."""
-    return 30 * int((interval.SAVE_MARGIN * save_s + step_s) // 30 + 2)

@@ -1,4 +1,4 @@
-"""Leaving: how a loop was left, and what happens then, when the run has done its work, and when its block or process ends."""
+"""Leaving: how a loop was left, and what follows; what happens when the run, its block or its process ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import StoreError, Superseded
 from ..store import format
@@ -24,11 +24,9 @@ def count_left_pass(session: Session) -> None:
 
     It is counted only when the script goes on: until then, an exception may be on its way out of the block.
     """
-    progress = session.progress
-    logged = progress.walks.take_left_pass()
+    logged = session.progress.walks.take_left_pass()
     if logged is not None:
-        progress.position.advance()
-        progress.position.come_to("step")
+        session.position.at_safe_point("step")
         passed(session)
         session.metrics.flush_left(logged)
 
@@ -39,7 +37,7 @@ def end_outer(session: Session) -> dict[str, float]:
     outer, logged = session.progress.walks.take_outer()
     if outer is None:
         return {}
-    session.progress.position.leave_loop(*outer)
+    session.position.leave_loop(*outer)
     with session.metrics.instead(logged):
         return session.metrics.flush("end")
 
@@ -49,7 +47,7 @@ def finish(session: Session) -> None:
     session.require_alive()
     session.progress.walks.close_inside()
     metrics = end_outer(session)
-    position, saves = session.progress.position, session.saves
+    saves = session.saves
     session.metrics.flush("exit")
     saves.land()
     if session.here.order > (saves.saved or format.Name(0)).order:
@@ -59,8 +57,8 @@ def finish(session: Session) -> None:
         stop_now(session, reason.decode())
     session.ranks.report("the end of the block")  # another rank may still fail in its block, or take long
     with parting(session.ranks):
-        session.attempt.close("end", step=position.step, phase=position.phase)
-    if session.ranks.rank == 0 and (session.progress.steps_here or summary.finished_s(session) is None):
+        session.close("end")
+    if session.leads and (session.progress.steps_here or summary.finished_s(session) is None):
         session.display.close()
         say(f"{session.path}: {summary.at_the_end(session)}")
 
@@ -68,27 +66,37 @@ def finish(session: Session) -> None:
 def leave(session: Session, error: BaseException | None) -> None:
     """Write the journal's last line, and give signals and terminal back. Never hides `error`."""
     try:
-        if error is not None:
-            if session.over is None:
-                session.ranks.confess(error)
+        if error is not None and session.over is not None:
             _land_quietly(session)
-            if session.over is None:
-                session.ranks.leave(f"has left with {resume.describe(error)}{_where(session)}")
-        if error is not None and session.over is None and not isinstance(error, Superseded):
-            say_failed(session, error)
-            if isinstance(error, NameError) and session.progress.steps_here == 0 and session.progress.position.in_epoch:
-                warn(
-                    "resumed inside an epoch; if it was after the last batch, the loop's body has not run, and what only "
-                    "the body sets has no value: keep it in run.vars"
-                )
+        elif error is not None:
+            session.ranks.confess(error)
+            _land_quietly(session)
+            session.ranks.leave(f"has left with {resume.describe(error)}, at {session.place()}")
+            if not isinstance(error, Superseded):
+                say_failed(session, error)
     finally:
         session.leave()
 
 
 def say_failed(session: Session, error: BaseException) -> None:
     """The journal's last line: the attempt has failed with `error`."""
+    checkpoint, afresh = session.origin.checkpoint, session.progress.steps_here == 0
+    # when another rank is lost, the framework's collective fails with a RuntimeError
+    may_be_anothers = not session.ranks.alone and isinstance(error, RuntimeError)
     with suppress(StoreError):  # a second error must not hide the first
-        session.attempt.close("failed", **_failure(session, error))
+        session.attempt.close(
+            "failed",
+            step=session.position.step,
+            error=blamed(session.ranks, error, resume.describe(error)),
+            script=resume.script(),
+            checkpoint=checkpoint.path.name if checkpoint else None,
+            counts=afresh and resume.counts(error) and not may_be_anothers,
+        )
+    if isinstance(error, NameError) and afresh and session.position.in_epoch:
+        warn(
+            "resumed inside an epoch; if it was after the last batch, the loop's body has not run, and what only "
+            "the body sets has no value: keep it in run.vars"
+        )
 
 
 def _land_quietly(session: Session) -> None:
@@ -99,48 +107,26 @@ def _land_quietly(session: Session) -> None:
         warn(f"the save in flight failed: {error}")
 
 
-def _failure(session: Session, error: BaseException) -> dict[str, Any]:
-    checkpoint = session.origin.checkpoint
-    return {
-        "step": session.progress.position.step,
-        "error": blamed(session.ranks, error, resume.describe(error)),
-        "script": resume.script(),
-        "checkpoint": checkpoint.path.name if checkpoint else None,
-        "counts": session.progress.steps_here == 0 and resume.counts(error) and not _may_be_anothers(session, error),
-    }
-
-
-def _where(session: Session) -> str:
-    """Where this rank has left, as the other ranks are told."""
-    position = session.progress.position
-    return f", at step {position.step}, epoch {position.epoch}"
-
-
-def _may_be_anothers(session: Session, error: BaseException) -> bool:
-    """Whether the error may come from the loss of another rank: then the framework's collective fails with this type."""
-    return not session.ranks.alone and isinstance(error, RuntimeError)
-
-
 _POPS = frozenset({"POP_TOP", "POP_ITER"})  # the second since CPython 3.14
 _SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours that is closed in its turn, as tqdm's
-_TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or had enough (islice)
+_TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or reached its own limit (islice)
 
 
 class Left(NamedTuple):
     """How a loop was left."""
 
     on_purpose: bool  # by `break` or `return`
-    unclear: bool  # it may have been an iterator that had enough
+    unclear: bool  # an iterator around it may have reached its own limit
     code: CodeType | None  # of the function or module in which the loop stands
 
 
 def how(ours: Collection[CodeType]) -> Left:
-    """How the loop was left whose generator, of a function in `ours`, is being closed on this thread.
+    """How a loop was left: its generator, of a function in `ours`, is being closed on this thread.
 
-    The generator sees GeneratorExit in each case. The frame that let go of it tells them apart: `break` and `return` pop
-    the iterator with an instruction of their own, and an exception leaves that frame at the instruction which raised it.
-    What this table does not know counts as an exception: then nothing is committed as finished, and the next start goes
-    on from the last save.
+    The generator sees GeneratorExit in each case. The frame that let go of it tells them apart: `break` and `return`
+    pop the iterator with an instruction of their own, and an exception leaves that frame at the instruction which
+    raised it. An instruction that is not listed counts as an exception: then nothing is committed as finished, and the
+    next start goes on from the last save.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames are what this is about
     while frame is not None and frame.f_code not in ours:

@@ -1,12 +1,12 @@
-"""Loops: the generators that a training loop walks. They resume where the run was, and after each body comes a safe point."""
+"""Loops: the generators that a training loop walks. They resume where the run was; a safe point follows each body."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-from ..data.feed import feed_for
+from ..data.feed import Feed, feed_for
 from ..errors import UsageError
 from ..terminal import say, warn
 from . import fingerprint
@@ -35,7 +35,7 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
     """Yields the epochs still to do; a safe point follows each one's body."""
     first, total = wanted.start, wanted.stop
     with _inside(session, walk), _outer(session, walk, total, first):
-        position, walks = session.progress.position, session.progress.walks
+        position, walks = session.position, session.progress.walks
         settle(session, ready=not position.in_epoch or position.current is None)
         while position.epoch < total and total > position.left.get("epochs", -1):
             if position.in_epoch:
@@ -47,7 +47,7 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
             session.display.update(epoch=position.epoch - first, epochs=total - first)
             yield position.epoch
             session.require_alive()
-            walks.close_inside(walk)  # a loop of this epoch that was left, whoever still holds its iterator
+            walks.close_inside(walk)  # a loop of this epoch that was left while the script holds its iterator
             count_left_pass(session)
             require_settled(session)
             ended = position.epoch
@@ -61,7 +61,7 @@ def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int,
         yield from batches(session, walk, Served(range(total), name))
         return
     with _inside(session, walk), _outer(session, walk, total):
-        position = session.progress.position
+        position = session.position
         settle(session)
         session.display.update(total=total if total < ENDLESS else None)
         session.metrics.begin_step()
@@ -76,16 +76,19 @@ def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int,
 
 def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None, None]:
     """Yields the batches of this epoch still to do; a safe point follows each body, or each group of them."""
-    name = served.name
-    if session.progress.walks.kinds == ("epochs",):
-        with _inside(session, walk):
-            _require_first(session, name)
-            yield from _walk(session, served)
-        return
+    name, named, position = served.name, session.progress.walks.named, session.position
+    in_epochs = session.progress.walks.kinds == ("epochs",)
     with _inside(session, walk):
-        _require_first(session, name)
+        if name in named:
+            raise UsageError(
+                f"the loop {name!r} a second time in one epoch: give each loop its own name, and go through epochs "
+                "with `for epoch in run.epochs(3):` around it. Without that, all of the run is one epoch"
+            )
+        named.add(name)
+        if in_epochs:
+            yield from _walk(session, served)
+            return
         with _outer(session, walk, 1):  # all of the run is one pass
-            position = session.progress.position
             if not position.in_epoch and not position.left:
                 position.begin_epoch()
             settle(session, ready=position.current is None)
@@ -94,32 +97,14 @@ def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None
                 safe_point(session, "end", final=True)
 
 
-def _require_first(session: Session, name: str) -> None:
-    """
-    Raises:
-        UsageError: a loader of that name has been walked, in this epoch or without epochs.
-    """
-    named = session.progress.walks.named
-    if name in named:
-        raise UsageError(
-            f"the loop {name!r} a second time in one epoch: give each loop its own name, and go through epochs with "
-            "`for epoch in run.epochs(3):` around it. Without that, all of the run is one epoch"
-        )
-    named.add(name)
-
-
 def _walk(session: Session, served: Served) -> Generator[Any, None, None]:
-    name = served.name
-    at = session.progress.position.loaders.get(name, {"consumed": 0, "done": False})
-    if not at["done"]:
-        source = _source(session, served, at["consumed"])
-        yield from _consume(session, source, served, at["consumed"])
-
-
-def _consume(session: Session, source: Source, served: Served, consumed: int) -> Generator[Any, None, None]:
-    position, name = session.progress.position, served.name
-    begun = taken = counted = consumed  # where a group begins, however large groups were before
-    with closing(_open(session, source, name, consumed)) as rest:
+    name, progress, position = served.name, session.progress, session.position
+    at = position.loaders.get(name, {"consumed": 0, "done": False})
+    if at["done"]:
+        return
+    begun = taken = counted = at["consumed"]  # where a group begins, however large groups were before
+    feed, rest = _open(session, served, begun)
+    with closing(rest) if hasattr(rest, "close") else nullcontext():
         settle(session, ready=position.current in (None, name))
         position.serve(name)
         try:
@@ -129,18 +114,17 @@ def _consume(session: Session, source: Source, served: Served, consumed: int) ->
                 if session.witness is not None:
                     session.witness.consumed(batch)
                 yield batch if served.start is None else (served.start + taken - 1, batch)
-                consumed += 1
-                if (consumed - begun) % served.accumulate == 0:
-                    counted = consumed
-                    session.progress.reach(name, source.feed, consumed, counts=True)
+                if (taken - begun) % served.accumulate == 0:
+                    counted = taken
+                    progress.reach(name, feed, taken, counts=True)
                     step_done(session)
-            if consumed > counted:
-                session.progress.reach(name, source.feed, consumed, counts=True)
+            if taken > counted:
+                progress.reach(name, feed, taken, counts=True)
                 step_done(session)
-            session.progress.leave_source(name, source.feed, taken)
+            progress.leave_source(name, feed, taken)
         except GeneratorExit:  # `break`: skip the rest of the epoch's batches, now and after a resume
             if _leave_pass(session):
-                session.progress.leave_source(name, source.feed, taken)
+                progress.leave_source(name, feed, taken)
             raise
 
 
@@ -152,49 +136,32 @@ def _leave_pass(session: Session) -> bool:
     return True
 
 
-def _open(session: Session, source: Source, name: str, consumed: int) -> Generator[Any, None, None]:
-    """The batches still to do."""
-    feed, begins = source.feed, source.take_begin()
+def _open(session: Session, served: Served, consumed: int) -> tuple[Feed, Any]:
+    """The loader's feed, made once for each object that is given under a name, and the batches still to do.
+
+    A new loader with the same facts goes on where the one before was. One with other facts begins anew; in the middle
+    of an epoch it is refused.
+    """
+    loader, name, progress = served.loader, served.name, session.progress
+    known = progress.sources.get(name)
+    same = known is not None and known.loader is loader
+    feed = known.feed if known is not None and same else feed_for(loader, progress.seed or 0, name)
+    before, now = progress.loaders.get(name), {**feed.describe(), "accumulate": served.accumulate}
+    if before is not None and known is None:  # the first since the restore; a later change is the script's own
+        if consumed:
+            fingerprint.require_accepted(name, before, now, session.options.accept)
+        for line in fingerprint.changes(before, now, f"loader {name}: "):
+            session.tell_changed(line)
+    afresh = same or (known is not None and feed.replays)  # the feed, or this process, knows what it has read
+    goes_on = not afresh and (consumed or before is None or fingerprint.alike(before, now))
+    progress.keep_source(name, Source(loader, feed), now)
     if consumed and feed.replays:
         warn(
             f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
             "DataLoader, holdfast.data.Zip(a, b), or state_dict() and load_state_dict() would avoid that"
         )
-    session.progress.reach(name, feed, consumed)
-    return _closable(feed.open(session.progress.position.epoch, begins))
-
-
-def _closable(rest: Iterator[Any]) -> Generator[Any, None, None]:
-    """`rest` as a generator, so that `close` also closes an iterator that is no generator."""
-    try:
-        yield from rest
-    finally:
-        close = getattr(rest, "close", None)
-        if close is not None:
-            close()
-
-
-def _source(session: Session, served: Served, consumed: int) -> Source:
-    """The loader with its feed, made once for each object that is given under `name`.
-
-    A new loader with the same facts goes on where the one before was. One with other facts begins anew; in the middle of
-    an epoch it is refused.
-    """
-    loader, name, progress = served.loader, served.name, session.progress
-    known = progress.sources.get(name)
-    same = known is not None and known.loader is loader
-    source = known if known is not None and same else Source(loader, feed_for(loader, progress.seed or 0, name))
-    before, now = progress.loaders.get(name), {**source.feed.describe(), "accumulate": served.accumulate}
-    if before is not None and known is None:  # the first since the restore; a later change is the script's own
-        if consumed:
-            fingerprint.require_accepted(name, before, now, session.options.accept)
-        for line in fingerprint.changes(before, now, f"loader {name}: "):
-            session.tell(line)
-    afresh = known is not None and source.feed.replays  # this process has read its batches: there is nothing to skip
-    if not (same or afresh) and (consumed or before is None or fingerprint.alike(before, now)):
-        source.go_on_at(progress.position.feeds.get(name))
-    progress.keep_source(name, source, now)
-    return source
+    progress.reach(name, feed, consumed)
+    return feed, feed.open(session.position.epoch, session.position.feeds.get(name) if goes_on else None)
 
 
 @contextmanager
@@ -212,10 +179,10 @@ def _outer(session: Session, walk: Walk, total: int, first: int = 0) -> Iterator
             if standing is not None:
                 standing.loop_left(_OURS)
         raise
-    except BaseException as error:  # of the loader, or of a save: the position is still right
+    except BaseException as error:  # of the loader, or of a save: the position is that of the last safe point
         walks.take_outer()
         if standing is not None:
-            standing.loop_raised(error)
+            standing.leave(error)
         raise
     walks.take_outer()
     if standing is not None:
@@ -226,17 +193,17 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     end_outer(session)
     require_one_loop(session.ranks, kind, total)
     progress = session.progress
-    targets = progress.position.targets
+    targets = session.position.targets
     if targets and ("batches" in targets) != (kind == "batches"):
         raise UsageError(
-            "this run has walked run.batches() outside of run.epochs(), and then that loop is all of the run. Put every "
-            "run.batches() inside `for epoch in run.epochs(...):`"
+            "this run has walked run.batches() outside of run.epochs(), and then that loop is all of the run. Put "
+            "every run.batches() inside `for epoch in run.epochs(...):`"
         )
     _require_more(session, kind, total)
     if kind == "epochs":
-        progress.position.begin_epochs(first)
+        session.position.begin_epochs(first)
     was = targets.get(kind, total)
-    if total > was and progress.steps_here == 0:  # as restored; a second loop of the script need not be reported
+    if total > was and progress.steps_here == 0:  # after a restore only: a second loop of the script is not reported
         session.attempt.record("extended", loop=kind, was=was, now=total)
         say(f"{session.path}: {kind} were to end at {was}, now {f'at {total}' if total < ENDLESS else 'without end'}")
     targets[kind] = max(total, was)
@@ -249,7 +216,7 @@ def _require_more(session: Session, kind: str, total: int) -> None:
     Raises:
         UsageError: this process has gone through such a loop before, so that this one would be empty.
     """
-    totals, position = session.progress.walks.totals, session.progress.position
+    totals, position = session.progress.walks.totals, session.position
     if kind == "batches":
         if "batches" in position.left and kind in totals:
             raise UsageError(
@@ -259,8 +226,8 @@ def _require_more(session: Session, kind: str, total: int) -> None:
     elif total <= totals.get(kind, -1):
         rounds = "`for epoch in run.epochs(3):` around it" if kind == "steps" else "a Run of its own for each training"
         raise UsageError(
-            f"run.{kind}() a second time, up to no more than the first time: it counts over all of the run, so that this "
-            f"loop would be empty. Write {rounds}, or give a larger total"
+            f"run.{kind}() a second time, up to no more than the first time: it counts over all of the run, so that "
+            f"this loop would be empty. Write {rounds}, or give a larger total"
         )
     totals[kind] = total
 
@@ -273,8 +240,8 @@ def _inside(session: Session, walk: Walk) -> Iterator[None]:
     kinds = walks.kinds
     if walk.kind not in _MAY_BEGIN.get(kinds, ()):
         raise UsageError(
-            f"run.{walk.kind}() inside run.{kinds[-1]}(): a safe point of the inner loop would lie in the middle of the "
-            "outer one's body. Put run.epochs() around run.batches(), or walk two loaders side by side: "
+            f"run.{walk.kind}() inside run.{kinds[-1]}(): a safe point of the inner loop would lie in the middle of "
+            "the outer one's body. Put run.epochs() around run.batches(), or walk two loaders side by side: "
             "run.batches(holdfast.data.Zip(a, b)). A loop that `break` has left must not be held by a variable"
         )
     walks.open.append(walk)
@@ -285,7 +252,7 @@ def _inside(session: Session, walk: Walk) -> Iterator[None]:
     except BaseException as error:
         walks.failed(error)
         if session.over is not None and session.standing is not None:  # a stop ends the outermost loop, too
-            session.standing.loop_raised(error)
+            session.standing.leave(error)
         raise
     finally:
         walks.open.remove(walk)

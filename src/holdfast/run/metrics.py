@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
@@ -27,59 +28,55 @@ class Metrics:
         self._session = session
         self.means = Means()
         self.best = Bests(session)
-        self._logged: dict[str, float | str] = {}
-        self._early: set[str] = set()  # of these, what was measured before the step began
+        self._logged = Logged({}, set())
         self._left_at, self._left = -1, dict[str, float]()  # the step that a left pass became, and its numbers
 
-    def go_on(self, stored: Mapping[str, Mapping[str, list[float]]] | None) -> None:
-        """Begin with the means of a checkpoint. What was logged before that came from code that runs again: its line exists."""
-        self.means, self._logged = Means(stored), {}
+    def go_on(self, stored: dict[str, dict[str, list[float]]] | None) -> None:
+        """Begin with the means of a checkpoint. The line of what was logged before exists: that code has run again."""
+        self.means, self._logged = Means(stored), Logged({}, set())
 
     def log(self, values: Values) -> None:
         """One call of run.log()."""
         self.means.add(values)
-        self._logged.update(values)
-        self._early -= values.keys()
+        self._logged.values.update(values)
+        self._logged.early.difference_update(values)
 
     def begin_step(self) -> None:
         """A loop's step begins: what was logged before it belongs to other weights."""
-        self._early = set(self._logged)
+        self._logged.early.update(self._logged.values)
 
     def set_aside(self) -> Logged:
         """Take what was logged, for a line of its own later."""
-        taken = Logged(self._logged, frozenset(self._early))
-        self._logged, self._early = {}, set()
+        taken, self._logged = self._logged, Logged({}, set())
         return taken
 
     @contextmanager
     def instead(self, logged: Logged | None) -> Iterator[None]:
         """For a block, `logged` is what was logged."""
         after = self.set_aside()
-        if logged is not None:
-            self._logged, self._early = logged.values, set(logged.early)
+        self._logged = logged or self._logged
         yield
-        self._logged, self._early = after.values, set(after.early)
+        self._logged = after
 
     def flush(self, phase: str, epoch: int | None = None) -> dict[str, float]:
         """Turn what was logged into one line of the log; the numbers that were measured on the present weights.
 
-        `epoch`: the one that has ended, at its end. The numbers of a left pass of this very step belong to the end, too.
+        `epoch`: the one that has ended, at its end. The numbers of a left pass of this step belong to the end, too.
         """
-        position = self._session.progress.position
+        position = self._session.position
         known = self._left if phase == "end" and self._left_at == position.step else {}
-        if not self._logged:
+        if not self._logged.values:
             return known
         at = position.epoch if epoch is None else epoch
-        values, early = self._logged, self._early
+        values, early = self.set_aside()
         self._session.attempt.record("metrics", step=position.step, phase=phase, epoch=at, values=values)
-        self._logged, self._early = {}, set()
         return known | format.unpack_metrics({name: value for name, value in values.items() if name not in early})
 
     def flush_left(self, logged: Logged) -> None:
-        """A line for a pass that was left, which has become a step of its own."""
+        """Write the line of a pass that was left; it counts as a step."""
         with self.instead(logged):
             self._left = self.flush("step")
-        self._left_at = self._session.progress.position.step
+        self._left_at = self._session.position.step
 
 
 class Means:
@@ -88,11 +85,11 @@ class Means:
     They are what a loop's own `total += loss * n; count += n` holds, bit for bit, and are saved with the run.
     """
 
-    def __init__(self, stored: Mapping[str, Mapping[str, list[float]]] | None = None) -> None:
-        self._sums = {name: {weight: [*pair] for weight, pair in by.items()} for name, by in (stored or {}).items()}
+    def __init__(self, stored: dict[str, dict[str, list[float]]] | None = None) -> None:
+        self._sums = deepcopy(stored or {})
 
     def state_dict(self) -> dict[str, dict[str, list[float]]]:
-        return {name: {weight: [*pair] for weight, pair in by.items()} for name, by in self._sums.items()}
+        return deepcopy(self._sums)
 
     def clear(self) -> None:
         self._sums.clear()
@@ -100,12 +97,9 @@ class Means:
     def add(self, logged: Values) -> None:
         """One call of run.log()."""
         values = {name: float(value) if isinstance(value, str) else value for name, value in logged.items()}
-        weights = [*values.items()][:MOST_WEIGHTS]
+        weights = [(_PLAIN, 1), *values.items()][: MOST_WEIGHTS + 1]
         for name, value in values.items():
-            by = self._sums.setdefault(name, {_PLAIN: [0.0, 0.0]})
-            pair = by[_PLAIN]
-            pair[0] += value
-            pair[1] += 1
+            by = self._sums.setdefault(name, {})
             for weight, count in weights:
                 if weight != name:
                     pair = by.get(weight) or by.setdefault(weight, [0.0, 0.0])
@@ -136,6 +130,6 @@ class Means:
             return f"run.mean({name!r}): run.log() was not given {name!r} in this epoch, but {known}"
         known = ", ".join(other for other in self._sums[name] if other != _PLAIN) or "nothing else"
         return (
-            f"run.mean({name!r}, weight={weight!r}): log the weight in the same call, as one of its first {MOST_WEIGHTS} "
-            f"metrics: run.log({name}=..., {weight}=...). Logged with {name!r} so far: {known}"
+            f"run.mean({name!r}, weight={weight!r}): log the weight in the same call, as one of its first "
+            f"{MOST_WEIGHTS} metrics: run.log({name}=..., {weight}=...). Logged with {name!r} so far: {known}"
         )

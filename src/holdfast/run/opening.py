@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from .. import journal
 from ..data.order import key
 from ..errors import Mismatch, UsageError
 from ..legible import is_text
@@ -33,32 +32,29 @@ def begin(session: Session) -> None:
     It succeeds on all ranks or fails on all ranks.
     """
     options, ranks, origin = session.options, session.ranks, session.origin
-    relaunch.leave_again(session, ranks)
+    relaunch.exit_again_after_a_stop(session)
     with ranks.together("going back"):
-        if options.go_back is not None and ranks.rank == 0:
-            _go_back_once(session, options.go_back)
+        if options.go_back is not None and session.leads:
+            resume.go_back_once(session, options.go_back)
         types = session.types()
-    resume.restore_newest(origin, session.store, session.tracked, types, ranks, allow_fresh=options.allow_fresh)
+    resume.restore_newest(session, types)
     if origin.checkpoint is None and options.branch_from is not None:
         checkpoint = Checkpoint(_place(ranks, options.branch_from))
-        resume.restore(session.store, checkpoint, session.tracked, types, origin, ranks)
+        resume.restore(session, checkpoint, types)
         session.attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
     start_from = options.start_from if origin.checkpoint is None else None
     if start_from is not None and not ranks.alone:  # each rank might choose another checkpoint
         start_from = msgspec.structs.replace(start_from, path=_place(ranks, start_from.path))
     with ranks.together("the beginning"):
         _begin_here(session, start_from)
-    if (
-        session.saves.saved is not None and session.drill_limit
-    ):  # the attempt before was killed after that save and before its last line
+    if session.saves.saved is not None and session.drill_limit:  # the last attempt was killed before its last line
         stop_now(session, "drill limit")
 
 
 def _place(ranks: Ranks, path: str | os.PathLike[str]) -> Path:
     """The path of the checkpoint that `path` means, as rank 0 sees it."""
-    with ranks.together("the choice of a checkpoint"):
-        found = str(weights.at(path).path.absolute()) if ranks.rank == 0 else ""
-    return Path(os.fsdecode(ranks.announce("the choice of a checkpoint", os.fsencode(found))))
+    found = ranks.lead("the choice of a checkpoint", lambda: os.fsencode(weights.at(path).path.absolute()))
+    return Path(os.fsdecode(found))
 
 
 def _begin_here(session: Session, start_from: StartFrom | None) -> None:
@@ -68,12 +64,12 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
     else:
         _go_on(session, checkpoint, session.origin.memory)
     session.job_clock.begin(fresh=checkpoint is None)
-    if session.ranks.rank == 0:
+    if session.leads:
         _track(session)
-        document()  # asks git now and caches it: the first save need not start a process
+        document()  # asks git now and caches the answer: the first save starts no process
         session.saves.expect(_cost_of_saving(session))
     session.attempt.flush(sync=True)
-    if session.ranks.rank == 0:
+    if session.leads:
         session.begin_board()
     session.progress.restart_clock()
 
@@ -87,7 +83,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
     if baseline is None:
         drilled.note(session, "begin")
         return
-    session.tracked.warm_late()  # on all ranks: each begins this loop
+    session.tracked.warm_late()  # a collective: every rank begins this loop
     changed = [key.removeprefix("tree:") for key in baseline.changed(session.digests())]
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
@@ -99,7 +95,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
         _put_back(session)
     if ready:
         _restore_rng(session)
-        session.origin.hold(None)
+        session.origin.set_baseline(None)
         session.metrics.go_on(session.origin.memory.get("means"))
         drilled.note(session, "begin")
         drilled.mark_output(session)
@@ -120,24 +116,16 @@ def require_settled(session: Session) -> None:
         Mismatch: an epoch ended, and the loop inside which the checkpoint was saved did not begin in it.
     """
     if session.origin.baseline is not None:
-        name = session.progress.position.current
+        name = session.position.current
         raise Mismatch(
-            f"{session.path}: the checkpoint lies inside the loop {name!r}, and run.batches(..., name={name!r}) did not "
-            "begin in this epoch"
+            f"{session.path}: the checkpoint lies inside the loop {name!r}, and run.batches(..., name={name!r}) did "
+            "not begin in this epoch"
         )
-
-
-def _go_back_once(session: Session, step: int) -> None:
-    if step in resume.remembered(session.store).get("position", {}).get("went_back", []):
-        say(f"{session.path}: went back to step {step} before; go_back={step} is not done twice")
-        return
-    names = resume.go_back(session.store, step)
-    say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
 
 
 def _begin_fresh(session: Session, source: StartFrom | None) -> None:
     session.progress.choose_seed(next((int(module.initial_seed()) for module in framework_modules()), 0))
-    session.attempt.record("restored", step=0, phase="step", checkpoint=None, rejected=session.origin.rejected)
+    session.record("restored", checkpoint=None, rejected=session.origin.rejected)
     say(f"{session.path}: starts fresh (attempt {session.attempt.number}){_rejected(session)}")
     if source is not None:
         for name, report in weights.begin_from(source, session.tracked.inside()).items():
@@ -159,29 +147,25 @@ def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> 
     _announce(session, checkpoint)
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
-        session.tell(line)
+        session.tell_changed(line)
     for name, lines in session.origin.outvoted.items():
         for line in lines if name not in session.options.overrides else ():
-            session.attempt.record("told", what=f"{name}: {line}")
-            say(f"{name}: {line}")
+            session.tell_changed(f"{name}: {line}", prefix="")
     _check_probe(session, changed)
     _override(session, memory["overrides"])
-    session.origin.hold(session.digests())
+    session.origin.set_baseline(session.digests())
     _restore_rng(session)
 
 
 def _announce(session: Session, checkpoint: Checkpoint) -> None:
-    position, rejected = session.progress.position, session.origin.rejected
-    session.attempt.record(
-        "restored", step=position.step, phase=position.phase, checkpoint=checkpoint.name, rejected=rejected
-    )
+    session.record("restored", checkpoint=checkpoint.name, rejected=session.origin.rejected)
     attempt = f"(attempt {session.attempt.number})"
-    finished_s = summary.finished_s(session) if session.ranks.rank == 0 else None
+    finished_s = summary.finished_s(session) if session.leads else None
     if finished_s is not None:
-        where = f"already finished at step {position.step}, {summary.ago(finished_s)} {attempt}"
+        where = f"already finished at step {session.position.step}, {summary.ago(finished_s)} {attempt}"
     else:
         saved = f"from {checkpoint.name}, saved {summary.ago(format.seconds(checkpoint.head.created))}"
-        where = f"resumes at step {position.step}, epoch {position.epoch} {attempt}, {saved}"
+        where = f"resumes at {session.place()} {attempt}, {saved}"
     say(f"{session.path}: {where}{_rejected(session)}")
 
 
@@ -218,7 +202,7 @@ def _put_back(session: Session) -> None:
     checkpoint, memory = session.origin.checkpoint, session.origin.memory
     if checkpoint is not None:
         session.tracked.restore(checkpoint, session.types())
-        # loaded once more: what was handed out may have been changed in place
+        # loaded once more: the script may have changed the first copy in place
         fresh = checkpoint.load(part=RESERVED, types=session.types())
         session.vars.load_state_dict(fresh["vars"])
         _override(session, memory["overrides"])
@@ -226,23 +210,20 @@ def _put_back(session: Session) -> None:
 
 def _restore_rng(session: Session) -> None:
     checkpoint, rank = session.origin.checkpoint, session.ranks.rank
-    if (
-        checkpoint is not None and rank >= checkpoint.world
-    ):  # the checkpoint has no such rank: seed numbers that no other rank draws
-        rng.seed(key("rank", session.progress.seed, session.progress.position.step, rank))
+    if checkpoint is not None and rank >= checkpoint.world:  # seed numbers that no other rank draws
+        rng.seed(key("rank", session.progress.seed, session.position.step, rank))
         return
     for skipped in rng.restore(session.origin.memory["rng"]):
-        session.tell(f"random numbers of {skipped} are in the checkpoint and cannot be put back here")
+        session.tell_changed(f"random numbers of {skipped} are in the checkpoint and cannot be put back here")
 
 
 def _track(session: Session) -> None:
     """Call the tracker with its last id and the step from which this attempt goes on."""
     if session.options.tracker is None:
         return
-    events = [event for log in journal.logs(session.path) for event in log.events]
-    ids = [str(event.get("id")) for event in events if event.get("event") == "tracker"]
+    ids = [str(event["id"]) for log in session.earlier_logs() for event in log.events if event["event"] == "tracker"]
     known = ids[-1] if ids else None
-    found = session.options.tracker(known, session.progress.position.step)
+    found = session.options.tracker(known, session.position.step)
     if found is not None and not is_text(str(found)):
         raise UsageError(
             f"tracker returned the id {str(found)!r}, which is no text: the next attempt could not get it back"
@@ -252,9 +233,9 @@ def _track(session: Session) -> None:
 
 
 def _cost_of_saving(session: Session) -> float:
-    """The longest save, in seconds, of the last attempt that saved; 0.0 if none did. Used until this one has measured."""
-    for log in reversed(journal.logs(session.path)):
-        costs = [float(event.get("save_s", 0)) for event in log.events if event.get("event") == "saved"]
+    """The longest save, in seconds, of the last attempt that saved; 0.0 if none did. Used until one is measured."""
+    for log in reversed(session.earlier_logs()):
+        costs = [float(event.get("save_s", 0)) for event in log.events if event["event"] == "saved"]
         if costs:
             return max(costs)
     return 0.0

@@ -1,4 +1,4 @@
-"""Passes: what run.epochs, run.steps, run.batches and run.enumerate return, and which of these loops are in progress."""
+"""Passes: what run.epochs, run.steps, run.batches and run.enumerate return, and which loops are in progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Logged(NamedTuple):
     """What was logged since the last safe point."""
 
     values: dict[str, float | str]
-    early: frozenset[str]  # names of what was measured before the step began
+    early: set[str]  # names of what was measured before the step began
 
 
 class Walk:

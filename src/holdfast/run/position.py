@@ -5,17 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from ..data.facts import Feed
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
 from .passes import Walks
-
-_LATER = ("first_epoch",)  # fields that older checkpoints lack, and that are written only when they are not as in those
 
 
 @dataclass
@@ -36,16 +32,11 @@ class Position:
     first_epoch: int = 0
 
     def state_dict(self) -> dict[str, Any]:
-        stored = asdict(self)
-        for name in _LATER:
-            if stored[name] == getattr(type(self), name):
-                del stored[name]
-        return stored
+        return asdict(self)
 
     @classmethod
     def of(cls, stored: Any) -> Position:
-        names = {entry.name for entry in fields(cls)}
-        if not isinstance(stored, Mapping) or not names - set(_LATER) <= set(stored) <= names:
+        if not isinstance(stored, Mapping) or stored.keys() != {entry.name for entry in fields(cls)}:
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
         return cls(**stored)
 
@@ -65,23 +56,19 @@ class Position:
             )
 
     def finished(self) -> bool:
-        """Whether each loop that was begun has reached its total, or was left: nothing is to do, as far as is known."""
+        """Whether each loop that was begun has reached its total or was left."""
         done = {"steps": self.step, "epochs": self.epoch, "batches": int(self.phase == "end")}
         return bool(self.targets) and all(
             done.get(kind, 0) >= total or kind in self.left for kind, total in self.targets.items()
         )
 
     def consumed(self, name: str) -> int:
-        """Batches of the loader `name` that lie behind, in this epoch."""
+        """Batches of the loader `name` that are done in this epoch."""
         return int(self.loaders.get(name, {}).get("consumed", 0))
 
-    def advance(self) -> None:
-        """One step further."""
-        self.step += 1
-
-    def come_to(self, phase: str) -> None:
-        """The safe point in progress: after a "step", or at the "end" of an epoch or of the run."""
-        self.phase = phase
+    def at_safe_point(self, phase: str) -> None:
+        """A safe point: after a "step", which counts, or at the "end" of an epoch or of the run."""
+        self.step, self.phase = self.step + (phase == "step"), phase
 
     def begin_epoch(self) -> None:
         self.in_epoch, self.epoch_began = True, self.step
@@ -100,31 +87,16 @@ class Position:
         if self.in_epoch:
             self.end_epoch()
 
-    def serve(self, name: str) -> None:
-        """The loader `name` is in progress."""
+    def serve(self, name: str | None) -> None:
+        """The loader `name` is in progress; None: no loader is."""
         self.current = name
 
-    def serve_no_more(self, name: str, taken: int, feed: Feed) -> None:
-        """Nothing more of the loader `name` in this epoch, after `taken` batches."""
-        self.current = None
-        self.feeds[name] = dict(feed.position(taken))
-        self.loaders[name] = {"consumed": taken, "done": True}
 
-
-class Source(msgspec.Struct):
-    """What came under a name in run.batches(), and how it is walked."""
+class Source(NamedTuple):
+    """The loader that run.batches() was given under a name, and its feed."""
 
     loader: Any
     feed: Feed
-    begins: Any = None  # where its first walk goes on: what its predecessor, or an earlier attempt, had reached
-
-    def go_on_at(self, place: Any) -> None:
-        self.begins = place
-
-    def take_begin(self) -> Any:
-        """Where the first walk goes on; from then on the feed itself knows."""
-        begins, self.begins = self.begins, None
-        return begins
 
 
 class Progress:
@@ -163,31 +135,35 @@ class Progress:
         self.epoch_rng = rng.capture()
 
     def pass_point(self) -> int:
-        """Count one more safe point of this attempt; which one it is."""
+        """Count one more safe point of this attempt; returns its number."""
         self.steps_here += 1
         return self.steps_here
 
     def restart_clock(self) -> None:
-        """What comes before this moment is no part of the next step."""
+        """The next step is measured from now on."""
         self.last_point_s = time.monotonic()
 
-    def measure_step(self, now_s: float) -> None:
-        self.step_s = max(self.step_s, now_s - self.last_point_s)
+    def measure_step(self) -> None:
+        self.step_s = max(self.step_s, time.monotonic() - self.last_point_s)
 
-    def mark(self, epoch: int | None = None, *, at_end: bool) -> Mark:
+    def mark(self, epoch: int | None = None) -> Mark:
         """This moment, for the interval between saves. `epoch`: the one that has just ended, at its end."""
-        now = self.position.epoch if epoch is None else epoch
-        return Mark(self.position.step, now - self.position.first_epoch, time.monotonic(), at_end)
+        position = self.position
+        now = position.epoch if epoch is None else epoch
+        return Mark(position.step, now - position.first_epoch, time.monotonic(), position.phase == "end")
 
     def keep_source(self, name: str, source: Source, facts: Mapping[str, Any]) -> None:
         self.loaders[name], self.sources[name] = facts, source
 
     def reach(self, name: str, feed: Feed, consumed: int, *, counts: bool = False) -> None:
-        """Of the loader `name`, `consumed` batches lie behind; with `counts` this is a safe point's position."""
+        """Of the loader `name`, `consumed` batches are done; with `counts` a safe point follows."""
         self._reached = {name: (feed, consumed)}
         if counts:
             self.position.loaders[name] = {"consumed": consumed, "done": False}
 
     def leave_source(self, name: str, feed: Feed, taken: int) -> None:
+        """The loader `name` ends for this epoch, after `taken` batches."""
         self._reached = {}
-        self.position.serve_no_more(name, taken, feed)
+        self.position.serve(None)
+        self.position.feeds[name] = dict(feed.position(taken))
+        self.position.loaders[name] = {"consumed": taken, "done": True}

@@ -16,7 +16,7 @@ LEAVE_S = 1.0  # that the end of the run waits for the piece of 4 MiB being read
 
 
 class ReadBack:
-    """A thread that reads between two saves. Nothing waits for it; files that it does not reach are read by the save."""
+    """A thread that reads between two saves. Nothing waits for it; the save reads the files that it does not reach."""
 
     def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
         self.found_damage = False  # since the last save began
@@ -31,7 +31,7 @@ class ReadBack:
         return self.over
 
     def begin(self, over: Latch) -> None:
-        """Read, unless the next save has begun or there is nothing to read. A failure here is ignored: the save reads again."""
+        """Read, unless the next save has begun. A failure here is ignored: the save reads again."""
         with suppress(Exception):  # the attempt was superseded, or the system gives no more threads
             links = [] if over.is_set() else self._store.unread()
             if links:

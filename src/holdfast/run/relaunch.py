@@ -3,7 +3,8 @@
 To torchrun every exit code but 0 is a failure and uses one of --max-restarts, although the machine is being taken away.
 After a real failure, for example a rank that was killed, the run goes on as always.
 
-Source: torch 2.13, torch/distributed/elastic/agent/server/api.py (_invoke_run), local_elastic_agent.py (_start_workers).
+Source: torch 2.13, torch/distributed/elastic/agent/server: _invoke_run in api.py, _start_workers in
+local_elastic_agent.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import msgspec
 
 from .. import journal, owner
 from ..journal import Log
-from ..ranks import Ranks
 from ..terminal import say
 from .ranks import parting
 from .session import Session
@@ -53,13 +53,13 @@ class Launch(msgspec.Struct, frozen=True):
         if common:  # an agent that sees its workers fail counts; one that another has asked to start anew does not
             joined = any(mine.agent not in [its.agent for its in other.starts] for mine in self.starts)
             return not joined and any(mine.restart > its.restart for mine, its in common)
-        if self.id == "none" or any(_one_machine(a.agent, b.agent) for a in self.starts for b in other.starts):
+        if self.id == "none" or _machines(self) & _machines(other):
             return False
         return max(start.restart for start in self.starts) > max(start.restart for start in other.starts)
 
 
-def _one_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one.get(fact) == other.get(fact) for fact in ("boot", "pid_space"))
+def _machines(launch: Launch) -> set[tuple[Any, Any]]:
+    return {(start.agent.get("boot"), start.agent.get("pid_space")) for start in launch.starts}
 
 
 def launch() -> Launch | None:
@@ -71,7 +71,7 @@ def launch() -> Launch | None:
 
 
 def stopped_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
-    """The last word of the run, when that is a stop in an earlier start of this very launch."""
+    """The run's last event, if that is a stop in an earlier start of this launch."""
     last = logs[-1] if logs else None
     if last is None or last.last.get("event") != "stop":
         return None
@@ -83,13 +83,13 @@ def stopped_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
     return None
 
 
-def leave_again(session: Session, ranks: Ranks) -> None:
-    """Before anything is restored: note the launch, and leave if this start of it comes after a stop.
+def exit_again_after_a_stop(session: Session) -> None:
+    """Before anything is restored: journal the launch, and exit if this start of it follows a stop.
 
     Raises:
         Stopped: the run has stopped, and was started again by a launcher that knows no stop.
     """
-    mine = launch()
+    mine, ranks = launch(), session.ranks
     if mine is None:
         return
     said = ranks.gather("launch", msgspec.json.encode(mine))
@@ -97,27 +97,25 @@ def leave_again(session: Session, ranks: Ranks) -> None:
     event: dict[str, Any] | None = msgspec.json.decode(word)
     if event is None:
         return
-    reason = str(event.get("reason"))
-    facts = {name: event[name] for name in ("step", "phase") if name in event}
+    reason, step = event["reason"], event["step"]
     with parting(ranks):
-        session.attempt.close("stop", reason=reason, **facts)
+        session.attempt.close("stop", reason=reason, step=step, phase=event["phase"])
     say(
-        f"{session.path}: stopped by {reason} at step {event.get('step')}, and torchrun has started it again at once "
+        f"{session.path}: stopped by {reason} at step {step}, and torchrun has started it again at once "
         f"(restart {mine.restart} of this launch): it does not go on here; run me again"
     )
     raise session.stopped(f"{reason}; started again by torchrun, and left again")
 
 
 def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | None:
-    """Rank 0's: note which start this is, as all ranks see it; the stop after which it comes, if it does."""
+    """On rank 0: journal which start this is, as all ranks see it; returns the stop before it, if there was one."""
     first, *rest = [msgspec.json.decode(each, type=Launch) for each in said]
     starts = {msgspec.json.encode(start): start for each in rest for start in each.starts if start not in first.starts}
     here = msgspec.structs.replace(first, others=[*starts.values()])
     session.attempt.record("launched", launch=msgspec.to_builtins(here))
     if not any(start.restart for start in here.starts):
         return None
-    logs = [log for log in journal.logs(session.store.root) if log.attempt < session.attempt.number]
-    return stopped_before(logs, here)
+    return stopped_before(session.earlier_logs(), here)
 
 
 def _agent() -> int:

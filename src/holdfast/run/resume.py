@@ -6,19 +6,21 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import journal
 from ..errors import Damaged, HoldfastError, NotFound, StoreError
 from ..journal import Log
-from ..ranks import ALONE, Ranks
 from ..store.attempt import JOIN_S
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.store import Store
+from ..terminal import say
 from .position import Position
 from .ranks import agreed
 from .tracked import RESERVED, Digests, Tracked, require_fit
+
+if TYPE_CHECKING:
+    from .session import Session
 
 MOST_FAILURES = 2  # of the same kind from one checkpoint, before it is set aside
 
@@ -27,7 +29,7 @@ _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, O
 
 
 class Origin:
-    """The checkpoint that this attempt goes on from, or is restoring (None: a fresh start), and those that it rejected."""
+    """The checkpoint that this attempt goes on from, or is restoring (None: a fresh start); those that it rejected."""
 
     def __init__(self) -> None:
         self.checkpoint: Checkpoint | None = None
@@ -47,18 +49,16 @@ class Origin:
         self.rejected.append((name, why))
 
     def outvote(self, found: dict[str, list[str]]) -> None:
-        """Found before the first restore: one that failed half-way has overwritten what the script said."""
+        """Kept from before the first restore: a restore that fails half-way overwrites the script's options."""
         self.outvoted = found
 
-    def hold(self, baseline: Digests | None) -> None:
+    def set_baseline(self, baseline: Digests | None) -> None:
         """Until the first loop begins, the state must stay as restored; None: the loop has begun."""
         self.baseline = baseline
 
 
-def restore_newest(
-    origin: Origin, store: Store, tracked: Tracked, types: Iterable[type], ranks: Ranks = ALONE, *, allow_fresh: bool
-) -> None:
-    """Restore the newest undamaged checkpoint into the live objects and note it in `origin`; newer ones are set aside.
+def restore_newest(session: Session, types: Iterable[type]) -> None:
+    """Restore the newest undamaged checkpoint into the live objects, note it in the origin, and set newer ones aside.
 
     Rank 0 proposes a checkpoint. When one rank finds it damaged, all ranks reject it.
 
@@ -66,79 +66,75 @@ def restore_newest(
         StoreError: checkpoints exist, or existed, and none is valid; `allow_fresh` starts from scratch instead.
         Mismatch: it does not fit the live objects; nothing was overwritten.
     """
-    search = _Search(origin, store, allow_fresh=allow_fresh) if ranks.rank == 0 else None
-    fault: StoreError | None = None
-    while True:
-        with ranks.together("the choice of a checkpoint"):
-            chosen = search.choose(fault) if search is not None else None
-        name = ranks.announce(
-            "the choice of a checkpoint", (chosen.path.name if chosen is not None else "").encode()
-        ).decode()
-        checkpoint = chosen if ranks.rank == 0 else _seen(store, name)
-        origin.choose(checkpoint)
-        if checkpoint is None:
-            return
+    search = _Search(session)
+    checkpoint = search.next()
+    while checkpoint is not None:
         try:
-            if allow_fresh:  # there may be no older checkpoint to restore after half of this one
-                agreed(ranks, "a look at all bytes", lambda: require_sound(checkpoint) if ranks.rank == 0 else None)  # noqa: B023
-            restore(store, checkpoint, tracked, types, origin, ranks)
+            restore(session, checkpoint, types)
         except (Damaged, NotFound) as error:
-            fault = error
-            continue
-        with ranks.together("damage that is shared"):
-            if search is not None:
-                search.settle()
-        return
+            checkpoint = search.next(error)
+        else:
+            session.ranks.lead("damage that is shared", search.set_sharers_aside)
+            return
 
 
 class _Search:
-    """Tries checkpoints from the newest to the oldest; those that cannot be used are set aside."""
+    """Tries checkpoints from the newest to the oldest; those that cannot be used are set aside. Rank 0 decides."""
 
-    def __init__(self, origin: Origin, store: Store, *, allow_fresh: bool) -> None:
-        self._origin, self._store, self._allow_fresh = origin, store, allow_fresh
-        self._logs = [log for log in journal.logs(store.root) if log.attempt < store.claim().number]
-        self._found = store.checkpoints()
-        self._left = [*self._found]
+    def __init__(self, session: Session) -> None:
+        self._session, self._store, self._ranks = session, session.store, session.ranks
         self._tried: Checkpoint | None = None
-        self._sharing: dict[str, str] = {}
+        self._sharing: dict[str, str] = {}  # names of checkpoints that share a damaged file, and why not
+        if self._ranks.rank == 0:
+            self._logs = session.earlier_logs()
+            self._found = self._store.checkpoints()
+            self._left = [*self._found]
 
-    def choose(self, fault: StoreError | None) -> Checkpoint | None:
-        """The next one to try; `fault`: why the last one failed. None: the run begins afresh.
+    def next(self, fault: StoreError | None = None) -> Checkpoint | None:
+        """The next checkpoint to try, None: the run begins afresh. `fault`: why the last one failed.
 
         Raises:
             StoreError: none is left, and a fresh start is not allowed.
         """
-        self._origin.choose(None)
-        if self._tried is not None and isinstance(fault, Damaged):  # else somebody has removed it meanwhile
+        name = self._ranks.lead("the choice of a checkpoint", lambda: self._choose(fault)).decode()
+        if self._ranks.rank:
+            self._tried = _seen(self._store, name)
+        self._session.origin.choose(self._tried)
+        return self._tried
+
+    def _choose(self, fault: StoreError | None) -> bytes:
+        """The name of the next one to try; empty: there is none."""
+        if self._tried is not None and isinstance(fault, Damaged):  # else another process has removed it
             self._sharing |= self._store.sharing_damage(self._tried)
             self._set_aside(self._tried, str(fault))
         while self._left:
-            checkpoint = self._left.pop()
-            name, oldest = checkpoint.path.name, checkpoint is self._found[0]
+            self._tried = self._left.pop()
+            name, oldest = self._tried.path.name, self._tried is self._found[0]
             why = self._sharing.get(name) or (None if oldest else poison(name, self._logs))
             if why is None:
-                self._tried = checkpoint
-                return checkpoint
-            self._set_aside(checkpoint, why)
-        rejected, store = self._origin.rejected, self._store
-        if not self._allow_fresh and (rejected or _quarantined(store)):
+                return name.encode()
+            self._set_aside(self._tried, why)
+        self._tried = None
+        rejected, quarantine = self._session.origin.rejected, self._store.root / "quarantine"
+        earlier = sorted(path.name for path in quarantine.glob("step-*"))
+        if not self._session.options.allow_fresh and earlier:
+            shown = "; ".join(f"{name}: {why}" for name, why in rejected) or ", ".join(earlier)
             raise StoreError(
-                f"{store.root}: checkpoints existed and none is valid: {_list(rejected, store)}. They are in "
-                f"{store.root / 'quarantine'}. To start from scratch all the same, say allow_fresh=True"
+                f"{self._store.root}: checkpoints existed and none is valid: {shown}. They are in "
+                f"{quarantine}. To start from scratch all the same, say allow_fresh=True"
             )
-        return None
+        return b""
 
-    def settle(self) -> None:
+    def set_sharers_aside(self) -> bytes:
         """Set aside older checkpoints that share a damaged file with a rejected one."""
-        rejected = {name for name, _ in self._origin.rejected}
         for checkpoint in self._store.checkpoints():
-            name = checkpoint.path.name
-            if name in self._sharing and name not in rejected:
-                self._set_aside(checkpoint, self._sharing[name])
+            if why := self._sharing.get(checkpoint.path.name):
+                self._set_aside(checkpoint, why)
+        return b""
 
     def _set_aside(self, checkpoint: Checkpoint, why: str) -> None:
         set_aside(self._store, checkpoint, "poison" if why.startswith("failed") else "damaged", why)
-        self._origin.reject(checkpoint.path.name, why)
+        self._session.origin.reject(checkpoint.path.name, why)
 
 
 def _seen(store: Store, name: str) -> Checkpoint | None:
@@ -152,20 +148,16 @@ def _seen(store: Store, name: str) -> Checkpoint | None:
     return Checkpoint(path)
 
 
-def restore(
-    store: Store,
-    checkpoint: Checkpoint,
-    tracked: Tracked,
-    types: Iterable[type],
-    origin: Origin,
-    ranks: Ranks = ALONE,
-) -> None:
-    """Restore `checkpoint` into the live objects. `origin` notes this rank's view of it, and what the run itself saved.
+def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> None:
+    """Restore `checkpoint` into the live objects. The origin notes this rank's view of it, and the run's own memory.
 
     All ranks compare keys, shapes and dtypes before the first byte is overwritten.
     """
+    ranks, tracked, origin = session.ranks, session.tracked, session.origin
 
     def compared() -> tuple[Checkpoint, dict[str, Any]]:
+        if session.options.allow_fresh and session.leads:  # there may be no other to restore after half of this one
+            require_sound(checkpoint)
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
         memory = _fitting(view, tracked, types)
         if not origin.outvoted:
@@ -177,9 +169,8 @@ def restore(
         tracked.warm(memory.get("reducers", {}))
 
     def filled() -> None:
-        attempt = store.claim()
-        attempt.record("restoring", checkpoint=view.path.name)
-        attempt.flush(sync=True)
+        session.attempt.record("restoring", checkpoint=view.path.name)
+        session.attempt.flush(sync=True)
         tracked.restore(view, types)
 
     agreed(ranks, "the restore", filled)
@@ -187,12 +178,12 @@ def restore(
 
 
 def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
-    """What the run itself saved in a checkpoint; the checkpoint fits the live objects."""
+    """What the run itself saved in a checkpoint, which must fit the live objects."""
     checkpoint.check_layout()
     checkpoint.check_unread()
     if RESERVED not in checkpoint.parts():
         raise StoreError(
-            f"{checkpoint.path} was not saved by a Run: Store(...).load() reads it, and start_from= takes weights from it"
+            f"{checkpoint.path} was not saved by a Run: Store(...).load() reads it, start_from= takes weights from it"
         )
     memory = checkpoint.load(part=RESERVED, types=types)
     if not isinstance(memory, dict) or not isinstance(memory.get("vars", {}), dict):
@@ -204,15 +195,20 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
     return memory
 
 
-def go_back(store: Store, step: int) -> list[str]:
-    """Move all checkpoints newer than `step` to quarantine, so that the run goes on from there; their names."""
+def go_back_once(session: Session, step: int) -> None:
+    """Move all checkpoints newer than `step` to quarantine, so that the run goes on from there; a restart does not."""
+    store = session.store
+    if step in _remembered(store).get("position", {}).get("went_back", []):
+        say(f"{session.path}: went back to step {step} before; go_back={step} is not done twice")
+        return
     target = store[step]
     require_sound(target)
     newer = [c for c in store.checkpoints() if c.head.name.order > target.head.name.order]
     for checkpoint in newer:
         set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
-    store.claim().record("went_back", step=target.step, phase=target.phase, names=[c.path.name for c in newer])
-    return [c.path.name for c in newer]
+    names = [checkpoint.path.name for checkpoint in newer]
+    session.attempt.record("went_back", step=target.step, phase=target.phase, names=names)
+    say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
 
 
 def require_sound(checkpoint: Checkpoint) -> None:
@@ -224,7 +220,7 @@ def require_sound(checkpoint: Checkpoint) -> None:
         raise Damaged(str(problem))
 
 
-def remembered(store: Store) -> dict[str, Any]:
+def _remembered(store: Store) -> dict[str, Any]:
     """What the run itself saved in its newest readable checkpoint; the user's types are placeholders."""
     for checkpoint in reversed(store.checkpoints()):
         try:
@@ -268,11 +264,11 @@ def poison(name: str, logs: Sequence[Log]) -> str | None:
     their first step. If another checkpoint led to the same error, the program is at fault.
     """
     failures = [_failure(log) for log in logs]
-    alike = [failure for failure in failures[-MOST_FAILURES:] if failure and failure[0] == name]
-    texts = {text for _, text in alike}
-    if len(alike) < MOST_FAILURES or len(texts) != 1:
+    last = failures[-MOST_FAILURES:]
+    found = last[0] if len(last) == MOST_FAILURES and len({*last}) == 1 else None
+    if found is None or found[0] != name:
         return None
-    (text,) = texts
+    text = found[1]
     if any(failure and failure[0] != name and failure[1] == text for failure in failures):
         return None
     return f"failed {MOST_FAILURES} times before the first step with: {text}"
@@ -283,11 +279,3 @@ def _failure(log: Log) -> tuple[str, str] | None:
         if event.get("event") == "failed" and event.get("counts") and event.get("script") == script():
             return str(event.get("checkpoint")), str(event.get("error"))
     return None
-
-
-def _quarantined(store: Store) -> list[str]:
-    return sorted(path.name for path in store.root.glob("quarantine/step-*"))
-
-
-def _list(rejected: list[tuple[str, str]], store: Store) -> str:
-    return "; ".join(f"{name}: {why}" for name, why in rejected) or ", ".join(_quarantined(store))

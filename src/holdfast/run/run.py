@@ -49,12 +49,12 @@ class Run(AbstractContextManager["Run"]):
     Args:
         path: the run's directory; HOLDFAST_RUN_DIR takes its place.
         state: names of the objects that make up the state, restored in place: anything with state_dict() and
-            load_state_dict(), random generators, arrays, tensors, dicts, lists, deques, sets, these inside each other, and
-            `Fields`. None is left out.
+            load_state_dict(), random generators, arrays, tensors, dicts, lists, deques, sets, these inside each
+            other, and `Fields`. None is left out.
         keep: which checkpoints stay.
         every: when to save besides the end, a stop and a new best; None: only then.
-        vars: first values of `run.vars`, what the loop itself changes. A restore fills in place what it can (docs/exactness.md)
-            and replaces the rest: numbers, strings, tuples.
+        vars: first values of `run.vars`, what the loop itself changes. A restore fills in place what it can
+            (docs/exactness.md) and replaces the rest: numbers, strings, tuples.
         start_from: a run's or a checkpoint's directory; a *new* run begins with the weights of its models.
         branch_from: the same, but a new run goes on exactly from there: position, optimizer, random numbers and all.
         go_back: a step to go on from, once; newer checkpoints are moved to quarantine/. A restart does not repeat it.
@@ -168,19 +168,18 @@ class Run(AbstractContextManager["Run"]):
         return self._options.path
 
     def store(self) -> Store:
-        """The run's checkpoints, with its rule, for those who save and load outside of its block."""
-        options = self._options
-        return Store(options.path, keep=options.keep, take_over=options.take_over, whole=options.whole)
+        """The run's checkpoints, with its rule: to save and load outside of its block."""
+        return self._options.store()
 
     @property
     def step(self) -> int:
         """Passes of the loop's body (or groups of them) completed."""
-        return self._now().progress.position.step
+        return self._now().position.step
 
     @property
     def epoch(self) -> int:
         """The epoch in progress, or the next one; counted from 0."""
-        return self._now().progress.position.epoch
+        return self._now().position.epoch
 
     def epochs(self, total: int | range) -> Passes[int]:
         """The epochs that are still to do, up to `total`. After each one's body comes a safe point.
@@ -194,7 +193,7 @@ class Run(AbstractContextManager["Run"]):
             "epochs",
             lambda walk: loops.epochs(session, walk, wanted),
             lambda: len(wanted),
-            lambda: max(0, session.progress.position.epoch - wanted.start),
+            lambda: max(0, session.position.epoch - wanted.start),
         )
 
     def steps(self, total: int = arguments.ENDLESS, name: str = "steps") -> Passes[int]:
@@ -213,7 +212,7 @@ class Run(AbstractContextManager["Run"]):
             return total
 
         def done() -> int:
-            position = session.progress.position
+            position = session.position
             return position.consumed(name) if position.in_epoch else position.step
 
         return Passes("steps", lambda walk: loops.steps(session, walk, total, name), length, done)
@@ -241,7 +240,7 @@ class Run(AbstractContextManager["Run"]):
             "batches",
             lambda walk: loops.batches(session, walk, served),
             lambda: length_of(served.loader, f"run.{what}()"),
-            lambda: session.progress.position.consumed(name),
+            lambda: session.position.consumed(name),
         )
 
     def safe_point(self) -> None:
@@ -257,7 +256,7 @@ class Run(AbstractContextManager["Run"]):
             raise UsageError(
                 "run.safe_point() outside of a loop of this run: it ends with a block: with Run(...) as run:"
             )
-        session.origin.hold(None)
+        session.origin.set_baseline(None)
         step_done(session)
 
     def save(self) -> None:
@@ -268,22 +267,24 @@ class Run(AbstractContextManager["Run"]):
             saves.ask()
             return
         session.require_alive()
-        session.origin.hold(None)
+        session.origin.set_baseline(None)
         if saves.saved != session.here or saves.flight is not None:
-            saves.secure("asked", session.metrics.flush(progress.position.phase))
+            saves.secure("asked", session.metrics.flush(session.position.phase))
         elif progress.steps_here == 0 and saves.count:
             raise UsageError(
-                f"run.save() twice at step {progress.position.step}: outside of a loop of this run nobody counts the steps; "
-                "call run.safe_point() after each, and run.save() after it when that one is to be saved"
+                f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the "
+                "steps; call run.safe_point() after each, and run.save() after it when that one is to be saved"
             )
 
     def wait(self) -> None:
-        """Return when what was saved so far survives a power loss; what `save` asked for inside a loop's body is not yet.
+        """Return when what was saved so far survives a power loss.
+
+        Inside a loop's body, what `save` has asked for is not saved yet.
 
         Raises:
             StoreError: the save that was in flight failed, or was discarded; the next safe point makes that good.
         """
-        if self._session is None and self._last is not None and self._last.standing is not None:
+        if self._ended is not None:
             self._now()  # it has ended, and everything is there; else that is raised
             return
         session = self._inside("wait")
@@ -299,11 +300,11 @@ class Run(AbstractContextManager["Run"]):
         They become one line of the metrics log when the step is done; a checkpoint taken there carries them.
         """
         values = {legible(name): format.number(name, value) for name, value in metrics.items()}
-        if self._session is None and self._last is not None and self._last.standing is not None:
+        if self._ended is None:
+            self._inside("log").metrics.log(values)
+        else:
             self._now()  # raises what the run ended with
-            self._last.standing.log_afterwards(values)
-            return
-        self._inside("log").metrics.log(values)
+            self._ended.log_afterwards(values)
 
     def mean(self, name: str, weight: str | None = None) -> float:
         """The mean of metric `name` over this epoch's run.log() calls so far; outside of `epochs`, over the run's.
@@ -319,6 +320,11 @@ class Run(AbstractContextManager["Run"]):
             self._session.attempt.flush()
         return journal.metrics(self._options.path)
 
+    @property
+    def _ended(self) -> Standing | None:
+        """The run without a block that has ended, if it has."""
+        return self._last.standing if self._session is None and self._last is not None else None
+
     def _now(self) -> Session:
         if self._last is None:
             raise UsageError("enter it first: with Run(...) as run:")
@@ -329,17 +335,15 @@ class Run(AbstractContextManager["Run"]):
         return self._last
 
     def _inside(self, what: str) -> Session:
-        if self._last is not None and self._last.standing is not None:
-            self._last.standing.raise_late()
+        if self._last is not None:
+            self._now()
         if self._session is None:
-            ended = self._last is not None and self._last.standing is not None
             raise UsageError(
-                f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop for "
-                "one, wants a block around all of it: with Run(...) as run:"
-                if ended
+                f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop "
+                "for one, wants a block around all of it: with Run(...) as run:"
+                if self._ended is not None
                 else f"run.{what}() belongs inside `with Run(...) as run:`, or after run = Run(...).start()"
             )
-        count_left_pass(self._session)
         return self._session
 
     def _begin(self, *, standing: bool) -> None:
@@ -357,7 +361,7 @@ class Run(AbstractContextManager["Run"]):
             raise
         if used and session.origin.checkpoint is None:
             warn("the tracked objects are as the last attempt in this process left them; make them anew to begin anew")
-        if session.ranks.rank == 0 and not standing:
+        if session.leads and not standing:
             session.display.__enter__()
 
     def _let_go(self) -> None:

@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from ..errors import UsageError
 from ..state.tree import flatten
-from ..terminal import say, warn
+from ..terminal import say
 from . import drilled
 from .ranks import GOOD_BYE_S, parting
-from .saves import LAST_CHANCE
 from .session import Session
 from .tracked import RESERVED, framework_modules
-from .watch import Lost
 from .windows import Order, Windows
 
 
 def step_done(session: Session, *, final: bool = False) -> None:
     """One pass of the body, or one group of them, is complete."""
     session.require_alive()
-    session.progress.position.advance()
     safe_point(session, "step", final=final)
 
 
 def safe_point(session: Session, phase: str, *, epoch: int | None = None, final: bool = False) -> None:
     """Save if it is time, stop if that was asked for. `epoch`: the one that has ended, at its end.
 
-    Metrics that were logged before the step began are in its line, and not in its checkpoint: they belong to other weights.
+    Metrics that were logged before the step began are in its line and not in its checkpoint: they belong to other
+    weights.
 
     Raises:
         Stopped: the state is saved; the process is to end and to be run again.
     """
     progress, saves = session.progress, session.saves
-    progress.position.come_to(phase)
+    session.position.at_safe_point(phase)
     passed(session)
     order = _order(session)
-    if order.land if order is not None else saves.outcome_known:
+    if saves.outcome_known if order is None else order.land:
         saves.land()
     metrics = session.metrics.flush(phase, epoch)
-    progress.measure_step(time.monotonic())
-    if phase == "end" and session.ranks.rank == 0:
+    progress.measure_step()
+    if phase == "end" and session.leads:
         session.metrics.best.warn_of_the_unmeasured(metrics)
     if session.drilled.digests:
         drilled.show(session, epoch)
@@ -49,10 +45,9 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s)
     wanted = session.drill_limit or (order.stop if order is not None else _stop_wanted(session))
     reason = wanted or saves.reason(metrics, order, epoch, final=final)
-    session.display.update(step=progress.position.step, metrics=metrics)
+    session.display.update(step=session.position.step, metrics=metrics)
     if reason and saves.saved != session.here:
-        last = bool(wanted) or reason in LAST_CHANCE
-        saves.save(reason, metrics, epoch, last_chance=last, at_once=drilled.is_at_once(session))
+        saves.save(reason, metrics, epoch, at_once=drilled.is_at_once(session))
     if wanted:
         stop_now(session, wanted)
     drilled.await_kill(session)
@@ -63,40 +58,32 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
 
 
 def passed(session: Session) -> None:
-    """One more step, or one more epoch, lies behind this attempt. Look early for what would cost hours later.
+    """Count a safe point of this attempt, and look early for mistakes that would cost hours later.
 
     Something in the state or in `run.vars` that cannot be saved is refused at the first safe point. A name that comes
-    into `run.vars` later is looked at when it is new. A value that is replaced by one that cannot be saved is refused by
-    the next save. Values that are tracked and that the loop does not use are told.
+    into `run.vars` later is looked at when it is new. A value that is replaced by one that cannot be saved is refused
+    by the next save. A warning names tracked values that the loop does not use.
 
     Raises:
         UsageError: something cannot be saved; the message names its place.
     """
-    number, captured = session.progress.pass_point(), {}
+    number = session.progress.pass_point()
     try:
         new = session.vars.take_new()
         if number == 1:
-            captured = session.tracked.capture()
-            blocks = flatten({**captured, RESERVED: {"vars": session.vars.state_dict()}}).leaves.values()
-            session.saves.prepare(blocks)
+            held = {**session.tracked.capture(), RESERVED: {"vars": session.vars.state_dict()}}
+            session.saves.prepare(flatten(held).leaves.values())
+            for module in framework_modules():
+                for name, line in module.untracked(session.tracked.inside(), held):
+                    session.tell(line, kind="untracked_parameters", name=name)
         elif new:
             flatten({RESERVED: {"vars": new}})
     except UsageError as error:
-        session.store.ranks.report("a save", error)  # the others have come to it, or will
+        session.store.ranks.report("a save", error)  # the other ranks wait for this word
         raise
-    if number == 1:
-        held = {**captured, RESERVED: session.vars.state_dict()}
-        for module in framework_modules():
-            for name, line in module.untracked(session.tracked.inside(), held):
-                _tell(session, Lost("untracked_parameters", name, line))
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():
-            _tell(session, lost)
-
-
-def _tell(session: Session, lost: Lost) -> None:
-    session.attempt.record("told", kind=lost.kind, name=lost.name, what=lost.line)
-    warn(lost.line)
+            session.tell(lost.line, kind=lost.kind, name=lost.name)
 
 
 def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:
@@ -118,7 +105,7 @@ def _order(session: Session) -> Order | None:
 
 
 def _lead(session: Session, windows: Windows) -> None:
-    """Of several ranks: wish for what reached this one only, and on rank 0 say what all do at the next edge."""
+    """With several ranks: tell rank 0 of a signal that reached this one; rank 0 says what all do at the next edge."""
     stop, saves = session.stop, session.saves
     if session.ranks.rank and stop.reason is not None:
         windows.wish(stop.reason)
@@ -140,13 +127,13 @@ def stop_now(session: Session, reason: str) -> None:
         StoreError: the save in flight failed, which was of this very step.
     """
     session.saves.secure(reason, {})
-    position, ranks = session.progress.position, session.ranks
+    ranks, why = session.ranks, f"{reason} at step {session.position.step}; saved"
     with parting(ranks, GOOD_BYE_S + 3 * session.progress.step_s):  # some may be steps behind
-        session.attempt.close("stop", reason=reason, step=position.step, phase=position.phase)
-        stopped = session.stopped(f"{reason} at step {position.step}; saved")
+        session.close("stop", reason=reason)
+        stopped = session.stopped(why)
         session.job_clock.stopped(session.attempt)
         if not ranks.alone:
             session.stop.stay_deaf()  # a launcher tells all to end when the first has left
     session.display.close()
-    say(f"{session.path}: stopped by {reason} at step {position.step}; saved, run me again")
+    say(f"{session.path}: stopped by {why}, run me again")
     raise stopped

@@ -35,22 +35,21 @@ from .writer import BeforeEach, Writer
 if TYPE_CHECKING:
     from .session import Session
 
-LAST_CHANCE = ("asked", "the end")  # besides a stop: reasons for which a full disk is an error
-BACKGROUND = ("asked", "new best", "due")  # reasons for which the loop does not wait
-LEFT = 2  # checkpoints that a stop leaves to the next save to prune: nobody waits for a read-back then
+PERIODIC = ("new best", "due")  # of the reasons, those for which a full disk is no error
+BACKGROUND = ("asked", *PERIODIC)  # those for which the loop does not wait
+LEFT = 2  # checkpoints that a stop does not prune: the next save does, so that a stop need not wait for a read-back
 WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
 
 Measured = Mapping[str, float]
 
 
 class Flight(msgspec.Struct, frozen=True):
-    """A save on its way to the disk, and what it takes the place of."""
+    """A save on its way to the disk, and the save before it."""
 
     name: format.Name
     reason: str
     facts: Facts
-    last_chance: bool
-    before: format.Name | None  # the newest save, should this one come to nothing
+    before: format.Name | None  # the newest save if this one fails
     began_s: float
     snapshot: Snapshot | None  # the copy that is written; None: the state itself, while the loop waits
 
@@ -72,20 +71,19 @@ class Saves:
         self.count = 0  # saves that this attempt has begun
         self.save_s = 0.0  # the longest save so far
         self.writer, self.arena = Writer(), Arena()
-        self.readback = ReadBack(session.store, self._tell_damage)
-        self._last = session.progress.mark(at_end=False)  # the moment of the last save
+        self.readback = ReadBack(session.store, session.tell)
+        self._last = session.progress.mark()  # the moment of the last save
         self._point = 0  # the safe point of the last save, as windows count them
         self._asked = False  # by run.save() inside a loop
-        self._cramped = False  # there was no memory for a snapshot, and it was told
+        self._cramped = False  # a warning has said that there is no memory for a snapshot
 
     def go_on(self, checkpoint: Checkpoint, *, ours: bool) -> None:
         """The attempt goes on from `checkpoint`; unless it is `ours`, the run has no checkpoint of its own yet."""
-        position = self._session.progress.position
         self.saved = checkpoint.head.name if ours else None
-        self._last = self._session.progress.mark(checkpoint.head.epoch, at_end=position.phase == "end")
+        self._last = self._session.progress.mark(checkpoint.head.epoch)
 
     def expect(self, save_s: float) -> None:
-        """Reckon with saves that take so long, until one was measured."""
+        """Assume that a save takes so long, until one is measured."""
         self.save_s = save_s
 
     # When -------------------------------------------------------------------------------------------------------
@@ -101,28 +99,30 @@ class Saves:
         if self._asked:
             return "asked"
         session = self._session
-        aim = drilled.aim_of(session)
-        if aim is not None and drilled.wants_save(session, aim):
+        if session.aim is not None and session.here in session.aim.saves:
             return "due"
-        if (aim is None or not drilled.is_past(session, aim)) and session.metrics.best.is_new(metrics):
+        if not drilled.is_past(session) and session.metrics.best.is_new(metrics):
             return "new best"
         every = self._every()
         if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
-            return "due" if order.save else None
-        if self.readback.found_damage and session.ranks.alone and every is not None:
-            return "due"
-        now = session.progress.mark(epoch, at_end=session.progress.position.phase == "end")
-        return "due" if interval.due(every, last=self._last, now=now) else None
+            due = order.save
+        else:
+            damaged = self.readback.found_damage and session.ranks.alone and every is not None
+            due = damaged or self._is_due(every, epoch)
+        return "due" if due else None
 
     def is_time(self) -> bool:
         """Whether a save is due by the clock."""
-        every, now = self._every(), self._session.progress.mark(at_end=False)
-        return every is not None and every.minutes is not None and interval.due(every, last=self._last, now=now)
+        every = self._every()
+        return every is not None and every.minutes is not None and self._is_due(every)
+
+    def _is_due(self, every: Every | None, epoch: int | None = None) -> bool:
+        return interval.due(every, last=self._last, now=self._session.progress.mark(epoch))
 
     def _every(self) -> Every | None:
         session = self._session
-        forced, aim = session.drilled.save_every_steps, drilled.aim_of(session)
-        if aim is not None and (forced is None or drilled.is_past(session, aim)):
+        forced = session.drilled.save_every_steps
+        if drilled.is_past(session) or (session.aim is not None and forced is None):
             return None
         return session.options.every if forced is None else Every(steps=forced)
 
@@ -138,14 +138,14 @@ class Saves:
     # Memory -----------------------------------------------------------------------------------------------------
 
     def prepare(self, blocks: Collection[Block]) -> None:
-        """Begin what makes the first saves quick, beside the next steps: when optimizers have their state."""
+        """Prepare the memory of the first saves during the next steps: optimizers have their state by now."""
         if self._session.options.every is not None:
             self._warm(blocks)
         if self._session.options.background:
             self.readback.begin(self.readback.over)
 
     def _warm(self, blocks: Collection[Block]) -> None:
-        """Touch the memory of later snapshots beside the next steps: a first copy into it would stall the loop for long."""
+        """Touch the memory of later snapshots during the next steps: else the first copy would stall the loop."""
         size = sum(block.data.nbytes for block in blocks)
         if self._session.options.background and size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will say so
@@ -178,20 +178,13 @@ class Saves:
 
     # Save -------------------------------------------------------------------------------------------------------
 
-    def save(
-        self,
-        reason: str,
-        metrics: Measured,
-        epoch: int | None = None,
-        *,
-        last_chance: bool = True,
-        at_once: bool = False,
-    ) -> None:
-        """Commit the state, in the background if that will do, and not `at_once`. A full disk lets the loop go on, loudly,
-        unless this save is the last chance.
+    def save(self, reason: str, metrics: Measured, epoch: int | None = None, *, at_once: bool = False) -> None:
+        """Commit the state, in the background where the reason allows it; not with `at_once`.
+
+        When the disk is full, a periodic save warns and the loop goes on.
 
         Raises:
-            NoSpace: it does not fit, and this is the last chance: a stop, the end, or the caller's wish.
+            NoSpace: it does not fit, and it is not periodic: a stop, the end, or the caller's wish.
             StoreError: what the save before this one ended with, if it was in the background.
         """
         session, began = self._session, time.monotonic()
@@ -201,35 +194,35 @@ class Saves:
             self.writer.abandon()  # a newer state will be durable sooner
         self.land()
         if reason == "the end":
-            session.store.read_anew()  # no later save would find what has rotted since
+            session.store.read_anew()  # no later save would find damage that came since
         self._asked = False
         background = session.options.background and reason in BACKGROUND and not at_once
         try:
             staged = self._stage(background=background)
         except Exception as error:
-            session.store.ranks.report("a save", error)  # the others have come to it, or will
+            session.store.ranks.report("a save", error)  # the other ranks wait for this word
             raise
-        flight = self._begin(reason, staged, session.facts(metrics, epoch), began, last_chance=last_chance)
-        self._last = session.progress.mark(epoch, at_end=flight.name.phase == "end")
-        commit = partial(self._commit_and_read_on, staged, flight, over)
+        flight = self._begin(reason, staged, session.facts(metrics, epoch), began)
+        self._last = session.progress.mark(epoch)
+        commit = partial(self._commit, staged, flight, over)
         in_place = staged.snapshot is None
         others_wait = background and not session.ranks.alone  # all ranks take the outcome when rank 0 says so
-        if (in_place and not others_wait) or not self._took_off(flight, commit):
-            self._settle(flight, partial(commit, lambda: None), last_chance=last_chance)
+        if (in_place and not others_wait) or not self._submitted(flight, commit):
+            self._take_outcome(flight, partial(commit, lambda: None))
         elif in_place:
             self.writer.rest()
 
-    def _begin(self, reason: str, staged: Staged, facts: Facts, began_s: float, *, last_chance: bool) -> Flight:
+    def _begin(self, reason: str, staged: Staged, facts: Facts, began_s: float) -> Flight:
         session = self._session
-        flight = Flight(session.here, reason, facts, last_chance, self.saved, began_s, staged.snapshot)
+        flight = Flight(session.here, reason, facts, self.saved, began_s, staged.snapshot)
         self.saved, self.flight = flight.name, flight
         self.count += 1
         self._point = 0 if session.windows is None else session.windows.point
         session.metrics.best.forget()
         return flight
 
-    def _took_off(self, flight: Flight, commit: Callable[[BeforeEach], object]) -> bool:
-        """Whether the save runs beside the loop; else the system gives no more threads. The loop copies its part here."""
+    def _submitted(self, flight: Flight, commit: Callable[[BeforeEach], object]) -> bool:
+        """Copy the loop's part. Returns whether a thread runs the save; False: the system gives no more threads."""
         beside = True
         try:
             self.writer.submit(commit)
@@ -237,14 +230,14 @@ class Saves:
             beside = False
         try:
             if flight.snapshot is not None:
-                flight.snapshot.copy()  # the writer has begun with what is there; cut short, it has begun in vain
+                flight.snapshot.copy()  # the writer follows it; if this is interrupted, that save fails
         except BaseException:
             self._asked = True  # the next safe point saves what is missing
             raise
         return beside
 
     def secure(self, reason: str, metrics: Measured) -> None:
-        """Return when the state of this very safe point is durable, whether it was in flight, discarded or not begun.
+        """Return when the state of this safe point is durable, whether it was in flight, discarded or not begun.
 
         Raises:
             StoreError: it cannot be saved.
@@ -258,18 +251,11 @@ class Saves:
         else:
             self.save(reason, metrics, at_once=True)
 
-    def _commit_and_read_on(self, staged: Staged, flight: Flight, over: Latch, before_each: BeforeEach) -> Checkpoint:
-        """Commit, and let what the next save will link be read until that begins."""
-        checkpoint = self._commit(staged, flight, before_each)
-        if self._session.options.background and flight.reason in BACKGROUND and not self._session.is_stopping:
-            self.readback.begin(over)
-        return checkpoint
-
-    def _commit(self, staged: Staged, flight: Flight, before_each: BeforeEach) -> Checkpoint:
-        """The part of a save that need not stall the loop."""
-        session, attempt = self._session, self._session.attempt
+    def _commit(self, staged: Staged, flight: Flight, over: Latch, before_each: BeforeEach) -> Checkpoint:
+        """The part of a save that need not stall the loop; then, until `over`, read what the next save will link."""
+        session = self._session
         with session.store.ranks.together("a save", known=(Abandoned,)):
-            attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
+            session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
         require_one_place(session.store.ranks, flight.name, flight.facts.epoch)
         checkpoint = session.store.commit(
             staged,
@@ -281,24 +267,29 @@ class Saves:
         )
         save_s = time.monotonic() - flight.began_s
         self.save_s = max(self.save_s, save_s)
-        if session.ranks.rank:
-            return checkpoint
+        if session.leads:
+            self._journal(flight, checkpoint, save_s)
+        if session.options.background and flight.reason in BACKGROUND and not session.is_stopping:
+            self.readback.begin(over)
+        return checkpoint
+
+    def _journal(self, flight: Flight, checkpoint: Checkpoint, save_s: float) -> None:
+        """Write the line of a save that is committed."""
+        attempt, snapshot = self._session.attempt, flight.snapshot
         with attempt.acting("save"):  # a successor may have pruned it already
             size_bytes = checkpoint.size_bytes
-        stall_s = save_s if flight.snapshot is None else flight.snapshot.copied_s - flight.began_s
+        stall_s = save_s if snapshot is None else snapshot.copied_s - flight.began_s
         attempt.record(
             "saved",
-            step=flight.name.step,
-            phase=flight.name.phase,
+            **flight.name._asdict(),
             checkpoint=str(flight.name),
             stall_s=round(stall_s, 6),
             save_s=round(save_s, 6),
             size_bytes=size_bytes,
             reason=flight.reason,
         )
-        with suppress(NoSpace):  # it is committed; the line is kept, and written by the next
+        with suppress(NoSpace):  # the line is kept, and written by the next
             attempt.flush()
-        return checkpoint
 
     # Land -------------------------------------------------------------------------------------------------------
 
@@ -312,30 +303,26 @@ class Saves:
         if flight is not None:
             if flight.snapshot is not None:
                 flight.snapshot.give_up()
-            self._settle(flight, self.writer.wait, last_chance=last_chance or flight.last_chance)
+            self._take_outcome(flight, self.writer.wait, last_chance=last_chance)
 
-    def _settle(self, flight: Flight, outcome: Callable[[], object], *, last_chance: bool) -> None:
+    def _take_outcome(self, flight: Flight, outcome: Callable[[], object], *, last_chance: bool = False) -> None:
         """Take the outcome of a save; without one, the newest save is the one before it."""
         try:
-            if outcome() is None:  # Ctrl-C came before it was under way
+            if outcome() is None:  # Ctrl-C came before it began
                 self.saved = flight.before
         except BaseException as error:
             if self.writer.in_flight:  # only the waiting has ended: a second Ctrl-C
                 raise
             self.saved = flight.before
-            spared = isinstance(error, NoSpace) and not last_chance
+            spared = isinstance(error, NoSpace) and flight.reason in PERIODIC and not last_chance
             if not spared and not isinstance(error, Abandoned):
                 raise
-            if str(error):  # else it has only given way to a newer one
+            if str(error):  # else a newer save has replaced it
                 self._asked = self._asked or not spared  # the next safe point saves what was missing
-                if self._session.ranks.rank == 0:
+                if self._session.leads:
                     warn(f"step {flight.name.step} is not saved, and training goes on: {error}")
                 self._session.attempt.record("save_failed", step=flight.name.step, error=str(error))
         finally:
             if not self.writer.in_flight:
                 self.flight = None
                 self._session.metrics.best.forget()
-
-    def _tell_damage(self, line: str) -> None:
-        self._session.attempt.record("told", what=line)
-        warn(line)

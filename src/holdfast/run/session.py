@@ -10,16 +10,19 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .. import journal
 from ..collective.store import CollectiveStore
 from ..data.feed import MOVES
 from ..errors import NoSpace, Stopped, UsageError
+from ..journal import Log
 from ..provenance import document
+from ..ranks import ALONE, Ranks
 from ..rules import Every, Rule, Whole
 from ..state import rng
 from ..state.tree import types_in
@@ -30,7 +33,7 @@ from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
 from .metrics import Metrics
 from .objects import model_facts
-from .position import Progress
+from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
 from .resume import Origin
 from .saves import Saves
@@ -90,6 +93,11 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
             if not isinstance(kind, type):
                 raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
 
+    def store(self, ranks: Ranks = ALONE) -> Store:
+        """The run's checkpoints, with its rule."""
+        kind = Store if ranks.alone else partial(CollectiveStore, ranks=ranks)
+        return kind(self.path, keep=self.keep, take_over=self.take_over, whole=self.whole)
+
 
 class Session:
     """One attempt: the parts that its loops, saves and restores share."""
@@ -109,9 +117,7 @@ class Session:
         self.over: Stopped | None = None  # it has stopped, and does nothing any more
         self.board: Board | None = None
         self._document: dict[str, Any] | None = None
-        self.flushed_s = self.noted_s = self.began_s = (
-            time.monotonic()
-        )  # what readers of the journal were shown, and when
+        self.flushed_s = self.noted_s = self.began_s = time.monotonic()  # when readers were shown the journal
 
     def _agree(self) -> None:
         """Look at what decides how the attempt goes, and compare it with the other ranks."""
@@ -128,16 +134,15 @@ class Session:
             said = {} if ranks.alone else facts(options, self.tracked, self.vars, self.drilled)
         require_alike(ranks, said)
         if not ranks.alone:
-            ranks.place = lambda: f"step {self.progress.position.step}, epoch {self.progress.position.epoch}"
-        most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill's kill is answered where it struck
+            ranks.place = self.place
+        most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill wants the stop at the very safe point
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
 
     def _claim(self) -> None:
         """Own the run, when it is this attempt's turn."""
         options = self.options
         with present(self.ranks):
-            kind = Store if self.ranks.alone else partial(CollectiveStore, ranks=self.ranks)
-            self.store = kind(options.path, keep=options.keep, take_over=options.take_over, whole=options.whole)
+            self.store = options.store(self.ranks)
             if not options.take_over:
                 self.job_clock.await_turn(self.store.root)
             self.attempt = self.store.claim()
@@ -149,14 +154,14 @@ class Session:
             self.around.enter_context(self.stop)
         else:
             self.around.callback(self.stop.__exit__)  # entered when a loop begins
-        self.around.callback(self.progress.sources.clear)  # persistent workers end here, not when a collector comes by
+        self.around.callback(self.progress.sources.clear)  # persistent workers end here, not in the garbage collector
         self.around.callback(self.saves.readback.close)
         self.around.callback(self.job_clock.close)
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
 
     def begin_board(self) -> None:
-        """Keep a board, if that was asked for, until the attempt has said good-bye; of a drilled run, beside that run."""
+        """Keep a board, if that was asked for, until the attempt ends. A drilled run keeps its own next to it."""
         asked = self.options.board
         if asked is not False:
             from ..board import Board
@@ -167,7 +172,7 @@ class Session:
             self.show_board()
 
     def show_board(self) -> None:
-        """Bring the board in line with the journal. A board that cannot be written ends no training."""
+        """Update the board from the journal. A board that cannot be written does not stop the training."""
         try:
             if self.board is not None:
                 self.board.update()
@@ -179,11 +184,12 @@ class Session:
         """Let readers of a running run see its journal, a little behind."""
         now_s = time.monotonic()
         if now_s - self.flushed_s > FLUSH_S:
-            if now_s - self.noted_s > (now_s - self.began_s) / 100:  # what a kill costs is known to a hundredth
-                position = self.progress.position
-                self.attempt.record("at", step=position.step, phase=position.phase)
+            if (
+                now_s - self.noted_s > (now_s - self.began_s) / 100
+            ):  # the journal then tells to a hundredth how much work a kill costs
+                self.record("at")
                 self.noted_s = now_s
-            with suppress(NoSpace):  # kept, and written by the next
+            with suppress(NoSpace):  # the lines are kept, and written the next time
                 self.attempt.show()
             self.show_board()
             self.flushed_s = time.monotonic()
@@ -192,6 +198,20 @@ class Session:
     def path(self) -> Path:
         return self.options.path
 
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which decides, journals and speaks for all."""
+        return self.ranks.rank == 0
+
+    @property
+    def position(self) -> Position:
+        """Where the run is: it changes by the verbs of `progress`."""
+        return self.progress.position
+
+    def place(self) -> str:
+        """The same, for people."""
+        return f"step {self.position.step}, epoch {self.position.epoch}"
+
     def types(self) -> set[type]:
         """The caller's types that a checkpoint may name."""
         return {*self.options.types, *self.tracked.types(), *types_in(self.vars.state_dict())}
@@ -199,18 +219,28 @@ class Session:
     @property
     def here(self) -> format.Name:
         """The name of a checkpoint of the present position."""
-        return format.Name(self.progress.position.step, self.progress.position.phase)
+        return format.Name(self.position.step, self.position.phase)
 
     @property
     def is_over(self) -> bool:
-        """Whether this process does nothing any more for the run, in this attempt."""
+        """Whether this process does no more work for this attempt."""
         return self.left or self.over is not None or self.attempt.inherited
 
     @property
     def drill_limit(self) -> str | None:
         """Why to stop, where a drill wants that after so many steps; None: not here."""
         limit = self.drilled.steps
-        return "drill limit" if limit is not None and self.progress.position.step >= limit else None
+        return "drill limit" if limit is not None and self.position.step >= limit else None
+
+    @cached_property
+    def aim(self) -> settings.Aim | None:
+        """What the drill wants of this attempt: the first aim beyond the checkpoint that it came back to.
+
+        The drill chooses by the same rule, from the journal. So both agree also after a restart by a launcher.
+        """
+        checkpoint = self.origin.checkpoint
+        begun = (format.Name(0) if checkpoint is None else checkpoint.head.name).order
+        return next((aim for aim in self.drilled.aims if format.Name(*aim.place).order > begun), None)
 
     @property
     def is_stopping(self) -> bool:
@@ -224,7 +254,7 @@ class Session:
     def leave(self) -> None:
         """The attempt does nothing more: signals, terminal, loops and memory are given back."""
         self.left = True
-        with suppress(Exception):  # of a loader: what is held of its loops ends now
+        with suppress(Exception):  # of a loader, as its loop is closed
             self.progress.walks.close_inside()
         self.around.close()
         self.display.close()
@@ -261,7 +291,7 @@ class Session:
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
             **({"nested": nested} if (nested := self.tracked.nested()) else {}),
             **({"means": means} if (means := self.metrics.means.state_dict()) else {}),
-            "epoch_rng": progress.epoch_rng if progress.position.in_epoch else None,
+            "epoch_rng": progress.epoch_rng if self.position.in_epoch else None,
             "rng": rng.capture(),
         }
 
@@ -280,14 +310,13 @@ class Session:
         return result
 
     def facts(self, metrics: Mapping[str, float], epoch: int | None) -> Facts:
-        """What a checkpoint of this moment says of itself. `epoch`: the one that has ended, at its end."""
-        position = self.progress.position
-        at = position.epoch if epoch is None else epoch
-        return Facts(position.phase, at, metrics, self.options.note, self._describe())
+        """The facts in the manifest of a checkpoint made now. `epoch`: the one that has ended, at its end."""
+        at = self.position.epoch if epoch is None else epoch
+        return Facts(self.position.phase, at, metrics, self.options.note, self._describe())
 
     def _describe(self) -> dict[str, Any]:
         """Where this attempt came from, for people; made once, and by rank 0."""
-        if self.ranks.rank:
+        if not self.leads:
             return {}
         if self._document is None:
             models = {name: facts for name, target in self.tracked.inside().items() if (facts := model_facts(target))}
@@ -295,10 +324,27 @@ class Session:
             self._document = {**made, "model": models}
         return self._document
 
-    def tell(self, line: str) -> None:
+    def record(self, event: str, /, **facts: Any) -> None:
+        """Journal an event of the present position."""
+        self.attempt.record(event, **self.here._asdict(), **facts)
+
+    def tell(self, line: str, **facts: str) -> None:
+        """Write a warning to the terminal and to the journal."""
+        self.attempt.record("told", what=line, **facts)
+        warn(line)
+
+    def tell_changed(self, line: str, prefix: str = "changed since the checkpoint: ") -> None:
         """Say and record that something is not as it was when the checkpoint was saved."""
         self.attempt.record("told", what=line)
-        say(f"changed since the checkpoint: {line}")
+        say(f"{prefix}{line}")
+
+    def close(self, event: str, /, **facts: Any) -> None:
+        """The attempt's last line: with the present position it counts as gone."""
+        self.attempt.close(event, **self.here._asdict(), **facts)
+
+    def earlier_logs(self) -> list[Log]:
+        """The journals of the attempts before this one, oldest first."""
+        return [log for log in journal.logs(self.path) if log.attempt < self.attempt.number]
 
 
 def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tracked) -> None:

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -36,16 +37,14 @@ class Standing:
         self._walker = self.thread  # the thread that walks the outermost loop
         self._finished = False  # the end is durable, and journalled
         self._late: BaseException | None = None  # an error to raise at the next call: `break` cannot raise it
-        self._left_in: CodeType | None = (
-            None  # the code in which an exception left the loop; at_exit finds the exception by it
-        )
+        self._left_in: CodeType | None = None  # the code that an exception left the loop in: at_exit finds it by that
         _standing.append(self)
 
     def loop_begins(self) -> None:
         """The outermost loop begins."""
         self._walker = threading.get_ident()
         self.session.stop.__enter__()
-        if self.session.ranks.rank == 0:
+        if self.session.leads:
             self.session.display.__enter__()
 
     def loop_ended(self) -> None:
@@ -53,44 +52,40 @@ class Standing:
         try:
             leaving.finish(self.session)
         except BaseException as error:
-            self._leave(error)
+            self.leave(error)
             raise
         self._finished = True
-        self._leave(None)
-
-    def loop_raised(self, error: BaseException) -> None:
-        """The loop itself raises an error: a stop, a failed save, a loader's."""
-        self._leave(error)
+        self.leave(None)
 
     def loop_left(self, ours: frozenset[CodeType]) -> None:
         """The loop's generator was closed. `break` and `return` finish the run; errors are raised at the next call."""
-        if (
-            threading.get_ident() != self._walker
-        ):  # closed by the garbage collector on a thread of ours: the loop was not left
+        if threading.get_ident() != self._walker:  # the garbage collector has closed it, on a thread of ours
             return
         found, session = leaving.how(ours), self.session
         if not found.on_purpose:
             self._left_in = found.code
             raised = session.progress.walks.raised
             if found.unclear and raised is None:
-                _say_unclear(session)
-            self._leave(raised or LoopLeft("the loop was left by an exception"))
+                saved = session.saves.saved or format.Name(0)
+                say(
+                    f"{session.path}: the loop ended at step {session.position.step} with an exception, or because an "
+                    f"iterator around it had enough (islice, zip): not finished, saved up to step {saved.step}. A "
+                    "limit belongs into the loop itself, as in run.steps(50)"
+                )
+            self.leave(raised or LoopLeft("the loop was left by an exception"))
             return
         try:
-            leaving.finish(session)
+            self.loop_ended()
         except BaseException as error:
             self._late = error
+            _standing.append(self)
             if not isinstance(error, Stopped):
                 warn(f"{session.path}: the end is not saved: {error}")
-            self._leave(error)
-        else:
-            self._finished = True
-            self._leave(None)
 
     def end(self, why: str) -> None:
         """End the run wherever it is; it is not marked as finished."""
         if not self.session.is_over:
-            self._leave(LoopLeft(why))
+            self.leave(LoopLeft(why))
         if self in _standing:
             _standing.remove(self)
 
@@ -110,14 +105,14 @@ class Standing:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
         session.metrics.log(values)
         session.metrics.flush("exit")
-        position = session.progress.position
-        session.attempt.close("end", step=position.step, phase=position.phase)
+        session.close("end")
 
-    def _leave(self, error: BaseException | None) -> None:
+    def leave(self, error: BaseException | None) -> None:
+        """The run ends; `error` is what the loop raises: a stop, a failed save, a loader's."""
         if not self.session.left:
             self._let_go()
             leaving.leave(self.session, error)
-        if self._late is None and self._left_in is None and self in _standing:
+        if self._left_in is None and self in _standing:
             _standing.remove(self)
 
     def at_exit(self) -> int:
@@ -126,12 +121,13 @@ class Standing:
         if session.attempt.inherited:
             return 0
         if not session.is_over:
-            progress = session.progress
-            where = f"step {progress.position.step}" + (" of its loop" if progress.walks.open else "")
+            where = f"step {session.position.step}" + (" of its loop" if session.progress.walks.open else "")
             say(f"{session.path}: not finished: the process ends at {where}")
-            self._leave(LoopLeft("the process ended before the loop did"))
+            self.leave(LoopLeft("the process ended before the loop did"))
         last = getattr(sys, "last_value", None)
-        if self._left_in is not None and isinstance(last, BaseException) and _passed(last, self._left_in):
+        if isinstance(last, BaseException) and any(
+            frame.f_code is self._left_in for frame, _ in traceback.walk_tb(last.__traceback__)
+        ):
             leaving.say_failed(session, last)
         if self._late is None:
             return 0
@@ -144,25 +140,6 @@ def end_at(path: Path) -> None:
         same = os.path.realpath(standing.session.path) == os.path.realpath(path)
         if same and standing.thread == threading.get_ident():
             standing.end("another Run began at this path in the same process")
-
-
-def _say_unclear(session: Session) -> None:
-    saved = session.saves.saved or format.Name(0)
-    say(
-        f"{session.path}: the loop ended at step {session.progress.position.step} with an exception, or because an iterator "
-        f"around it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit belongs into the loop "
-        "itself, as in run.steps(50)"
-    )
-
-
-def _passed(error: BaseException, code: CodeType | None) -> bool:
-    """Whether `error` has come through a frame of `code`."""
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code is code:
-            return True
-        trace = trace.tb_next
-    return False
 
 
 def _at_exit() -> None:

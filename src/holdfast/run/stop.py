@@ -32,9 +32,7 @@ class Stop(AbstractContextManager["Stop"]):
     def __init__(self, deadline: Deadline | None = None) -> None:
         self.reason: str | None = None
         self.at_s = 0.0  # when it came, in Unix seconds
-        self.spare_s: Mapping[
-            str, float
-        ] = {}  # how long to wait after each signal, so that jobs do not all save at once
+        self.spare_s: Mapping[str, float] = {}  # how long each signal may wait, so that jobs do not all save at once
         self.deaf = False  # when left: ignore the signals that would end this process by default
         self.deadline_s = None if deadline is None else unix_seconds(deadline)
         self._until_s: float | None = None  # the stop waits until then
@@ -100,7 +98,7 @@ _deaf_to: set[int] = set()
 
 
 def hear_again() -> None:
-    """Undo what leaving a deaf `Stop` did: another run begins in this process."""
+    """Another run begins in this process: stop ignoring the signals that a deaf `Stop` has left ignored."""
     while _deaf_to and threading.current_thread() is threading.main_thread():
         number = _deaf_to.pop()
         if signal.getsignal(number) == signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""Summary: what a run's journals say about all attempts: whether the run has finished, and how many steps were repeated."""
+"""Summary: what the journals of all attempts say: whether the run has finished, and how many steps were repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Redone(NamedTuple):
 
 
 def redone(logs: Sequence[Log]) -> Redone:
-    """Steps of each attempt after the place from which the next one went on."""
+    """How many steps of each attempt lie after the place from which the next one went on."""
     begun = [log for log in logs if log.restored is not None]
     steps, exact = 0, True
     for log, after in itertools.pairwise(begun):
@@ -34,19 +34,10 @@ def redone(logs: Sequence[Log]) -> Redone:
 
 def finished_s(session: Session) -> float | None:
     """When an earlier attempt finished the run where this one begins, in Unix seconds; None when that is not known."""
-    position = session.progress.position
-    here = journal.position({"step": position.step, "phase": position.phase})
-    if not position.finished():
-        return None
-    ends = [log.last for log in journal.logs(session.path) if log.attempt < session.attempt.number]
-    return next(
-        (
-            float(last["time"])
-            for last in reversed(ends)
-            if last.get("event") == "end" and journal.position(last) == here
-        ),
-        None,
-    )
+    for log in reversed(session.earlier_logs() if session.position.finished() else ()):
+        if log.last.get("event") == "end" and journal.position(log.last) == journal.position(session.here._asdict()):
+            return float(log.last["time"])
+    return None
 
 
 def at_the_end(session: Session) -> str:
@@ -54,7 +45,7 @@ def at_the_end(session: Session) -> str:
     logs = journal.logs(session.path)
     attempts = sum(log.restored is not None for log in logs)
     again = redone(logs)
-    position = session.progress.position
+    position = session.position
     said = "finished" if position.finished() or not position.targets else "ended before its loop did"
     line = f"{said}: {_count(position.step, 'step')} in {_count(attempts, 'attempt')}"
     if again.exact and not again.steps:

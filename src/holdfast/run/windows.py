@@ -1,4 +1,4 @@
-"""Windows: rank 0 announces one window ahead what all ranks do at a safe point, so that ranks need not wait at each one.
+"""Windows: rank 0 announces one window ahead what all ranks do at a safe point; so ranks need not wait at each one.
 
 Every rank counts its safe points, and the counts agree. Some safe points are edges of windows. At an edge all ranks do
 what rank 0 announced at the edge before. So a rank waits only for another one that is more than a window behind.
@@ -14,7 +14,7 @@ import msgspec
 from ..ranks import Ranks
 
 WINDOW_S = 0.1  # that a window lasts
-MOST_POINTS = 50  # in a window: when steps become slower, an order takes two windows of such steps
+MOST_POINTS = 50  # in a window: when steps become slower, an order still takes two windows of slow steps
 SWEEP = 4096  # edges after which rank 0 deletes announcements that all ranks have read
 
 
