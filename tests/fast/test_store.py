@@ -21,6 +21,7 @@ from faults import FULL, counting, door, failing, links, requests, scratched
 from holdfast import disk, retention
 from holdfast.errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
+from holdfast.store import attempt as attempts
 from holdfast.store import checkpoint as checkpoints
 from holdfast.store import format
 from holdfast.store.checkpoint import Checkpoint
@@ -669,3 +670,12 @@ def test_leaves_without_bytes_are_no_gap(tmp_path, monkeypatch):
                 assert [] == list(store[step].problems(cold=True))
                 assert bits(state) == bits(store.load(step))
             assert store[2].manifest.files["state.safetensors"].links == 1, order
+
+
+def test_a_process_lists_the_directory_before_it_looks_again(root, monkeypatch):
+    """A network file system may show what another process made only after a new listing."""
+    listed = []
+    monkeypatch.setattr(attempts, "JOIN_S", 0.2)
+    monkeypatch.setattr(attempts, "children", listed.append)
+    attempts.appear(root / "made elsewhere", lambda _: bool(listed))
+    assert [root] == listed

@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..state.codec import Block
 from ..store import format, parts, shards
-from ..store.attempt import JOIN_S
 from ..store.checkpoint import Checkpoint
 from ..store.format import File, Leaf
 from ..store.parts import Part, own_key
@@ -66,16 +62,3 @@ class Writing:
     def seal(self) -> Seal:
         """Say what was written; durable when this returns."""
         return sealed(self._partial, Part(self._rank, self._files, self._leaves), ())
-
-
-def await_directory(path: Path) -> None:
-    """Return when this process sees a directory that another made.
-
-    Raises:
-        FileNotFoundError: it does not, in the time that network file systems lag.
-    """
-    until = time.monotonic() + JOIN_S
-    while not path.is_dir():
-        if time.monotonic() > until:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        time.sleep(0.05)

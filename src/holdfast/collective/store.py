@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import UsageError
 from ..ranks import Ranks
-from ..rules import Rule, Whole
+from ..rules import Rule
 from ..state import tree
 from ..state.codec import uncollected
 from ..state.snapshot import Arena
@@ -20,11 +20,11 @@ from ..store import attempt as attempts
 from ..store import pruning
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
-from ..store.format import Manifest
+from ..store.format import Manifest, Name
 from ..store.pruning import DamagedSince
 from ..store.shards import Staged
-from ..store.store import Facts, Store, checked_name
-from .collective import appear, claim, load
+from ..store.store import Facts, Hooks, Store
+from .collective import claim, load
 from .collective_save import CollectiveSave
 from .rank_share import RankShare, Seal, sealed_manifest
 
@@ -35,17 +35,9 @@ class CollectiveStore(Store):
     What fails on one rank fails on all. Rank 0 alone pins, prunes and moves to quarantine.
     """
 
-    def __init__(
-        self,
-        root: str | os.PathLike[str],
-        *,
-        ranks: Ranks,
-        keep: Rule | None = None,
-        take_over: bool = False,
-        whole: Whole = Whole(),  # noqa: B008  a frozen value
-    ) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, ranks: Ranks, **options: Any) -> None:
         self.ranks = ranks.twin("store")  # claims and saves may run beside what else the ranks say
-        super().__init__(root, keep=keep, take_over=take_over, whole=whole)
+        super().__init__(root, **options)
         self._share = RankShare(ranks.rank, self._sharing)
 
     def _begin(self) -> Attempt:
@@ -55,20 +47,6 @@ class CollectiveStore(Store):
         """Each rank loads what it saved, all of them from the same checkpoint, which is whole for every one."""
         return load(self.ranks, self._shelf, choose, read)
 
-    def save(
-        self,
-        state: Any,
-        *,
-        step: int,
-        metrics: Mapping[str, Any] | None = None,
-        note: str | None = None,
-        facts: Facts | None = None,
-    ) -> Checkpoint:
-        """As `Store.save`, together with all other ranks."""
-        with self.ranks.together(f"state of step {step}"):
-            staged = self.stage(state)
-        return self.commit(staged, step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
-
     def lay_out(self, state: Any, arena: Arena | None = None) -> Staged:
         """As `Store.lay_out`. The files are those that this rank is likely to write."""
         with uncollected():
@@ -76,19 +54,8 @@ class CollectiveStore(Store):
             staged = Staged(flat.tree, flat.leaves, self._share.foreseen(flat.leaves))
         return staged if arena is None else staged.snapshot_in(arena)
 
-    def commit(
-        self,
-        staged: Staged,
-        *,
-        step: int,
-        facts: Facts | None = None,
-        before_each: Callable[[], None] = lambda: None,
-        before_last: Callable[[], None] = lambda: None,
-        leave: Callable[[], int] = lambda: 0,
-    ) -> Checkpoint:
-        """As `Store.commit`, together with all other ranks."""
-        facts = facts or Facts()
-        name, owner, attempt = checked_name(step, facts.phase), self.owner, self.claim()
+    def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
+        owner, attempt = self.owner, self.claim()
         save = CollectiveSave(self.ranks, attempt, name, self._share)
 
         def commit(seals: list[Seal]) -> Manifest:
@@ -97,7 +64,7 @@ class CollectiveStore(Store):
         with owner.acting(attempt, "save"):
             try:
                 agreed = save.plan(staged, owner.parent, lambda: owner.begin(name), owner.require_space)
-                save.write(agreed, staged, before_each, before_last, commit)
+                save.write(agreed, staged, hooks.before_each, hooks.before_last, commit)
             except Exception:
                 if self.ranks.rank == 0:
                     attempts.clean_up(save.partial)
@@ -105,7 +72,7 @@ class CollectiveStore(Store):
             owner.parent = str(name)
             checkpoint = self._shelf.checkpoint(name)
             with suppress(DamagedSince) if self.ranks.rank else owner.telling():
-                self._apply_rule(save, checkpoint, leave)
+                self._apply_rule(save, checkpoint, hooks.leave)
         return checkpoint
 
     def _apply_rule(self, save: CollectiveSave, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
@@ -119,7 +86,7 @@ class CollectiveStore(Store):
             return msgspec.json.encode(names) if len(names) > leave() else b""
 
         def read_back() -> bytes:
-            appear(checkpoint.path)
+            attempts.appear(checkpoint.path, attempts.is_checkpoint)
             pruning.verify(attempt, [checkpoint.as_rank(self.ranks.rank)], self._sharing, doomed=doomed)
             others = [each for each in plan.needed if each.path != checkpoint.path]
             pruning.verify(attempt, others, self._sharing)
@@ -141,16 +108,6 @@ class CollectiveStore(Store):
             UsageError: one process saves a directory.
         """
         raise UsageError("a directory is saved by one process: use a Store on one of the ranks")
-
-    def pin(self, step: int | str) -> None:
-        """As `Store.pin`; rank 0 does it."""
-        if self.ranks.rank == 0:
-            super().pin(step)
-
-    def unpin(self, step: int | str) -> None:
-        """As `Store.unpin`; rank 0 does it."""
-        if self.ranks.rank == 0:
-            super().unpin(step)
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
         """As `Store.prune`; rank 0 does it, once all have claimed the run."""

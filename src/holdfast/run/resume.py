@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from .. import journal
 from ..errors import Damaged, HoldfastError, NotFound, StoreError
 from ..journal import Log
 from ..ranks import ALONE, Ranks
-from ..store.attempt import JOIN_S
+from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
-from ..store.format import MANIFEST
 from ..store.store import Store
 from .position import Position
 from .ranks import agreed
@@ -145,10 +144,9 @@ def _seen(store: Store, name: str) -> Checkpoint | None:
     """The checkpoint that rank 0 has chosen; wait a little for a network file system to show it here."""
     if not name:
         return None
-    path, until = store.root / "checkpoints" / name, time.monotonic() + JOIN_S
-    while not (path / MANIFEST).exists() and time.monotonic() < until:
-        os.listdir(path.parent)  # a listing makes network file systems look again
-        time.sleep(0.05)
+    path = store.root / "checkpoints" / name
+    with suppress(FileNotFoundError):  # the restore reports it
+        appear(path, is_checkpoint)
     return Checkpoint(path)
 
 

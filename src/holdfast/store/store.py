@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import disk, retention
 from ..errors import NotFound, UsageError
@@ -28,6 +28,14 @@ from .sharing import Sharing
 from .shelf import Shelf
 
 __all__ = ["Facts", "Store"]
+
+
+class Hooks(NamedTuple):
+    """Callbacks of a save, as `Store.commit` describes them."""
+
+    before_each: Callable[[], None]
+    before_last: Callable[[], None]
+    leave: Callable[[], int]
 
 
 class Store:
@@ -198,7 +206,9 @@ class Store:
             NoSpace: it does not fit; the store is as it was.
             Superseded: a later attempt owns the run.
         """
-        return self.commit(self.stage(state), step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
+        with self.ranks.together(f"state of step {step}"):
+            staged = self.stage(state)
+        return self.commit(staged, step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
 
     def stage(self, state: Any, arena: Arena | None = None) -> Staged:
         """What `commit` takes: `state` laid out in files. With an arena, a copy of it.
@@ -268,21 +278,23 @@ class Store:
                 snapshot, lacks its bytes; staged again it will have them.
         """
         facts = facts or Facts()
-        name = checked_name(step, facts.phase)
+        return self._commit(staged, _name(step, facts.phase), facts, Hooks(before_each, before_last, leave))
+
+    def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
         owner, attempt = self.owner, self.claim()
 
         def fill(partial: Path) -> Manifest:
             files: dict[str, format.File] = {}
             leaves: dict[str, format.Leaf] = {}
-            self._sharing.take_over(attempt, staged.links, partial, before_each)
+            self._sharing.take_over(attempt, staged.links, partial, hooks.before_each)
             for link in staged.links:
                 files[link.name] = link.file
                 leaves.update(link.leaves)
             for index, shard in enumerate(staged.shards):
-                written = shards.write(partial, staged, index, before_each)
+                written = shards.write(partial, staged, index, hooks.before_each)
                 files[shard.name] = written.file
                 leaves.update(written.leaves)
-            before_last()
+            hooks.before_last()
             ordered = {key: leaves[key] for key in staged.leaves} | leaves  # with what pieces were before
             return owner.manifest(name, facts, files, ordered, staged.tree)
 
@@ -296,14 +308,12 @@ class Store:
                 if staged.snapshot is not None:
                     raise
                 alone = Staged(staged.tree, staged.whole or {}, shards.layout(staged.whole or {}))
-                return self.commit(
-                    alone, step=step, facts=facts, before_each=before_each, before_last=before_last, leave=leave
-                )
+                return self._commit(alone, name, facts, hooks)
             written = [key for shard in staged.shards for key in shard.keys]
             self._sharing.note(staged.leaves, written, before)
             with suppress(Abandoned):  # it is committed; whoever waits for the writer will prune
-                before_each()
-                owner.apply_rule(name, leave)
+                hooks.before_each()
+                owner.apply_rule(name, hooks.leave)
         return self._shelf.checkpoint(name)
 
     @contextmanager
@@ -317,7 +327,7 @@ class Store:
 
         When the block raises, nothing was saved.
         """
-        name, facts = checked_name(step, "step"), Facts(metrics=metrics or {}, note=note)
+        name, facts = _name(step, "step"), Facts(metrics=metrics or {}, note=note)
         owner = self.owner
         partial = owner.begin(name)
         try:
@@ -335,14 +345,16 @@ class Store:
             Damaged: one of these is not what was committed; it is pinned all the same.
         """
         checkpoint = self[step]
-        with writing(self.root):
-            pins.pin(self.root, checkpoint)
+        if self.ranks.rank == 0:
+            with writing(self.root):
+                pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
         """Let the rules remove that checkpoint again."""
         name = self[step].path.name
-        with writing(self.root):
-            pins.unpin(self.root, name)
+        if self.ranks.rank == 0:
+            with writing(self.root):
+                pins.unpin(self.root, name)
 
     def prunable(self, rule: Rule) -> list[Checkpoint]:
         """What `prune` would remove, oldest first."""
@@ -363,11 +375,7 @@ class Store:
         return self.owner.quarantine(checkpoint, why)
 
 
-def checked_name(step: int, phase: str) -> Name:
-    """
-    Raises:
-        UsageError: the step is not a whole number from 0 to 10**18.
-    """
+def _name(step: int, phase: str) -> Name:
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
         raise UsageError(f"a step is a whole number from 0, not {step!r}")
     return Name(step, phase)
