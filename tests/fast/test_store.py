@@ -299,14 +299,14 @@ def test_a_prune_forgets_what_it_thought_before_it_was_owner(root):
     first, second = Store(root), Store(root, take_over=True)
     for step in (1, 2, 3):
         put(first, step)
-    claim = second.owner.claim
+    claim = second.claim
 
     def late() -> Any:
         if second.attempt is None:
             first.quarantine(first[3], "late")
         return claim()
 
-    second.owner.claim = late
+    second.claim = late
     second.prune(Last(1))
     assert steps(second) == [2]
 
@@ -363,9 +363,9 @@ def test_nothing_goes_while_what_was_just_saved_is_not_whole(root, monkeypatch):
     store = Store(root, keep=Last(1))
     for step in (10, 5):
         put(store, step)
-    point = store.owner.point
+    point = store.point
     shard = root / "checkpoints" / "step-000000006" / "model.safetensors"
-    monkeypatch.setattr(store.owner, "point", lambda: (shard.write_bytes(b""), point()))
+    monkeypatch.setattr(store, "point", lambda: (shard.write_bytes(b""), point()))
     with pytest.raises(Damaged, match="no older checkpoint was removed"):
         put(store, 6)
     assert steps(store) == [5, 6, 10]
@@ -396,7 +396,7 @@ def test_a_manifest_is_decoded_once(root, monkeypatch):
         assert [facts.name for facts in store.facts()] == names
         store.best() if Best in map(type, parts(keep)) else store.prunable(Last(1))
         assert [] == decoded
-        assert [*store._shelf._cards] == names
+        assert [*store.shelf._cards] == names
 
 
 def test_what_is_remembered_of_a_manifest_is_forgotten_with_it(root):

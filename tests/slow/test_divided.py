@@ -327,7 +327,7 @@ def test_killed_at_any_change_to_the_disk_the_old_or_the_new_is_there(step, smal
         copy = Store(root, keep=Last(2))
         copy.parent = copy.latest().path.name
         if step > 1:  # what this process has seen of the leaf
-            copy._sharing._divided = store._sharing._divided
+            copy.sharing._divided = store.sharing._divided
         with faults.door(act):
             copy.save(buffer.state_dict(), step=step)
 

@@ -23,7 +23,7 @@ class Gathered:
     """The leader's side of one save."""
 
     def __init__(self, store: Store, step: int, facts: Facts) -> None:
-        self._owner, self._facts, self.name = store.owner, facts, format.Name(step, facts.phase)
+        self._owner, self._facts, self.name = store, facts, format.Name(step, facts.phase)
 
     def begin(self) -> Path:
         """An empty directory in the attempt's own room, for every process to write its part into.

@@ -38,14 +38,14 @@ class CollectiveStore(Store):
     def __init__(self, root: str | os.PathLike[str], *, ranks: Ranks, **options: Any) -> None:
         self.ranks = ranks.twin("store")  # claims and saves may run beside what else the ranks say
         super().__init__(root, **options)
-        self._share = RankShare(ranks.rank, self._sharing)
+        self._share = RankShare(ranks.rank, self.sharing)
 
     def _begin(self) -> Attempt:
         return claim(self.ranks, self.root, super()._begin)
 
     def _load(self, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], Any]) -> Any:
         """Each rank loads what it saved, all of them from the same checkpoint, which is whole for every one."""
-        return load(self.ranks, self._shelf, choose, read)
+        return load(self.ranks, self.shelf, choose, read)
 
     def lay_out(self, state: Any, arena: Arena | None = None) -> Staged:
         """As `Store.lay_out`. The files are those that this rank is likely to write."""
@@ -55,51 +55,51 @@ class CollectiveStore(Store):
         return staged if arena is None else staged.snapshot_in(arena)
 
     def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
-        owner, attempt = self.owner, self.claim()
+        attempt = self.claim()
         save = CollectiveSave(self.ranks, attempt, name, self._share)
 
         def commit(seals: list[Seal]) -> Manifest:
-            return owner.finish(name, save.partial, lambda _: sealed_manifest(owner, name, facts, seals, staged.tree))
+            return self.finish(name, save.partial, lambda _: sealed_manifest(self, name, facts, seals, staged.tree))
 
-        with owner.acting(attempt, "save"):
+        with self.acting(attempt, "save"):
             try:
-                agreed = save.plan(staged, owner.parent, lambda: owner.begin(name), owner.require_space)
+                agreed = save.plan(staged, self.parent, lambda: self.begin(name), self.require_space)
                 save.write(agreed, staged, hooks.before_each, hooks.before_last, commit)
             except Exception:
                 if self.ranks.rank == 0:
                     attempts.clean_up(save.partial)
                 raise
-            owner.parent = str(name)
-            checkpoint = self._shelf.checkpoint(name)
-            with suppress(DamagedSince) if self.ranks.rank else owner.telling():
+            self.parent = str(name)
+            checkpoint = self.shelf.checkpoint(name)
+            with suppress(DamagedSince) if self.ranks.rank else self.telling():
                 self._apply_rule(save, checkpoint, hooks.leave)
         return checkpoint
 
     def _apply_rule(self, save: CollectiveSave, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
         """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
-        owner, attempt, plan = self.owner, self.claim(), pruning.PruningPlan([], [])
+        attempt, plan = self.claim(), pruning.PruningPlan([], [])
 
         def rule() -> bytes:
-            if owner.keep is not None:
-                plan.doomed[:], plan.needed[:] = pruning.plan(self._shelf, owner.keep, {checkpoint.path.name})
+            if self.keep is not None:
+                plan.doomed[:], plan.needed[:] = pruning.plan(self.shelf, self.keep, {checkpoint.path.name})
             names = [each.path.name for each in plan.doomed]
             return msgspec.json.encode(names) if len(names) > leave() else b""
 
         def read_back() -> bytes:
             attempts.appear(checkpoint.path, attempts.is_checkpoint)
-            pruning.verify(attempt, [checkpoint.as_rank(self.ranks.rank)], self._sharing, doomed=doomed)
+            pruning.verify(attempt, [checkpoint.as_rank(self.ranks.rank)], self.sharing, doomed=doomed)
             others = [each for each in plan.needed if each.path != checkpoint.path]
-            pruning.verify(attempt, others, self._sharing)
+            pruning.verify(attempt, others, self.sharing)
             return b""
 
         def discard(_: list[bytes]) -> bytes:
             pruning.discard(attempt, plan.doomed)
-            owner.point()
+            self.point()
             return b""
 
         word = save.lead("rule", rule)
         if word:
-            doomed = [self._shelf.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
+            doomed = [self.shelf.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
             save.collect("pruning", read_back, discard)
 
     def directory(self, **_: Any) -> Any:
@@ -119,5 +119,5 @@ class CollectiveStore(Store):
         if self.ranks.rank == 0:
             return super().quarantine(checkpoint, why)
         self.claim()
-        self._sharing.forget()
+        self.sharing.forget()
         return checkpoint.path

@@ -55,17 +55,14 @@ class Attempt:
         """
         if self._waiting:
             with self.acting("write the journal"), self._turn:
-                self._append(sync=sync)
+                count = len(self._waiting)
+                journal.append(self.journal, self._waiting[:count], sync=sync)
+                del self._waiting[:count]
 
     def show(self) -> None:
         """As `flush`, unless another thread is about to."""
         if self._waiting and not self._turn.locked():  # tried instead, and taken, Ctrl-C could leave it so
             self.flush()
-
-    def _append(self, *, sync: bool) -> None:
-        count = len(self._waiting)
-        journal.append(self.journal, self._waiting[:count], sync=sync)
-        del self._waiting[:count]
 
     def close(self, event: str, /, **facts: Any) -> None:
         """Say good-bye: with this as its last line, the attempt counts as gone."""
@@ -122,16 +119,7 @@ class Joined(Attempt):
     """The attempt on another rank than 0: the same room and the same fence. Its journal is rank 0's to write."""
 
     def record(self, event: str, /, **facts: Any) -> None:
-        del event, facts
-
-    def flush(self, *, sync: bool = False) -> None:
-        del sync
-
-    def show(self) -> None:
-        pass
-
-    def close(self, event: str, /, **facts: Any) -> None:
-        del event, facts
+        del event, facts  # then no other method has anything to write
 
 
 def join(root: Path, number: int, run: str) -> Attempt:

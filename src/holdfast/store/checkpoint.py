@@ -33,7 +33,6 @@ class Checkpoint:
         self._head: Head | None = None
         self._parts: Parts | None = None
         self._divided: dict[str, dict[int, str]] | None = None
-        self._paths: dict[str, Path] = {}  # of shards: many leaves share one
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r})"
@@ -148,10 +147,7 @@ class Checkpoint:
             entry = self.manifest.leaves[key]
         except KeyError:
             raise Damaged(f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is not there") from None
-        path = self._paths.get(entry.shard)
-        if path is None:
-            path = self._paths[entry.shard] = self.path / entry.shard
-        return StoredLeaf(path, key, entry)
+        return StoredLeaf(self.path, key, entry)
 
     def _pieces(self) -> dict[str, dict[int, str]]:
         """Keys of the pieces of each leaf that one process has divided."""
@@ -314,7 +310,7 @@ class Checkpoint:
         yield from self._layout_problems(names, cold=cold)
         whole = {name for name in names if self._size(name) == self.manifest.files[name].size_bytes}
         entries = sorted(self.manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset))
-        leaves = [StoredLeaf(self.path / entry.shard, key, entry) for key, entry in entries if entry.shard in whole]
+        leaves = [StoredLeaf(self.path, key, entry) for key, entry in entries if entry.shard in whole]
         for leaf in reading.damaged(leaves, cold=cold, before_each=before_each):
             end = leaf.offset + leaf.size_bytes
             yield Problem(leaf.path, leaf.offset, end, f"leaf {leaf.key!r} changed since commit")

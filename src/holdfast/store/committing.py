@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,7 +18,7 @@ from ..provenance import document
 from ..rules import Best, Rule, parts
 from ..terminal import warn
 from . import attempt as attempts
-from . import format, pruning
+from . import claiming, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .format import MANIFEST, Leaf, Manifest, Name
@@ -42,25 +43,34 @@ class Facts:
 class Committing:
     """The owner's side of a store; its threads write in turn."""
 
-    def __init__(self, shelf: Shelf, sharing: Sharing, keep: Rule | None, begin: Callable[[], Attempt]) -> None:
+    def __init__(self, shelf: Shelf, sharing: Sharing, keep: Rule | None, *, take_over: bool) -> None:
         self.root, self.shelf, self.sharing = shelf.root, shelf, sharing
-        self.keep, self._begin = keep, begin
-        self.attempt: Attempt | None = None
-        self.parent: str | None = None
+        self.keep = keep
+        self._take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
+        self.attempt: Attempt | None = None  # None: it has written nothing
+        self.parent: str | None = None  # name of the checkpoint after which the next one comes
         self._turn = threading.RLock()  # of this process's threads, to claim and to write
 
     # -- owning ---------------------------------------------------------------------------------------------------
 
     def claim(self) -> Attempt:
-        """Become the run's owner, if this store is not yet."""
+        """Become the run's owner, if this store is not yet.
+
+        Raises:
+            UsageError: another attempt lives, or may live.
+        """
         if self.attempt is None:
             with self._turn:
                 if self.attempt is None:  # still
                     self.attempt = self._begin()
         return self.attempt
 
+    def _begin(self) -> Attempt:
+        with writing(self.root):
+            return claiming.claim(self.root, take_over=self._take_over)
+
     def close(self) -> None:
-        """Give the run back."""
+        """Give the run back: the next writer need not ask whether this one lives."""
         attempt = self.attempt
         if attempt is not None:
             with self.acting(attempt, "close"):
@@ -142,7 +152,7 @@ class Committing:
         free = disk.free_bytes(self.root)
         if need + _SPARE_BYTES > free and self.keep is not None:
             with suppress(Damaged):  # the newest, which is why nothing was removed
-                if self.prune(self.keep, spared=()):  # what a stop has left
+                if self.prune_but(self.keep):  # what a stop has left
                     free = disk.free_bytes(self.root)
         if need + _SPARE_BYTES > free:
             raise NoSpace(
@@ -156,7 +166,7 @@ class Committing:
         """Remove what the rule does not keep, now that `name` is committed."""
         if self.keep is not None:
             with suppress(Abandoned), self.telling():
-                self.prune(self.keep, spared=(str(name),), leave=leave)
+                self.prune_but(self.keep, (str(name),), leave)
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -166,7 +176,9 @@ class Committing:
         except pruning.DamagedSince as error:
             warn(f"{error}; the next save writes it anew")
 
-    def prune(self, rule: Rule, spared: Collection[str], leave: Callable[[], int] = lambda: 0) -> list[Checkpoint]:
+    def prune_but(
+        self, rule: Rule, spared: Collection[str] = (), leave: Callable[[], int] = lambda: 0
+    ) -> list[Checkpoint]:
         """What was removed. Abandoned: it is no more than `leave` says, perhaps only now, and nothing was removed."""
         if self.attempt is None and not pruning.prunable(self.shelf, rule, spared):
             return []
@@ -187,7 +199,7 @@ class Committing:
             return removed
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """Move a checkpoint aside."""
+        """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name."""
         attempt = self.claim()
         self.sharing.forget()
         with self.acting(attempt, "move a checkpoint to quarantine"):
