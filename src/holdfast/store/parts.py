@@ -111,8 +111,7 @@ class Parts:
         """
         found = self._read.get(rank)
         if found is None:
-            path = self.path_of(rank)
-            found = reading.twice(path, lambda: decode(reading.whole(path), self.root, rank, path))
+            found = reading.decoded(self.path_of(rank), lambda data, path: decode(data, self.root, rank, path))
             self._read[rank] = found
         return found
 
