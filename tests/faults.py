@@ -422,7 +422,6 @@ def links() -> AbstractContextManager[None]:
 
 
 def _set(constants: list[tuple[ModuleType, str, int]]) -> None:
-    bulk.release()  # buffers of another size
     for module, name, value in constants:
         setattr(module, name, value)
 

@@ -43,7 +43,7 @@ def must_stop(now_s: float, deadline_s: float, save_s: float, step_s: float) -> 
 
     `save_s` and `step_s` are what a save and a step have cost so far; both clocks are the same one.
     """
-    return deadline_s - now_s < SAVE_MARGIN * save_s + step_s + LEAVE_S
+    return deadline_s - now_s < needed_s(save_s) + step_s
 
 
 def _epochs_done(mark: Mark) -> int:

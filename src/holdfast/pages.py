@@ -27,7 +27,7 @@ def pages(size: int) -> memoryview:
     from them altogether, the place would go to something else of theirs, which the end of `whole` would take away.)
     """
     whole = mmap.mmap(-1, max(PAGE, rounded(size)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for advice in (_WIPE_ON_FORK, *([mmap.MADV_HUGEPAGE] if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE") else [])):
+    for advice in (_WIPE_ON_FORK, *([mmap.MADV_HUGEPAGE] if size >= _HUGE else [])):
         with suppress(OSError):  # a kernel without it
             whole.madvise(advice)
     return memoryview(whole)

@@ -23,9 +23,15 @@ from typing import Generic, TypeVar, cast
 T = TypeVar("T")
 R = TypeVar("R")
 
+Hook = Callable[[], None]  # is called before each piece of some work; what it raises ends the work
+
 LOOK_S = 0.1  # between two polls of a waiting thread
 SEEN_S = 1.0  # a new thread waits at most so long until `start` has returned in its starter
 GONE_S = 1.0  # a thread whose work is done may need so long to end
+
+
+def nothing() -> None:
+    """A hook that does nothing."""
 
 
 class Condition:

@@ -16,6 +16,7 @@ from ..store.format import File, Leaf
 from ..store.parts import Part, own_key
 from ..store.shards import Staged
 from ..store.store import Facts, Store
+from ..threads import nothing
 from .rank_share import Seal, sealed, sealed_manifest
 
 
@@ -53,7 +54,7 @@ class Writing:
         """Write these leaves, durably; every one but those of rank 0 that are whole is a piece, and says of what."""
         layout = shards.layout(blocks, taken=set(self._files), prefix=parts.prefix(self._rank))
         for index, shard in enumerate(layout):
-            written = shards.write(self._partial, Staged(None, blocks, layout), index, lambda: None)
+            written = shards.write(self._partial, Staged(None, blocks, layout), index, nothing)
             self._files[shard.name] = written.file
             self._leaves |= {
                 own_key(self._rank, key) if "of" in leaf.attrs else key: leaf for key, leaf in written.leaves.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..errors import Damaged, NotFound, StoreError
 from ..retention import CheckpointFacts
 from ..state import codec, tree
 from ..state.references import leaf_keys
+from ..threads import Hook, nothing
 from . import divided, format, problems, reading
 from .format import MANIFEST, Head, Manifest
 from .parts import Parts, top
@@ -251,7 +252,7 @@ class Checkpoint:
         *,
         cold: bool = False,
         only: Collection[str] | None = None,
-        before_each: Callable[[], None] = lambda: None,
+        before_each: Hook = nothing,
     ) -> Iterator[Problem]:
         """Read every byte; tell which differ from what was committed. With `cold`, from the medium and not the cache.
 
@@ -265,9 +266,7 @@ class Checkpoint:
         except PermissionError as error:
             raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
-    def _problems(
-        self, only: Collection[str] | None, before_each: Callable[[], None], *, cold: bool
-    ) -> Iterator[Problem]:
+    def _problems(self, only: Collection[str] | None, before_each: Hook, *, cold: bool) -> Iterator[Problem]:
         seen = self
         if cold:
             reading.forget(self.path / MANIFEST)

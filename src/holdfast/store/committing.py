@@ -7,10 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import disk
 from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
@@ -29,15 +28,14 @@ from .shelf import Shelf
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What a checkpoint says of itself besides its state. All of it is optional."""
 
     phase: str = "step"
     epoch: int | None = None
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = {}
     note: str | None = None
-    document: Mapping[str, Any] = field(default_factory=dict)
+    document: Mapping[str, Any] = {}
 
 
 class Committing:

@@ -70,9 +70,9 @@ class Lineage(NamedTuple):
 
     def links(self, unchanged: Collection[str], whole: Whole, now_s: float) -> list[Link]:
         """The shards of which every leaf is unchanged, and that are not due to be written anew."""
-        large = (name for name, file in self.files.items() if file.size_bytes >= LINK_BYTES)
-        found = self.links_of(dict.fromkeys(large), whole, now_s)
-        return [link for link in found if link.leaves and all(key in unchanged for key in link.leaves)]
+        found = self.links_of((leaf.shard for leaf in self.leaves.values()), whole, now_s)
+        large = (link for link in found if link.file.size_bytes >= LINK_BYTES)
+        return [link for link in large if all(key in unchanged for key in link.leaves)]
 
     def links_of(self, names: Iterable[str], whole: Whole, now_s: float) -> list[Link]:
         """The files with these names that are not due to be written anew, with all that they hold."""

@@ -13,7 +13,7 @@ from ..errors import Damaged, NotFound, StoreError, UsageError
 from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
 from .format import MANIFEST, parse_name
-from .shelf import is_committed
+from .shelf import committed
 
 Step = int | str | None  # a number, "best", "latest", a checkpoint's name; None: the newest
 T = TypeVar("T")
@@ -33,9 +33,7 @@ class Location(NamedTuple):
         if self.single:
             return [Checkpoint(self.path)]
         folder = self.path if self.root is None else self.root / "checkpoints"
-        names = filter(None, map(parse_name, _entries(folder)))
-        found = [name for name in names if is_committed(folder, name)]
-        return [Checkpoint(folder / str(name)) for name in sorted(found, key=lambda name: name.order)]
+        return [Checkpoint(folder / str(name)) for name in committed(folder)]
 
     def readable(self) -> list[Checkpoint]:
         """Those whose manifest is whole; the others are `verify`'s and `ls`'s to tell."""

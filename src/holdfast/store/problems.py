@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import Damaged, NotFound
+from ..threads import Hook
 from . import files, format, reading
 from .format import MANIFEST, File, Leaf, Manifest
 from .stored import StoredLeaf
@@ -36,7 +37,7 @@ def of_whole(path: Path, error: Damaged) -> Problem:
 
 
 def of_files(
-    folder: Path, manifest: Manifest, only: Collection[str] | None, before_each: Callable[[], None], *, cold: bool
+    folder: Path, manifest: Manifest, only: Collection[str] | None, before_each: Hook, *, cold: bool
 ) -> Iterator[Problem]:
     """Read every byte of the files in `folder`, or of `only` those with these names."""
     names = [name for name in manifest.files if only is None or name in only]

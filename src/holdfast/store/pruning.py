@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .. import bulk, retention
+from .. import retention
 from ..errors import Damaged
 from ..rules import Rule
+from ..threads import Hook, nothing
 from . import attempt as attempts
 from .attempt import Attempt
 from .checkpoint import Checkpoint
@@ -45,7 +46,7 @@ def verify(
     attempt: Attempt,
     checkpoints: Sequence[Checkpoint],
     sharing: Sharing,
-    before_each: Callable[[], None] = lambda: None,
+    before_each: Hook = nothing,
     doomed: Sequence[Checkpoint] | None = None,
 ) -> None:
     """Read them back from the medium, but for files of which it is known that they need not be.
@@ -55,7 +56,6 @@ def verify(
     Raises:
         Damaged: one of these is not what was committed.
     """
-    bulk.release()  # what is read needs buffers of its own
     with attempt.acting("verify a checkpoint"):
         for checkpoint in checkpoints:
             for names in _parts(checkpoint, sharing.read_back(checkpoint, doomed)):

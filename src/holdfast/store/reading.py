@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from .. import disk
 from ..errors import Damaged, NotFound
 from ..pages import PAGE, Data, address, pages, put, rounded
-from ..threads import Condition, WorkerGroup
+from ..threads import Condition, Hook, WorkerGroup, nothing
 from . import format
 from .format import MANIFEST
 
@@ -67,9 +67,7 @@ def fill(wanted: Sequence[Wanted]) -> None:
             raise Damaged(why)
 
 
-def damaged(
-    stored: Sequence[Located], *, cold: bool, before_each: Callable[[], None] = lambda: None
-) -> Iterator[Located]:
+def damaged(stored: Sequence[Located], *, cold: bool, before_each: Hook = nothing) -> Iterator[Located]:
     """Those whose bytes are not what was committed, in the order given; with `cold`, on the medium.
 
     What `before_each` piece of a file raises ends it.
@@ -79,9 +77,7 @@ def damaged(
             yield stored[index]
 
 
-def _failures(
-    wanted: Sequence[Wanted], *, cold: bool, before_each: Callable[[], None] = lambda: None
-) -> dict[int, str]:
+def _failures(wanted: Sequence[Wanted], *, cold: bool, before_each: Hook = nothing) -> dict[int, str]:
     """Read them once; what is wrong with which. With `cold`, from the medium and not the cache, as far as that goes."""
     leaves = [_Leaf(stored, data) for stored, data in wanted]
     todo = list(_pieces(leaves))
@@ -174,7 +170,7 @@ def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
 class _Reading:
     """Pieces on their way into memory. They are begun in order, so that nobody waits for what nobody has begun."""
 
-    def __init__(self, pieces: Sequence[_Piece], before_each: Callable[[], None], *, cold: bool) -> None:
+    def __init__(self, pieces: Sequence[_Piece], before_each: Hook, *, cold: bool) -> None:
         self._todo, self._before_each, self._cold = iter(pieces), before_each, cold
         self._left: dict[Path, list[_Piece]] = {}  # of each file: as many as were not read
         for piece in pieces:

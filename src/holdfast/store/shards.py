@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from .. import bulk, disk
 from ..bulk import Extent
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Arena, Image, Snapshot
+from ..threads import Hook
 from .format import File, Leaf, hasher, joined_digest, shard_stem
 from .lineage import LINK_BYTES, Link
 
@@ -138,7 +139,6 @@ class Staged(NamedTuple):
 
     def snapshot_in(self, arena: Arena) -> Staged:
         """The same, written from memory of the arena, into which the snapshot is still to be copied."""
-        bulk.release()  # a snapshot is written from where it lies
         fresh = {key: self.leaves[key] for shard in self.shards for key in shard.keys}
         snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in self.shards], fresh)
         return self._replace(leaves={**self.leaves, **snapshot.blocks}, snapshot=snapshot, whole=None)
@@ -159,7 +159,7 @@ class Written(NamedTuple):
     leaves: dict[str, Leaf]
 
 
-def write(path: Path, staged: Staged, index: int, before_each: Callable[[], None]) -> Written:
+def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
     """Write one shard into the directory `path`; the manifest's entries for it, digests taken on the way.
 
     Of a snapshot that is still being copied, what is there is written, and the rest is waited for.

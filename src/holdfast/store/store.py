@@ -15,6 +15,7 @@ from ..rules import Rule, Whole
 from ..state import tree
 from ..state.codec import uncollected
 from ..state.snapshot import Arena
+from ..threads import Hook, nothing
 from . import divided, format, pins, pruning, shards
 from .checkpoint import Checkpoint, Problem
 from .committing import Committing, Facts, writing
@@ -32,8 +33,8 @@ __all__ = ["Facts", "Store"]
 class Hooks(NamedTuple):
     """Callbacks of a save, as `Store.commit` describes them."""
 
-    before_each: Callable[[], None]
-    before_last: Callable[[], None]
+    before_each: Hook
+    before_last: Hook
     leave: Callable[[], int]
 
 
@@ -196,9 +197,7 @@ class Store(Committing):
         """Files of the last checkpoint that the next one is likely to share, and that were not read back since its commit."""
         return self.sharing.unread(self.parent)
 
-    def read_back_early(
-        self, links: Collection[Link], before_each: Callable[[], None] = lambda: None
-    ) -> Problem | None:
+    def read_back_early(self, links: Collection[Link], before_each: Hook = nothing) -> Problem | None:
         """Read back what was `unread`: the save that shares it need not, then. It may go on beside that.
 
         Returns what is damaged: the next save writes it anew. What `before_each` piece raises ends it.
@@ -215,8 +214,8 @@ class Store(Committing):
         *,
         step: int,
         facts: Facts | None = None,
-        before_each: Callable[[], None] = lambda: None,
-        before_last: Callable[[], None] = lambda: None,
+        before_each: Hook = nothing,
+        before_last: Hook = nothing,
         leave: Callable[[], int] = lambda: 0,
     ) -> Checkpoint:
         """The second half of `save`. What `before_each` request to the disk raises ends it: nothing was saved. So does
