@@ -64,7 +64,8 @@ def same(state, wide):
 
 @contextmanager
 def small_copies(monkeypatch):
-    """Two threads copy a state of a few MiB, in portions, and a save of it begins meanwhile. Nobody is left at its end."""
+    """Two threads copy a state of a few MiB, in portions, and a save of it begins meanwhile.
+    Nobody is left at its end."""
     monkeypatch.setattr(snapshot, "_THREADS_PAY_BYTES", LEAF)
     monkeypatch.setattr(snapshot, "_EACH_PAYS_BYTES", 1)
     monkeypatch.setattr(snapshot, "PORTION_BYTES", LEAF // 4)

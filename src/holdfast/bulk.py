@@ -1,7 +1,7 @@
 """Bulk: big files, written past the page cache by several threads and digested on the way.
 
-Besides `disk`, the only module that changes files. What a file system refuses (O_DIRECT, preallocation) is done without;
-after `write` the bytes survive a power loss either way.
+Besides `disk`, the only module that changes files. If a file system refuses O_DIRECT or preallocation, it works without
+them. After `write` the bytes survive a power loss either way.
 """
 
 from __future__ import annotations

@@ -202,9 +202,10 @@ def replace_with(path: Path, chunks: Iterable[Chunk]) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Callable[[Chunk], None]]:
-    """What is written with the function takes the place of `path` in one step, whole and durable, when the block ends well.
+    """Yield a function that writes. At the end of the block all that it wrote replaces `path` in one step, durably.
 
-    Any number of processes may replace the same file: the last one wins. What a killed one has left beside it goes.
+    Any number of processes may replace the same file: the last one wins. Files that a killed process left
+    beside it are removed.
     """
     for name in os.listdir(path.parent):
         if name.startswith(f".{path.name}.") and name.endswith(".new"):

@@ -1,4 +1,4 @@
-"""When the next save is due, and when a deadline leaves no time for one more step. Pure: the caller brings the clock."""
+"""When the next save is due, and when a deadline leaves no time for another step. Pure: the caller gives the time."""
 
 from __future__ import annotations
 

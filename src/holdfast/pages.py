@@ -49,7 +49,7 @@ class Items(Protocol):
     @property
     def itemsize(self) -> int: ...
     def gather(self, start: int, target: memoryview) -> Wait | None:
-        """Copy bytes from `start` on into `target`: whole items, in C order. None: they are there; else after that call."""
+        """Copy whole items from byte `start` on into `target`, in C order. None: done; else done when it is called."""
 
     def scatter(self, start: int, source: memoryview) -> Wait | None:
         """Copy `source` over the bytes from `start` on, likewise."""
@@ -166,7 +166,7 @@ def settle(wait: Wait | None) -> None:
 
 
 def pieces(data: Data) -> Iterator[memoryview]:
-    """Its bytes in order: memory as it is; of distant ones `PIECE_BYTES` at a time, good until the next is asked for."""
+    """Its bytes in order: memory as it is, distant bytes `PIECE_BYTES` at a time, each valid until the next."""
     if isinstance(data, memoryview):
         yield data
         return

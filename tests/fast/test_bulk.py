@@ -1,4 +1,5 @@
-"""Big files: whatever lies in memory, and whatever the file system refuses, the file is the bytes and the digests are theirs."""
+"""Big files: whatever lies in memory, and whatever the file system refuses, the file is the bytes and the digests are
+theirs."""
 
 import ctypes
 import errno
@@ -81,7 +82,8 @@ one_run = st.tuples(st.sampled_from(["at a page", "inside a page", "read-only"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(one_run, max_size=5), st.sampled_from([0, 1, 3]), st.booleans())
 def test_the_file_is_the_concatenation_and_the_digests_are_of_its_pieces(tmp_path, runs, threads, direct):
-    """Leaves of any size, wherever they lie: images of whole files at a page's start, scattered ones, read-only ones."""
+    """Leaves of any size, wherever they lie:
+    images of whole files at a page's start, scattered ones, read-only ones."""
     path = tmp_path / "file"
     laid_out = [Extent(laid(kind, bytes_of(sum(parts), seed)), parts) for seed, (kind, parts) in enumerate(runs)]
     with requests(CHUNK, threads):

@@ -82,7 +82,8 @@ def adapted(step: int) -> dict[str, Any]:
 
 
 def write_golden_of_ranks(path: Path) -> None:
-    """As `write_golden`: each rank has taken files over, and what all have alike is divided by other measures than at first."""
+    """As `write_golden`:
+    each rank has taken files over, and what all have alike is divided by other measures than at first."""
     facts = Facts(
         phase="end", epoch=1, metrics={"acc": 0.5, "bad": float("nan")}, note="golden", document={"by": "hand"}
     )
@@ -137,7 +138,8 @@ def test_the_golden_checkpoint_of_two_ranks_is_read_bit_for_bit():
 
 
 def test_the_golden_checkpoint_of_ranks_has_links_and_stretches():
-    """Each rank has linked files from an older checkpoint, and one rank has written several stretches of equal leaves."""
+    """Each rank has linked files from an older checkpoint,
+    and one rank has written several stretches of equal leaves."""
     checkpoint = Checkpoint(GOLDEN_OF_RANKS)
     taken = {name.split("-")[1] for name, file in checkpoint.manifest.files.items() if file.links}
     assert {"00000", "00001"} == taken

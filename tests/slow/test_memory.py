@@ -86,7 +86,8 @@ MOST = {
 
 @pytest.mark.parametrize(("how", "order", "leaves"), MOST)
 def test_a_state_takes_little_memory_besides_itself(tmp_path, how, order, leaves):
-    """64 MiB for a save, a prune, a restore and a check, one copy for a save in the background; in any order of the items."""
+    """64 MiB for a save, a prune, a restore and a check, one copy for a save in the background;
+    in any order of the items."""
     command = [sys.executable, "-c", MEASURED, how, order, str(leaves), str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

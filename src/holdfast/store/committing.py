@@ -1,4 +1,4 @@
-"""Committing: what a run's owner does to it: a checkpoint is begun, committed and pointed to, and what no rule keeps goes."""
+"""Committing: the owner of a run begins, commits and links checkpoints, and removes those that no rule keeps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the jou
 
 
 class Facts(NamedTuple):
-    """What a checkpoint says of itself besides its state. All of it is optional."""
+    """Facts about a checkpoint that its manifest holds besides the state. All are optional."""
 
     phase: str = "step"
     epoch: int | None = None
@@ -99,7 +99,7 @@ class Committing:
         return partial
 
     def finish(self, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Manifest:
-        """Commit what `fill` makes of the directory, and says of it. When that fails, nothing is left of it."""
+        """Call `fill`, which completes the directory and returns its manifest, and commit. On an error remove it."""
         attempt = self.claim()
         with self.acting(attempt, "save"):
             try:
@@ -168,7 +168,7 @@ class Committing:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """What is damaged since it was read is told, and no failure of the save: the next one meets it, and writes anew."""
+        """Warn about a file that was damaged after it was read. The save succeeds; the next one rewrites it."""
         try:
             yield
         except pruning.DamagedSince as error:
@@ -206,7 +206,7 @@ class Committing:
         return path
 
     def point(self) -> None:
-        """Renew the links for people. They are not the truth: a failure is not one of the save's."""
+        """Renew the links for people. Nothing depends on them: an error here is ignored."""
         for link, find in (("latest", self.shelf.latest), ("best", self.best)):
             with suppress(OSError, Damaged):
                 self._point_to(link, find)
@@ -232,7 +232,7 @@ class Committing:
 
 @contextmanager
 def writing(root: Path) -> Iterator[None]:
-    """What the system says is an error of the store's."""
+    """Raise an OSError as a StoreError."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
 """Divided: a big leaf of which only a part changes, in pieces, so that pieces that did not change keep their files.
 
 A leaf is divided once a save has seen that most of it stayed as it was. From then on each piece is digested before a
-save; the changed ones go into a file of their own, and the other files are linked. What such a file holds besides, older
-bytes of pieces that were written since, stays in the manifest, so that every byte of the file is covered by a digest.
+save; the changed ones go into a file of their own, and the other files are linked. Such a file may also hold older
+bytes of pieces that were written again since. They stay in the manifest: a digest covers every byte of the file.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class _Dense(NamedTuple):
 
 
 class Divided:
-    """Which leaves of a run are divided, and what a save writes of them. Nothing is known of the time before a restart."""
+    """Which leaves of a run are divided, and what a save writes of them. A restart begins with no knowledge."""
 
     def __init__(self) -> None:
         self._spots: dict[str, bytes] = {}  # a few bytes from all over each big leaf that was written whole

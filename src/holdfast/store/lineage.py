@@ -125,7 +125,7 @@ def _same(leaf: Leaf, old: Leaf) -> bool:
 
 
 def digests_of(views: Sequence[Data]) -> list[str]:
-    """Of each, in one thread for each core; a thread's share is contiguous, so that small leaves cost little more than their bytes."""
+    """The digest of each, by one thread for each core. Each thread's share is contiguous, as small leaves need."""
     total, ends, sent = sum(view.nbytes for view in views), [0], 0
     for index, view in enumerate(views, 1):
         sent += view.nbytes

@@ -1,4 +1,4 @@
-"""Locate: what RUN means to a command. A run's directory, its `checkpoints`, a checkpoint's, or a copy of any of these."""
+"""Locate: what RUN means to a command: a run's directory, its `checkpoints`, one checkpoint, or a copy of these."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Location(NamedTuple):
         return [checkpoint for checkpoint in self.checkpoints() if fault(checkpoint) is None]
 
     def select(self, step: Step = None) -> Checkpoint:
-        """One checkpoint, its manifest read: the newest, a step's (the end of its epoch, if both are there), or the best.
+        """One checkpoint, its manifest read: the newest, a step's (the end of its epoch if both exist), or the best.
 
         Raises:
             NotFound: there is none such.
@@ -192,7 +192,7 @@ def _names(checkpoint: Checkpoint, *, single: bool) -> tuple[int | str, ...]:
 
 
 def _is_run(path: Path) -> bool:
-    """A copied run may lack its journals, and one that has not saved yet its checkpoints; other programs have folders so named."""
+    """A copied run may lack journals, a new one checkpoints; other programs use the same folder names."""
     inside = path / "checkpoints"
     began = (path / "run.json").is_file() and ((path / "attempts").is_dir() or inside.is_dir())
     return began or any(is_checkpoint(inside / entry) for entry in _entries(inside))

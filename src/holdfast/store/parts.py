@@ -1,4 +1,4 @@
-"""Parts: what each rank wrote of a checkpoint, as a file of its own says that the manifest names; and whose leaf is whose.
+"""Parts: the file in which each rank lists what it wrote of a checkpoint, and which rank has which leaf.
 
 What all ranks have alike stands under its own key, in the part of whichever rank wrote it; so does what rank 0 has in a
 way of its own. What another rank has in its own way, and every piece of a divided leaf, stands under `@<rank>/<key>`.

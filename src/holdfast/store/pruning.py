@@ -19,7 +19,7 @@ PART_BYTES = 1 << 30  # read back, and remembered as such, at once
 
 
 class DamagedSince(Damaged):
-    """A file is not whole on the medium any more that was when it was read, and was linked some time later."""
+    """A file was whole when it was read, and is damaged since. It was linked some time after that reading."""
 
 
 def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
@@ -68,7 +68,7 @@ def verify(
 
 
 def _parts(checkpoint: Checkpoint, read: Collection[str]) -> list[set[str]]:
-    """Names of its files but for those that were `read`, in parts of about `PART_BYTES`; the manifest belongs to each."""
+    """Names of its files that were not `read`, in groups of about `PART_BYTES`. Each group includes the manifest."""
     parts: list[set[str]] = [set()]
     size = 0
     for name, file in checkpoint.manifest.files.items():
@@ -82,7 +82,7 @@ def _parts(checkpoint: Checkpoint, read: Collection[str]) -> list[set[str]]:
 
 
 def discard(attempt: Attempt, doomed: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Delete them, and say so in the journal; those that somebody had not removed by hand."""
+    """Delete them and record it in the journal. Return those that existed."""
     removed = [checkpoint for checkpoint in doomed if _discarded(attempt, checkpoint)]
     attempt.record("pruned", names=[checkpoint.path.name for checkpoint in removed])
     return removed

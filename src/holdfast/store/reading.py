@@ -1,8 +1,7 @@
 """Reading: many leaves at once, by a few threads, straight into the memory where they belong, every digest checked.
 
-Files are read in pieces. What lies in the page cache is copied from there into place; the rest comes past the cache, in
-requests as large as a disk likes them, by way of a little page-aligned memory. Where a file system refuses that, it comes
-through the cache.
+Files are read in pieces. Pieces in the page cache are copied from there. The others are read past the cache, in large
+requests, into a little page-aligned memory. Where a file system refuses that, they are read through the cache.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def damaged(stored: Sequence[Located], *, cold: bool, before_each: Hook = nothin
 
 
 def _failures(wanted: Sequence[Wanted], *, cold: bool, before_each: Hook = nothing) -> dict[int, str]:
-    """Read them once; what is wrong with which. With `cold`, from the medium and not the cache, as far as that goes."""
+    """Read each once; by index, what is wrong. With `cold`, from the medium and not the cache, if possible."""
     leaves = [_Leaf(stored, data) for stored, data in wanted]
     todo = list(_pieces(leaves))
     few = sum(piece.size for piece in todo) <= ALONE_BYTES
@@ -168,7 +167,7 @@ def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
 
 
 class _Reading:
-    """Pieces on their way into memory. They are begun in order, so that nobody waits for what nobody has begun."""
+    """Pieces that are being read. They are begun in order, so that no thread waits for a piece that none has begun."""
 
     def __init__(self, pieces: Sequence[_Piece], before_each: Hook, *, cold: bool) -> None:
         self._todo, self._before_each, self._cold = iter(pieces), before_each, cold
@@ -392,7 +391,7 @@ def forget(path: Path) -> None:
 
 
 def twice(path: Path, look: Callable[[], T], accept: Callable[[T], bool] = lambda _: True) -> T:
-    """What `look` finds; if that is damage, what it finds on the medium instead of in the page cache."""
+    """The result of `look`. If that is damage, its result on the medium instead of in the page cache."""
     with suppress(Damaged):
         found = look()
         if accept(found):

@@ -122,7 +122,7 @@ def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block
 class Staged(NamedTuple):
     """A state ready to be written: its tree, its leaves, and its files as they are to be.
 
-    A snapshot holds each file's bytes in one piece, or will when it is copied; without it they are gathered from the leaves.
+    A snapshot holds each file's bytes in one piece once it is copied. Without one they are gathered from the leaves.
     """
 
     tree: Any
@@ -145,11 +145,11 @@ class Staged(NamedTuple):
 
 
 class Abandoned(Exception):
-    """A save has given way to another one; the store is as it was."""
+    """A save ended early, for another one; the store is as it was."""
 
 
 class Stale(Abandoned):
-    """What was to be taken over from the last checkpoint is not there, or not what was committed."""
+    """A file to take over from the last checkpoint is missing, or differs from what was committed."""
 
 
 class Written(NamedTuple):

@@ -90,7 +90,7 @@ class Sharing:
         return Unchanged(found, lineage.links(found, self.whole, time.time()))
 
     def divisions(self, leaves: Mapping[str, Block], parent: str | None, taken: Collection[str]) -> dict[str, Division]:
-        """Those of `leaves` that are written in pieces, because only a part of them changed since the checkpoint `parent`.
+        """Those of `leaves` that are written in pieces: only a part of them changed since the checkpoint `parent`.
 
         None of their files gets a name that is `taken`.
         """
@@ -118,7 +118,7 @@ class Sharing:
         return Checkpoint(path, rank=None if self._ranks.alone else self._ranks.rank)
 
     def unread(self, parent: str | None) -> list[Link]:
-        """What the save after `parent` is likely to take over, and would have to read: leaves that did not change lately.
+        """Files that the save after `parent` is likely to take over, and would have to read first.
 
         After a restart, what was taken over before.
         """
@@ -191,7 +191,7 @@ class Sharing:
             raise Stale(f"{wrong}: its leaves, unchanged since, are written anew")
 
     def _unfit(self, links: Sequence[Link], before_each: Hook) -> str:
-        """Which file nobody is to share, and why; empty: all are whole on the medium.
+        """Which file must not be shared, and why; empty: all are whole on the medium.
 
         They are read together: a manifest of many pieces takes long to decode. A broken disk is no reason to lose what
         memory holds.

@@ -194,7 +194,7 @@ class Store(Committing):
         return staged if arena is None else staged.snapshot_in(arena)
 
     def unread(self) -> list[Link]:
-        """Files of the last checkpoint that the next one is likely to share, and that were not read back since its commit."""
+        """Files of the last checkpoint that the next one is likely to share, not read back since their commit."""
         return self.sharing.unread(self.parent)
 
     def read_back_early(self, links: Collection[Link], before_each: Hook = nothing) -> Problem | None:

@@ -1,4 +1,4 @@
-"""Stored leaves: handles on what lies in shards, in one piece or in several. Their bytes are read, and checked, when asked for."""
+"""Stored leaves: handles on leaves in shards, in one piece or several. Their bytes are read and checked on demand."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None
 
 
 def _lay_out(stored: StoredPieces, data: Data) -> None:
-    """One piece after another: besides the target there is memory of one of them, and of the whole if that is distant."""
+    """Copy piece by piece. This needs memory for one piece, and for the whole leaf if the target is distant."""
     target = data if isinstance(data, memoryview) else memoryview(bytearray(stored.size_bytes))
     for piece in stored.pieces:
         source = memoryview(piece.leaf.read())
