@@ -1,10 +1,11 @@
-"""A disk that dies by script: each change that the code makes to files can be stopped, refused, cut short or forgotten.
+"""A disk that dies by script: each change that the code makes to files can be stopped, refused, cut short or
+forgotten.
 
 `door` sends every such system call through a function of the test's. `Memory` is such a function: it knows what would
 be left after a power loss. Its law of file systems: data survives after fsync of the file, a name after fsync of its
-directory, in any order before that; O_DIRECT changes none of it. A rename between two directories happens or not, as one, until either of them is
-synced: the target's sync makes the new name last, and only the source's sync makes sure that the old one is gone. A
-hard link is one more name for the same file.
+directory, in any order before that; O_DIRECT changes none of it. A rename between two directories happens or not, as
+one, until either of them is synced: the target's sync makes the new name last, and only the source's sync makes sure
+that the old one is gone. A hard link is one more name for the same file.
 """
 
 import ctypes
@@ -422,7 +423,6 @@ def links() -> AbstractContextManager[None]:
 
 
 def _set(constants: list[tuple[ModuleType, str, int]]) -> None:
-    bulk.release()  # buffers of another size
     for module, name, value in constants:
         setattr(module, name, value)
 

@@ -71,14 +71,14 @@ def _alone(name: str, of: tuple[str, ...] = ()) -> Law:
     return Law(name, lambda _: named(name)(), of)
 
 
-def _patching(name: str, of: tuple[str, ...] = ()) -> Law:
-    """A test that takes a directory and pytest's `monkeypatch`."""
+def _patching(name: str, *more: Any, of: tuple[str, ...] = ()) -> Law:
+    """A test that takes a directory, pytest's `monkeypatch` and further values."""
 
     def ask(place: Path) -> None:
         import pytest
 
         with pytest.MonkeyPatch.context() as patch:
-            named(name)(place, patch)
+            named(name)(place, patch, *more)
 
     return Law(name, ask, of)
 
@@ -143,7 +143,7 @@ def _engine_laws() -> list[Law]:
             _plain("test_an_error_at_any_request_is_raised", FULL, 0),
             _plain("test_an_error_at_any_request_is_raised", BROKEN, 3),
             _patching("test_a_system_that_gives_no_thread_gets_the_file_all_the_same"),
-            _patching("test_buffers_are_made_once_and_can_be_given_back"),
+            _patching("test_a_file_of_any_length_takes_a_few_chunks_of_memory", 3),
         )
     ]
 

@@ -1,7 +1,8 @@
 """Asks the laws of mutants, each in a process of its own that is forked from this one, and says what came of it.
 
 This process has the libraries imported and nothing of Holdfast. A child imports Holdfast with one module's text
-exchanged, so each of its modules is new. The parent reads what the child reports, and ends it when a law takes too long.
+exchanged, so each of its modules is new. The parent reads what the child reports, and ends it when a law takes too
+long.
 """
 
 import ctypes

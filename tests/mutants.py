@@ -1,9 +1,9 @@
-"""Mutants made mechanically: every call of `disk` in the store, and every call in `bulk` that is a statement of its own,
-removed, or swapped with its neighbour, one at a time. Each must make a law fail.
+"""Mutants made mechanically: every call of `disk` in the store, and every call in `bulk` that is a statement of its
+own, removed, or swapped with its neighbour, one at a time. Each must make a law fail.
 
 `python tests/mutants.py` asks a quick choice of the laws of all of them (`--json`: prints what came of each as JSON).
-A mutant is caught when a law has failed on it and said so. An end without such a word (a limit of time, an import that
-fails, a crash) is no verdict, and fails the proof; so does code as it is on which not every law holds.
+A mutant is caught when a law has failed on it and said so. An end without such a word (a limit of time, an import
+that fails, a crash) is no verdict, and fails the proof; so does code as it is on which not every law holds.
 """
 
 import argparse
@@ -25,8 +25,8 @@ ASKS_FOR_COLD_BYTES = "store/reading.py"  # its one call drops pages from the ca
 _OWN_ROOM = "it only orders or syncs what lies in the attempt's own room, which nobody counts on after a crash"
 
 _ANOTHER_MACHINE = (
-    "rank 0 syncs the same directory before it renames it; where ranks are on other machines than it, and only there, their "
-    "own names may need a sync of theirs"
+    "rank 0 syncs the same directory before it renames it; only where ranks are on other machines, their own names may "
+    "need a sync of theirs"
 )
 
 _ALONE = "both come before anything else looks at either, or after an error that ends the file all the same"
@@ -41,7 +41,6 @@ EQUIVALENT = {
     " before disk.sync_file(Path(place) / name)": "the digest is of the same bytes before and after they are flushed",
     "publish: disk.sync_dir(attempt.room) before disk.sync_dir(target.parent)": "save has not returned before both",
     "write: writing.go_direct(THREADS) before _preallocate(descriptor, size, path)": _ALONE,
-    "take: self.free.append(fresh) before self._all.append(fresh)": _ALONE,
     "go_direct: _set_direct(self._descriptor, wanted=True) before self._direct = True": _ALONE,
     "_hand_out: offset, self._end = (self._end, self._end + data.nbytes) before self._before_each()": _ALONE,
 }
@@ -51,10 +50,10 @@ EQUIVALENT = {
 _NO_CHUNK = "a chunk never comes back, and the thread that fills files waits for one in a loop: the file is never wrong"
 
 ONLY_HANG = {
-    "take: without self.free.append(fresh)": _NO_CHUNK,
+    "_next_chunk: without self._unused.append(pages(CHUNK_BYTES)[:CHUNK_BYTES])": _NO_CHUNK,
     "_next_chunk: without self._settle()": _NO_CHUNK,
     "_settle: without self._free(chunk)": _NO_CHUNK,
-    "_free: without self._buffers.free.extend([chunk] if chunk else [])": _NO_CHUNK,
+    "_free: without self._unused.extend([chunk] if chunk else [])": _NO_CHUNK,
     "_next_chunk: without self._hand_out(self._chunk, ours=True)": "the chunk is lost: the next one never comes back",
     "_hand_out: without self._settle()": "no request is taken off the list of those under way: the loop that waits for"
     " a place in it never ends",

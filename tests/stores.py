@@ -29,6 +29,14 @@ def put(store: Store, step: int) -> None:
     store.save(state_of(step), step=step, facts=Facts(document={"by": "a test"}, metrics={"acc": -abs(step - 2)}))
 
 
+def having(root: Path, *wanted: int, **options: Any) -> Store:
+    """A store with checkpoints of these steps."""
+    store = Store(root, **options)
+    for step in wanted:
+        put(store, step)
+    return store
+
+
 def whole(state: Any, step: int) -> bool:
     wanted = state_of(step)
     same = all(state["model"][key].tobytes() == value.tobytes() for key, value in wanted["model"].items())

@@ -2,9 +2,9 @@
 
     writer.py STEPS [--from FILE] [--pause SECONDS] [--step SECONDS] [--max-s SECONDS]
 
-Each step adds to a number; every 5 steps, and on SIGTERM, state.ck is overwritten, half now and half after the pause. It
-prints its number at the end. A file that is not whole makes it say so and exit with 1. A step of which the file `poison`
-holds the number makes it crash.
+Each step adds to a number; every 5 steps, and on SIGTERM, state.ck is overwritten, half now and half after the pause.
+It prints its number at the end. A file that is not whole makes it say so and exit with 1. A step of which the file
+`poison` holds the number makes it crash.
 """
 
 import argparse

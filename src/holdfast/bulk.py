@@ -1,7 +1,7 @@
 """Bulk: big files, written past the page cache by several threads and digested on the way.
 
-Besides `disk`, the only module that changes files. What a file system refuses (O_DIRECT, preallocation) is done without;
-after `write` the bytes survive a power loss either way.
+Besides `disk`, the only module that changes files. If a file system refuses O_DIRECT or preallocation, it works without
+them. After `write` the bytes survive a power loss either way.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeGuard
 
 from .pages import PAGE, Data, address, copy, pages
-from .threads import WorkerPool
+from .threads import Hook, WorkerPool, nothing
 
 CHUNK_BYTES = 4 << 20  # of one request
 THREADS = min(4, 2 * (os.cpu_count() or 1))  # requests on their way
-BUFFERS = THREADS + 2  # besides the caller's memory: 24 MiB, kept for the next file
+BUFFERS = THREADS + 2  # chunks at most, besides the caller's memory: 24 MiB
 DIRECT_BYTES = 4 << 20  # a smaller file goes through the page cache, and needs no threads
 
 _REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-_idle: deque[memoryview] = deque()
 
 
 class Hash(Protocol):
@@ -53,7 +52,7 @@ def write(
     runs: Iterable[Extent],
     size: int,
     hasher: Callable[..., Hash],
-    before_each: Callable[[], None] = lambda: None,
+    before_each: Hook = nothing,
 ) -> list[str]:
     """Create `path` with the `size` bytes of all runs, flushed to the device; the digests of its pieces.
 
@@ -79,37 +78,10 @@ def write(
     return writing.digests
 
 
-def release() -> None:
-    """Give back the buffers that are kept between files."""
-    _idle.clear()
-
-
-class _Buffers:
-    """Page-aligned chunks, at most `BUFFERS` at a time; afterwards they wait for the next file."""
-
-    def __init__(self) -> None:
-        self._all: list[memoryview] = []
-        self.free: deque[memoryview] = deque()
-
-    def take(self) -> memoryview | None:
-        """A chunk that nobody uses; None when all are on their way to the disk."""
-        if not self.free and len(self._all) < BUFFERS:
-            try:
-                fresh = _idle.popleft()
-            except IndexError:
-                fresh = pages(CHUNK_BYTES)
-            self._all.append(fresh)
-            self.free.append(fresh)
-        return self.free.popleft()[:CHUNK_BYTES] if self.free else None
-
-    def close(self) -> None:
-        _idle.extend(self._all[: max(0, BUFFERS - len(_idle))])
-
-
 class _Writing:
     """One file on its way to the disk: pieces come in, chunks go out."""
 
-    def __init__(self, descriptor: int, hasher: Callable[..., Hash], before_each: Callable[[], None]) -> None:
+    def __init__(self, descriptor: int, hasher: Callable[..., Hash], before_each: Hook) -> None:
         self.digests: list[str] = []
         self._pool: WorkerPool[memoryview] | None = (
             None  # what comes of a request is a chunk of ours that is free again
@@ -118,7 +90,7 @@ class _Writing:
         self._descriptor, self._hasher, self._before_each = descriptor, hasher, before_each
         self._end = 0  # of what was handed out
         self._chunk, self._filled = memoryview(b""), 0
-        self._buffers = _Buffers()
+        self._made, self._unused = 0, deque[memoryview]()  # chunks of ours, page-aligned
 
     def go_direct(self, threads: int) -> None:
         """Whole pages past the page cache from here on; without threads, one request after the other."""
@@ -130,7 +102,6 @@ class _Writing:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
-        self._buffers.close()
 
     def add(self, run: Extent) -> None:
         """The next pieces, from where they lie if that is at a page's start, else by way of a chunk of our own."""
@@ -189,9 +160,12 @@ class _Writing:
     def _next_chunk(self) -> None:
         if self._filled:
             self._hand_out(self._chunk, ours=True)
-        while (chunk := self._buffers.take()) is None:
+        if not self._unused and self._made < BUFFERS:
+            self._made += 1
+            self._unused.append(pages(CHUNK_BYTES)[:CHUNK_BYTES])
+        while not self._unused:  # all are on their way to the disk
             self._settle()
-        self._chunk, self._filled = chunk, 0
+        self._chunk, self._filled = self._unused.popleft(), 0
 
     def _hand_out(self, data: memoryview, *, ours: bool = False) -> None:
         self._before_each()
@@ -209,7 +183,7 @@ class _Writing:
                 self._free(chunk)
 
     def _free(self, chunk: memoryview) -> None:
-        self._buffers.free.extend([chunk] if chunk else [])
+        self._unused.extend([chunk] if chunk else [])
 
     def _written(self, data: memoryview, offset: int, *, ours: bool) -> memoryview:
         self._write(data, offset)

@@ -37,7 +37,7 @@ def open_plain(path: Path, *, follow: bool = False, direct: bool = False) -> int
     """
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
-        flags |= getattr(os, "O_DIRECT", 0) if direct else 0
+        flags |= os.O_DIRECT if direct else 0
         descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
@@ -195,22 +195,17 @@ def remove_tree(path: Path) -> None:
 
 def replace_with(path: Path, chunks: Iterable[Chunk]) -> None:
     """Write a file whole and durable, then put it in the place of `path` in one step."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.part")
-    remove_tree(fresh)
-    try:
-        write(fresh, chunks)
-        replace(fresh, path)
-    except BaseException:
-        remove_tree(fresh)
-        raise
-    sync_dir(path.parent)
+    with replacing(path) as put:
+        for chunk in chunks:
+            put(chunk)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Callable[[Chunk], None]]:
-    """What is written with the function takes the place of `path` in one step, whole and durable, when the block ends well.
+    """Yield a function that writes. At the end of the block all that it wrote replaces `path` in one step, durably.
 
-    Any number of processes may replace the same file: the last one wins. What a killed one has left beside it goes.
+    Any number of processes may replace the same file: the last one wins. Files that a killed process left
+    beside it are removed.
     """
     for name in os.listdir(path.parent):
         if name.startswith(f".{path.name}.") and name.endswith(".new"):
@@ -267,7 +262,6 @@ def forget_cached(path: Path) -> None:
     """
     descriptor = open_plain(path)
     try:
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)

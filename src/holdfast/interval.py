@@ -1,4 +1,4 @@
-"""When the next save is due, and when a deadline leaves no time for one more step. Pure: the caller brings the clock."""
+"""When the next save is due, and when a deadline leaves no time for another step. Pure: the caller gives the time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def must_stop(now_s: float, deadline_s: float, save_s: float, step_s: float) -> 
 
     `save_s` and `step_s` are what a save and a step have cost so far; both clocks are the same one.
     """
-    return deadline_s - now_s < SAVE_MARGIN * save_s + step_s + LEAVE_S
+    return deadline_s - now_s < needed_s(save_s) + step_s
 
 
 def _epochs_done(mark: Mark) -> int:

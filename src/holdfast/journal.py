@@ -86,7 +86,7 @@ class Log(NamedTuple):
 def lines(events: Iterable[Event]) -> bytes:
     """The bytes that record `events`, each with the time if it has none.
 
-    Text that is not Unicode is made `legible`. They begin with a newline: should the last append have been torn, this one still stands on its own line.
+    Text that is not Unicode is made `legible`. They begin with a newline: after a torn append, they still begin a line.
     """
     now = time.time()
     return b"".join(b"\n" + legible.json_bytes({"time": now} | event) for event in events) + b"\n"

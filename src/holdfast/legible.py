@@ -1,8 +1,8 @@
 r"""Legible: text as JSON can hold it. JSON has no lone surrogates, which stand for bytes that are not UTF-8.
 
 The rule: byte ff of an argument, a path or a variable becomes the four characters `\xff`; any other lone surrogate
-becomes `\ud800`, for example. All other text stays as it is. This is for text that people read; a tree and the path of a
-file keep their exact bytes in ways of their own.
+becomes `\ud800`, for example. All other text stays as it is. This is for text that people read; a tree and the path
+of a file keep their exact bytes in ways of their own.
 """
 
 from __future__ import annotations

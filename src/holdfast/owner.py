@@ -1,4 +1,4 @@
-"""Owner: who runs an attempt, and what proves that it is gone. Facts come from Linux's /proc and Slurm's environment."""
+"""Owner: which process runs an attempt, and what proves that it is gone. Sources: /proc, Slurm's environment."""
 
 from __future__ import annotations
 

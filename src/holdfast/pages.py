@@ -27,7 +27,7 @@ def pages(size: int) -> memoryview:
     from them altogether, the place would go to something else of theirs, which the end of `whole` would take away.)
     """
     whole = mmap.mmap(-1, max(PAGE, rounded(size)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for advice in (_WIPE_ON_FORK, *([mmap.MADV_HUGEPAGE] if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE") else [])):
+    for advice in (_WIPE_ON_FORK, *([mmap.MADV_HUGEPAGE] if size >= _HUGE else [])):
         with suppress(OSError):  # a kernel without it
             whole.madvise(advice)
     return memoryview(whole)
@@ -49,7 +49,7 @@ class Items(Protocol):
     @property
     def itemsize(self) -> int: ...
     def gather(self, start: int, target: memoryview) -> Wait | None:
-        """Copy bytes from `start` on into `target`: whole items, in C order. None: they are there; else after that call."""
+        """Copy whole items from byte `start` on into `target`, in C order. None: done; else done when it is called."""
 
     def scatter(self, start: int, source: memoryview) -> Wait | None:
         """Copy `source` over the bytes from `start` on, likewise."""
@@ -166,7 +166,7 @@ def settle(wait: Wait | None) -> None:
 
 
 def pieces(data: Data) -> Iterator[memoryview]:
-    """Its bytes in order: memory as it is; of distant ones `PIECE_BYTES` at a time, good until the next is asked for."""
+    """Its bytes in order: memory as it is, distant bytes `PIECE_BYTES` at a time, each valid until the next."""
     if isinstance(data, memoryview):
         yield data
         return

@@ -33,7 +33,7 @@ def keep(checkpoints: Sequence[CheckpointFacts], rule: Rule) -> set[str]:
 
 
 def beats(value: float, rule: Best, checkpoints: Iterable[CheckpointFacts]) -> bool:
-    """Whether a checkpoint with this value of `rule.metric` would be among its `rule.n` best. A tie is not, NaN never is."""
+    """Whether a checkpoint with this `rule.metric` would be among the `rule.n` best. A tie is not, NaN never is."""
     if math.isnan(value):
         return False
     others = ranked(rule, checkpoints)
@@ -70,7 +70,7 @@ def _better(rule: Best, value: float) -> float:
 
 
 def _first_of_each_group(rule: Every, ordered: Sequence[CheckpointFacts]) -> Iterable[CheckpointFacts]:
-    """The first of each group stays first however often the rest is pruned, so a rule applied after every save agrees with itself."""
+    """The first of each group. Pruning the others does not change it: the rule may be applied after every save."""
     firsts: dict[int, CheckpointFacts] = {}
     for facts in ordered:
         group = _group(rule, facts)

@@ -54,7 +54,7 @@ class Best(_Joins, frozen=True):
 
 
 class Every(_Joins, frozen=True):
-    """Every so many steps, minutes or epochs (one of the three): as an interval, when to save; as retention, what to keep."""
+    """Every so many steps, minutes or epochs (one of the three): when to save, or which checkpoints to keep."""
 
     steps: int | None = None
     minutes: float | None = None
@@ -87,7 +87,7 @@ Rule = Last | Best | Every | Within | AnyOf
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """How often bytes that do not change are written anew, so that no damage is shared by more checkpoints than this."""
+    """How often unchanged bytes are written anew. No more checkpoints than this share one file, and its damage."""
 
     checkpoints: int = 20
     hours: float = 24

@@ -1,12 +1,13 @@
 """Threads, and waits for them that end although a KeyboardInterrupt may come at any instruction.
 
 Python runs signal handlers in the main thread, between any two instructions. A KeyboardInterrupt inside `threading`'s
-own code (Event, Condition, `Thread.start`, and the pools and Futures built on them) can leave an inner lock taken. Every
-later call then waits for ever. `Thread.join` and `is_alive` may also report a living thread as dead (bpo-45274).
+own code (Event, Condition, `Thread.start`, and the pools and Futures built on them) can leave an inner lock taken.
+Every later call then waits for ever. `Thread.join` and `is_alive` may also report a living thread as dead
+(bpo-45274).
 
 The classes here store each fact in a plain value that one instruction changes. Locks only wake sleeping threads, and
-setting a fact never waits. A waiting thread also polls the fact every `LOOK_S` seconds: an interrupted notification is
-late, not lost.
+setting a fact never waits. A waiting thread also polls the fact every `LOOK_S` seconds: an interrupted notification
+is late, not lost.
 """
 
 from __future__ import annotations
@@ -23,9 +24,15 @@ from typing import Generic, TypeVar, cast
 T = TypeVar("T")
 R = TypeVar("R")
 
+Hook = Callable[[], None]  # is called before each piece of some work; what it raises ends the work
+
 LOOK_S = 0.1  # between two polls of a waiting thread
 SEEN_S = 1.0  # a new thread waits at most so long until `start` has returned in its starter
 GONE_S = 1.0  # a thread whose work is done may need so long to end
+
+
+def nothing() -> None:
+    """A hook that does nothing."""
 
 
 class Condition:
@@ -183,7 +190,7 @@ class WorkerGroup:
 
 
 class WorkerPool(Generic[R]):
-    """Runs pieces of work in up to `threads` threads, in the order given. Starts a thread only when all others are busy."""
+    """Runs pieces of work in order, in up to `threads` threads. Starts a thread only when all others are busy."""
 
     def __init__(self, threads: int) -> None:
         self.under_way = 0  # pieces that were given, and whose results were not taken
@@ -210,7 +217,7 @@ class WorkerPool(Generic[R]):
         self._given.ring()
 
     def take(self, *, everything: bool = False) -> Iterator[R]:
-        """Wait until one piece is done (or all, with `everything`) and yield the results. Raises what a piece raised."""
+        """Wait until one piece is done (with `everything`, all); yield the results. Raises what a piece raised."""
         count = self.under_way if everything else min(1, self.under_way)
         self._came.wait_for(lambda: len(self._done) >= count)
         while self._done:
@@ -243,7 +250,7 @@ class WorkerPool(Generic[R]):
 def map_in_threads(
     function: Callable[[T], R], items: Sequence[T], threads: int, crew: WorkerGroup | None = None
 ) -> list[R]:
-    """`[function(item) for item in items]` in several threads, if the system gives them. After an error no item is begun.
+    """`[function(item) for item in items]` in several threads, if the system gives any. An error begins no more items.
 
     No thread is at work when this returns or raises. After an interrupt some may be: `crew` can wait for them.
     """

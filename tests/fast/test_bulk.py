@@ -1,4 +1,5 @@
-"""Big files: whatever lies in memory, and whatever the file system refuses, the file is the bytes and the digests are theirs."""
+"""Big files: whatever lies in memory, and whatever the file system refuses, the file is the bytes and the digests are
+theirs."""
 
 import ctypes
 import errno
@@ -27,13 +28,11 @@ WAIT_S = 60
 
 @contextmanager
 def nothing_left():
-    """No descriptor and no thread: neither after success nor after an error. No more buffers than are allowed."""
-    bulk.release()
+    """No descriptor and no thread: neither after success nor after an error."""
     descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     yield
     assert descriptors == len(os.listdir("/proc/self/fd"))
     assert threads == threading.active_count()
-    assert len(bulk._idle) <= bulk.BUFFERS
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +82,8 @@ one_run = st.tuples(st.sampled_from(["at a page", "inside a page", "read-only"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(one_run, max_size=5), st.sampled_from([0, 1, 3]), st.booleans())
 def test_the_file_is_the_concatenation_and_the_digests_are_of_its_pieces(tmp_path, runs, threads, direct):
-    """Leaves of any size, wherever they lie: images of whole files at a page's start, scattered ones, read-only ones."""
+    """Leaves of any size, wherever they lie:
+    images of whole files at a page's start, scattered ones, read-only ones."""
     path = tmp_path / "file"
     laid_out = [Extent(laid(kind, bytes_of(sum(parts), seed)), parts) for seed, (kind, parts) in enumerate(runs)]
     with requests(CHUNK, threads):
@@ -337,20 +337,14 @@ def test_an_error_at_any_request_is_raised(tmp_path, code, threads):
 # Memory --------------------------------------------------------------------------------------------------------
 
 
-def test_buffers_are_made_once_and_can_be_given_back(tmp_path, monkeypatch):
-    """For the next file they are warm."""
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_file_of_any_length_takes_a_few_chunks_of_memory(tmp_path, monkeypatch, threads):
+    """A chunk that reached the disk is filled again."""
     made = []
     monkeypatch.setattr(bulk, "pages", lambda size: made.append(size) or pages(size))
-    with requests(CHUNK, 3):
-        written(tmp_path / "one", one_image(kind="inside a page"))
-        first = len(made)
-        assert 1 <= first <= bulk.BUFFERS
-        for number in range(5):
-            written(tmp_path / f"more-{number}", one_image(kind="inside a page"))
-        assert first == len(made)
-        bulk.release()
-        written(tmp_path / "two", one_image(kind="inside a page"))
-        assert first < len(made)
+    with requests(CHUNK, threads):
+        written(tmp_path / "file", one_image(kind="inside a page"))
+        assert 1 <= len(made) <= bulk.BUFFERS < 10
 
 
 def test_a_system_that_gives_no_thread_gets_the_file_all_the_same(tmp_path, monkeypatch):

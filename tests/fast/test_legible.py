@@ -41,7 +41,7 @@ def test_values_of_any_depth_are_made_legible_and_no_key_is_lost():
     assert msgspec.json.encode({"é": [1]}) == legible.json_bytes({"é": [1]})
 
 
-# Each place by itself ------------------------------------------------------------------------------------------------------
+# Each place by itself -----------------------------------------------------------------------------------------------
 
 
 def test_a_state_keeps_the_exact_text(tmp_path):

@@ -256,7 +256,8 @@ def test_who_shares_a_damaged_file_is_known_without_reading_it(tmp_path):
 
 
 def test_older_ones_that_share_the_damage_are_set_aside_too(tmp_path):
-    """The run goes on from a pinned checkpoint in between; nothing is to count on what lies before it and is as damaged."""
+    """The run goes on from a pinned checkpoint in between;
+    nothing is to count on what lies before it and is as damaged."""
     trained(tmp_path)
     store = Store(tmp_path)
     store.pin(4)

@@ -1,4 +1,5 @@
-"""Odd files in a run's directory: a pipe, a directory, noise. Nothing waits for them, and they cost what they stand for only."""
+"""Odd files in a run's directory: a pipe, a directory, noise. Nothing waits for them, and they cost what they stand
+for only."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""What the next save will link is read back between two saves: whoever links it need not read it, and nobody waits for that."""
+"""What the next save will link is read back between two saves: whoever links it need not read it, and nobody waits
+for that."""
 
 import errno
 import os
@@ -93,7 +94,8 @@ def expected(step):
 
 
 def test_what_the_next_save_links_is_read_back_between_the_two(tmp_path, reads):
-    """Beside the loop, each file after the commit of the checkpoint that it is taken from; of the saves only the last reads."""
+    """Beside the loop, each file after the commit of the checkpoint that it is taken from;
+    of the saves only the last reads."""
     train(tmp_path, 7)
     assert [2, 3, 4, 5, 6] == reads.steps(readback.NAME)
     assert [6] == reads.steps("holdfast", "MainThread")
@@ -308,8 +310,9 @@ def test_the_last_save_of_a_run_reads_what_it_links(tmp_path):
 
 
 def test_nothing_goes_that_damage_has_made_the_last_of_its_kind(tmp_path, capsys):
-    """A file rots after it was read and before it is linked: that is told, what does not share it stays, and the next save
-    writes anew.
+    """A file rots after it was read and before it is linked.
+
+    That is told, checkpoints that do not share it stay, and the next save writes it anew.
     """
     store = Store(tmp_path, keep=Last(2))
     states = saved(store, 2)

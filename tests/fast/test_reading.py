@@ -431,8 +431,10 @@ def test_a_state_comes_back_read_or_mapped(saved, mmap):
 
 
 def test_live_tensors_of_any_layout_are_filled_and_few_exist_twice(tmp_path, monkeypatch):
-    """What has places for its items, in any order, is read into as it is, all at once; of the others, a few at a time are
-    read aside."""
+    """A tensor that has a place for each item, in any order, is read into directly, all of them at once.
+
+    Of the others, a few at a time are read aside.
+    """
     store = Store(tmp_path / "run")
     expected = {str(number): torch.randn(10, 10) for number in range(9)}
     store.save(expected, step=1)

@@ -21,12 +21,13 @@ from faults import FULL, counting, door, failing, links, requests, scratched
 from holdfast import disk, retention
 from holdfast.errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
+from holdfast.store import attempt as attempts
 from holdfast.store import checkpoint as checkpoints
 from holdfast.store import format
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from kept import bits
-from stores import flip, in_a_child, listing, put, steps, whole
+from stores import flip, having, in_a_child, listing, put, steps, whole
 
 
 @pytest.fixture
@@ -40,9 +41,7 @@ def root():
 
 def test_what_was_saved_is_loaded(root):
     """The newest, a step's, or one by its name; in a new process as in this one."""
-    store = Store(root)
-    for step in (1, 20, 3):
-        put(store, step)
+    store = having(root, 1, 20, 3)
     for reader in (store, Store(root)):
         assert steps(reader) == [1, 3, 20]
         assert reader.latest().step == 20
@@ -65,10 +64,9 @@ def test_a_checkpoint_that_is_not_there_is_not_found(root):
 
 
 def test_what_is_inside_a_run_is_no_run(root):
-    """A checkpoint's directory, also by a link, and that of all checkpoints: what to give is said, nothing is written."""
-    writer = Store(root)
-    for step in (1, 2):
-        put(writer, step)
+    """A checkpoint's directory, also by a link, and that of all checkpoints:
+    what to give is said, nothing is written."""
+    having(root, 1, 2)
     before = listing(root)
     for inside in ("checkpoints/step-000000002", "checkpoints/latest", "checkpoints"):
         with pytest.raises(UsageError, match=f"give (its|the) run's directory, {root}") as refusal:
@@ -104,8 +102,7 @@ def test_the_end_of_an_epoch_comes_after_its_last_step(root):
 
 def test_a_committed_step_is_immutable(root):
     """Saving it again is the caller's mistake, and leaves it as it was."""
-    store = Store(root)
-    put(store, 1)
+    store = having(root, 1)
     before = listing(root)
     with pytest.raises(UsageError, match="already committed"):
         store.save({"other": 1}, step=1)
@@ -153,18 +150,14 @@ def test_best_is_what_the_rule_ranks_first(root):
 
 def test_best_passes_over_a_damaged_manifest(root):
     """One old manifest that cannot be read does not hide the others' ranks."""
-    store = Store(root, keep=Best("acc", max) | Last(9))
-    for step in (1, 2, 3):
-        put(store, step)
+    store = having(root, 1, 2, 3, keep=Best("acc", max) | Last(9))
     (store[1].path / "manifest.json").write_bytes(b"{}")
     assert whole(Store(root).load("best"), 2)
 
 
 def test_links_for_people_are_relative_and_lead_somewhere(root):
     """`latest` and `best` follow saves, prunes and quarantines; a copy's links stay in the copy."""
-    store = Store(root, keep=Last(2) | Best("acc", max))
-    for step in (1, 2, 3, 4):
-        put(store, step)
+    store = having(root, 1, 2, 3, 4, keep=Last(2) | Best("acc", max))
     links = {link: os.readlink(root / "checkpoints" / link) for link in ("latest", "best")}
     assert links == {"latest": "step-000000004", "best": "step-000000002"}
     store.prune(Last(2))
@@ -177,9 +170,7 @@ def test_links_for_people_are_relative_and_lead_somewhere(root):
 
 def test_a_damaged_newest_is_passed_over(root):
     """`load` falls back to the next older valid one; a step that was asked for by number is not replaced."""
-    store = Store(root)
-    for step in (1, 2):
-        put(store, step)
+    store = having(root, 1, 2)
     (store[2].path / "model.safetensors").write_bytes(b"")
     assert whole(store.load(), 1)
     with pytest.raises(Damaged):
@@ -193,24 +184,15 @@ def test_a_damaged_newest_is_passed_over(root):
 
 
 def test_a_second_writer_is_refused_by_name(root):
-    """While the first may live; reading is free. `take_over` says that it does not."""
+    """While the first may live; reading is free. `take_over` says that it does not. A closed store makes way."""
     first, second = Store(root), Store(root)
     put(first, 1)
     assert whole(second.load(), 1)
     with pytest.raises(UsageError, match=f"pid {os.getpid()}"):
         put(second, 2)
-    third = Store(root, take_over=True)
-    put(third, 2)
-    assert steps(first) == [1, 2]
-
-
-def test_a_closed_store_makes_way(root):
-    """After `close` the next writer asks for nothing."""
-    first = Store(root)
-    put(first, 1)
-    first.close()
-    put(Store(root), 2)
-    assert steps(first) == [1, 2]
+    having(root, 2, take_over=True).close()
+    having(root, 3)
+    assert steps(first) == [1, 2, 3]
 
 
 # -- directories ----------------------------------------------------------------------------------------------------
@@ -236,8 +218,7 @@ def test_a_directory_is_committed_whole_or_not_at_all(root):
 
 def test_a_directory_holds_plain_files_only(root):
     """Links lead out, and the manifest is not the caller's: the save is refused, the store as before."""
-    store = Store(root)
-    put(store, 1)
+    store = having(root, 1)
     before = listing(root)
     for spoil in (
         lambda path: (path / "link").symlink_to("/etc/passwd"),
@@ -255,9 +236,7 @@ def test_a_directory_holds_plain_files_only(root):
 
 def test_the_rule_is_applied_after_each_save(root):
     """And the newest always stays, whatever the rule."""
-    store = Store(root, keep=Last(2) | Best("acc", max) | Every(steps=5))
-    for step in range(1, 13):
-        put(store, step)
+    store = having(root, *range(1, 13), keep=Last(2) | Best("acc", max) | Every(steps=5))
     assert steps(store) == [1, 2, 5, 10, 11, 12]
     store.prune(Within(bytes=1))
     assert steps(store) == [12]
@@ -265,9 +244,7 @@ def test_the_rule_is_applied_after_each_save(root):
 
 def test_pins_outlive_rules(root):
     """A pin keeps a checkpoint for ever; without it the rule has its way."""
-    store = Store(root)
-    for step in (1, 2, 3):
-        put(store, step)
+    store = having(root, 1, 2, 3)
     store.pin(1)
     store.pin(1)
     assert [checkpoint.step for checkpoint in store.prunable(Last(1))] == [2]
@@ -283,9 +260,7 @@ def test_pins_outlive_rules(root):
 
 def test_nothing_goes_while_the_newest_is_not_whole(root):
     """A prune reads its successor back from the medium first."""
-    store = Store(root)
-    for step in (1, 2):
-        put(store, step)
+    store = having(root, 1, 2)
     flip(store[2].path / "model.safetensors")
     before = listing(root)
     with pytest.raises(Damaged, match="no older checkpoint was removed"):
@@ -298,23 +273,21 @@ def test_a_prune_forgets_what_it_thought_before_it_was_owner(root):
     first, second = Store(root), Store(root, take_over=True)
     for step in (1, 2, 3):
         put(first, step)
-    claim = second.owner.claim
+    claim = second.claim
 
     def late() -> Any:
         if second.attempt is None:
             first.quarantine(first[3], "late")
         return claim()
 
-    second.owner.claim = late
+    second.claim = late
     second.prune(Last(1))
     assert steps(second) == [2]
 
 
 def test_what_an_own_failure_left_blocks_nothing(root):
     """Halves in the attempt's own room, from a save, a prune or a link that was interrupted, make way."""
-    store = Store(root, keep=Last(1))
-    for step in (1, 2):
-        put(store, step)
+    store = having(root, 1, 2, keep=Last(1))
     store.keep = None
     put(store, 3)
     room = store.attempt.room
@@ -359,12 +332,10 @@ def test_what_was_just_saved_is_there(order, keep, files):
 
 def test_nothing_goes_while_what_was_just_saved_is_not_whole(root, monkeypatch):
     """Also when it is not the newest: both are read back from the medium."""
-    store = Store(root, keep=Last(1))
-    for step in (10, 5):
-        put(store, step)
-    point = store.owner.point
+    store = having(root, 10, 5, keep=Last(1))
+    point = store.point
     shard = root / "checkpoints" / "step-000000006" / "model.safetensors"
-    monkeypatch.setattr(store.owner, "point", lambda: (shard.write_bytes(b""), point()))
+    monkeypatch.setattr(store, "point", lambda: (shard.write_bytes(b""), point()))
     with pytest.raises(Damaged, match="no older checkpoint was removed"):
         put(store, 6)
     assert steps(store) == [5, 6, 10]
@@ -395,14 +366,12 @@ def test_a_manifest_is_decoded_once(root, monkeypatch):
         assert [facts.name for facts in store.facts()] == names
         store.best() if Best in map(type, parts(keep)) else store.prunable(Last(1))
         assert [] == decoded
-        assert [*store._shelf._cards] == names
+        assert [*store.shelf._cards] == names
 
 
 def test_what_is_remembered_of_a_manifest_is_forgotten_with_it(root):
     """One that was damaged, moved away or copied over another is looked at again; a pin counts at once."""
-    store = Store(root)
-    for step in (1, 2, 3):
-        put(store, step)
+    store = having(root, 1, 2, 3)
     assert [facts.step for facts in store.facts()] == [1, 2, 3]
     (store[2].path / "manifest.json").write_bytes(b"{}")
     assert [facts.step for facts in store.facts()] == [1, 3]
@@ -418,8 +387,7 @@ def test_what_is_remembered_of_a_manifest_is_forgotten_with_it(root):
 
 def test_a_forked_child_is_refused_while_its_parent_saves(root):
     """It does not wait for ever for a thread that it does not have."""
-    store = Store(root)
-    put(store, 1)
+    store = having(root, 1)
     inside, go_on = threading.Event(), threading.Event()
 
     def hold(call: Any, perform: Callable[[], Any]) -> Any:
@@ -448,9 +416,7 @@ def test_a_forked_child_is_refused_while_its_parent_saves(root):
 
 def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
     """Reading another checkpoint goes on; Python 3.11's cached_property would not let it."""
-    store = Store(root)
-    for step in (1, 2):
-        put(store, step)
+    store = having(root, 1, 2)
     go_on, stuck, whole_of = threading.Event(), threading.Event(), checkpoints.reading.whole
 
     def slow(path: Path) -> bytes:
@@ -477,8 +443,7 @@ def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
 
 def test_a_save_that_cannot_fit_is_refused_beforehand(root, monkeypatch):
     """NoSpace, nothing written."""
-    store = Store(root)
-    put(store, 1)
+    store = having(root, 1)
     before = listing(root)
     monkeypatch.setattr(disk, "free_bytes", lambda path: 1000)
     with pytest.raises(NoSpace, match="1,000 are free"):
@@ -488,8 +453,7 @@ def test_a_save_that_cannot_fit_is_refused_beforehand(root, monkeypatch):
 
 def test_a_disk_that_fills_up_leaves_the_store_as_it_was(root):
     """ENOSPC at any change before the commit: NoSpace, the same names and bytes; then the save works."""
-    store = Store(root)
-    put(store, 1)
+    store = having(root, 1)
     for step in itertools.count(2):
         before, calls = listing(root), []
         fail, count = failing(step - 2, FULL), counting(calls)
@@ -507,8 +471,7 @@ def test_a_disk_that_fills_up_leaves_the_store_as_it_was(root):
 
 def test_a_run_whose_directory_is_gone_says_so(root):
     """Also when the save had not begun to write."""
-    store = Store(root)
-    put(store, 1)
+    store = having(root, 1)
     shutil.rmtree(root)
     with pytest.raises(StoreError, match="directory is gone"):
         put(store, 2)
@@ -543,9 +506,7 @@ def test_a_copy_is_a_store(root, how):
     if how == "rsync" and shutil.which("rsync") is None:
         pytest.skip("rsync is not installed here; the other ways to copy a run are tried without it")
     with links():
-        store = Store(root, keep=Last(3) | Best("acc", max))
-        for step in (1, 2, 3, 4):
-            put(store, step)
+        store = having(root, 1, 2, 3, 4, keep=Last(3) | Best("acc", max))
         assert max(names_of(store[4])) > 1  # checkpoints share a file
         store.close()
         target = root.with_name("copy")
@@ -648,7 +609,8 @@ def test_what_is_left_to_the_next_save_goes_with_it(tmp_path):
 
 
 def test_leaves_without_bytes_are_no_gap(tmp_path, monkeypatch):
-    """Wherever they stand in the state: the next leaf of their file begins where they do. Also where files are copied."""
+    """Wherever they stand in the state: the next leaf of their file begins where they do.
+    Also where files are copied."""
 
     def refused(*_):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -669,3 +631,12 @@ def test_leaves_without_bytes_are_no_gap(tmp_path, monkeypatch):
                 assert [] == list(store[step].problems(cold=True))
                 assert bits(state) == bits(store.load(step))
             assert store[2].manifest.files["state.safetensors"].links == 1, order
+
+
+def test_a_process_lists_the_directory_before_it_looks_again(root, monkeypatch):
+    """A network file system may show what another process made only after a new listing."""
+    listed = []
+    monkeypatch.setattr(attempts, "JOIN_S", 0.2)
+    monkeypatch.setattr(attempts, "children", listed.append)
+    attempts.appear(root / "made elsewhere", lambda _: bool(listed))
+    assert [root] == listed

@@ -1,13 +1,14 @@
-"""Crash enumeration: every change that a save, a prune, a quarantine or a claim makes to files, and every end after it.
+"""Crash enumeration: every change that a save, a prune, a quarantine or a claim makes to files, and every end after
+it.
 
 Each story is played once under `Memory`; between every two changes (and in the middle of every write) the pictures of
 what may be left are taken. Each different picture is made real and opened by a new store, which must find the old or
 the new checkpoint, whole, and never one older than the last save that had returned; then it saves on.
 
-There are three engines: small files are written through the page cache; every file is written as a big one is, in many
-requests past the cache; or what did not change is linked from one checkpoint to the next. Here each story has one engine,
-and of its ends one in `STRIDE` is opened; `make prove` opens all of them with each engine. In the story of a run the loop
-goes on, one step for each change of a save in flight.
+There are three engines: small files are written through the page cache; every file is written as a big one is, in
+many requests past the cache; or what did not change is linked from one checkpoint to the next. Here each story has
+one engine, and of its ends one in `STRIDE` is opened; `make prove` opens all of them with each engine. In the story
+of a run the loop goes on, one step for each change of a save in flight.
 """
 
 import itertools
@@ -502,7 +503,8 @@ def with_an_engine_each(stories: Sequence[Tell]) -> pytest.MarkDecorator:
 
 @with_an_engine_each(STORIES)
 def test_a_crash_anywhere_leaves_the_old_or_the_new_whole(tell, engine):
-    """Whatever was killed, cut short or forgotten: a new store finds a whole checkpoint, no older than the last save."""
+    """Whatever was killed, cut short or forgotten:
+    a new store finds a whole checkpoint, no older than the last save."""
     crashes(tell, engine, STRIDE)
 
 
@@ -513,7 +515,8 @@ def test_a_file_system_without_rename_no_replace_is_as_safe(monkeypatch):
 
 
 def test_a_save_that_gives_way_at_any_request_leaves_the_store_as_it_was():
-    """Each request to the disk may be the one before which a newer save is wanted; the last one through is committed."""
+    """Each request to the disk may be the one before which a newer save is wanted;
+    the last one through is committed."""
     with scratched("way") as place, requests():
         store = Store(place / "run", keep=Last(2))
         put(store, 1)

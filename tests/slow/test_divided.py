@@ -93,7 +93,8 @@ def test_one_row_in_a_hundred_costs_at_most_two_in_a_hundred_bytes_from_the_thir
 
 
 def test_files_stay_few_and_saves_small_however_long_it_goes(monkeypatch):
-    """More than a round of a ring of 1024 pieces, of which each save finds 11 or 12 changed. No disk is written here."""
+    """More than a round of a ring of 1024 pieces, of which each save finds 11 or 12 changed.
+    No disk is written here."""
     monkeypatch.setattr(divided, "LEAST_BYTES", 1024)
     monkeypatch.setattr(divided, "PIECE_BYTES", 1)
     ring, at = np.zeros(2048, np.uint8), 0
@@ -208,7 +209,7 @@ def test_a_run_goes_on_from_a_divided_leaf(small, tmp_path):
     assert new_bytes(newest) < 0.25 * rows.nbytes
 
 
-# Which leaves ----------------------------------------------------------------------------------------------------------
+# Which leaves -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=150, deadline=None)
@@ -231,7 +232,8 @@ def test_pieces_cover_a_leaf_in_order_each_in_one_stretch(shape, itemsize, least
 
 
 def test_arrays_and_tensors_of_all_kinds(small, tmp_path):
-    """Whatever is divided and whatever is not comes back as it was: wide rows, one axis, a view, Fortran's order, two names."""
+    """Whatever is divided and whatever is not comes back as it was:
+    wide rows, one axis, a view, Fortran's order, two names."""
     torch = pytest.importorskip("torch")
     both = torch.arange(40_000, dtype=torch.float32)
     state = {
@@ -264,7 +266,7 @@ def test_arrays_and_tensors_of_all_kinds(small, tmp_path):
     assert {"flat", "wide", "cube", "tensor"} == parted
 
 
-# Damage and crashes ---------------------------------------------------------------------------------------------------------
+# Damage and crashes -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("arena", [False, True], ids=["in place", "snapshot"])
@@ -316,6 +318,21 @@ def test_what_a_load_reads_is_checked(small, tmp_path):
     assert {True, False} == outcomes
 
 
+def test_a_piece_that_does_not_say_where_it_lies_is_damage(small, tmp_path):
+    """The manifest may be another program's: its own digest holds."""
+    saved(Store(tmp_path), Buffer(), [1, 2, 3])
+    path = Store(tmp_path).latest().path / format.MANIFEST
+    manifest = format.decode(path.read_bytes(), path)
+    for attrs in ({}, {"of": [ROWS, WIDTH]}, {"of": [ROWS, WIDTH], "at": "00"}, {"of": [ROWS], "at": [0]}):
+        leaves = {
+            key: msgspec.structs.replace(leaf, attrs=attrs) if divided.parse(key) else leaf
+            for key, leaf in manifest.leaves.items()
+        }
+        path.write_bytes(format.encode(msgspec.structs.replace(manifest, leaves=leaves)))
+        with pytest.raises(Damaged, match="a piece says that it lies"):
+            Checkpoint(path.parent).load()
+
+
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_killed_at_any_change_to_the_disk_the_old_or_the_new_is_there(step, small, tmp_path):
     buffer, store = Buffer(), Store(tmp_path / "run")
@@ -327,7 +344,7 @@ def test_killed_at_any_change_to_the_disk_the_old_or_the_new_is_there(step, smal
         copy = Store(root, keep=Last(2))
         copy.parent = copy.latest().path.name
         if step > 1:  # what this process has seen of the leaf
-            copy._sharing._divided = store._sharing._divided
+            copy.sharing._divided = store.sharing._divided
         with faults.door(act):
             copy.save(buffer.state_dict(), step=step)
 
@@ -390,7 +407,7 @@ def test_pieces_that_do_not_make_a_whole_are_damage(change, small, tmp_path):
         Checkpoint(store.latest().path).load()
 
 
-# Looking at it --------------------------------------------------------------------------------------------------------------
+# Looking at it ------------------------------------------------------------------------------------------------------
 
 
 def test_commands_copies_and_maps(small, tmp_path):

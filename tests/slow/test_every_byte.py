@@ -13,7 +13,7 @@ import pytest
 
 from faults import scratched
 from holdfast.errors import Damaged, NotFound, StoreError
-from holdfast.store import format, reading
+from holdfast.store import format, problems, reading
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from stores import flip
@@ -142,11 +142,9 @@ def test_the_flips_would_show_a_weaker_check(monkeypatch):
     """Without the leaves' digests, without the header's, without the manifest's own: some flips are missed."""
     weaker = {
         "shard: tensor data": lambda patch: patch.setattr(reading._Leaf, "check", lambda *_: None),
-        "shard: padding of the header": lambda patch: patch.setattr(
-            Checkpoint, "_header_problems", lambda *_: iter(())
-        ),
+        "shard: padding of the header": lambda patch: patch.setattr(problems, "_of_header", lambda *_: iter(())),
         "manifest: values": lambda patch: patch.setattr(format, "digest", lambda data: "0" * 32),
-        "plain files": lambda patch: patch.setattr(Checkpoint, "_layout_problems", lambda *_, **__: iter(())),
+        "plain files": lambda patch: patch.setattr(problems, "of_layout", lambda *_, **__: iter(())),
     }
     for kind, weaken in weaker.items():
         with scratched("weaker") as base, monkeypatch.context() as patch:

@@ -1,7 +1,8 @@
 """The fence: a ghost, an attempt that was stopped and woken after its successor took the run, changes nothing.
 
 The ghost runs in a thread of its own that is held before one change; every change that it would make is tried. Its
-system calls are the unit, so it is also held inside `disk.write` and between the open and the write of a journal's line.
+system calls are the unit, so it is also held inside `disk.write` and between the open and the write of a journal's
+line.
 """
 
 import itertools
@@ -203,7 +204,8 @@ def test_a_ghost_does_nothing_wherever_it_was_stopped(phase, engine):
 
 
 def train(root: Path, steps: int) -> None:
-    """A run of so many steps that saves each; a step begins with the save of the one before in flight, and awaits its end."""
+    """A run of so many steps that saves each;
+    a step begins with the save of the one before in flight, and awaits its end."""
     model = Model()
     with Run(root, {"model": model}, every=None, keep=Last(1), take_over=True) as run:
         for step in run.steps(steps):
@@ -242,7 +244,8 @@ def spared(path: Path) -> None:
 
 @pytest.mark.parametrize("fence", ["no removal", "a look before each rename"])
 def test_without_the_removal_of_the_directory_ghosts_act(monkeypatch, fence):
-    """The fence is the removal: where the room is left standing, also for ghosts that look first, they commit and delete."""
+    """The fence is the removal:
+    where the room is left standing, also for ghosts that look first, they commit and delete."""
     if fence == "no removal":
         monkeypatch.setattr(disk, "remove_dir", spared)
     else:
@@ -338,7 +341,8 @@ def test_two_held_at_once_never_mix():
 
 
 def test_of_two_successors_one_is_superseded():
-    """Held anywhere in its claim while a third takes over, the second ends with Superseded, at the latest when it acts."""
+    """Held anywhere in its claim while a third takes over,
+    the second ends with Superseded, at the latest when it acts."""
     assert next(nth for nth in itertools.count(0, 2) if not _second_ends(nth)) > 60
 
 

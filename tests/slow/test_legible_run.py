@@ -26,7 +26,7 @@ def shown(*words):
     return json.loads(told(*words, "--json"))
 
 
-# A whole run -----------------------------------------------------------------------------------------------------------
+# A whole run --------------------------------------------------------------------------------------------------------
 
 SCRIPT = """
     import os, random, signal, sys
@@ -47,7 +47,8 @@ SCRIPT = """
     state = {"odd": Odd(), "toy": Toy()}
     options = dict(note=odd, dataset=odd, hyperparameters={odd: [odd, {"deep": odd}]}, vars={"odd": {odd: odd}})
     options["keep"] = Last(2) | Best(odd, max)
-    with Run(os.environ["PLACE"], state, every=Every(steps=1), tracker=lambda known, step: known or "id", **options) as run:
+    options |= {"every": Every(steps=1), "tracker": lambda known, step: known or "id"}
+    with Run(os.environ["PLACE"], state, **options) as run:
         assert odd == run.vars.odd[odd]
         for epoch in run.epochs(2):
             for batch in run.batches([1, 2], name=odd):
@@ -78,7 +79,8 @@ LOCALES = {"as it is": {}, "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCE
 
 @pytest.mark.parametrize("locale", LOCALES)
 def test_a_run_whose_every_text_is_not_utf_8_saves_stops_and_resumes_and_is_shown(locale, tmp_path):
-    """The argument, the user's name, the path, note, dataset, hyperparameters, names of metrics, keys in state and variables."""
+    """The argument, the user's name, the path, note, dataset, hyperparameters,
+    names of metrics, keys in state and variables."""
     script, place = tmp_path / "train.py", tmp_path / f"run {BYTE} é"
     script.write_text(textwrap.dedent(SCRIPT).replace("TESTS", repr(str(Path(__file__).parents[1]))))
     stopped = start(script, place, BYTE, "stop", **LOCALES[locale])

@@ -126,7 +126,8 @@ def replaced(place, outside, *, foreign):
 
 
 def acts(root):
-    """A cycle of runs: they train, save and prune, stop, resume, set a damaged one aside; people pin, prune and look."""
+    """A cycle of runs: they train, save and prune, stop, resume, set a damaged one aside;
+    people pin, prune and look."""
 
     def stopped():
         with pytest.raises(Stopped):
@@ -163,7 +164,8 @@ def acts(root):
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["moved away", "something else"])
 def test_nothing_outside_changes_by_way_of_a_link(foreign, lived, tmp_path):
-    """Every name of the layout, replaced by a link. What is done works, or is refused with one line that names a path."""
+    """Every name of the layout, replaced by a link.
+    What is done works, or is refused with one line that names a path."""
     worked = 0
     for number, name in enumerate(PLACES):
         root, outside = tmp_path / str(number) / "run", tmp_path / str(number) / "outside"
@@ -243,7 +245,8 @@ def test_a_checkpoint_that_is_a_link_is_read_and_shares_nothing_and_is_not_pinne
 
 @pytest.mark.parametrize("name", ["", "checkpoints"])
 def test_a_run_and_its_checkpoints_may_lie_elsewhere(name, lived, tmp_path):
-    """The run goes on there as ever: it saves, prunes, sets aside what is damaged; what is not its own stays as it is."""
+    """The run goes on there as ever: it saves, prunes, sets aside what is damaged;
+    what is not its own stays as it is."""
     root, outside = tmp_path / "run", tmp_path / "outside"
     shutil.copytree(lived, root, symlinks=True)
     replaced(root / name, outside, foreign=False)

@@ -36,7 +36,8 @@ def small_disk(place: Path, kind: str):
     ("kind", "told"), [("tmpfs", "beforehand"), ("tmpfs", "by preallocation"), ("ext4", "by a request")]
 )
 def test_a_full_disk_is_told_and_the_store_is_as_it_was(tmp_path, monkeypatch, kind, told):
-    """Told beforehand, before the first request or in the middle of one: NoSpace; after a prune the next save succeeds."""
+    """Told beforehand, before the first request or in the middle of one:
+    NoSpace; after a prune the next save succeeds."""
     if kind == "ext4" and shutil.which("mkfs.ext4") is None:
         pytest.skip("no mkfs.ext4 here; .ci/run brings it")
     if told != "beforehand":

@@ -28,7 +28,8 @@ COME_LATE = [
 
 
 def program(text, *arguments):
-    """The JSON that a program of its own prints last. `opened(part)` in it: paths opened so far whose name has `part`."""
+    """The JSON that a program of its own prints last. `opened(part)` in it:
+    paths opened so far whose name has `part`."""
     before = """
         import json, os, sys
         _opened = []
@@ -225,7 +226,12 @@ def test_ls_reads_each_manifest_once_and_no_shard(store):
 
 def test_importing_holdfast_brings_nothing_that_can_wait():
     """Frameworks, terminals, child processes, sockets, mail headers and threads' pools come when they are needed."""
-    script = f"import holdfast; import holdfast.state.tree as t, holdfast.state.rng as r; t.flatten({{'a': [b'x' * 4000, {{2: (3,)}}], 'rng': r.capture()}}); print(json.dumps([name for name in {COME_LATE} if name in sys.modules]))"
+    script = f"""
+        import holdfast
+        import holdfast.state.tree as t, holdfast.state.rng as r
+        t.flatten({{'a': [b'x' * 4000, {{2: (3,)}}], 'rng': r.capture()}})
+        print(json.dumps([name for name in {COME_LATE} if name in sys.modules]))
+    """
     assert [] == program(script)
 
 
@@ -247,7 +253,8 @@ def test_help_imports_no_command():
 
 
 def test_a_step_touches_no_file(tmp_path):
-    """Between saves the journal is written at most once a second, however many steps there are and whatever they log."""
+    """Between saves the journal is written at most once a second,
+    however many steps there are and whatever they log."""
     script = """
         import time
         from holdfast import Run
@@ -270,7 +277,8 @@ def test_a_step_touches_no_file(tmp_path):
 
 
 def test_a_new_best_is_what_it_is_among_all_checkpoints(tmp_path):
-    """Only the few that matter are remembered between saves, and several rules for one metric do not get in each other's way."""
+    """Only the few that matter are remembered between saves,
+    and several rules for one metric do not get in each other's way."""
     rules = Best("loss", min, n=2), Best("loss", max), Best("other", max)
     dice = random.Random(4)
     losses = [dice.randrange(8) for _ in range(40)]

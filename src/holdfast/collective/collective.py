@@ -1,10 +1,7 @@
-"""What all ranks do together besides saving: claim a run, wait for a commit to be visible, load a checkpoint."""
+"""What all ranks do together besides saving: claim a run, load a checkpoint."""
 
 from __future__ import annotations
 
-import errno
-import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +11,7 @@ import msgspec
 
 from ..errors import Damaged, NotFound, UsageError
 from ..ranks import Ranks
-from ..store.attempt import JOIN_S, Attempt, is_checkpoint, join
+from ..store.attempt import Attempt, join
 from ..store.checkpoint import Checkpoint
 from ..store.shelf import Shelf
 
@@ -65,20 +62,6 @@ def claim(ranks: Ranks, root: Path, begin: Callable[[], Attempt]) -> Attempt:
 
     ranks.collect("join", joined)
     return found[0]
-
-
-def appear(checkpoint: Path) -> None:
-    """Wait until this process, too, sees the checkpoint that rank 0 has committed.
-
-    Raises:
-        FileNotFoundError: not within `JOIN_S` seconds, longer than network file systems cache a directory.
-    """
-    until = time.monotonic() + JOIN_S
-    while not is_checkpoint(checkpoint):
-        if time.monotonic() > until:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(checkpoint))
-        os.listdir(checkpoint.parent)  # makes a network file system refresh its cache
-        time.sleep(0.05)
 
 
 def load(ranks: Ranks, shelf: Shelf, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], T]) -> T:

@@ -17,6 +17,7 @@ from ..store.format import Manifest, Name
 from ..store.pruning import DamagedSince
 from ..store.shards import Abandoned, Staged
 from ..store.sharing import Unchanged
+from ..threads import Hook
 from .collective import tried
 from .division import Decision, Mine, Sheet, WritePlan, decided, spares
 from .rank_share import Laid, RankShare, Seal, sealed
@@ -102,8 +103,8 @@ class CollectiveSave:
         self,
         agreed: Agreed,
         staged: Staged,
-        before_each: Callable[[], None],
-        before_last: Callable[[], None],
+        before_each: Hook,
+        before_last: Hook,
         commit: Callable[[list[Seal]], Manifest],
     ) -> None:
         """Write this rank's shards and its part. When those of all ranks are durable, rank 0 calls `commit`."""

@@ -5,7 +5,7 @@ A link is a matter of this rank alone: what it cannot take over after all, it wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from ..store.lineage import Link, samples_of
 from ..store.parts import Part
 from ..store.shards import Shard, Staged, Stale
 from ..store.sharing import Sharing, Unchanged
+from ..threads import Hook
 from .division import Mine, WritePlan
 
 
@@ -69,7 +70,7 @@ class RankShare:
         plan: WritePlan,
         staged: Staged,
         unchanged: Unchanged,
-        before_each: Callable[[], None],
+        before_each: Hook,
     ) -> Laid:
         """Write it all but for its part; what of it is `unchanged` is taken over as far as that goes."""
         links = self._taken_over(attempt, partial, plan, unchanged, before_each)
@@ -94,7 +95,7 @@ class RankShare:
         )
 
     def _taken_over(
-        self, attempt: Attempt, partial: Path, plan: WritePlan, unchanged: Unchanged, before_each: Callable[[], None]
+        self, attempt: Attempt, partial: Path, plan: WritePlan, unchanged: Unchanged, before_each: Hook
     ) -> list[Link]:
         """Files that are there now; of a damaged checkpoint none."""
         mine = set(plan.keys.values())
@@ -130,7 +131,7 @@ def sealed_manifest(owner: Committing, name: Name, facts: Facts, seals: Collecti
 
 
 def _written(
-    path: Path, layout: list[Shard], blocks: Mapping[str, Block], staged: Staged, before_each: Callable[[], None]
+    path: Path, layout: list[Shard], blocks: Mapping[str, Block], staged: Staged, before_each: Hook
 ) -> tuple[dict[str, File], dict[str, Leaf]]:
     alone = Staged(None, blocks, layout)
     images = {shard.name: index for index, shard in enumerate(staged.shards)}

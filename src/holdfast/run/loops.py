@@ -6,7 +6,8 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-from ..data.feed import Feed, feed_for
+from ..data.facts import Feed
+from ..data.feed import feed_for
 from ..errors import UsageError
 from ..terminal import say, warn
 from . import fingerprint

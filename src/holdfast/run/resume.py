@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Damaged, HoldfastError, NotFound, StoreError
 from ..journal import Log
-from ..store.attempt import JOIN_S
+from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
-from ..store.format import MANIFEST
 from ..store.store import Store
 from ..terminal import say
 from .position import Position
@@ -141,10 +140,9 @@ def _seen(store: Store, name: str) -> Checkpoint | None:
     """The checkpoint that rank 0 has chosen; wait a little for a network file system to show it here."""
     if not name:
         return None
-    path, until = store.root / "checkpoints" / name, time.monotonic() + JOIN_S
-    while not (path / MANIFEST).exists() and time.monotonic() < until:
-        os.listdir(path.parent)  # a listing makes network file systems look again
-        time.sleep(0.05)
+    path = store.root / "checkpoints" / name
+    with suppress(FileNotFoundError):  # the restore reports it
+        appear(path, is_checkpoint)
     return Checkpoint(path)
 
 

@@ -11,8 +11,8 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..journal import Event
 from . import places
 from .format import MANIFEST, parse_name
 
-JOIN_S = 10.0  # that a rank looks for what rank 0 has made: network file systems lag
+JOIN_S = 10.0  # that a process waits to see what another one made: longer than network file systems cache a directory
 
 
 class Attempt:
@@ -55,17 +55,14 @@ class Attempt:
         """
         if self._waiting:
             with self.acting("write the journal"), self._turn:
-                self._append(sync=sync)
+                count = len(self._waiting)
+                journal.append(self.journal, self._waiting[:count], sync=sync)
+                del self._waiting[:count]
 
     def show(self) -> None:
         """As `flush`, unless another thread is about to."""
         if self._waiting and not self._turn.locked():  # tried instead, and taken, Ctrl-C could leave it so
             self.flush()
-
-    def _append(self, *, sync: bool) -> None:
-        count = len(self._waiting)
-        journal.append(self.journal, self._waiting[:count], sync=sync)
-        del self._waiting[:count]
 
     def close(self, event: str, /, **facts: Any) -> None:
         """Say good-bye: with this as its last line, the attempt counts as gone."""
@@ -122,16 +119,7 @@ class Joined(Attempt):
     """The attempt on another rank than 0: the same room and the same fence. Its journal is rank 0's to write."""
 
     def record(self, event: str, /, **facts: Any) -> None:
-        del event, facts
-
-    def flush(self, *, sync: bool = False) -> None:
-        del sync
-
-    def show(self) -> None:
-        pass
-
-    def close(self, event: str, /, **facts: Any) -> None:
-        del event, facts
+        del event, facts  # then no other method has anything to write
 
 
 def join(root: Path, number: int, run: str) -> Attempt:
@@ -141,17 +129,29 @@ def join(root: Path, number: int, run: str) -> Attempt:
         UsageError: this process does not see it at `root`, or sees another run there.
     """
     attempt = Joined(root, number, run)
+    with suppress(FileNotFoundError):
+        appear(attempt.room, lambda room: room.is_dir() if (found := read_run(root)) == run else bool(found))
+        if read_run(root) == run:
+            return attempt
+    what = "another run's directory" if read_run(root) not in ("", run) else f"not there, or without attempt {number}"
+    raise UsageError(
+        f"{root} on {owner.me().get('host')} is {what}: every rank must see one and the same directory, on a file "
+        "system that all of them share"
+    )
+
+
+def appear(path: Path, look: Callable[[Path], bool] = Path.is_dir) -> None:
+    """Wait until this process sees what another one made at `path`: until `look(path)` is true.
+
+    Raises:
+        FileNotFoundError: it was not so within `JOIN_S` seconds.
+    """
     until = time.monotonic() + JOIN_S
-    while (found := read_run(root)) != run or not attempt.room.is_dir():
-        if (found and found != run) or time.monotonic() > until:
-            what = "another run's directory" if found and found != run else f"not there, or without attempt {number}"
-            raise UsageError(
-                f"{root} on {owner.me().get('host')} is {what}: every rank must see one and the same directory, on a file "
-                "system that all of them share"
-            )
-        children(attempt.room.parent)  # a listing makes network file systems look again
+    while not look(path):
+        if time.monotonic() > until:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        children(path.parent)  # a listing makes a network file system refresh its cache
         time.sleep(0.05)
-    return attempt
 
 
 def children(path: Path) -> list[str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import Damaged, NotFound, StoreError
 from ..retention import CheckpointFacts
 from ..state import codec, tree
 from ..state.nodes import leaf_keys
-from . import divided, files, format, reading
-from .format import MANIFEST, Head, Leaf, Manifest
+from ..threads import Hook, nothing
+from . import divided, format, problems, reading
+from .format import MANIFEST, Head, Manifest
 from .parts import Parts, top
+from .problems import Problem
 from .stored import Piece, Stored, StoredLeaf, StoredPieces
 
 __all__ = ["Checkpoint", "Piece", "Problem", "StoredLeaf", "StoredPieces"]
@@ -33,7 +34,6 @@ class Checkpoint:
         self._head: Head | None = None
         self._parts: Parts | None = None
         self._divided: dict[str, dict[int, str]] | None = None
-        self._paths: dict[str, Path] = {}  # of shards: many leaves share one
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r})"
@@ -55,11 +55,9 @@ class Checkpoint:
 
     def _whole_root(self) -> Manifest:
         """The manifest as it lies there, without what is in parts."""
-        root = self._root
-        if root is None:
-            path = self.path / MANIFEST
-            root = self._root = reading.twice(path, lambda: format.decode(reading.whole(path), path))
-        return root
+        if self._root is None:
+            self._root = reading.decoded(self.path / MANIFEST, format.decode)
+        return self._root
 
     def _its_parts(self) -> Parts | None:
         """None: one process wrote it."""
@@ -100,8 +98,7 @@ class Checkpoint:
             NotFound, Damaged: as `manifest`.
         """
         if self._head is None:
-            path = self.path / MANIFEST
-            self._head = self._root or reading.twice(path, lambda: format.decode_head(reading.whole(path), path))
+            self._head = self._root or reading.decoded(self.path / MANIFEST, format.decode_head)
         return self._head
 
     @property
@@ -148,10 +145,7 @@ class Checkpoint:
             entry = self.manifest.leaves[key]
         except KeyError:
             raise Damaged(f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is not there") from None
-        path = self._paths.get(entry.shard)
-        if path is None:
-            path = self._paths[entry.shard] = self.path / entry.shard
-        return StoredLeaf(path, key, entry)
+        return StoredLeaf(self.path, key, entry)
 
     def _pieces(self) -> dict[str, dict[int, str]]:
         """Keys of the pieces of each leaf that one process has divided."""
@@ -240,7 +234,7 @@ class Checkpoint:
 
         Together with the leaves' own digests this covers every byte.
         """
-        for problem in self._layout_problems(self.manifest.files):
+        for problem in problems.of_layout(self.path, self.manifest, self.manifest.files):
             raise Damaged(str(problem))
 
     def check_unread(self) -> None:
@@ -258,7 +252,7 @@ class Checkpoint:
         *,
         cold: bool = False,
         only: Collection[str] | None = None,
-        before_each: Callable[[], None] = lambda: None,
+        before_each: Hook = nothing,
     ) -> Iterator[Problem]:
         """Read every byte; tell which differ from what was committed. With `cold`, from the medium and not the cache.
 
@@ -272,117 +266,30 @@ class Checkpoint:
         except PermissionError as error:
             raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
-    def _problems(
-        self, only: Collection[str] | None, before_each: Callable[[], None], *, cold: bool
-    ) -> Iterator[Problem]:
+    def _problems(self, only: Collection[str] | None, before_each: Hook, *, cold: bool) -> Iterator[Problem]:
+        seen = self
+        if cold:
+            reading.forget(self.path / MANIFEST)
+            seen = Checkpoint(self.path, rank=self._rank)
         try:
-            if cold:
-                reading.forget(self.path / MANIFEST)
-                self._root = self._manifest = self._head = self._parts = self._divided = None
-            parts = self._its_parts()
+            parts = seen._its_parts()
         except Damaged as error:
-            yield _of_whole(self.path / MANIFEST, error)
+            yield problems.of_whole(self.path / MANIFEST, error)
             return
-        broken = list(self._broken_parts(parts, cold=cold)) if parts is not None else []
-        yield from broken
-        try:
-            yield from self._problems_of_files(only, before_each, cold=cold)
-        finally:
-            if broken:
-                self._manifest = None  # it was that of the parts that are whole
-
-    def _broken_parts(self, parts: Parts, *, cold: bool) -> Iterator[Problem]:
-        """Parts that cannot be read; the manifest is that of the others until somebody asks anew."""
-        whole = []
-        for rank in range(len(parts)) if self._rank is None else [self._rank]:
-            path = parts.path_of(rank)
-            try:
-                if cold:
-                    reading.forget(path)
-                _ = parts[rank]
-                whole.append(rank)
-            except Damaged as error:
-                yield _of_whole(path, error)
-        self._manifest = parts.merged(whole)
-
-    def _problems_of_files(
-        self, only: Collection[str] | None, before_each: Callable[[], None], *, cold: bool
-    ) -> Iterator[Problem]:
-        names = [name for name in self.manifest.files if only is None or name in only]
-        for name in names if cold else ():
-            reading.forget(self.path / name)
-        yield from self._layout_problems(names, cold=cold)
-        whole = {name for name in names if self._size(name) == self.manifest.files[name].size_bytes}
-        entries = sorted(self.manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset))
-        leaves = [StoredLeaf(self.path / entry.shard, key, entry) for key, entry in entries if entry.shard in whole]
-        for leaf in reading.damaged(leaves, cold=cold, before_each=before_each):
-            end = leaf.offset + leaf.size_bytes
-            yield Problem(leaf.path, leaf.offset, end, f"leaf {leaf.key!r} changed since commit")
-
-    def _layout_problems(self, names: Iterable[str], *, cold: bool = False) -> Iterator[Problem]:
-        if format.parse_name(self.path.name) not in (None, self.manifest.name):
-            yield Problem(self.path, 0, 0, f"the directory's name is not its checkpoint's, which is {self.name}")
-        leaves: dict[str, list[Leaf]] = {name: [] for name in self.manifest.files}
-        for leaf in self.manifest.leaves.values():
-            leaves[leaf.shard].append(leaf)
-        for name in names:
-            path, size, file = self.path / name, self._size(name), self.manifest.files[name]
-            if size is None and not (self.path / MANIFEST).exists():
-                raise NotFound(f"{self.path}: no checkpoint is there any more")
-            if size != file.size_bytes:
-                had = "missing, or not a plain file" if size is None else f"{size} bytes long"
-                start = min(size or 0, file.size_bytes)
-                yield Problem(path, start, max(size or 0, file.size_bytes), f"{had}, was {file.size_bytes}")
-            elif leaves[name]:
-                yield from self._header_problems(path, file, sorted(leaves[name], key=lambda leaf: leaf.order))
-            elif not files.sound(path, file, cold=cold):
-                yield Problem(path, 0, size, "changed since commit")
-
-    def _header_problems(self, path: Path, file: format.File, leaves: list[Leaf]) -> Iterator[Problem]:
-        """The header is right iff its digest and the leaves' recorded ones give the file's."""
-        ends = [leaves[0].offset, *(leaf.offset + leaf.size_bytes for leaf in leaves)]
-        starts = [*(leaf.offset for leaf in leaves), file.size_bytes]
-        if ends != starts:
-            yield Problem(path, 0, file.size_bytes, "the manifest leaves gaps between its leaves")
-            return
-
-        def sound() -> bool:
-            head = format.digest(_start(path, leaves[0].offset))
-            return format.joined_digest([head, *(leaf.digest for leaf in leaves)]) == file.digest
-
-        if not reading.twice(path, sound, bool):
-            yield Problem(path, 0, leaves[0].offset, "the header changed since commit")
-
-    def _size(self, name: str) -> int | None:
-        """How long the plain file of that name is; None when there is none."""
-        if any((self.path / folder).is_symlink() for folder in Path(name).parents if folder.name):
-            return None  # a link to a folder may lead out of the checkpoint
-        try:
-            facts = os.lstat(self.path / name)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return facts.st_size if stat.S_ISREG(facts.st_mode) else None
-
-
-class Problem(NamedTuple):
-    """Bytes `start` to `end` of `path` are not what was committed."""
-
-    path: Path
-    start: int
-    end: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: bytes {self.start}..{self.end}: {self.what}"
-
-
-def _of_whole(path: Path, error: Damaged) -> Problem:
-    """What is wrong with a file that says what others are."""
-    try:
-        size = os.lstat(path).st_size
-    except FileNotFoundError:
-        size = 0
-    return Problem(path, 0, size, str(error).partition(": ")[2])
+        manifest = seen._whole_root()
+        if parts is not None:
+            whole = []
+            for rank in range(len(parts)) if self._rank is None else [self._rank]:
+                path = parts.path_of(rank)
+                try:
+                    if cold:
+                        reading.forget(path)
+                    _ = parts[rank]
+                    whole.append(rank)
+                except Damaged as error:
+                    yield problems.of_whole(path, error)
+            manifest = parts.merged(whole)
+        yield from problems.of_files(self.path, manifest, only, before_each, cold=cold)
 
 
 def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
@@ -399,8 +306,3 @@ def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
         if value is not None:
             found[leaf.key] = value
     return found
-
-
-def _start(path: Path, size: int) -> bytes:
-    with open(reading.open_plain(path), "rb") as file:
-        return file.read(size)

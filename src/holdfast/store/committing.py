@@ -1,15 +1,15 @@
-"""Committing: what a run's owner does to it: a checkpoint is begun, committed and pointed to, and what no rule keeps goes."""
+"""Committing: the owner of a run begins, commits and links checkpoints, and removes those that no rule keeps."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import disk
 from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
@@ -17,7 +17,7 @@ from ..provenance import document
 from ..rules import Best, Rule, parts
 from ..terminal import warn
 from . import attempt as attempts
-from . import format, pruning
+from . import claiming, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .format import MANIFEST, Leaf, Manifest, Name
@@ -28,39 +28,47 @@ from .shelf import Shelf
 _SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a checkpoint says of itself besides its state. All of it is optional."""
+class Facts(NamedTuple):
+    """Facts about a checkpoint that its manifest holds besides the state. All are optional."""
 
     phase: str = "step"
     epoch: int | None = None
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = {}
     note: str | None = None
-    document: Mapping[str, Any] = field(default_factory=dict)
+    document: Mapping[str, Any] = {}
 
 
 class Committing:
     """The owner's side of a store; its threads write in turn."""
 
-    def __init__(self, shelf: Shelf, sharing: Sharing, keep: Rule | None, begin: Callable[[], Attempt]) -> None:
+    def __init__(self, shelf: Shelf, sharing: Sharing, keep: Rule | None, *, take_over: bool) -> None:
         self.root, self.shelf, self.sharing = shelf.root, shelf, sharing
-        self.keep, self._begin = keep, begin
-        self.attempt: Attempt | None = None
-        self.parent: str | None = None
+        self.keep = keep
+        self._take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
+        self.attempt: Attempt | None = None  # None: it has written nothing
+        self.parent: str | None = None  # name of the checkpoint after which the next one comes
         self._turn = threading.RLock()  # of this process's threads, to claim and to write
 
     # -- owning ---------------------------------------------------------------------------------------------------
 
     def claim(self) -> Attempt:
-        """Become the run's owner, if this store is not yet."""
+        """Become the run's owner, if this store is not yet.
+
+        Raises:
+            UsageError: another attempt lives, or may live.
+        """
         if self.attempt is None:
             with self._turn:
                 if self.attempt is None:  # still
                     self.attempt = self._begin()
         return self.attempt
 
+    def _begin(self) -> Attempt:
+        with writing(self.root):
+            return claiming.claim(self.root, take_over=self._take_over)
+
     def close(self) -> None:
-        """Give the run back."""
+        """Give the run back: the next writer need not ask whether this one lives."""
         attempt = self.attempt
         if attempt is not None:
             with self.acting(attempt, "close"):
@@ -91,7 +99,7 @@ class Committing:
         return partial
 
     def finish(self, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Manifest:
-        """Commit what `fill` makes of the directory, and says of it. When that fails, nothing is left of it."""
+        """Call `fill`, which completes the directory and returns its manifest, and commit. On an error remove it."""
         attempt = self.claim()
         with self.acting(attempt, "save"):
             try:
@@ -142,7 +150,7 @@ class Committing:
         free = disk.free_bytes(self.root)
         if need + _SPARE_BYTES > free and self.keep is not None:
             with suppress(Damaged):  # the newest, which is why nothing was removed
-                if self.prune(self.keep, spared=()):  # what a stop has left
+                if self.prune_but(self.keep):  # what a stop has left
                     free = disk.free_bytes(self.root)
         if need + _SPARE_BYTES > free:
             raise NoSpace(
@@ -156,17 +164,19 @@ class Committing:
         """Remove what the rule does not keep, now that `name` is committed."""
         if self.keep is not None:
             with suppress(Abandoned), self.telling():
-                self.prune(self.keep, spared=(str(name),), leave=leave)
+                self.prune_but(self.keep, (str(name),), leave)
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """What is damaged since it was read is told, and no failure of the save: the next one meets it, and writes anew."""
+        """Warn about a file that was damaged after it was read. The save succeeds; the next one rewrites it."""
         try:
             yield
         except pruning.DamagedSince as error:
             warn(f"{error}; the next save writes it anew")
 
-    def prune(self, rule: Rule, spared: Collection[str], leave: Callable[[], int] = lambda: 0) -> list[Checkpoint]:
+    def prune_but(
+        self, rule: Rule, spared: Collection[str] = (), leave: Callable[[], int] = lambda: 0
+    ) -> list[Checkpoint]:
         """What was removed. Abandoned: it is no more than `leave` says, perhaps only now, and nothing was removed."""
         if self.attempt is None and not pruning.prunable(self.shelf, rule, spared):
             return []
@@ -187,7 +197,7 @@ class Committing:
             return removed
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """Move a checkpoint aside."""
+        """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name."""
         attempt = self.claim()
         self.sharing.forget()
         with self.acting(attempt, "move a checkpoint to quarantine"):
@@ -196,7 +206,7 @@ class Committing:
         return path
 
     def point(self) -> None:
-        """Renew the links for people. They are not the truth: a failure is not one of the save's."""
+        """Renew the links for people. Nothing depends on them: an error here is ignored."""
         for link, find in (("latest", self.shelf.latest), ("best", self.best)):
             with suppress(OSError, Damaged):
                 self._point_to(link, find)
@@ -222,7 +232,7 @@ class Committing:
 
 @contextmanager
 def writing(root: Path) -> Iterator[None]:
-    """What the system says is an error of the store's."""
+    """Raise an OSError as a StoreError."""
     try:
         yield
     except OSError as error:

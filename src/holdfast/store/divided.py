@@ -1,8 +1,8 @@
 """Divided: a big leaf of which only a part changes, in pieces, so that pieces that did not change keep their files.
 
 A leaf is divided once a save has seen that most of it stayed as it was. From then on each piece is digested before a
-save; the changed ones go into a file of their own, and the other files are linked. What such a file holds besides, older
-bytes of pieces that were written since, stays in the manifest, so that every byte of the file is covered by a digest.
+save; the changed ones go into a file of their own, and the other files are linked. Such a file may also hold older
+bytes of pieces that were written again since. They stay in the manifest: a digest covers every byte of the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..rules import Whole
 from ..state.codec import ITEMSIZE, Block
 from .boxes import Box, stretches
 from .format import MANIFEST, Leaf, shard_stem
-from .lineage import Lineage, Link, digests_of
+from .lineage import Lineage, Link, alike, digests_of
 from .shards import SHARD_BYTES, Shard, header
 from .stored import Piece, StoredLeaf, StoredPieces, check_piece
 
@@ -71,7 +71,7 @@ def older(entries: Mapping[str, Leaf], folder: Path) -> list[StoredLeaf]:
     """Pieces that were written again since, in the files of the directory `folder`."""
     keys = [key for key in entries if parse(key) is not None]
     held = {key for pieces in current(keys).values() for key in pieces.values()}
-    return [StoredLeaf(folder / entries[key].shard, key, entries[key]) for key in keys if key not in held]
+    return [StoredLeaf(folder, key, entries[key]) for key in keys if key not in held]
 
 
 def big(leaves: Mapping[str, Block]) -> list[str]:
@@ -125,7 +125,7 @@ def stored(key: str, pieces: Iterable[str], entries: Mapping[str, Leaf], folder:
     for name in pieces:
         check_piece(entries[name], folder / MANIFEST)
         place = tuple(entries[name].attrs["at"])
-        found.append(Piece(place, StoredLeaf(folder / entries[name].shard, name, entries[name])))
+        found.append(Piece(place, StoredLeaf(folder, name, entries[name])))
     return StoredPieces(key, entries[found[0].leaf.key], None, lambda: found)
 
 
@@ -151,7 +151,7 @@ class _Dense(NamedTuple):
 
 
 class Divided:
-    """Which leaves of a run are divided, and what a save writes of them. Nothing is known of the time before a restart."""
+    """Which leaves of a run are divided, and what a save writes of them. A restart begins with no knowledge."""
 
     def __init__(self) -> None:
         self._spots: dict[str, bytes] = {}  # a few bytes from all over each big leaf that was written whole
@@ -212,12 +212,12 @@ def _division(
     first: PieceRange, parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage, whole: Whole, most_files: int
 ) -> Division | None:
     """What is written and linked of one leaf; None: so much of it changed that it is better written whole."""
-    fits = len(known) == len(parts) and all(_alike(parts[index], lineage.leaves[key]) for index, key in known.items())
+    fits = len(known) == len(parts) and all(alike(parts[index], lineage.leaves[key]) for index, key in known.items())
     same = _unchanged(parts, known, lineage) if fits else set()
     size = sum(part.data.nbytes for part in parts)
     if fits and 2 * sum(parts[index].data.nbytes for index in same) < size:
         return None
-    links = _links(known, same, lineage, whole)
+    links = lineage.links_of((lineage.leaves[known[index]].shard for index in sorted(same)), whole, time.time())
     if sum(link.file.size_bytes for link in links) > 3 * size:  # mostly bytes that nobody reads
         links = []
     kept = {index for link in links for index in same if known[index] in link.leaves}
@@ -230,27 +230,12 @@ def _division(
     )
 
 
-def _alike(part: Block, leaf: Leaf) -> bool:
-    return (part.kind, part.dtype, tuple(part.shape), part.data.nbytes) == (
-        leaf.kind,
-        leaf.dtype,
-        leaf.shape,
-        leaf.size_bytes,
-    ) and dict(part.attrs) == leaf.attrs
-
-
 def _unchanged(parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage) -> set[int]:
     """Which pieces hold the bytes of the last checkpoint."""
     samples = lineage.samples
     asked = [i for i, key in known.items() if key not in samples or samples[key] == sample(parts[i].data)]
     found = digests_of([parts[index].data for index in asked])
     return {index for index, digest in zip(asked, found, strict=True) if digest == lineage.leaves[known[index]].digest}
-
-
-def _links(known: Mapping[int, str], same: set[int], lineage: Lineage, whole: Whole) -> list[Link]:
-    """The files that hold pieces that did not change."""
-    names = dict.fromkeys(lineage.leaves[known[index]].shard for index in sorted(same))
-    return lineage.links_of(names, whole, time.time())
 
 
 def _merged(held: Sequence[Sequence[int]], parts: Sequence[Block], size: int, most_files: int) -> list[int]:

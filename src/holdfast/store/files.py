@@ -38,7 +38,7 @@ def make_durable(path: Path) -> dict[str, File]:
 
 def sound(path: Path, file: File, *, cold: bool) -> bool:
     """Whether the bytes are what was committed; from the medium and not the cache, with `cold`."""
-    return bool(reading.twice(path, lambda: _digest(path, cold=cold) == file.digest, bool))
+    return reading.twice(path, lambda: _digest(path, cold=cold) == file.digest, bool)
 
 
 def _entry(path: Path) -> File:

@@ -1,4 +1,4 @@
-"""Format: the names in a run's directory and the manifest, as `docs/format.md` fixes them. Nothing here touches a disk."""
+"""Format: the names in a run's directory and the manifest, as `docs/format.md` defines them. Uses no disk."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One data file. Of a shared one: for which checkpoint it was written, when, and how many have taken it over since."""
+    """One data file. If it is shared: for which checkpoint it was written, when, and how often it was taken over."""
 
     size_bytes: int
     digest: str
@@ -243,7 +243,7 @@ def _sound(data: bytes, where: object) -> memoryview:
         raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
     if head[1] != b"%d" % VERSION:
         raise StoreError(
-            f"{where}: format version {head[1][:20].decode()}; this Holdfast reads version {VERSION} only: use a newer one"
+            f"{where}: format version {head[1][:20].decode()}; this Holdfast reads version {VERSION}: use a newer one"
         )
     text[head.end() - 1] = ord("{")
     return memoryview(text)[head.end() - 1 :]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -54,41 +55,36 @@ class Lineage(NamedTuple):
         `digests`: of leaves, as far as somebody has asked for them.
         """
         likely = self.leaves.keys() if self.steady is None else self.steady
-        alike = [
+        worth = [
             key
             for key, block in leaves.items()
             if key in likely
-            and _alike(block, self.leaves[key])
+            and alike(block, self.leaves[key])
             and (key in digests or key not in self.samples or self.samples[key] == sample(block.data))
         ]
-        if sum(leaves[key].data.nbytes for key in alike) < LINK_BYTES:
+        if sum(leaves[key].data.nbytes for key in worth) < LINK_BYTES:
             return set()
-        asked = [key for key in alike if key not in digests]
+        asked = [key for key in worth if key not in digests]
         found = dict(zip(asked, digests_of([leaves[key].data for key in asked]), strict=True))
-        return {key for key in alike if (found.get(key) or digests[key]) == self.leaves[key].digest}
+        return {key for key in worth if (found.get(key) or digests[key]) == self.leaves[key].digest}
 
     def links(self, unchanged: Collection[str], whole: Whole, now_s: float) -> list[Link]:
         """The shards of which every leaf is unchanged, and that are not due to be written anew."""
-        shards: dict[str, dict[str, Leaf]] = {}
-        for key, leaf in self.leaves.items():
-            shards.setdefault(leaf.shard, {})[key] = leaf
-        return [
-            Link(name, self.path / name, self._shared(self.files[name]), members)
-            for name, members in shards.items()
-            if name in self.files
-            and all(key in unchanged for key in members)
-            and self.files[name].size_bytes >= LINK_BYTES
-            and not self._worn(self.files[name], whole, now_s)
-        ]
+        found = self.links_of((leaf.shard for leaf in self.leaves.values()), whole, now_s)
+        large = (link for link in found if link.file.size_bytes >= LINK_BYTES)
+        return [link for link in large if all(key in unchanged for key in link.leaves)]
 
-    def links_of(self, names: Collection[str], whole: Whole, now_s: float) -> list[Link]:
+    def links_of(self, names: Iterable[str], whole: Whole, now_s: float) -> list[Link]:
         """The files with these names that are not due to be written anew, with all that they hold."""
         members: dict[str, dict[str, Leaf]] = {name: {} for name in names}
         for key, leaf in self.leaves.items():
             if leaf.shard in members:
                 members[leaf.shard][key] = leaf
-        good = (name for name in names if name in self.files and not self._worn(self.files[name], whole, now_s))
-        return [Link(name, self.path / name, self._shared(self.files[name]), members[name]) for name in good]
+        return [
+            Link(name, self.path / name, self._shared(self.files[name]), held)
+            for name, held in members.items()
+            if name in self.files and not self._worn(self.files[name], whole, now_s)
+        ]
 
     def after(self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]) -> Lineage:
         """The lineage when a checkpoint with these has been committed at `path`."""
@@ -114,7 +110,8 @@ def samples_of(leaves: Mapping[str, Block], keys: Iterable[str]) -> dict[str, by
     return {key: sample(leaves[key].data) for key in keys if leaves[key].data.nbytes >= _SAMPLED_BYTES}
 
 
-def _alike(block: Block, leaf: Leaf) -> bool:
+def alike(block: Block, leaf: Leaf) -> bool:
+    """Whether they have the same kind, dtype, shape and attributes."""
     return (
         block.data.nbytes == leaf.size_bytes
         and (block.kind, block.dtype, tuple(block.shape)) == (leaf.kind, leaf.dtype, leaf.shape)
@@ -123,16 +120,12 @@ def _alike(block: Block, leaf: Leaf) -> bool:
 
 
 def _same(leaf: Leaf, old: Leaf) -> bool:
-    return leaf.digest == old.digest and (leaf.kind, leaf.dtype, leaf.shape, leaf.attrs) == (
-        old.kind,
-        old.dtype,
-        old.shape,
-        old.attrs,
-    )
+    facts = attrgetter("digest", "kind", "dtype", "shape", "attrs")
+    return bool(facts(leaf) == facts(old))
 
 
 def digests_of(views: Sequence[Data]) -> list[str]:
-    """Of each, in one thread for each core; a thread's share is contiguous, so that small leaves cost little more than their bytes."""
+    """The digest of each, by one thread for each core. Each thread's share is contiguous, as small leaves need."""
     total, ends, sent = sum(view.nbytes for view in views), [0], 0
     for index, view in enumerate(views, 1):
         sent += view.nbytes

@@ -1,4 +1,4 @@
-"""Locate: what RUN means to a command. A run's directory, its `checkpoints`, a checkpoint's, or a copy of any of these."""
+"""Locate: what RUN means to a command: a run's directory, its `checkpoints`, one checkpoint, or a copy of these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import Damaged, NotFound, StoreError, UsageError
 from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
 from .format import MANIFEST, parse_name
-from .shelf import is_committed
+from .shelf import committed
 
 Step = int | str | None  # a number, "best", "latest", a checkpoint's name; None: the newest
 T = TypeVar("T")
@@ -33,16 +33,14 @@ class Location(NamedTuple):
         if self.single:
             return [Checkpoint(self.path)]
         folder = self.path if self.root is None else self.root / "checkpoints"
-        names = filter(None, map(parse_name, _entries(folder)))
-        found = [name for name in names if is_committed(folder, name)]
-        return [Checkpoint(folder / str(name)) for name in sorted(found, key=lambda name: name.order)]
+        return [Checkpoint(folder / str(name)) for name in committed(folder)]
 
     def readable(self) -> list[Checkpoint]:
         """Those whose manifest is whole; the others are `verify`'s and `ls`'s to tell."""
         return [checkpoint for checkpoint in self.checkpoints() if fault(checkpoint) is None]
 
     def select(self, step: Step = None) -> Checkpoint:
-        """One checkpoint, its manifest read: the newest, a step's (the end of its epoch, if both are there), or the best.
+        """One checkpoint, its manifest read: the newest, a step's (the end of its epoch if both exist), or the best.
 
         Raises:
             NotFound: there is none such.
@@ -194,7 +192,7 @@ def _names(checkpoint: Checkpoint, *, single: bool) -> tuple[int | str, ...]:
 
 
 def _is_run(path: Path) -> bool:
-    """A copied run may lack its journals, and one that has not saved yet its checkpoints; other programs have folders so named."""
+    """A copied run may lack journals, a new one checkpoints; other programs use the same folder names."""
     inside = path / "checkpoints"
     began = (path / "run.json").is_file() and ((path / "attempts").is_dir() or inside.is_dir())
     return began or any(is_checkpoint(inside / entry) for entry in _entries(inside))

@@ -1,4 +1,4 @@
-"""Parts: what each rank wrote of a checkpoint, as a file of its own says that the manifest names; and whose leaf is whose.
+"""Parts: the file in which each rank lists what it wrote of a checkpoint, and which rank has which leaf.
 
 What all ranks have alike stands under its own key, in the part of whichever rank wrote it; so does what rank 0 has in a
 way of its own. What another rank has in its own way, and every piece of a divided leaf, stands under `@<rank>/<key>`.
@@ -99,7 +99,6 @@ class Parts:
         firsts = sorted((key, rank) for rank, said in enumerate(self._entries) for key in said.firsts)
         self._firsts = [key for key, _ in firsts]
         self._writers = [rank for _, rank in firsts]
-        self._paths: dict[str, Path] = {}  # of shards: many leaves share one
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -112,8 +111,7 @@ class Parts:
         """
         found = self._read.get(rank)
         if found is None:
-            path = self.path_of(rank)
-            found = reading.twice(path, lambda: decode(reading.whole(path), self.root, rank, path))
+            found = reading.decoded(self.path_of(rank), lambda data, path: decode(data, self.root, rank, path))
             self._read[rank] = found
         return found
 
@@ -157,7 +155,7 @@ class Parts:
         """A handle on that leaf as the rank saved it; None: there is none. Few parts are read for it."""
         own = self[rank].leaves.get(own_key(rank, key))
         if own is not None:
-            return self._pieces(key, own, rank) if is_piece(own) else self._stored(key, own)
+            return self._pieces(key, own, rank) if is_piece(own) else StoredLeaf(self.path, key, own)
         writer = self[rank].spare.get(key, -1)
         twin = self[writer].leaves.get(own_key(writer, key)) if 0 <= writer < len(self) else None
         if twin is not None and is_piece(twin):
@@ -166,7 +164,7 @@ class Parts:
         if plain is None and (place := bisect_right(self._firsts, key)):
             plain = self[self._writers[place - 1]].leaves.get(key)
         if plain is not None:
-            return self._stored(key, plain)
+            return StoredLeaf(self.path, key, plain)
         for other in range(len(self)):  # a rank whose piece is empty
             found = self[other].leaves.get(own_key(other, key))
             if found is not None and is_piece(found):
@@ -181,13 +179,7 @@ class Parts:
         return StoredPieces(key, facts, None if rank is None else self._piece(key, rank, facts), find)
 
     def _piece(self, key: str, rank: int, found: Leaf) -> Piece:
-        return Piece(tuple(found.attrs["at"]), self._stored(own_key(rank, key), found))
-
-    def _stored(self, key: str, found: Leaf) -> StoredLeaf:
-        path = self._paths.get(found.shard)
-        if path is None:
-            path = self._paths[found.shard] = self.path / found.shard
-        return StoredLeaf(path, key, found)
+        return Piece(tuple(found.attrs["at"]), StoredLeaf(self.path, own_key(rank, key), found))
 
 
 def top(tree: Any) -> Mapping[str, Any] | None:

@@ -45,8 +45,9 @@ def refuse_link(path: Path) -> None:
     """
     if path.is_symlink():
         raise UsageError(
-            f"{path} is a symbolic link to {os.readlink(path)}: Holdfast writes through no link here; put the directory "
-            "itself in its place, or remove the link. Only the run's whole directory, and its checkpoints, may lie elsewhere"
+            f"{path} is a symbolic link to {os.readlink(path)}: Holdfast writes through no link here; put the "
+            "directory itself in its place, or remove the link. Only the run's whole directory, and its checkpoints, "
+            "may lie elsewhere"
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .. import bulk, retention
+from .. import retention
 from ..errors import Damaged
 from ..rules import Rule
+from ..threads import Hook, nothing
 from . import attempt as attempts
 from .attempt import Attempt
 from .checkpoint import Checkpoint
@@ -18,7 +19,7 @@ PART_BYTES = 1 << 30  # read back, and remembered as such, at once
 
 
 class DamagedSince(Damaged):
-    """A file is not whole on the medium any more that was when it was read, and was linked some time later."""
+    """A file was whole when it was read, and is damaged since. It was linked some time after that reading."""
 
 
 def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
@@ -45,7 +46,7 @@ def verify(
     attempt: Attempt,
     checkpoints: Sequence[Checkpoint],
     sharing: Sharing,
-    before_each: Callable[[], None] = lambda: None,
+    before_each: Hook = nothing,
     doomed: Sequence[Checkpoint] | None = None,
 ) -> None:
     """Read them back from the medium, but for files of which it is known that they need not be.
@@ -55,7 +56,6 @@ def verify(
     Raises:
         Damaged: one of these is not what was committed.
     """
-    bulk.release()  # what is read needs buffers of its own
     with attempt.acting("verify a checkpoint"):
         for checkpoint in checkpoints:
             for names in _parts(checkpoint, sharing.read_back(checkpoint, doomed)):
@@ -68,7 +68,7 @@ def verify(
 
 
 def _parts(checkpoint: Checkpoint, read: Collection[str]) -> list[set[str]]:
-    """Names of its files but for those that were `read`, in parts of about `PART_BYTES`; the manifest belongs to each."""
+    """Names of its files that were not `read`, in groups of about `PART_BYTES`. Each group includes the manifest."""
     parts: list[set[str]] = [set()]
     size = 0
     for name, file in checkpoint.manifest.files.items():
@@ -82,7 +82,7 @@ def _parts(checkpoint: Checkpoint, read: Collection[str]) -> list[set[str]]:
 
 
 def discard(attempt: Attempt, doomed: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Delete them, and say so in the journal; those that somebody had not removed by hand."""
+    """Delete them and record it in the journal. Return those that existed."""
     removed = [checkpoint for checkpoint in doomed if _discarded(attempt, checkpoint)]
     attempt.record("pruned", names=[checkpoint.path.name for checkpoint in removed])
     return removed

@@ -1,8 +1,7 @@
 """Reading: many leaves at once, by a few threads, straight into the memory where they belong, every digest checked.
 
-Files are read in pieces. What lies in the page cache is copied from there into place; the rest comes past the cache, in
-requests as large as a disk likes them, by way of a little page-aligned memory. Where a file system refuses that, it comes
-through the cache.
+Files are read in pieces. Pieces in the page cache are copied from there. The others are read past the cache, in large
+requests, into a little page-aligned memory. Where a file system refuses that, they are read through the cache.
 """
 
 from __future__ import annotations
@@ -13,27 +12,28 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from .. import disk
 from ..errors import Damaged, NotFound
 from ..pages import PAGE, Data, address, pages, put, rounded
-from ..threads import Condition, WorkerGroup
+from ..threads import Condition, Hook, WorkerGroup, nothing
 from . import format
 from .format import MANIFEST
 
+T = TypeVar("T")
+
 PIECE_BYTES = 4 << 20  # of a file, from a multiple of this on
-THREADS = (
-    3  # each has the memory of one piece, once it needs it: together the most that a reading takes besides its target
-)
+THREADS = 3  # each may need the memory of one piece: the most that a reading takes besides its target
 DIRECT_BYTES = 1 << 20  # a smaller piece is not worth the way past the cache
 ALONE_BYTES = 1 << 20  # are read before a second thread has started
 
 _REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _MOST_VIEWS = 1024  # that the kernel takes at once: IOV_MAX
 _NORESERVE = 0x4000  # MAP_NORESERVE
-_mincore = getattr(ctypes.CDLL(None), "mincore", None)
+_mincore = ctypes.CDLL(None).mincore
 
 
 class Located(Protocol):
@@ -66,9 +66,7 @@ def fill(wanted: Sequence[Wanted]) -> None:
             raise Damaged(why)
 
 
-def damaged(
-    stored: Sequence[Located], *, cold: bool, before_each: Callable[[], None] = lambda: None
-) -> Iterator[Located]:
+def damaged(stored: Sequence[Located], *, cold: bool, before_each: Hook = nothing) -> Iterator[Located]:
     """Those whose bytes are not what was committed, in the order given; with `cold`, on the medium.
 
     What `before_each` piece of a file raises ends it.
@@ -78,10 +76,8 @@ def damaged(
             yield stored[index]
 
 
-def _failures(
-    wanted: Sequence[Wanted], *, cold: bool, before_each: Callable[[], None] = lambda: None
-) -> dict[int, str]:
-    """Read them once; what is wrong with which. With `cold`, from the medium and not the cache, as far as that goes."""
+def _failures(wanted: Sequence[Wanted], *, cold: bool, before_each: Hook = nothing) -> dict[int, str]:
+    """Read each once; by index, what is wrong. With `cold`, from the medium and not the cache, if possible."""
     leaves = [_Leaf(stored, data) for stored, data in wanted]
     todo = list(_pieces(leaves))
     few = sum(piece.size for piece in todo) <= ALONE_BYTES
@@ -171,9 +167,9 @@ def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
 
 
 class _Reading:
-    """Pieces on their way into memory. They are begun in order, so that nobody waits for what nobody has begun."""
+    """Pieces that are being read. They are begun in order, so that no thread waits for a piece that none has begun."""
 
-    def __init__(self, pieces: Sequence[_Piece], before_each: Callable[[], None], *, cold: bool) -> None:
+    def __init__(self, pieces: Sequence[_Piece], before_each: Hook, *, cold: bool) -> None:
         self._todo, self._before_each, self._cold = iter(pieces), before_each, cold
         self._left: dict[Path, list[_Piece]] = {}  # of each file: as many as were not read
         for piece in pieces:
@@ -184,7 +180,7 @@ class _Reading:
         self._files: dict[Path, _File] = {}
         self._moved = Condition()  # a file is open, a leaf digested further, or all is over
         self._stopped = False
-        self._error: BaseException | None = None
+        self._errors: list[BaseException] = []  # the first
 
     def run(self, threads: int) -> None:
         """Read all pieces, in so many threads, of which this is one."""
@@ -200,23 +196,17 @@ class _Reading:
             crew.dismiss()  # they write into memory that is the caller's
             for file in self._files.values():
                 file.close()
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del (
-                    error
-                )  # else files and memory would be ours until Python looks for cycles: in some programs it never does
+        if self._errors:
+            raise self._errors.pop()  # a reference to it here would keep files and memory until Python collects cycles
 
     def _work(self) -> None:
-        memory = _Memory(self._room)
+        memory = cache(lambda: pages(self._room))  # of one thread, once it needs it
         try:
             while (piece := self._next()) is not None and (file := self._open(piece)) is not None:
                 self._take(piece, *self._read(file, piece, memory))
                 self._leave(piece)
         except BaseException as error:
-            self._error = self._error or error
+            self._errors = self._errors or [error]
             self._stopped = True
             self._moved.ring()
 
@@ -240,22 +230,22 @@ class _Reading:
         if file is not None:
             file.close()
 
-    def _read(self, file: _File, piece: _Piece, memory: _Memory) -> _Read:
-        """Bring a piece's bytes to where they belong."""
+    def _read(self, file: _File, piece: _Piece, memory: Callable[[], memoryview]) -> tuple[Sequence[memoryview], int]:
+        """Bring a piece's bytes to where they belong; those of each part, and where in the file the reading ended."""
         past = file.direct is not None and (self._cold or file.is_far(piece.offset, piece.size))
         views = [leaf.data[start:stop] for leaf, start, stop in piece.parts if leaf.data is not None]
         plain = [view for view in views if isinstance(view, memoryview)]
         if len(plain) == len(piece.parts) and not past:
-            return _Read(plain, file.read(plain, piece.offset))
+            return plain, file.read(plain, piece.offset)
         lead = piece.offset % PAGE
-        block = memory.take()[: rounded(lead + piece.size)]
+        block = memory()[: rounded(lead + piece.size)]
         body = block[lead : lead + piece.size]
         end = file.read_past(block, piece.offset - lead) if past else file.read([body], piece.offset)
         found = [body[leaf.offset + start - piece.offset :][: stop - start] for leaf, start, stop in piece.parts]
         for (leaf, start, stop), view in zip(piece.parts, found, strict=True):
             if leaf.data is not None:
                 put(leaf.data[start:stop], view)
-        return _Read(found, end)
+        return found, end
 
     def _take(self, piece: _Piece, views: Sequence[memoryview], end: int) -> None:
         """Digest what was read, up to `end` of the file; leaves in several pieces wait for their turn."""
@@ -273,22 +263,6 @@ class _Reading:
 
     def _await_turn(self, leaf: _Leaf, start: int) -> None:
         self._moved.wait_for(lambda: leaf.digested == start or self._stopped)
-
-
-class _Read(NamedTuple):
-    views: Sequence[memoryview]  # of a piece's parts
-    end: int  # of what was read of the file
-
-
-class _Memory:
-    """What one thread reads past the cache into; none until it does."""
-
-    def __init__(self, size: int) -> None:
-        self._size, self._pages = size, memoryview(b"")
-
-    def take(self) -> memoryview:
-        self._pages = self._pages or pages(self._size)
-        return self._pages
 
 
 class _File:
@@ -316,7 +290,7 @@ class _File:
 
         A read with RWF_NOWAIT would tell, too, and make the kernel read ahead what we are about to read past it.
         """
-        if size < DIRECT_BYTES or self._map is None or _mincore is None or offset + size > self._map.nbytes:
+        if size < DIRECT_BYTES or self._map is None or offset + size > self._map.nbytes:
             return False
         begin = offset // PAGE * PAGE
         resident = (ctypes.c_ubyte * (rounded(offset + size - begin) // PAGE))()
@@ -405,14 +379,19 @@ def whole(path: Path) -> bytes:
         return file.readall()
 
 
+def decoded(path: Path, decode: Callable[[bytes, Path], T]) -> T:
+    """What `decode` makes of a small file; if that is damage, of its bytes on the medium."""
+    return twice(path, lambda: decode(whole(path), path))
+
+
 def forget(path: Path) -> None:
     """Ask that the next read of `path` comes from the medium."""
     with suppress(FileNotFoundError, disk.NotPlain):
         disk.forget_cached(path)
 
 
-def twice(path: Path, look: Callable[[], Any], accept: Callable[[Any], bool] = lambda _: True) -> Any:
-    """What `look` finds; if that is damage, what it finds on the medium instead of in the page cache."""
+def twice(path: Path, look: Callable[[], T], accept: Callable[[T], bool] = lambda _: True) -> T:
+    """The result of `look`. If that is damage, its result on the medium instead of in the page cache."""
     with suppress(Damaged):
         found = look()
         if accept(found):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from .. import bulk, disk
 from ..bulk import Extent
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Arena, Image, Snapshot
+from ..threads import Hook
 from .format import File, Leaf, hasher, joined_digest, shard_stem
 from .lineage import LINK_BYTES, Link
 
@@ -121,7 +122,7 @@ def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block
 class Staged(NamedTuple):
     """A state ready to be written: its tree, its leaves, and its files as they are to be.
 
-    A snapshot holds each file's bytes in one piece, or will when it is copied; without it they are gathered from the leaves.
+    A snapshot holds each file's bytes in one piece once it is copied. Without one they are gathered from the leaves.
     """
 
     tree: Any
@@ -138,18 +139,17 @@ class Staged(NamedTuple):
 
     def snapshot_in(self, arena: Arena) -> Staged:
         """The same, written from memory of the arena, into which the snapshot is still to be copied."""
-        bulk.release()  # a snapshot is written from where it lies
         fresh = {key: self.leaves[key] for shard in self.shards for key in shard.keys}
         snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in self.shards], fresh)
         return self._replace(leaves={**self.leaves, **snapshot.blocks}, snapshot=snapshot, whole=None)
 
 
 class Abandoned(Exception):
-    """A save has given way to another one; the store is as it was."""
+    """A save ended early, for another one; the store is as it was."""
 
 
 class Stale(Abandoned):
-    """What was to be taken over from the last checkpoint is not there, or not what was committed."""
+    """A file to take over from the last checkpoint is missing, or differs from what was committed."""
 
 
 class Written(NamedTuple):
@@ -159,7 +159,7 @@ class Written(NamedTuple):
     leaves: dict[str, Leaf]
 
 
-def write(path: Path, staged: Staged, index: int, before_each: Callable[[], None]) -> Written:
+def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
     """Write one shard into the directory `path`; the manifest's entries for it, digests taken on the way.
 
     Of a snapshot that is still being copied, what is there is written, and the rest is waited for.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from ..errors import Damaged, NotFound, StoreError
 from ..ranks import ALONE, Ranks
 from ..rules import Whole
 from ..state.codec import Block
+from ..threads import Hook, nothing
 from . import shards
 from .attempt import Attempt, is_checkpoint
 from .checkpoint import Checkpoint, Problem
@@ -89,7 +90,7 @@ class Sharing:
         return Unchanged(found, lineage.links(found, self.whole, time.time()))
 
     def divisions(self, leaves: Mapping[str, Block], parent: str | None, taken: Collection[str]) -> dict[str, Division]:
-        """Those of `leaves` that are written in pieces, because only a part of them changed since the checkpoint `parent`.
+        """Those of `leaves` that are written in pieces: only a part of them changed since the checkpoint `parent`.
 
         None of their files gets a name that is `taken`.
         """
@@ -117,7 +118,7 @@ class Sharing:
         return Checkpoint(path, rank=None if self._ranks.alone else self._ranks.rank)
 
     def unread(self, parent: str | None) -> list[Link]:
-        """What the save after `parent` is likely to take over, and would have to read: leaves that did not change lately.
+        """Files that the save after `parent` is likely to take over, and would have to read first.
 
         After a restart, what was taken over before.
         """
@@ -134,7 +135,7 @@ class Sharing:
         links = lineage.links(steady, self.whole, time.time()) if steady else []
         return [link for link in links if link.name not in self._found.files]
 
-    def read_back_early(self, links: Collection[Link], before_each: Callable[[], None]) -> Problem | None:
+    def read_back_early(self, links: Collection[Link], before_each: Hook) -> Problem | None:
         """Read these back; the first problem, after which nothing is taken over from that checkpoint.
 
         What `before_each` piece raises ends it.
@@ -147,9 +148,7 @@ class Sharing:
                 return problem
         return None
 
-    def problems(
-        self, checkpoint: Checkpoint, names: Collection[str], before_each: Callable[[], None] = lambda: None
-    ) -> list[Problem]:
+    def problems(self, checkpoint: Checkpoint, names: Collection[str], before_each: Hook = nothing) -> list[Problem]:
         """What is wrong with these files on the medium. Those of the last checkpoint are remembered if nothing is."""
         found = self._found
         before = {name: _identity(checkpoint.path / name) for name in names}
@@ -164,7 +163,7 @@ class Sharing:
         attempt: Attempt,
         links: Sequence[Link],
         partial: Path,
-        before_each: Callable[[], None] = lambda: None,
+        before_each: Hook = nothing,
     ) -> None:
         """Let `partial` hold files of the last checkpoint, each read back from the medium since its commit, or now.
 
@@ -191,8 +190,8 @@ class Sharing:
                 disk.remove_tree(partial / link.name)
             raise Stale(f"{wrong}: its leaves, unchanged since, are written anew")
 
-    def _unfit(self, links: Sequence[Link], before_each: Callable[[], None]) -> str:
-        """Which file nobody is to share, and why; empty: all are whole on the medium.
+    def _unfit(self, links: Sequence[Link], before_each: Hook) -> str:
+        """Which file must not be shared, and why; empty: all are whole on the medium.
 
         They are read together: a manifest of many pieces takes long to decode. A broken disk is no reason to lose what
         memory holds.

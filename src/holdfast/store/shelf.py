@@ -43,31 +43,12 @@ class Shelf:
         return Checkpoint(self.root / "checkpoints" / str(name))
 
     def names(self) -> list[Name]:
-        """Names of what exists, in order. What went between the listing and the look makes it list again."""
-        places = self.root / "checkpoints"
-        for _ in range(_MOST_LOOKS):
-            listed = _listed(places)
-            found = [name for name in listed if is_committed(places, name)]
-            if found == listed or all(name in found or (places / str(name)).exists() for name in listed):
-                break
-        return found
+        """Names of what exists, in order."""
+        return committed(self.root / "checkpoints")
 
     def checkpoints(self) -> list[Checkpoint]:
         """As `names`, oldest first."""
         return [self.checkpoint(name) for name in self.names()]
-
-    def newest(self) -> Name | None:
-        """The last of `names`; older ones are not looked at."""
-        places = self.root / "checkpoints"
-        for _ in range(_MOST_LOOKS):
-            for name in reversed(_listed(places)):
-                if is_committed(places, name):
-                    return name
-                if not (places / str(name)).exists():
-                    break  # it went meanwhile: its successor may be there now
-            else:
-                return None
-        return None
 
     def latest(self) -> Checkpoint:
         """The newest committed checkpoint.
@@ -75,10 +56,10 @@ class Shelf:
         Raises:
             NotFound: there is none.
         """
-        name = self.newest()
-        if name is None:
+        names = self.names()
+        if not names:
             raise NotFound(f"{self.root}: no committed checkpoint")
-        return self.checkpoint(name)
+        return self.checkpoint(names[-1])
 
     def best(self, rule: Best | None) -> Checkpoint:
         """The checkpoint that `rule` ranks first, or, without one, the rule of the newest.
@@ -170,10 +151,20 @@ class Shelf:
         return _Card(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.head.best_rule)
 
 
-def is_committed(places: Path, name: Name) -> bool:
-    """Whether the checkpoint `name` exists in `places`; quicker than `is_checkpoint`, and asked of thousands."""
+def committed(folder: Path) -> list[Name]:
+    """Names of the checkpoints in `folder`, in order. If one went between listing and look, it is listed again."""
+    for _ in range(_MOST_LOOKS):
+        listed = _listed(folder)
+        found = [name for name in listed if is_committed(folder, name)]
+        if found == listed or all(name in found or (folder / str(name)).exists() for name in listed):
+            break
+    return found
+
+
+def is_committed(folder: Path, name: Name) -> bool:
+    """Whether the checkpoint `name` exists in `folder`; quicker than `is_checkpoint`, and asked of thousands."""
     try:
-        os.stat(f"{places}/{name}/{MANIFEST}")
+        os.stat(f"{folder}/{name}/{MANIFEST}")
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
@@ -183,11 +174,11 @@ def is_committed(places: Path, name: Name) -> bool:
     return True
 
 
-def _listed(places: Path) -> list[Name]:
+def _listed(folder: Path) -> list[Name]:
     names: list[Name] = []
     for _ in range(2):  # a listing is no instant: the only one may have made way for its successor meanwhile
-        if places.is_dir() and not names:
-            names = [name for name in map(format.parse_name, os.listdir(places)) if name]
+        if folder.is_dir() and not names:
+            names = [name for name in map(format.parse_name, os.listdir(folder)) if name]
     return sorted(names, key=lambda name: name.order)
 
 

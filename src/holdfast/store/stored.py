@@ -1,9 +1,10 @@
-"""Stored leaves: handles on what lies in shards, in one piece or in several. Their bytes are read, and checked, when asked for."""
+"""Stored leaves: handles on leaves in shards, in one piece or several. Their bytes are read and checked on demand."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,38 +16,56 @@ from .boxes import Box, is_tiled, stretches
 from .format import Leaf
 
 
-class StoredLeaf:
-    """One leaf on the disk. Every read is checked against its digest, and once more cold before it counts as damage."""
+class _Readable:
+    """What both kinds of handle can do."""
 
-    __slots__ = ("attrs", "digest", "dtype", "key", "kind", "offset", "path", "shape", "size_bytes")
+    __slots__ = ()
 
-    def __init__(self, path: Path, key: str, entry: Leaf) -> None:
-        self.path, self.key, self.offset = path, key, entry.offset
-        self.kind, self.dtype, self.shape, self.attrs = entry.kind, entry.dtype, entry.shape, entry.attrs
-        self.size_bytes, self.digest = entry.size_bytes, entry.digest
-
-    def read(self) -> bytearray:
-        """Its bytes, in fresh memory.
+    def read(self: Any) -> bytearray:
+        """The bytes of the whole leaf, in fresh memory.
 
         Raises:
-            Damaged: they differ from what was committed.
+            Damaged: they differ from what was committed, or its pieces do not make a whole.
         """
         data = bytearray(self.size_bytes)
         self.read_into(memoryview(data))
         return data
 
-    def read_into(self, target: memoryview) -> None:
-        """Fill `target`, writable memory of `size_bytes` bytes, straight from the file."""
-        reading.fill([(self, target)])
+    def read_into(self: Any, target: memoryview) -> None:
+        """Fill `target`, writable memory of `size_bytes` bytes; each piece is read whole, and checked."""
+        self.read_all([(self, target)])
 
     @staticmethod
     def read_all(wanted: Sequence[tuple[Stored, Data]]) -> None:
         """As `read_into`, many at once."""
-        _read_all(wanted)
+        straight: list[tuple[StoredLeaf, Data]] = []
+        scattered: list[tuple[StoredPieces, Data]] = []
+        for stored, data in wanted:
+            if isinstance(stored, StoredLeaf):
+                straight.append((stored, data))
+            elif (places := _in_one_stretch(stored)) is not None:
+                straight += [(leaf, data[start : start + leaf.size_bytes]) for leaf, start in places]
+            else:
+                scattered.append((stored, data))
+        reading.fill(straight)
+        for stored, data in scattered:
+            _lay_out(stored, data)
 
-    def sound(self) -> bool:
-        """Whether its bytes are what was committed."""
-        return not any(True for _ in reading.damaged([self], cold=False))
+
+class StoredLeaf(_Readable):
+    """One leaf on the disk. Every read is checked against its digest, and once more cold before it counts as damage."""
+
+    __slots__ = ("attrs", "digest", "dtype", "key", "kind", "offset", "path", "shape", "size_bytes")
+
+    def __init__(self, folder: Path, key: str, entry: Leaf) -> None:
+        self.path, self.key, self.offset = _shard(folder, entry.shard), key, entry.offset
+        self.kind, self.dtype, self.shape, self.attrs = entry.kind, entry.dtype, entry.shape, entry.attrs
+        self.size_bytes, self.digest = entry.size_bytes, entry.digest
+
+
+@lru_cache
+def _shard(folder: Path, name: str) -> Path:
+    return folder / name  # one object for the many leaves of a shard
 
 
 class Piece(NamedTuple):
@@ -60,7 +79,7 @@ class Piece(NamedTuple):
         return Box(self.at, tuple(self.leaf.shape))
 
 
-class StoredPieces:
+class StoredPieces(_Readable):
     """A leaf that several ranks hold, and wrote, in pieces; it reads like one that was never divided.
 
     `shape` is that of the whole. `own`: the piece of the rank as which the checkpoint is read, where it wrote one; the
@@ -99,51 +118,12 @@ class StoredPieces:
         """Of the whole."""
         return sum(piece.leaf.size_bytes for piece in self.pieces)
 
-    def read(self) -> bytearray:
-        """The bytes of the whole, in fresh memory.
-
-        Raises:
-            Damaged: a piece differs from what was committed, or they do not make a whole.
-        """
-        data = bytearray(self.size_bytes)
-        self.read_into(memoryview(data))
-        return data
-
-    def read_into(self, target: memoryview) -> None:
-        """Fill `target`, writable memory of `size_bytes` bytes; each piece is read whole, and checked."""
-        _read_all([(self, target)])
-
-    @staticmethod
-    def read_all(wanted: Sequence[tuple[Stored, Data]]) -> None:
-        """As `read_into`, many at once."""
-        _read_all(wanted)
-
-    def sound(self) -> bool:
-        """Whether its bytes are what was committed."""
-        return not any(True for _ in reading.damaged([piece.leaf for piece in self.pieces], cold=False))
-
     @property
     def itemsize(self) -> int:
         return ITEMSIZE[self.dtype]
 
 
 Stored = StoredLeaf | StoredPieces
-
-
-def _read_all(wanted: Sequence[tuple[Stored, Data]]) -> None:
-    """What lies in one stretch goes straight into its place, all at once; other pieces are read, and then laid out."""
-    straight: list[tuple[StoredLeaf, Data]] = []
-    scattered: list[tuple[StoredPieces, Data]] = []
-    for stored, data in wanted:
-        if isinstance(stored, StoredLeaf):
-            straight.append((stored, data))
-        elif (places := _in_one_stretch(stored)) is not None:
-            straight += [(leaf, data[start : start + leaf.size_bytes]) for leaf, start in places]
-        else:
-            scattered.append((stored, data))
-    reading.fill(straight)
-    for stored, data in scattered:
-        _lay_out(stored, data)
 
 
 def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
@@ -161,7 +141,7 @@ def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None
 
 
 def _lay_out(stored: StoredPieces, data: Data) -> None:
-    """One piece after another: besides the target there is memory of one of them, and of the whole if that is distant."""
+    """Copy piece by piece. This needs memory for one piece, and for the whole leaf if the target is distant."""
     target = data if isinstance(data, memoryview) else memoryview(bytearray(stored.size_bytes))
     for piece in stored.pieces:
         source = memoryview(piece.leaf.read())

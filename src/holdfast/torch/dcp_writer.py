@@ -18,13 +18,14 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from ..collective.gathered import Gathered, Writing, await_directory
+from ..collective.gathered import Gathered, Writing
 from ..collective.rank_share import Seal
 from ..errors import HoldfastError, UsageError
 from ..pages import Data, pieces
 from ..run.run import Run, require_outside
 from ..state import tree
 from ..state.codec import Block, encode_leaf
+from ..store.attempt import appear
 from ..store.checkpoint import Checkpoint
 from ..store.store import Facts, Store
 
@@ -112,7 +113,7 @@ class Writer(StorageWriter):
         if getattr(planner, "_enable_plan_caching", False):  # else told of at the second save only
             raise UsageError(CACHING)
         place: _Place = plan.storage_data
-        await_directory(Path(place.partial))
+        appear(Path(place.partial))
         part, blocks, objects = Writing(Path(place.partial), place.rank), dict[str, Block](), tree.Flat({}, {})
         for item in plan.items:
             path = _path(planner, item.index.fqn)

@@ -1,0 +1,100 @@
+"""Problems: what of a checkpoint's files is not what was committed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import Damaged, NotFound
+from ..threads import Hook
+from . import files, format, reading
+from .format import MANIFEST, File, Leaf, Manifest
+from .stored import StoredLeaf
+
+
+class Problem(NamedTuple):
+    """Bytes `start` to `end` of `path` are not what was committed."""
+
+    path: Path
+    start: int
+    end: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: bytes {self.start}..{self.end}: {self.what}"
+
+
+def of_whole(path: Path, error: Damaged) -> Problem:
+    """What is wrong with a file that says what others are."""
+    try:
+        size = os.lstat(path).st_size
+    except FileNotFoundError:
+        size = 0
+    return Problem(path, 0, size, str(error).partition(": ")[2])
+
+
+def of_files(
+    folder: Path, manifest: Manifest, only: Collection[str] | None, before_each: Hook, *, cold: bool
+) -> Iterator[Problem]:
+    """Read every byte of the files in `folder`, or of `only` those with these names."""
+    names = [name for name in manifest.files if only is None or name in only]
+    for name in names if cold else ():
+        reading.forget(folder / name)
+    yield from of_layout(folder, manifest, names, cold=cold)
+    whole = {name for name in names if _size(folder, name) == manifest.files[name].size_bytes}
+    entries = sorted(manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset))
+    leaves = [StoredLeaf(folder, key, entry) for key, entry in entries if entry.shard in whole]
+    for leaf in reading.damaged(leaves, cold=cold, before_each=before_each):
+        yield Problem(leaf.path, leaf.offset, leaf.offset + leaf.size_bytes, f"leaf {leaf.key!r} changed since commit")
+
+
+def of_layout(folder: Path, manifest: Manifest, names: Iterable[str], *, cold: bool = False) -> Iterator[Problem]:
+    """Compare these files' sizes and headers, and whole those that are no shards, with the manifest."""
+    if format.parse_name(folder.name) not in (None, manifest.name):
+        yield Problem(folder, 0, 0, f"the directory's name is not its checkpoint's, which is {manifest.name}")
+    leaves: dict[str, list[Leaf]] = {name: [] for name in manifest.files}
+    for leaf in manifest.leaves.values():
+        leaves[leaf.shard].append(leaf)
+    for name in names:
+        path, size, file = folder / name, _size(folder, name), manifest.files[name]
+        if size is None and not (folder / MANIFEST).exists():
+            raise NotFound(f"{folder}: no checkpoint is there any more")
+        if size != file.size_bytes:
+            had = "missing, or not a plain file" if size is None else f"{size} bytes long"
+            start = min(size or 0, file.size_bytes)
+            yield Problem(path, start, max(size or 0, file.size_bytes), f"{had}, was {file.size_bytes}")
+        elif leaves[name]:
+            yield from _of_header(path, file, sorted(leaves[name], key=lambda leaf: leaf.order))
+        elif not files.sound(path, file, cold=cold):
+            yield Problem(path, 0, size, "changed since commit")
+
+
+def _of_header(path: Path, file: File, leaves: list[Leaf]) -> Iterator[Problem]:
+    """The header is right iff its digest and the leaves' recorded ones give the file's."""
+    begin = leaves[0].offset
+    ends = [begin, *(leaf.offset + leaf.size_bytes for leaf in leaves)]
+    if ends != [*(leaf.offset for leaf in leaves), file.size_bytes]:
+        yield Problem(path, 0, file.size_bytes, "the manifest leaves gaps between its leaves")
+        return
+
+    def sound() -> bool:
+        with open(reading.open_plain(path), "rb") as opened:
+            head = format.digest(opened.read(begin))
+        return format.joined_digest([head, *(leaf.digest for leaf in leaves)]) == file.digest
+
+    if not reading.twice(path, sound, bool):
+        yield Problem(path, 0, begin, "the header changed since commit")
+
+
+def _size(folder: Path, name: str) -> int | None:
+    """How long the plain file of that name is; None when there is none."""
+    if any((folder / each).is_symlink() for each in Path(name).parents if each.name):
+        return None  # a link to a folder may lead out of the checkpoint
+    try:
+        facts = os.lstat(folder / name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return facts.st_size if stat.S_ISREG(facts.st_mode) else None
