@@ -128,7 +128,7 @@ def test_only_what_was_prepared_becomes_the_latest(tmp_path):
             saver.symlink_latest(wrong)
     first = saver.prepare_checkpoint_directory()
     saver.prepare_checkpoint_directory(force_save=True)
-    with pytest.raises(NotFound, match="removes what was begun before"):
+    with pytest.raises(NotFound, match="removes unfinished ones"):
         saver.symlink_latest(first)
     assert not os.path.lexists(tmp_path / "out" / LINK)
 

@@ -1,7 +1,7 @@
-"""Meeting: the ranks of one start find each other in a store that may still hold the words of an earlier start.
+"""Meeting: the ranks of one start find each other in a store that may still hold messages of an earlier start.
 
-torchrun may start its workers again at the rendezvous at which they have met before (torch 2.13, dynamic_rendezvous.py:
-the agent shares its store, and so does every restart). What was said there then must not be heard now.
+torchrun may restart its workers at the same rendezvous (torch 2.13, dynamic_rendezvous.py: the agent shares its store,
+and so does every restart). Messages of an earlier start must not be read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..ranks import Channel, looks
 
 
 def meet(channel: Channel, rank: int, world: int, timeout_s: float) -> str:
-    """A name that all of them, and nobody before, have for what they say from now on.
+    """Return a prefix for keys that all ranks of this start know, and that no earlier start had.
 
-    Rank 0 calls with a word of its own, and each of the others answers with it and one of its own; when rank 0 repeats
-    that, both know that the other is not of an earlier start.
+    Rank 0 puts a random word. Each other rank answers with it and a random word of its own. When rank 0 repeats the
+    answer, both know that the other is not of an earlier start.
 
     Raises:
         RanksError: one of them did not come in time.
@@ -53,7 +53,7 @@ def _join(channel: Channel, mine: str, rank: int, world: int, timeout_s: float) 
     def go() -> str | None:
         nonlocal heard
         call = _text(channel, "call")
-        if call and call != heard:  # that of an earlier start is followed by ours
+        if call and call != heard:  # the call of an earlier start may come first
             heard = call
             channel.put(f"answer/{rank}", f"{heard}/{mine}".encode())
         said = _text(channel, f"go/{rank}")
@@ -79,5 +79,5 @@ def _until(look: Callable[[], str | None], until: float, world: int) -> str | No
 def _missing(rank: int, here: int, timeout_s: float) -> str:
     return (
         f"rank {rank} did not come to its Run within {timeout_s:.3g} s (rank {here} waited): it has died, hangs, or went "
-        "another way. HOLDFAST_RANKS_TIMEOUT_S changes how long it is waited for"
+        "another way. HOLDFAST_RANKS_TIMEOUT_S sets the longest wait"
     )
