@@ -55,7 +55,7 @@ class _Compatible(Interruptible):
         return {**super().state_dict(), "progress": sampler.progress}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken, on any number of ranks; a state of cycling_utils itself, on the same number.
+        """Continue where `state` was taken, on any number of ranks; a state of cycling_utils itself, on as many.
 
         Raises:
             AdvancedTooFarError: an epoch has fewer samples.
@@ -90,7 +90,7 @@ class InterruptableDistributedSampler(_Compatible, InterruptibleDistributedSampl
                     ...
                     sampler.advance(len(batch))
 
-    Save `sampler.state_dict()`. After a resume on another number of ranks, they divide the rest of the epoch.
+    Save `sampler.state_dict()`. After a resume on another number of ranks, they share the rest of the epoch.
     """
 
 
