@@ -21,14 +21,15 @@ import msgspec
 import numpy as np
 
 from harness import scratch
+from holdfast.collective import division
+from holdfast.collective.division import Decision, Mine, WritePlan, decided
+from holdfast.collective.rank_share import Seal
 from holdfast.ranks import Ranks
 from holdfast.state import tree
-from holdfast.store import division, format, parts
+from holdfast.store import format, parts
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.division import Decision, Mine, WritePlan, decided
 from holdfast.store.format import MANIFEST, File, Leaf, Manifest, PartEntry
 from holdfast.store.parts import Part
-from holdfast.store.rank_share import Seal
 from holdfast.store.shards import Staged
 
 T = TypeVar("T")

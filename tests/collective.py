@@ -5,8 +5,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from holdfast.store import division, lineage, shards
-from holdfast.store.store import Store
+from holdfast.collective import division
+from holdfast.collective.store import CollectiveStore
+from holdfast.store import lineage, shards
 from kept import bits
 from rank_threads import everywhere
 
@@ -54,7 +55,7 @@ def saved(root, states, step=1, **options):
     """The outcome of a save on each rank."""
 
     def work(ranks):
-        store = Store(root, ranks=ranks, **options)
+        store = CollectiveStore(root, ranks=ranks, **options)
         try:
             return put(store, states[ranks.rank], step)
         finally:

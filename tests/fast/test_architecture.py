@@ -25,7 +25,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"journal", "retention", "interval", "terminal", "provenance", "job", "state", "children"},
     {"owner", "ranks"},
     {"store", "data", "cluster", "board"},
-    {"inspect"},
+    {"inspect", "collective"},
     {"run"},
     {"torch", "jax", "keras", "lightning", "transformers"},
     {"compat"},

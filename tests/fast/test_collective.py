@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from collective import Divided, failed, put, read, same, saved, small, stage, state, whole
 from faults import door
 from holdfast import disk, journal
+from holdfast.collective import division
+from holdfast.collective.store import CollectiveStore
 from holdfast.errors import Damaged, NoSpace, NotFound, RanksError, StoreError, Superseded, UsageError
 from holdfast.pages import Distant
 from holdfast.rules import Last
+from holdfast.run.run import Run
 from holdfast.state import codec
 from holdfast.state.numpy_leaves import _Scattered
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
-from holdfast.store import boxes, claiming, division, shards
+from holdfast.store import boxes, claiming, shards
 from holdfast.store.boxes import Box
 from holdfast.store.checkpoint import Checkpoint, StoredPieces
 from holdfast.store.shards import Abandoned
@@ -86,14 +89,11 @@ def test_a_little_is_written_by_few(monkeypatch):
 
 
 def test_one_rank_alone_writes_as_ever(tmp_path):
-    """A single rank writes, byte for byte, what a store without ranks writes."""
-    for name, options in (("with", {"ranks": everywhere(1, lambda ranks: ranks)[0]}), ("without", {})):
-        Store(tmp_path / name, **options).save(state(0), step=1)
-    first, second = (tmp_path / name / "checkpoints/step-000000001" for name in ("with", "without"))
-    names = sorted(path.name for path in first.iterdir())
-    assert names == sorted(path.name for path in second.iterdir())
-    assert b'\n"ranks":' not in (first / "manifest.json").read_bytes()
-    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names if name != "manifest.json")
+    """A run of one process saves a checkpoint without parts."""
+    with Run(tmp_path, {"a": [1]}, background=False) as run:
+        run.save()
+    (manifest,) = tmp_path.glob("checkpoints/step-*/manifest.json")
+    assert b'\n"ranks":' not in manifest.read_bytes()
 
 
 def test_a_leaf_that_one_rank_has_otherwise_is_that_ranks_own(tmp_path):
@@ -287,7 +287,9 @@ def test_ranks_whose_shares_do_not_fit_together_write_nothing(tmp_path, monkeypa
 
 def test_a_state_that_one_rank_cannot_save_is_refused_on_all(tmp_path):
     """With its place, and at once."""
-    outcomes = everywhere(3, lambda ranks: Store(tmp_path, ranks=ranks).save({"a": 1 if ranks.rank else print}, step=1))
+    outcomes = everywhere(
+        3, lambda ranks: CollectiveStore(tmp_path, ranks=ranks).save({"a": 1 if ranks.rank else print}, step=1)
+    )
     assert [UsageError] * 3 == [type(each) for each in outcomes]
     assert 'rank 0: cannot save state["a"]' in str(outcomes[2])
 
@@ -300,7 +302,7 @@ def test_a_save_that_gives_way_on_one_rank_gives_way_on_all(tmp_path, phase):
         raise Abandoned("for a newer one")
 
     def work(ranks):
-        store = Store(tmp_path, ranks=ranks)
+        store = CollectiveStore(tmp_path, ranks=ranks)
         put(store, state(ranks.rank), 2, **({phase: give_way} if ranks.rank == 1 else {}))
 
     assert [Abandoned] * 3 == [type(each) for each in everywhere(3, work)]
@@ -312,7 +314,7 @@ def test_a_rank_that_never_comes_is_named_and_the_old_stands(tmp_path):
     saved(tmp_path, [state(rank) for rank in range(3)])
 
     def work(ranks):
-        store = Store(tmp_path, ranks=ranks)
+        store = CollectiveStore(tmp_path, ranks=ranks)
         store.claim()
         return None if ranks.rank == 2 else put(store, state(ranks.rank), 2)
 
@@ -328,7 +330,7 @@ def test_a_state_that_changes_under_the_save_is_refused(tmp_path):
     """What was compared is what is written: on all ranks, and nothing is committed."""
 
     def work(ranks):
-        store = Store(tmp_path, ranks=ranks)
+        store = CollectiveStore(tmp_path, ranks=ranks)
         mine = state(ranks.rank)
         staged = stage(store, mine)
 
@@ -358,7 +360,7 @@ def test_no_rank_of_a_superseded_attempt_commits(tmp_path):
     """A successor has taken the run: Superseded on each, and what it finds is its own."""
 
     def work(ranks):
-        store = Store(tmp_path, ranks=ranks)
+        store = CollectiveStore(tmp_path, ranks=ranks)
         put(store, state(ranks.rank), 1)
         if ranks.rank == 0:
             claiming.claim(tmp_path, take_over=True)
@@ -376,7 +378,7 @@ def test_ranks_in_different_directories_are_told(tmp_path, monkeypatch):
     for place in (tmp_path / "other", tmp_path / "empty"):
 
         def work(ranks, place=place):
-            return Store(place if ranks.rank == 2 else tmp_path / "run", ranks=ranks, take_over=True).claim()
+            return CollectiveStore(place if ranks.rank == 2 else tmp_path / "run", ranks=ranks, take_over=True).claim()
 
         outcomes = everywhere(3, work)
         assert [UsageError] * 3 == [type(each) for each in outcomes]
@@ -387,7 +389,7 @@ def test_only_rank_0_writes_a_journal(tmp_path):
     """The others' calls do nothing; their attempt is the same one."""
 
     def work(ranks):
-        store = Store(tmp_path, ranks=ranks)
+        store = CollectiveStore(tmp_path, ranks=ranks)
         attempt = store.claim()
         attempt.record("told", what=f"by {ranks.rank}")
         attempt.flush(sync=True)
@@ -403,7 +405,7 @@ def test_only_rank_0_writes_a_journal(tmp_path):
 def test_a_refused_claim_is_refused_on_all(tmp_path):
     """A stranger that may live, for one."""
     Store(tmp_path).save({"a": 1}, step=1)
-    outcomes = everywhere(2, lambda ranks: Store(tmp_path, ranks=ranks).claim())
+    outcomes = everywhere(2, lambda ranks: CollectiveStore(tmp_path, ranks=ranks).claim())
     assert {UsageError} == {*map(type, outcomes)}
     assert all("may still be running" in str(each) for each in outcomes)
 
@@ -412,7 +414,7 @@ def test_a_refused_claim_is_refused_on_all(tmp_path):
 
 
 def loaded(root, world, step=None):
-    return everywhere(world, lambda ranks: Store(root, ranks=ranks).load(step))
+    return everywhere(world, lambda ranks: CollectiveStore(root, ranks=ranks).load(step))
 
 
 def test_ranks_load_together_what_each_of_them_saved(tmp_path):
@@ -450,7 +452,7 @@ def test_the_rule_is_applied_after_every_rank_has_read_back(tmp_path):
     """And nothing goes when a rank finds its own files damaged on the medium."""
 
     def work(ranks, damage):
-        store = Store(tmp_path, ranks=ranks, keep=Last(1), take_over=True)
+        store = CollectiveStore(tmp_path, ranks=ranks, keep=Last(1), take_over=True)
         for step in (1, 2):
             put(store, state(ranks.rank), damage + step)
         return steps(store)
@@ -459,7 +461,7 @@ def test_the_rule_is_applied_after_every_rank_has_read_back(tmp_path):
     assert [[2]] * 3 == first
 
     def spoil(ranks):
-        store = Store(tmp_path, ranks=ranks, keep=Last(1), take_over=True)
+        store = CollectiveStore(tmp_path, ranks=ranks, keep=Last(1), take_over=True)
         staged = stage(store, state(ranks.rank))
 
         def spoilt():
@@ -478,7 +480,7 @@ def test_pruning_and_quarantine_are_rank_0s(tmp_path):
     """The others return with nothing done."""
 
     def work(ranks):
-        store = Store(tmp_path, ranks=ranks)
+        store = CollectiveStore(tmp_path, ranks=ranks)
         for step in (1, 2, 3):
             put(store, state(ranks.rank), step)
         store.pin(2)
@@ -495,7 +497,7 @@ def test_pruning_and_quarantine_are_rank_0s(tmp_path):
 
 
 def _directory(root, ranks):
-    with Store(root, ranks=ranks).directory(step=9):
+    with CollectiveStore(root, ranks=ranks).directory(step=9):
         pass
 
 
@@ -515,7 +517,7 @@ def test_a_snapshot_is_written_like_what_it_copies(tmp_path):
     array = np.arange(3000.0)
 
     def work(ranks):
-        store, arena = Store(tmp_path, ranks=ranks), Arena()
+        store, arena = CollectiveStore(tmp_path, ranks=ranks), Arena()
         for step in (1, 2, 3):  # from the second on the files are laid out as they will be
             mine = {**state(ranks.rank, step=step), "w": rows(array, [1000, 2000])[ranks.rank]}
             if step == 3 and ranks.rank == 1:  # but not these
@@ -546,7 +548,7 @@ def test_from_the_second_save_on_a_snapshot_is_laid_out_as_its_files(tmp_path, m
     monkeypatch.setattr(shards, "write", told)
 
     def work(ranks):
-        store, arena = Store(tmp_path, ranks=ranks), Arena()
+        store, arena = CollectiveStore(tmp_path, ranks=ranks), Arena()
         for step in (1, 2):
             store.commit(store.stage(state(ranks.rank, step=step), arena), step=step)
             ranks.agree("saved")
@@ -565,7 +567,7 @@ def test_a_save_begins_when_the_snapshot_is_copied(tmp_path, whole_copy):
     """What is compared has to be there; a copy that is given up ends the save, on all ranks."""
 
     def work(ranks):
-        store = Store(tmp_path, ranks=ranks)
+        store = CollectiveStore(tmp_path, ranks=ranks)
         staged = store.lay_out(state(ranks.rank), Arena())
         copying = threading.Timer(0.2, staged.snapshot.copy if whole_copy else staged.snapshot.give_up)
         copying.start()
@@ -584,7 +586,7 @@ def test_where_a_leaf_lived_makes_it_no_ranks_own(tmp_path):
     """Each rank has a device of its own; the bytes and all else decide."""
 
     def work(ranks):
-        store = Store(tmp_path, ranks=ranks)
+        store = CollectiveStore(tmp_path, ranks=ranks)
         staged = store.stage({"a": np.ones(5), "b": np.ones(5)})
         for key, name in (("a", "device"), ("b", "order")):
             block = staged.leaves[key]

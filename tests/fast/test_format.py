@@ -20,9 +20,11 @@ from safetensors.numpy import load_file
 
 from collective import Divided, put, whole
 from faults import scratched
+from holdfast.collective import division
+from holdfast.collective.store import CollectiveStore
 from holdfast.errors import Damaged, HoldfastError, StoreError
 from holdfast.ranks import Ranks
-from holdfast.store import division, format, lineage, shards
+from holdfast.store import format, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from rank_threads import everywhere
@@ -86,7 +88,7 @@ def write_golden_of_ranks(path: Path) -> None:
     )
 
     def work(ranks: Ranks) -> Path:
-        store = Store(base / "run", ranks=ranks)
+        store = CollectiveStore(base / "run", ranks=ranks)
         for step in (5, 6):
             put(store, golden_of_rank(ranks.rank) | adapted(step), step, facts=Facts(document={}))
         return put(store, golden_of_rank(ranks.rank) | adapted(7), 7, facts=facts).path

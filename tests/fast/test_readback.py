@@ -11,10 +11,12 @@ import pytest
 from collective import failed
 from faults import links
 from holdfast import Every, Stopped, Store, disk
+from holdfast.collective import division
+from holdfast.collective.store import CollectiveStore
 from holdfast.errors import NotFound, Superseded
 from holdfast.rules import Last, Whole
 from holdfast.run import readback
-from holdfast.store import division, reading
+from holdfast.store import reading
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.shards import Abandoned
 from rank_threads import everywhere
@@ -233,7 +235,7 @@ def test_of_several_ranks_each_reads_back_what_it_will_link(tmp_path, reads, mon
     frozen = {f"layer{number}": np.arange(2_000.0) + number for number in range(8)}
 
     def work(ranks):
-        store = Store(tmp_path, ranks=ranks)
+        store = CollectiveStore(tmp_path, ranks=ranks)
         for step in range(1, 7):
             store.save({"frozen": frozen, "own": np.full(3, ranks.rank + step)}, step=step)
             assert store.read_back_early(store.unread()) is None

@@ -15,6 +15,7 @@ import pytest
 
 from collective import failed, frozen, put, read, same, small, state
 from faults import Memory, door, failing, scratched
+from holdfast.collective.store import CollectiveStore
 from holdfast.errors import NoSpace, StoreError, Superseded
 from holdfast.rules import Last
 from holdfast.store import claiming
@@ -53,7 +54,7 @@ def sized(law):
 
 
 def begun(root, ranks, kind, **options):
-    store = Store(root, ranks=ranks, **options)
+    store = CollectiveStore(root, ranks=ranks, **options)
     for step in range(1, KINDS[kind].before + 1):
         further(store, kind, step)
     return store

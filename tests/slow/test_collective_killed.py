@@ -9,9 +9,11 @@ from multiprocessing import get_context
 
 from collective import frozen, put, read, same, state
 from faults import door, scratched
+from holdfast.collective import division
+from holdfast.collective.store import CollectiveStore
 from holdfast.errors import RanksError
 from holdfast.ranks import Ranks
-from holdfast.store import division, lineage, shards
+from holdfast.store import lineage, shards
 from holdfast.store.store import Store
 
 WORLD = 3
@@ -60,7 +62,7 @@ def rank_of(base, seed, rank, victim, instant):
     if seed % 2:
         lineage.LINK_BYTES = shards.LINK_BYTES = 4096
     ranks = Ranks(rank, WORLD, Files(base / "words"), timeout_s=60)
-    store = Store(base / "run", ranks=ranks)
+    store = CollectiveStore(base / "run", ranks=ranks)
     for step in range(1, SAVED + 1):
         put(store, state_of(seed, rank, step), step)
     store.ranks.timeout_s = TIMEOUT_S

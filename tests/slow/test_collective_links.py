@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from collective import Divided, failed, read, same, small, stage, whole
 from faults import door, scratched
+from holdfast.collective.division import begins, holders
+from holdfast.collective.store import CollectiveStore
 from holdfast.errors import NoSpace
 from holdfast.rules import Every, Last, Whole
 from holdfast.run.run import Run
 from holdfast.state.snapshot import Arena
 from holdfast.store import shards
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.division import begins, holders
 from holdfast.store.store import Store
 from rank_threads import everywhere
 from run_ranks import among_threads
@@ -37,7 +38,7 @@ def course(root, world, give, steps, *, before=lambda step: None, parents=(), sn
     """
 
     def work(ranks):
-        store = Store(root, ranks=ranks, take_over=True, **options)
+        store = CollectiveStore(root, ranks=ranks, take_over=True, **options)
         store.parent = parents[ranks.rank] if parents else None
         arena = Arena() if snapshots else None
         if ahead:
@@ -429,7 +430,7 @@ def test_a_full_disk_is_told_as_such(tmp_path, monkeypatch):
         return perform()
 
     def work(ranks):
-        store = Store(tmp_path, ranks=ranks, take_over=True)
+        store = CollectiveStore(tmp_path, ranks=ranks, take_over=True)
         store.parent = "step-000000003"
         with door(full):
             store.commit(stage(store, give(ranks.rank, 4)), step=4)

@@ -19,6 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import holdfast
 from holdfast import Store
+from holdfast.collective.store import CollectiveStore
 from holdfast.errors import UsageError
 from holdfast.state import tree
 from holdfast.torch import live, pieces, stored
@@ -74,7 +75,7 @@ def each_rank(shape):
 def saved(path, make, shape):
     """A checkpoint of `make(rank)`, written by all ranks."""
     conversations = ranks(torch.Size(shape).numel())
-    stores = [Store(path, ranks=each) for each in conversations]
+    stores = [CollectiveStore(path, ranks=each) for each in conversations]
     staged = [stores[rank].stage(make(rank)) for rank in each_rank(shape)]
     with ThreadPoolExecutor(len(stores)) as pool:
         outcomes = list(pool.map(lambda store, each: store.commit(each, step=1), stores, staged))

@@ -10,11 +10,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..collective.store import CollectiveStore
 from ..data.feed import MOVES
 from ..errors import NoSpace, Stopped, UsageError
 from ..provenance import document
@@ -134,13 +136,8 @@ class Session:
         """Own the run, when it is this attempt's turn."""
         options = self.options
         with present(self.ranks):
-            self.store = Store(
-                options.path,
-                keep=options.keep,
-                take_over=options.take_over,
-                whole=options.whole,
-                ranks=self.ranks,
-            )
+            kind = Store if self.ranks.alone else partial(CollectiveStore, ranks=self.ranks)
+            self.store = kind(options.path, keep=options.keep, take_over=options.take_over, whole=options.whole)
             if not options.take_over:
                 self.job_clock.await_turn(self.store.root)
             self.attempt = self.store.claim()

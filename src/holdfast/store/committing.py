@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,21 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from .. import disk
 from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from ..provenance import document
-from ..ranks import Ranks
 from ..rules import Best, Rule, parts
 from ..terminal import warn
 from . import attempt as attempts
-from . import claiming, format, pruning
+from . import format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
-from .collective import claim
 from .format import MANIFEST, Leaf, Manifest, Name
-from .rank_share import Seal
 from .shards import Abandoned
 from .sharing import Sharing
 from .shelf import Shelf
@@ -48,31 +42,22 @@ class Facts:
 class Committing:
     """The owner's side of a store; its threads write in turn."""
 
-    def __init__(self, shelf: Shelf, sharing: Sharing, ranks: Ranks, keep: Rule | None, *, take_over: bool) -> None:
-        self.root, self.shelf, self.sharing, self.ranks = shelf.root, shelf, sharing, ranks
-        self.keep = keep
+    def __init__(self, shelf: Shelf, sharing: Sharing, keep: Rule | None, begin: Callable[[], Attempt]) -> None:
+        self.root, self.shelf, self.sharing = shelf.root, shelf, sharing
+        self.keep, self._begin = keep, begin
         self.attempt: Attempt | None = None
         self.parent: str | None = None
         self._turn = threading.RLock()  # of this process's threads, to claim and to write
-        self._take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
 
     # -- owning ---------------------------------------------------------------------------------------------------
 
     def claim(self) -> Attempt:
-        """Become the run's owner, if this store is not yet; of several ranks all do, together.
-
-        Raises:
-            UsageError: another attempt lives, or may live; or a rank sees another directory than rank 0.
-        """
+        """Become the run's owner, if this store is not yet."""
         if self.attempt is None:
             with self._turn:
                 if self.attempt is None:  # still
-                    self.attempt = claim(self.ranks, self.root, self._claimed)
+                    self.attempt = self._begin()
         return self.attempt
-
-    def _claimed(self) -> Attempt:
-        with writing(self.root):
-            return claiming.claim(self.root, take_over=self._take_over)
 
     def close(self) -> None:
         """Give the run back."""
@@ -121,11 +106,6 @@ class Committing:
             if manifest.ranks is None:
                 self.sharing.remember(path, manifest.created, manifest.files, manifest.leaves)
         return manifest
-
-    def sealed(self, name: Name, facts: Facts, seals: Collection[Seal], body: Any) -> Manifest:
-        """What a checkpoint says of itself that several ranks wrote."""
-        manifest = self.manifest(name, facts, {seal.entry.part: seal.file for seal in seals}, {}, body)
-        return msgspec.structs.replace(manifest, ranks=[seal.entry for seal in seals])
 
     def manifest(
         self, name: Name, facts: Facts, files: dict[str, format.File], leaves: dict[str, Leaf], body: Any
@@ -184,8 +164,7 @@ class Committing:
         try:
             yield
         except pruning.DamagedSince as error:
-            if self.ranks.rank == 0:
-                warn(f"{error}; the next save writes it anew")
+            warn(f"{error}; the next save writes it anew")
 
     def prune(self, rule: Rule, spared: Collection[str], leave: Callable[[], int] = lambda: 0) -> list[Checkpoint]:
         """What was removed. Abandoned: it is no more than `leave` says, perhaps only now, and nothing was removed."""
@@ -208,11 +187,9 @@ class Committing:
             return removed
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """Move a checkpoint aside; of several ranks number 0 does."""
+        """Move a checkpoint aside."""
         attempt = self.claim()
         self.sharing.forget()
-        if self.ranks.rank:
-            return checkpoint.path
         with self.acting(attempt, "move a checkpoint to quarantine"):
             path = attempts.set_aside(attempt, checkpoint.path, why)
             self.point()

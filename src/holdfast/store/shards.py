@@ -13,7 +13,7 @@ import msgspec
 from .. import bulk, disk
 from ..bulk import Extent
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
-from ..state.snapshot import Snapshot
+from ..state.snapshot import Arena, Image, Snapshot
 from .format import File, Leaf, hasher, joined_digest, shard_stem
 from .lineage import LINK_BYTES, Link
 
@@ -135,6 +135,13 @@ class Staged(NamedTuple):
     def size_bytes(self) -> int:
         """Of what is to be written."""
         return sum(self.leaves[key].data.nbytes for shard in self.shards for key in shard.keys)
+
+    def snapshot_in(self, arena: Arena) -> Staged:
+        """The same, written from memory of the arena, into which the snapshot is still to be copied."""
+        bulk.release()  # a snapshot is written from where it lies
+        fresh = {key: self.leaves[key] for shard in self.shards for key in shard.keys}
+        snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in self.shards], fresh)
+        return self._replace(leaves={**self.leaves, **snapshot.blocks}, snapshot=snapshot, whole=None)
 
 
 class Abandoned(Exception):

@@ -8,25 +8,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .. import bulk, disk, retention
+from .. import disk, retention
 from ..errors import NotFound, UsageError
 from ..ranks import ALONE, Ranks
 from ..rules import Rule, Whole
 from ..state import tree
 from ..state.codec import uncollected
-from ..state.snapshot import Arena, Image, Snapshot
-from . import divided, format, pins, pruning, shards
+from ..state.snapshot import Arena
+from . import claiming, divided, format, pins, pruning, shards
 from .attempt import Attempt
 from .checkpoint import Checkpoint, Problem
-from .collective import load
-from .collective_save import CollectiveSaves, Hooks
 from .committing import Committing, Facts, writing
 from .files import make_durable
 from .format import Manifest, Name
 from .lineage import Link
 from .locate import require_run
 from .shards import Abandoned, Staged, Stale
-from .sharing import Sharing, Unchanged
+from .sharing import Sharing
 from .shelf import Shelf
 
 __all__ = ["Facts", "Store"]
@@ -41,10 +39,9 @@ class Store:
 
     Reading needs no permission and no care: other processes may save meanwhile. The first write claims the run; a
     second writer is refused by name while the first may live. Threads may share a store: they write in turn.
-
-    Of several `ranks` each has a store of its own with the same root. They claim and save together: a checkpoint holds
-    what every one of them gave, and what fails on one fails on all. What else is written, rank 0 writes.
     """
+
+    ranks: Ranks = ALONE
 
     def __init__(
         self,
@@ -53,17 +50,15 @@ class Store:
         keep: Rule | None = None,
         take_over: bool = False,
         whole: Whole = Whole(),  # noqa: B008  a frozen value
-        ranks: Ranks = ALONE,
     ) -> None:
         self.root = Path(root).absolute()  # the caller may change its directory
         if not isinstance(whole, Whole):
             raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
         require_run(self.root)
-        self.ranks = ranks.twin("store")  # claims and saves may run beside what else the ranks say
         self._shelf = Shelf(self.root)
         self._sharing = Sharing(self._shelf, whole, self.ranks)
-        self.owner = Committing(self._shelf, self._sharing, self.ranks, keep, take_over=take_over)
-        self._joint = CollectiveSaves(self.owner)
+        self._take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
+        self.owner = Committing(self._shelf, self._sharing, keep, self._begin)
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
@@ -113,8 +108,7 @@ class Store:
         Nothing is read before it is looked at, what is written to them changes no file, and of the bytes nothing is
         checked but layout and headers: `holdfast verify` checks the rest.
 
-        A damaged newest one is passed over, and told; a step that was asked for by number is not passed over. Several
-        ranks load together: each what it saved, all of the same checkpoint, which is whole for every one of them.
+        A damaged newest one is passed over, and told; a step that was asked for by number is not passed over.
 
         Raises:
             NotFound: no such checkpoint.
@@ -127,9 +121,10 @@ class Store:
         def choose() -> Checkpoint:
             return self.best() if step == "best" else self[step or 0]
 
-        if not self.ranks.alone:
-            return load(self.ranks, self._shelf, None if step is None else choose, read)
-        return self._shelf.read_newest(read) if step is None else read(choose())
+        return self._load(None if step is None else choose, read)
+
+    def _load(self, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], Any]) -> Any:
+        return self._shelf.read_newest(read) if choose is None else read(choose())
 
     def pins(self) -> set[str]:
         """Names that no rule removes."""
@@ -169,12 +164,16 @@ class Store:
         return self.owner.attempt
 
     def claim(self) -> Attempt:
-        """Become the run's owner, if this store is not yet; of several ranks all do, together.
+        """Become the run's owner, if this store is not yet.
 
         Raises:
-            UsageError: another attempt lives, or may live; or a rank sees another directory than rank 0.
+            UsageError: another attempt lives, or may live.
         """
         return self.owner.claim()
+
+    def _begin(self) -> Attempt:
+        with writing(self.root):
+            return claiming.claim(self.root, take_over=self._take_over)
 
     def close(self) -> None:
         """Give the run back: the next writer need not ask whether this one lives."""
@@ -199,9 +198,7 @@ class Store:
             NoSpace: it does not fit; the store is as it was.
             Superseded: a later attempt owns the run.
         """
-        with self.ranks.together(f"state of step {step}"):
-            staged = self.stage(state)
-        return self.commit(staged, step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
+        return self.commit(self.stage(state), step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
 
     def stage(self, state: Any, arena: Arena | None = None) -> Staged:
         """What `commit` takes: `state` laid out in files. With an arena, a copy of it.
@@ -217,30 +214,23 @@ class Store:
         """As `stage`, but that its snapshot is still to be copied: `commit` waits for that, and begins meanwhile."""
         with uncollected():
             flat = tree.flatten(state)
-            alone = self.ranks.alone
-            unchanged = self._sharing.unchanged(flat.leaves, self.parent) if alone else Unchanged(set(), [])
+            unchanged = self._sharing.unchanged(flat.leaves, self.parent)
             linked, links = unchanged.linked, unchanged.links
             fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
             names = {link.name for link in links}
             stays = unchanged.leaves | flat.viewed
             big = {key: fresh[key] for key in divided.big(fresh) if key not in stays}
-            divisions = self._sharing.divisions(big, self.parent, names) if alone and big else {}
+            divisions = self._sharing.divisions(big, self.parent, names) if big else {}
             plain = {key: block for key, block in fresh.items() if key not in divisions}
             pieces = [shard for each in divisions.values() for shard in each.shards]
             links = [*links, *(link for each in divisions.values() for link in each.links)]
-            if alone:
-                names |= {link.name for link in links} | {shard.name for shard in pieces}
-                plan = shards.layout(plain, unchanged.leaves - linked, names) + pieces
-            else:
-                plan = list(self._joint.foreseen(fresh))
+            names |= {link.name for link in links} | {shard.name for shard in pieces}
+            plan = shards.layout(plain, unchanged.leaves - linked, names) + pieces
             fresh = plain | {key: block for each in divisions.values() for key, block in each.fresh.items()}
             kept = {key: block for each in divisions.values() for key, block in each.kept.items()}
             leaves = {key: block for key, block in flat.leaves.items() if key not in divisions} | fresh | kept
-        if arena is None:
-            return Staged(flat.tree, leaves, plan, links, whole=flat.leaves)
-        bulk.release()  # a snapshot is written from where it lies
-        snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in plan], fresh)
-        return Staged(flat.tree, {**leaves, **snapshot.blocks}, plan, links, snapshot)
+            staged = Staged(flat.tree, leaves, plan, links, whole=flat.leaves)
+        return staged if arena is None else staged.snapshot_in(arena)
 
     def unread(self) -> list[Link]:
         """Files of the last checkpoint that the next one is likely to share, and that were not read back since its commit."""
@@ -278,10 +268,8 @@ class Store:
                 snapshot, lacks its bytes; staged again it will have them.
         """
         facts = facts or Facts()
-        name = _name(step, facts.phase)
+        name = checked_name(step, facts.phase)
         owner, attempt = self.owner, self.claim()
-        if not self.ranks.alone:
-            return self._joint.commit(staged, name, facts, Hooks(before_each, before_last, leave))
 
         def fill(partial: Path) -> Manifest:
             files: dict[str, format.File] = {}
@@ -329,9 +317,7 @@ class Store:
 
         When the block raises, nothing was saved.
         """
-        if not self.ranks.alone:
-            raise UsageError("a directory is one process's to save: use a Store without ranks=, on one of them")
-        name, facts = _name(step, "step"), Facts(metrics=metrics or {}, note=note)
+        name, facts = checked_name(step, "step"), Facts(metrics=metrics or {}, note=note)
         owner = self.owner
         partial = owner.begin(name)
         try:
@@ -348,16 +334,12 @@ class Store:
         Raises:
             Damaged: one of these is not what was committed; it is pinned all the same.
         """
-        if self.ranks.rank:
-            return
         checkpoint = self[step]
         with writing(self.root):
             pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
         """Let the rules remove that checkpoint again."""
-        if self.ranks.rank:
-            return
         name = self[step].path.name
         with writing(self.root):
             pins.unpin(self.root, name)
@@ -374,16 +356,18 @@ class Store:
         Raises:
             Damaged: the newest is not whole on the medium; nothing was removed.
         """
-        if not self.ranks.alone:
-            self.claim()  # together; what follows is rank 0's alone
-        return self.owner.prune(rule, spared=()) if self.ranks.rank == 0 else []
+        return self.owner.prune(rule, spared=())
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name. Rank 0 does."""
+        """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name."""
         return self.owner.quarantine(checkpoint, why)
 
 
-def _name(step: int, phase: str) -> Name:
+def checked_name(step: int, phase: str) -> Name:
+    """
+    Raises:
+        UsageError: the step is not a whole number from 0 to 10**18.
+    """
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
         raise UsageError(f"a step is a whole number from 0, not {step!r}")
     return Name(step, phase)

@@ -18,14 +18,14 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from ..collective.gathered import Gathered, Writing, await_directory
+from ..collective.rank_share import Seal
 from ..errors import HoldfastError, UsageError
 from ..pages import Data, pieces
 from ..run.run import Run, require_outside
 from ..state import tree
 from ..state.codec import Block, encode_leaf
 from ..store.checkpoint import Checkpoint
-from ..store.gathered import Gathered, Writing, await_directory
-from ..store.rank_share import Seal
 from ..store.store import Facts, Store
 
 CACHING = "Writer: a planner with enable_plan_caching=True sends old places; leave it out"

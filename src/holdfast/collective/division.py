@@ -17,11 +17,11 @@ import xxhash
 from ..errors import UsageError
 from ..ranks import Ranks
 from ..state.codec import Block
-from . import format
-from .boxes import Box, is_tiled
-from .lineage import digests_of
-from .parts import AS_RANK_0, own_key, top
-from .shards import Staged
+from ..store import format
+from ..store.boxes import Box, is_tiled
+from ..store.lineage import digests_of
+from ..store.parts import AS_RANK_0, own_key, top
+from ..store.shards import Staged
 
 SHARE_BYTES = 4 << 20  # of what all have alike; less is not worth a file of one more rank
 _ELSEWHERE = {"device"}  # attributes of a leaf that may differ where the leaf is the same

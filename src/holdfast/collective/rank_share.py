@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from .. import disk
 from ..errors import StoreError
 from ..state.codec import Block
-from . import format, lineage, parts, shards
-from .attempt import Attempt
+from ..store import format, lineage, parts, shards
+from ..store.attempt import Attempt
+from ..store.committing import Committing, Facts
+from ..store.format import File, Leaf, Manifest, Name, PartEntry
+from ..store.lineage import Link, samples_of
+from ..store.parts import Part
+from ..store.shards import Shard, Staged, Stale
+from ..store.sharing import Sharing, Unchanged
 from .division import Mine, WritePlan
-from .format import File, Leaf, PartEntry
-from .lineage import Link, samples_of
-from .parts import Part
-from .shards import Shard, Staged, Stale
-from .sharing import Sharing, Unchanged
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
@@ -120,6 +121,12 @@ def sealed(partial: Path, part: Part, firsts: Collection[str]) -> Seal:
     disk.sync_dir(partial)
     entry = PartEntry(name, sum(file.size_bytes for file in part.files.values()), list(firsts))
     return Seal(entry, parts.entry(data))
+
+
+def sealed_manifest(owner: Committing, name: Name, facts: Facts, seals: Collection[Seal], body: Any) -> Manifest:
+    """What a checkpoint says of itself that several ranks wrote."""
+    manifest = owner.manifest(name, facts, {seal.entry.part: seal.file for seal in seals}, {}, body)
+    return msgspec.structs.replace(manifest, ranks=[seal.entry for seal in seals])
 
 
 def _written(

@@ -6,25 +6,20 @@ size grows only with the number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from ..ranks import Ranks
-from ..state.codec import Block
-from . import attempt as attempts
-from . import format, pruning
-from .attempt import Attempt
-from .checkpoint import Checkpoint
-from .collective import appear, tried
-from .committing import Committing, Facts
+from ..store.attempt import Attempt
+from ..store.format import Manifest, Name
+from ..store.pruning import DamagedSince
+from ..store.shards import Abandoned, Staged
+from ..store.sharing import Unchanged
+from .collective import tried
 from .division import Decision, Mine, Sheet, WritePlan, decided, spares
-from .format import Manifest, Name
-from .pruning import DamagedSince
 from .rank_share import Laid, RankShare, Seal, sealed
-from .shards import Abandoned, Shard, Staged
-from .sharing import Unchanged
 
 _KNOWN = (Abandoned, DamagedSince)  # told besides our own errors
 
@@ -39,7 +34,7 @@ class Agreed(NamedTuple):
 class CollectiveSave:
     """One save of all ranks. All ranks call the same methods in the same order; a failure on one fails the save on all."""
 
-    def __init__(self, ranks: Ranks, attempt: Attempt, name: format.Name, share: RankShare) -> None:
+    def __init__(self, ranks: Ranks, attempt: Attempt, name: Name, share: RankShare) -> None:
         self.ranks, self.attempt, self.name, self.share = ranks, attempt, name, share
         self.partial = attempt.room / str(name)
 
@@ -126,74 +121,3 @@ class CollectiveSave:
 
         created = self.collect("commit", written, committed).decode()
         self.share.remember(self.attempt.root / "checkpoints" / str(self.name), created, laid[0])
-
-
-class Hooks(NamedTuple):
-    """Callbacks of a save, as `Store.commit` describes them."""
-
-    before_each: Callable[[], None]
-    before_last: Callable[[], None]
-    leave: Callable[[], int]
-
-
-class CollectiveSaves:
-    """The saves of several ranks, from the plan to the retention rule; one object in each rank."""
-
-    def __init__(self, committing: Committing) -> None:
-        self._owner = committing
-        self._share = RankShare(committing.ranks.rank, committing.sharing)
-
-    def foreseen(self, leaves: Mapping[str, Block]) -> Sequence[Shard]:
-        """The layout of files for a snapshot, as the next save is likely to write them."""
-        return self._share.foreseen(leaves)
-
-    def commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
-        """Save as `Store.commit` does, together with all other ranks. A failure on one rank fails the save on all."""
-        owner = self._owner
-        attempt = owner.claim()
-        save = CollectiveSave(owner.ranks, attempt, name, self._share)
-
-        def commit(seals: list[Seal]) -> Manifest:
-            return owner.finish(name, save.partial, lambda _: owner.sealed(name, facts, seals, staged.tree))
-
-        with owner.acting(attempt, "save"):
-            try:
-                agreed = save.plan(staged, owner.parent, lambda: owner.begin(name), owner.require_space)
-                save.write(agreed, staged, hooks.before_each, hooks.before_last, commit)
-            except Exception:
-                if owner.ranks.rank == 0:
-                    attempts.clean_up(save.partial)
-                raise
-            owner.parent = str(name)
-            checkpoint = owner.shelf.checkpoint(name)
-            with owner.telling():
-                self._apply_rule(save, checkpoint, hooks.leave)
-        return checkpoint
-
-    def _apply_rule(self, save: CollectiveSave, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
-        """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
-        owner, plan = self._owner, pruning.PruningPlan([], [])
-        attempt, rank = owner.claim(), owner.ranks.rank
-
-        def rule() -> bytes:
-            if owner.keep is not None:
-                plan.doomed[:], plan.needed[:] = pruning.plan(owner.shelf, owner.keep, {checkpoint.path.name})
-            names = [each.path.name for each in plan.doomed]
-            return msgspec.json.encode(names) if len(names) > leave() else b""
-
-        def read_back() -> bytes:
-            appear(checkpoint.path)
-            pruning.verify(attempt, [checkpoint.as_rank(rank)], owner.sharing, doomed=doomed)
-            others = [each for each in plan.needed if each.path != checkpoint.path]
-            pruning.verify(attempt, others, owner.sharing)
-            return b""
-
-        def discard(_: list[bytes]) -> bytes:
-            pruning.discard(attempt, plan.doomed)
-            owner.point()
-            return b""
-
-        word = save.lead("rule", rule)
-        if word:
-            doomed = [owner.shelf.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
-            save.collect("pruning", read_back, discard)

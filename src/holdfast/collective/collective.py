@@ -14,9 +14,9 @@ import msgspec
 
 from ..errors import Damaged, NotFound, UsageError
 from ..ranks import Ranks
-from .attempt import JOIN_S, Attempt, is_checkpoint, join
-from .checkpoint import Checkpoint
-from .shelf import Shelf
+from ..store.attempt import JOIN_S, Attempt, is_checkpoint, join
+from ..store.checkpoint import Checkpoint
+from ..store.shelf import Shelf
 
 T = TypeVar("T")
 

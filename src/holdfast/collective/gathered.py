@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ..state.codec import Block
-from . import format, parts, shards
-from .attempt import JOIN_S
-from .checkpoint import Checkpoint
-from .format import File, Leaf
-from .parts import Part, own_key
-from .rank_share import Seal, sealed
-from .shards import Staged
-from .store import Facts, Store
+from ..store import format, parts, shards
+from ..store.attempt import JOIN_S
+from ..store.checkpoint import Checkpoint
+from ..store.format import File, Leaf
+from ..store.parts import Part, own_key
+from ..store.shards import Staged
+from ..store.store import Facts, Store
+from .rank_share import Seal, sealed, sealed_manifest
 
 
 class Gathered:
@@ -40,7 +40,7 @@ class Gathered:
     def commit(self, partial: Path, seals: Sequence[Seal], tree: Any) -> Checkpoint:
         """All parts are durable: the checkpoint exists from here on."""
         owner, name, facts = self._owner, self.name, self._facts
-        owner.finish(name, partial, lambda _: owner.sealed(name, facts, seals, tree))
+        owner.finish(name, partial, lambda _: sealed_manifest(owner, name, facts, seals, tree))
         owner.apply_rule(name)
         return owner.shelf.checkpoint(name)
 

@@ -1,0 +1,1 @@
+"""What the ranks of one run do together: claim it, save one checkpoint and load it."""
