@@ -387,6 +387,12 @@ def giving(value: bytes = b"", error: Exception | None = None) -> Callable[[], b
     return give
 
 
+def tried(work: Callable[[], bytes]) -> Callable[[], bytes]:
+    """Call `work` now. Return a function that returns its result, or raises its error."""
+    outcome = _attempted(0, work)
+    return giving(outcome.said.value, outcome.error)
+
+
 def _attempted(rank: int, work: Callable[[], bytes]) -> _Outcome:
     try:
         return _Outcome(_Said(work()))

@@ -13,30 +13,12 @@ from typing import TypeVar
 import msgspec
 
 from ..errors import Damaged, NotFound, UsageError
-from ..ranks import Ranks
+from ..ranks import Ranks, giving, looks
 from ..store.attempt import JOIN_S, Attempt, is_checkpoint, join
 from ..store.checkpoint import Checkpoint
 from ..store.shelf import Shelf
 
 T = TypeVar("T")
-
-
-def tried(work: Callable[[], bytes]) -> Callable[[], bytes]:
-    """Call `work` now. Return a function that returns, or raises, the same."""
-    try:
-        found = work()
-        return lambda: found
-    except Exception as error:
-        return raising(error)
-
-
-def raising(error: Exception) -> Callable[[], bytes]:
-    """A function that raises `error`."""
-
-    def fail() -> bytes:
-        raise error
-
-    return fail
 
 
 def claim(ranks: Ranks, root: Path, begin: Callable[[], Attempt]) -> Attempt:
@@ -45,8 +27,6 @@ def claim(ranks: Ranks, root: Path, begin: Callable[[], Attempt]) -> Attempt:
     Raises:
         UsageError: `begin` raised it, or a rank does not see rank 0's directory.
     """
-    if ranks.alone:
-        return begin()
     found: list[Attempt] = []
 
     def claimed() -> bytes:
@@ -54,31 +34,27 @@ def claim(ranks: Ranks, root: Path, begin: Callable[[], Attempt]) -> Attempt:
         return msgspec.json.encode((found[0].number, found[0].run))
 
     number, run = msgspec.json.decode(ranks.lead("claim", claimed), type=tuple[int, str])
-
-    def joined() -> bytes:
+    with ranks.together("join"):
         if ranks.rank:
             try:
                 found.append(join(root, number, run))
             except UsageError as error:
                 raise UsageError(f"rank {ranks.rank} does not see what rank 0 does: {error}") from None
-        return b""
-
-    ranks.collect("join", joined)
     return found[0]
 
 
-def appear(checkpoint: Path) -> None:
-    """Wait until this process, too, sees the checkpoint that rank 0 has committed.
+def appear(path: Path, is_there: Callable[[Path], bool] = is_checkpoint) -> None:
+    """Wait until this process sees what another rank has made: by default a checkpoint.
 
     Raises:
         FileNotFoundError: not within `JOIN_S` seconds, longer than network file systems cache a directory.
     """
-    until = time.monotonic() + JOIN_S
-    while not is_checkpoint(checkpoint):
-        if time.monotonic() > until:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(checkpoint))
-        os.listdir(checkpoint.parent)  # makes a network file system refresh its cache
-        time.sleep(0.05)
+    for _ in looks(time.monotonic() + JOIN_S):
+        if is_there(path):
+            return
+        with suppress(FileNotFoundError):
+            os.listdir(path.parent)  # makes a network file system refresh its cache
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
 def load(ranks: Ranks, shelf: Shelf, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], T]) -> T:
@@ -93,29 +69,24 @@ def load(ranks: Ranks, shelf: Shelf, choose: Callable[[], Checkpoint] | None, re
 
     def one(checkpoint: Checkpoint) -> T:
         found: list[T] = []
-
-        def mine() -> bytes:
+        with ranks.together(f"load {checkpoint.path.name}"):
             found.append(read(checkpoint.as_rank(ranks.rank)))
-            return b""
-
-        ranks.collect(f"load {checkpoint.path.name}", mine)
         return found[0]
 
-    def told(find: Callable[[], Checkpoint] | None) -> Checkpoint:
-        def named() -> bytes:
-            return find().path.name.encode() if find is not None else b""
-
-        return shelf.checkpoint(ranks.lead("checkpoint", named).decode())
+    def led(find: Callable[[], Checkpoint]) -> Checkpoint:
+        """The checkpoint that rank 0 finds."""
+        name = ranks.lead("checkpoint", lambda: find().path.name.encode())  # noqa: PLW0108  only rank 0 calls `find`
+        return shelf.checkpoint(name.decode())
 
     if choose is not None:
-        return one(told(choose))
+        return one(led(choose))
     if ranks.rank == 0:
         try:
-            return shelf.read_newest(lambda checkpoint: one(told(lambda: checkpoint)))
+            return shelf.read_newest(lambda checkpoint: one(led(lambda: checkpoint)))
         except (NotFound, Damaged) as error:
-            ranks.lead("checkpoint", raising(error))
+            ranks.lead("checkpoint", giving(error=error))
             raise
     while True:  # until rank 0 has no further one
-        checkpoint = told(None)
+        checkpoint = led(shelf.latest)
         with suppress(NotFound, Damaged):
             return one(checkpoint)

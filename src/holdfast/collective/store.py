@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ..errors import UsageError
 from ..ranks import Ranks
 from ..rules import Rule, Whole
@@ -17,22 +15,20 @@ from ..state import tree
 from ..state.codec import uncollected
 from ..state.snapshot import Arena
 from ..store import attempt as attempts
-from ..store import pruning
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
-from ..store.format import Manifest
 from ..store.pruning import DamagedSince
 from ..store.shards import Staged
 from ..store.store import Facts, Store, checked_name
-from .collective import appear, claim, load
+from .collective import claim, load
 from .collective_save import CollectiveSave
-from .rank_share import RankShare, Seal, sealed_manifest
+from .rank_share import RankShare
 
 
 class CollectiveStore(Store):
     """Each of several `ranks` has one, with the same root. They claim, save and load together.
 
-    What fails on one rank fails on all. Rank 0 alone pins, prunes and moves to quarantine.
+    An error on one rank is raised on all. Rank 0 alone pins, prunes and moves to quarantine.
     """
 
     def __init__(
@@ -44,7 +40,7 @@ class CollectiveStore(Store):
         take_over: bool = False,
         whole: Whole = Whole(),  # noqa: B008  a frozen value
     ) -> None:
-        self.ranks = ranks.twin("store")  # claims and saves may run beside what else the ranks say
+        self.ranks = ranks.twin("store")  # claims and saves may run beside other messages of the ranks
         super().__init__(root, keep=keep, take_over=take_over, whole=whole)
         self._share = RankShare(ranks.rank, self._sharing)
 
@@ -87,53 +83,19 @@ class CollectiveStore(Store):
         leave: Callable[[], int] = lambda: 0,
     ) -> Checkpoint:
         """As `Store.commit`, together with all other ranks."""
-        facts = facts or Facts()
-        name, owner, attempt = checked_name(step, facts.phase), self.owner, self.claim()
-        save = CollectiveSave(self.ranks, attempt, name, self._share)
-
-        def commit(seals: list[Seal]) -> Manifest:
-            return owner.finish(name, save.partial, lambda _: sealed_manifest(owner, name, facts, seals, staged.tree))
-
-        with owner.acting(attempt, "save"):
+        facts, owner = facts or Facts(), self.owner
+        save = CollectiveSave(self.ranks, owner, checked_name(step, facts.phase), self._share)
+        with owner.acting(save.attempt, "save"):
             try:
-                agreed = save.plan(staged, owner.parent, lambda: owner.begin(name), owner.require_space)
-                save.write(agreed, staged, before_each, before_last, commit)
+                save.write(staged, facts, before_each, before_last)
             except Exception:
                 if self.ranks.rank == 0:
                     attempts.clean_up(save.partial)
                 raise
-            owner.parent = str(name)
-            checkpoint = self._shelf.checkpoint(name)
+            owner.parent = str(save.name)
             with suppress(DamagedSince) if self.ranks.rank else owner.telling():
-                self._apply_rule(save, checkpoint, leave)
-        return checkpoint
-
-    def _apply_rule(self, save: CollectiveSave, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
-        """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
-        owner, attempt, plan = self.owner, self.claim(), pruning.PruningPlan([], [])
-
-        def rule() -> bytes:
-            if owner.keep is not None:
-                plan.doomed[:], plan.needed[:] = pruning.plan(self._shelf, owner.keep, {checkpoint.path.name})
-            names = [each.path.name for each in plan.doomed]
-            return msgspec.json.encode(names) if len(names) > leave() else b""
-
-        def read_back() -> bytes:
-            appear(checkpoint.path)
-            pruning.verify(attempt, [checkpoint.as_rank(self.ranks.rank)], self._sharing, doomed=doomed)
-            others = [each for each in plan.needed if each.path != checkpoint.path]
-            pruning.verify(attempt, others, self._sharing)
-            return b""
-
-        def discard(_: list[bytes]) -> bytes:
-            pruning.discard(attempt, plan.doomed)
-            owner.point()
-            return b""
-
-        word = save.lead("rule", rule)
-        if word:
-            doomed = [self._shelf.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
-            save.collect("pruning", read_back, discard)
+                save.apply_rule(leave)
+        return self._shelf.checkpoint(save.name)
 
     def directory(self, **_: Any) -> Any:
         """
