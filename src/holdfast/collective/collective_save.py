@@ -17,9 +17,8 @@ from ..store.format import Name
 from ..store.pruning import DamagedSince
 from ..store.shards import Abandoned, Staged
 from ..store.sharing import Unchanged
-from .collective import appear
 from .division import Decision, Mine, Sheet, WritePlan, decided, spares
-from .rank_share import RankShare, Seal, Written, commit, sealed
+from .rank_share import RankShare, Seal, Written, appear, commit, sealed
 
 _KNOWN = (Abandoned, DamagedSince)  # passed on besides our own errors
 

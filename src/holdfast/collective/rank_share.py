@@ -5,7 +5,11 @@ Links concern this rank alone: a file that cannot be linked after all is written
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +17,10 @@ import msgspec
 
 from .. import disk
 from ..errors import StoreError
+from ..ranks import looks
 from ..state.codec import Block
 from ..store import format, lineage, parts, shards
-from ..store.attempt import Attempt
+from ..store.attempt import JOIN_S, Attempt, is_checkpoint
 from ..store.committing import Committing, Facts
 from ..store.format import File, Leaf, Manifest, Name, PartEntry
 from ..store.lineage import Link, samples_of
@@ -131,6 +136,20 @@ def commit(owner: Committing, name: Name, facts: Facts, partial: Path, seals: Co
         return msgspec.structs.replace(manifest, ranks=[seal.entry for seal in seals])
 
     return owner.finish(name, partial, fill).created
+
+
+def appear(path: Path, is_there: Callable[[Path], bool] = is_checkpoint) -> None:
+    """Wait until this process sees what another rank has made: by default a checkpoint.
+
+    Raises:
+        FileNotFoundError: not within `JOIN_S` seconds, longer than network file systems cache a directory.
+    """
+    for _ in looks(time.monotonic() + JOIN_S):
+        if is_there(path):
+            return
+        with suppress(FileNotFoundError):
+            os.listdir(path.parent)  # makes a network file system refresh its cache
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
 class PartWriter:

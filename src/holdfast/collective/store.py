@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
-from ..ranks import Ranks
+import msgspec
+
+from ..errors import Damaged, NotFound, UsageError
+from ..ranks import Ranks, giving
 from ..rules import Rule, Whole
 from ..state import tree
 from ..state.codec import uncollected
 from ..state.snapshot import Arena
 from ..store import attempt as attempts
-from ..store.attempt import Attempt
+from ..store.attempt import Attempt, join
 from ..store.checkpoint import Checkpoint
 from ..store.pruning import DamagedSince
 from ..store.shards import Staged
 from ..store.store import Facts, Store, checked_name
-from .collective import claim, load
 from .collective_save import CollectiveSave
 from .rank_share import RankShare
 
@@ -45,25 +46,56 @@ class CollectiveStore(Store):
         self._share = RankShare(ranks.rank, self._sharing)
 
     def _begin(self) -> Attempt:
-        return claim(self.ranks, self.root, super()._begin)
+        """Rank 0 begins the attempt; the other ranks join it.
+
+        Raises:
+            UsageError: another attempt may live, or a rank does not see rank 0's directory.
+        """
+        found: list[Attempt] = []
+
+        def claimed() -> bytes:
+            found.append(super(CollectiveStore, self)._begin())
+            return msgspec.json.encode((found[0].number, found[0].run))
+
+        number, run = msgspec.json.decode(self.ranks.lead("claim", claimed), type=tuple[int, str])
+        with self.ranks.together("join"):
+            if self.ranks.rank:
+                try:
+                    found.append(join(self.root, number, run))
+                except UsageError as error:
+                    raise UsageError(f"rank {self.ranks.rank} does not see what rank 0 does: {error}") from None
+        return found[0]
 
     def _load(self, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], Any]) -> Any:
-        """Each rank loads what it saved, all of them from the same checkpoint, which is whole for every one."""
-        return load(self.ranks, self._shelf, choose, read)
+        """Read on each rank its own part of one checkpoint; return what `read` returned.
 
-    def save(
-        self,
-        state: Any,
-        *,
-        step: int,
-        metrics: Mapping[str, Any] | None = None,
-        note: str | None = None,
-        facts: Facts | None = None,
-    ) -> Checkpoint:
-        """As `Store.save`, together with all other ranks."""
-        with self.ranks.together(f"state of step {step}"):
-            staged = self.stage(state)
-        return self.commit(staged, step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
+        Rank 0 chooses the checkpoint by `choose`. Without `choose` it is the newest one that all ranks can read.
+        """
+        ranks, shelf = self.ranks, self._shelf
+
+        def one(checkpoint: Checkpoint) -> Any:
+            found = []
+            with ranks.together(f"load {checkpoint.path.name}"):
+                found.append(read(checkpoint.as_rank(ranks.rank)))
+            return found[0]
+
+        def led(find: Callable[[], Checkpoint]) -> Checkpoint:
+            """The checkpoint that rank 0 finds."""
+            name = ranks.lead("checkpoint", lambda: find().path.name.encode())  # noqa: PLW0108  only rank 0 finds
+            return shelf.checkpoint(name.decode())
+
+        if choose is not None:
+            return one(led(choose))
+        if ranks.rank == 0:
+            try:
+                return shelf.read_newest(lambda checkpoint: one(led(lambda: checkpoint)))
+            except (NotFound, Damaged) as error:
+                ranks.lead("checkpoint", giving(error=error))
+                raise
+        while True:  # until rank 0 has no further one
+            checkpoint = led(shelf.latest)
+            with suppress(NotFound, Damaged):
+                return one(checkpoint)
 
     def lay_out(self, state: Any, arena: Arena | None = None) -> Staged:
         """As `Store.lay_out`. The files are those that this rank is likely to write."""

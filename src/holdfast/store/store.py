@@ -198,7 +198,9 @@ class Store:
             NoSpace: it does not fit; the store is as it was.
             Superseded: a later attempt owns the run.
         """
-        return self.commit(self.stage(state), step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
+        with self.ranks.together(f"state of step {step}"):
+            staged = self.stage(state)
+        return self.commit(staged, step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
 
     def stage(self, state: Any, arena: Arena | None = None) -> Staged:
         """What `commit` takes: `state` laid out in files. With an arena, a copy of it.

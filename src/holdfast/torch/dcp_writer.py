@@ -19,8 +19,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from ..collective.collective import appear
-from ..collective.rank_share import PartWriter, Seal, commit
+from ..collective.rank_share import PartWriter, Seal, appear, commit
 from ..errors import HoldfastError, UsageError
 from ..pages import pieces
 from ..run.run import Run, require_outside

@@ -78,6 +78,6 @@ def _until(look: Callable[[], str | None], until: float, world: int) -> str | No
 
 def _missing(rank: int, here: int, timeout_s: float) -> str:
     return (
-        f"rank {rank} did not come to its Run within {timeout_s:.3g} s (rank {here} waited): it has died, hangs, or went "
-        "another way. HOLDFAST_RANKS_TIMEOUT_S sets the longest wait"
+        f"rank {rank} did not come to its Run within {timeout_s:.3g} s (rank {here} waited): it has died, hangs, or "
+        "went another way. HOLDFAST_RANKS_TIMEOUT_S sets the longest wait"
     )
