@@ -19,7 +19,7 @@ from holdfast.store.store import Store
 WORLD = 3
 TIMEOUT_S = 6.0
 SAVED = 3  # before the one in which somebody dies
-AT_ONCE = 6
+AT_ONCE = 12
 DIED = -signal.SIGKILL
 
 
@@ -138,5 +138,5 @@ def kills(ends):
 
 def test_a_rank_killed_anywhere_in_a_save_leaves_the_old_or_the_new():
     """For each rank, whole; and the others learn of it in time, or had nothing more to hear from it."""
-    died = kills(24)
+    died = kills(AT_ONCE)
     assert {len(found) for _, _, found, _ in died} == {SAVED, SAVED + 1}
