@@ -114,29 +114,29 @@ def ended(base, seed, started, victim):
     return [process.exitcode for process in started], victim, found, taken
 
 
-def kills(ends):
-    """So many saves, in each of which one rank may die."""
+def kills(seeds):
+    """A save for each seed, in each of which one rank may die."""
     outcomes = []
-    for first in range(0, ends, AT_ONCE):
+    for first in seeds[::AT_ONCE]:
         with ExitStack() as stack:
-            bases = [stack.enter_context(scratched("killed")) for _ in range(AT_ONCE)]
-            running = [begun(first + number, base) for number, base in enumerate(bases)]
-            seeds = range(first, first + AT_ONCE)
-            outcomes += [ended(base, seed, *each) for base, seed, each in zip(bases, seeds, running, strict=True)]
+            some = range(first, first + AT_ONCE)
+            bases = [stack.enter_context(scratched("killed")) for _ in some]
+            running = [begun(seed, base) for seed, base in zip(some, bases, strict=True)]
+            outcomes += [ended(base, seed, *each) for base, seed, each in zip(bases, some, running, strict=True)]
     died = [each for each in outcomes if DIED in each[0]]
     old = [*range(1, SAVED + 1)]
-    for number, (codes, victim, found, taken) in enumerate(outcomes):
+    for seed, (codes, victim, found, taken) in zip(seeds, outcomes, strict=True):
         assert found in (old, [*old, SAVED + 1])
-        assert bool(taken) == bool(number % 2)
+        assert bool(taken) == bool(seed % 2)
         assert codes[victim] in (0, DIED)
         assert all(code in (0, 5) for rank, code in enumerate(codes) if rank != victim)
         if found == old:  # nobody takes it for saved
             assert 0 not in codes
-    assert len(died) >= ends // 3
+    assert len(died) >= len(seeds) // 3 > 0
     return died
 
 
 def test_a_rank_killed_anywhere_in_a_save_leaves_the_old_or_the_new():
     """For each rank, whole; and the others learn of it in time, or had nothing more to hear from it."""
-    died = kills(AT_ONCE)
+    died = kills(range(AT_ONCE, 2 * AT_ONCE))
     assert {len(found) for _, _, found, _ in died} == {SAVED, SAVED + 1}

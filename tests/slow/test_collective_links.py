@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collective import Divided, failed, read, same, small, stage, whole
+from collective import Divided, among, failed, kinds, read, same, small, stage, whole
 from faults import door, scratched
 from holdfast.collective.division import begins, holders
-from holdfast.collective.store import CollectiveStore
 from holdfast.errors import NoSpace
 from holdfast.rules import Every, Last, Whole
 from holdfast.run.run import Run
@@ -18,11 +17,11 @@ from holdfast.state.snapshot import Arena
 from holdfast.store import shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
-from rank_threads import everywhere
 from run_ranks import among_threads
 from stores import flip, steps
 
-WORLD = 3
+THIRD = ["step-000000003"] * 2
+B_STEADY = "rank-00001-b-steady.safetensors"
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +36,8 @@ def course(root, world, give, steps, *, before=lambda step: None, parents=(), sn
     `ahead`: files whose names end so are read back before the first save.
     """
 
-    def work(ranks):
-        store = CollectiveStore(root, ranks=ranks, take_over=True, **options)
+    def work(store):
+        ranks = store.ranks
         store.parent = parents[ranks.rank] if parents else None
         arena = Arena() if snapshots else None
         if ahead:
@@ -52,7 +51,7 @@ def course(root, world, give, steps, *, before=lambda step: None, parents=(), sn
             store.commit(stage(store, give(ranks.rank, step), arena), step=step)
         store.close()
 
-    assert not failed(everywhere(world, work))
+    assert not failed(among(world, root, work, take_over=True, **options))
 
 
 def agree(root, world, give, steps):
@@ -75,6 +74,17 @@ def taken(root, step):
     """What that checkpoint has taken over from the one before."""
     files = Store(root)[step].manifest.files
     return sorted(name for name, file in files.items() if file.links)
+
+
+def takers(root, step):
+    """The ranks that have taken over a file."""
+    return {int(name.split("-")[1]) for name in taken(root, step)}
+
+
+def holder(root, step, key):
+    """The file in which a leaf lies."""
+    checkpoint = Store(root)[step]
+    return checkpoint.path / checkpoint.manifest.leaves[key].shard
 
 
 def written(root, step):
@@ -179,21 +189,21 @@ def test_a_run_that_goes_on_takes_over_what_it_wrote(tmp_path):
     """The first save after a restart of as many ranks shares with the checkpoint from which they began."""
     give = lora(2, divided=False)
     course(tmp_path, 2, give, range(1, 4))
-    course(tmp_path, 2, give, range(4, 6), parents=["step-000000003"] * 2)
-    assert [taken(tmp_path, 3)] * 2 == [taken(tmp_path, 4), taken(tmp_path, 5)]
+    course(tmp_path, 2, give, range(4, 6), parents=THIRD)
+    assert taken(tmp_path, 3) == taken(tmp_path, 4) == taken(tmp_path, 5)
     assert "step-000000002" == Store(tmp_path)[5].manifest.files[taken(tmp_path, 5)[0]].origin
     agree(tmp_path, 2, give, range(1, 6))
 
 
-@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 2), (2, 1)])
-def test_another_number_of_ranks_writes_everything_anew(tmp_path, before, after):
+def test_another_number_of_ranks_writes_everything_anew(tmp_path):
     """Once; from then on it shares with its own."""
-    give = backbone
-    course(tmp_path, before, give, range(1, 4))
-    course(tmp_path, after, give, range(4, 7), parents=["step-000000003"] * after)
-    assert [] == taken(tmp_path, 4)
-    assert taken(tmp_path, 6)
-    agree(tmp_path, after, give, range(4, 7))
+    for before, after in ((3, 2), (2, 3), (1, 2), (2, 1)):
+        root = tmp_path / f"{before}-{after}"
+        course(root, before, backbone, range(1, 4))
+        course(root, after, backbone, range(4, 7), parents=THIRD[:1] * after)
+        assert [] == taken(root, 4)
+        assert taken(root, 6)
+        agree(root, after, backbone, range(4, 7))
 
 
 @pytest.mark.parametrize("snapshots", [False, True])
@@ -206,8 +216,8 @@ def test_a_damaged_file_is_written_anew_by_its_rank(tmp_path, snapshots):
             flip(Store(tmp_path)[3].path / "rank-00001-model-steady.safetensors")
 
     course(tmp_path, 3, give, range(1, 6), before=before, snapshots=snapshots)
-    assert {0, 2} == {int(name.split("-")[1]) for name in taken(tmp_path, 4)}
-    assert {0, 1, 2} == {int(name.split("-")[1]) for name in taken(tmp_path, 5)}
+    assert {0, 2} == takers(tmp_path, 4)
+    assert {0, 1, 2} == takers(tmp_path, 5)
     agree(tmp_path, 3, give, (4, 5))
 
 
@@ -221,19 +231,17 @@ def two_files(rank, step):
 def test_a_file_that_was_linked_before_another_turns_out_damaged_is_written_too(tmp_path):
     """In its own place: nobody writes into a file that older checkpoints have. A file read back ahead is linked first."""
     course(tmp_path, 2, two_files, range(1, 4))
-    flip(Store(tmp_path)[3].path / "rank-00001-b-steady.safetensors")
-    course(tmp_path, 2, two_files, [4], parents=["step-000000003"] * 2, ahead="a-steady.safetensors")
+    flip(Store(tmp_path)[3].path / B_STEADY)
+    course(tmp_path, 2, two_files, [4], parents=THIRD, ahead="a-steady.safetensors")
     assert ["rank-00000-a-steady.safetensors", "rank-00000-b-steady.safetensors"] == taken(tmp_path, 4)
     agree(tmp_path, 2, two_files, [1, 4])
-    assert ["rank-00001-b-steady.safetensors"] == [
-        problem.path.name for problem in Store(tmp_path)[3].problems(cold=True)
-    ]
+    assert [B_STEADY] == [problem.path.name for problem in Store(tmp_path)[3].problems(cold=True)]
 
 
 def test_what_was_written_in_a_linked_file_s_place_is_read_back(tmp_path, monkeypatch):
     """Before an older checkpoint goes: that its name was read for a link says nothing of what was written then."""
     course(tmp_path, 2, two_files, range(1, 4))
-    flip(Store(tmp_path)[3].path / "rank-00001-b-steady.safetensors")
+    flip(Store(tmp_path)[3].path / B_STEADY)
     read, problems = [], Checkpoint.problems
 
     def noted(self, **options):
@@ -242,8 +250,8 @@ def test_what_was_written_in_a_linked_file_s_place_is_read_back(tmp_path, monkey
         return problems(self, **options)
 
     monkeypatch.setattr(Checkpoint, "problems", noted)
-    course(tmp_path, 2, two_files, [4], parents=["step-000000003"] * 2, keep=Last(1))
-    assert {"rank-00001-a-steady.safetensors", "rank-00001-b-steady.safetensors"} <= set(read)
+    course(tmp_path, 2, two_files, [4], parents=THIRD, keep=Last(1))
+    assert {"rank-00001-a-steady.safetensors", B_STEADY} <= set(read)
 
 
 def test_a_part_that_is_gone_costs_its_rank_the_bytes(tmp_path):
@@ -251,20 +259,18 @@ def test_a_part_that_is_gone_costs_its_rank_the_bytes(tmp_path):
     give = lora(2, divided=False)
     course(tmp_path, 2, give, range(1, 4))
     (Store(tmp_path)[3].path / "rank-00001.json").unlink()
-    course(tmp_path, 2, give, [4], parents=["step-000000003"] * 2)
-    assert {0} == {int(name.split("-")[1]) for name in taken(tmp_path, 4)}
+    course(tmp_path, 2, give, [4], parents=THIRD)
+    assert {0} == takers(tmp_path, 4)
     agree(tmp_path, 2, give, [4])
 
 
-@pytest.mark.parametrize("parents", [[None, "3"], ["3", None], ["3", "2"], ["2", "3"]])
-def test_ranks_need_not_agree_on_the_checkpoint_before(tmp_path, parents):
+def test_ranks_need_not_agree_on_the_checkpoint_before(tmp_path):
     """Each takes over from what it takes for the last one; nobody waits for anybody, and all is there."""
-    give = backbone
-    course(tmp_path, 2, give, range(1, 4))
-    names = [f"step-00000000{parent}" if parent else None for parent in parents]
-    course(tmp_path, 2, give, [4], parents=names)
-    assert taken(tmp_path, 4)
-    agree(tmp_path, 2, give, [4])
+    course(tmp_path, 2, backbone, range(1, 4))
+    for step, parents in enumerate([[None, 3], [3, None], [3, 2], [2, 3]], 4):
+        course(tmp_path, 2, backbone, [step], parents=[each and f"step-{each:09}" for each in parents])
+        assert taken(tmp_path, step), parents
+        agree(tmp_path, 2, backbone, [step])
 
 
 @given(st.lists(st.lists(st.integers(0, 9), unique=True).map(sorted), max_size=4), st.sets(st.integers(0, 9)))
@@ -291,10 +297,7 @@ def test_files_are_written_anew_every_so_many_checkpoints(tmp_path):
     """By the rank that holds them; then they are shared again."""
     course(tmp_path, 2, backbone, range(1, 10), whole=Whole(checkpoints=3))
     for name in ("layer0", "layer7"):
-        shards = [
-            Store(tmp_path)[step].path / Store(tmp_path)[step].manifest.leaves[f"model/{name}"].shard
-            for step in range(1, 10)
-        ]
+        shards = [holder(tmp_path, step, f"model/{name}") for step in range(1, 10)]
         assert 1 == len({shard.name.split("-")[1] for shard in shards})
         runs = [len(list(group)) for _, group in itertools.groupby(shard.stat().st_ino for shard in shards)]
         assert 3 == max(runs)
@@ -319,11 +322,10 @@ def test_what_moves_to_another_rank_is_still_known_as_frozen(tmp_path):
 
     def before(step):
         if step == 4:
-            flip(Store(tmp_path)[3].path / Store(tmp_path)[3].manifest.leaves["model/layer7"].shard)
+            flip(holder(tmp_path, 3, "model/layer7"))
 
     course(tmp_path, 2, backbone, range(1, 8), before=before, whole=Whole(checkpoints=5))
-    holders = [Store(tmp_path)[step].manifest.leaves["model/layer3"].shard.split("-")[1] for step in (5, 6)]
-    assert ["00000", "00001"] == holders
+    assert ["00000", "00001"] == [holder(tmp_path, step, "model/layer3").name.split("-")[1] for step in (5, 6)]
     sizes = written(tmp_path, 6)
     assert max(sizes.values()) <= 1.6 * min(sizes.values())
     assert sum(written(tmp_path, 7).values()) <= 0.18 * Store(tmp_path)[7].size_bytes
@@ -338,9 +340,9 @@ def test_a_leaf_that_becomes_one_rank_s_own_leaves_its_file(tmp_path):
         return {"model": layers, "step": np.array(step)}
 
     course(tmp_path, 3, give, range(1, 8))
-    assert {"00001"} == {Store(tmp_path)[3].manifest.leaves[f"model/{n}"].shard.split("-")[1] for n in (2, 3)}
-    assert {0, 2} == {int(name.split("-")[1]) for name in taken(tmp_path, 4)}
-    assert {0, 1, 2} == {int(name.split("-")[1]) for name in taken(tmp_path, 7)}
+    assert {"00001"} == {holder(tmp_path, 3, f"model/{n}").name.split("-")[1] for n in (2, 3)}
+    assert {0, 2} == takers(tmp_path, 4)
+    assert {0, 1, 2} == takers(tmp_path, 7)
     agree(tmp_path, 3, give, range(3, 8))
 
 
@@ -367,7 +369,7 @@ def test_what_is_shared_needs_no_space(tmp_path, monkeypatch):
     changing = sum(written(tmp_path, 3).values())
     monkeypatch.setattr(disk, "free_bytes", lambda _: 3 << 20)
     assert changing < 2 << 20 < Store(tmp_path)[3].size_bytes
-    course(tmp_path, 2, backbone, [4], parents=["step-000000003"] * 2)
+    course(tmp_path, 2, backbone, [4], parents=THIRD)
     agree(tmp_path, 2, backbone, [4])
 
 
@@ -429,11 +431,10 @@ def test_a_full_disk_is_told_as_such(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device", call.path)
         return perform()
 
-    def work(ranks):
-        store = CollectiveStore(tmp_path, ranks=ranks, take_over=True)
-        store.parent = "step-000000003"
+    def work(store):
+        (store.parent, _) = THIRD
         with door(full):
-            store.commit(stage(store, give(ranks.rank, 4)), step=4)
+            store.commit(stage(store, give(store.ranks.rank, 4)), step=4)
 
-    assert [NoSpace] * 2 == [type(each) for each in everywhere(2, work)]
+    assert [NoSpace] * 2 == kinds(among(2, tmp_path, work, take_over=True))
     assert [1, 2, 3] == steps(Store(tmp_path))
