@@ -37,25 +37,20 @@ def test_the_documented_loop(tmp_path, monkeypatch):
 
 
 def test_one_process_needs_no_options_no_device_and_no_group(tmp_path):
-    """`AtomicDirectory(path)` alone: a lone process is the master, whatever `is_master` and `device` say."""
-    for number, options in enumerate(
-        [{}, {"is_master": False}, {"is_master": True}, {"device": "cuda"}, {"device": "cpu"}]
-    ):
-        saver = AtomicDirectory(tmp_path, **options)
-        assert saver.is_master
-        save(saver, number)
-    assert resume(tmp_path)[1] == number
+    """`AtomicDirectory(path)` alone: a lone process is the master, whatever `is_master`, `device` and `strategy` say.
 
-
-@pytest.mark.parametrize("strategy", ["sync_any", "sync_all", "async", "mono"])
-def test_every_strategy_works_alone(tmp_path, strategy):
-    """Each under the name that it documents."""
-    saver = AtomicDirectory(tmp_path, name="mine", strategy=strategy)
-    expected = "mine_rank_0" if strategy == "async" else "mine"
-    assert (expected, f"{expected}.latest_checkpoint") == (saver.name, saver.symlink_name)
-    assert f"{expected}_checkpoint_0_force" == os.path.basename(save(saver, 1, force_save=True))
-    assert f"{expected}_checkpoint_1" == os.path.basename(save(saver, 2))
-    assert resume(tmp_path, name="mine", strategy=strategy)[1] == 2
+    Each strategy has the name that it documents.
+    """
+    ways = [{}, {"is_master": False}, {"is_master": True}, {"device": "cuda"}, {"device": "cpu"}]
+    ways += [{"name": "mine", "strategy": strategy} for strategy in ("sync_any", "sync_all", "async", "mono")]
+    for number, options in enumerate(ways):
+        place = tmp_path / str(number)
+        saver = AtomicDirectory(place, **options)
+        name = options.get("name", "AtomicDirectory") + "_rank_0" * (options.get("strategy") == "async")
+        assert (True, name, f"{name}.latest_checkpoint") == (saver.is_master, saver.name, saver.symlink_name)
+        assert f"{name}_checkpoint_0_force" == os.path.basename(save(saver, 1, force_save=True))
+        assert f"{name}_checkpoint_1" == os.path.basename(save(saver, 2))
+        assert resume(place, **options)[1] == 2
 
 
 def test_an_async_rank_without_a_group_has_torchruns_number(tmp_path, monkeypatch):
@@ -310,36 +305,34 @@ def test_a_refused_change_leaves_the_latest_as_it_was_or_new(code):
 # What else could go wrong ----------------------------------------------------------------------------------------
 
 
-def test_a_lost_link_is_refused_instead_of_beginning_anew(tmp_path):
-    """A copy that left links out: the original deleted every checkpoint at the next save."""
+def follow(root):
+    target = shutil.copytree(root / LINK, root / "copy")
+    (root / LINK).unlink()
+    os.rename(target, root / LINK)
+
+
+LOST = {  # what a copy or a user did -> the error, and how
+    "copy that left links out": (StoreError, lambda root: (root / LINK).unlink()),
+    "copy that followed links": (StoreError, follow),
+    "names AtomicDirectory_checkpoint_1": (NotFound, lambda root: shutil.rmtree(root / "AtomicDirectory_checkpoint_1")),
+}
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_a_lost_link_is_refused_instead_of_beginning_anew(tmp_path, how):
+    """Never from scratch without a word: the original deleted every checkpoint at the next save."""
+    kind, lose = LOST[how]
     saver = AtomicDirectory(tmp_path)
     save(saver, 1)
     save(saver, 2)
-    (tmp_path / LINK).unlink()
-    with pytest.raises(StoreError, match=r"ln -s NAME .*AtomicDirectory_checkpoint_0, AtomicDirectory_checkpoint_1"):
-        AtomicDirectory(tmp_path)
-    with pytest.raises(StoreError, match="copy that left links out"):
-        saver.prepare_checkpoint_directory()
-    assert len(there(tmp_path)) == 2
-
-
-def test_a_link_that_became_a_directory_is_refused(tmp_path):
-    """A copy that followed links."""
-    save(AtomicDirectory(tmp_path / "a"), 1)
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(StoreError, match="copy that followed links"):
-        AtomicDirectory(tmp_path / "b")
-
-
-def test_a_link_to_what_is_gone_is_refused(tmp_path):
-    """Never from scratch without a word: the script would find no latest, and train anew."""
-    saver = AtomicDirectory(tmp_path)
-    save(saver, 1)
-    shutil.rmtree(save(saver, 2))
-    with pytest.raises(
-        NotFound, match=r"names AtomicDirectory_checkpoint_1, .* here are: AtomicDirectory_checkpoint_0"
-    ):
-        AtomicDirectory(tmp_path)
+    lose(tmp_path)
+    before = there(tmp_path)
+    for again in (lambda: AtomicDirectory(tmp_path), saver.prepare_checkpoint_directory):
+        with pytest.raises(kind, match=how) as refused:
+            again()
+        assert "here are: AtomicDirectory_checkpoint_0" in str(refused.value)
+        assert ("ln -s NAME" in str(refused.value)) == (kind is StoreError)
+    assert before == there(tmp_path)
 
 
 def test_a_directory_of_the_originals_goes_on(tmp_path):
