@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import ranks as room
 from holdfast.errors import Damaged, NoSpace, RanksError
-from holdfast.ranks import ALONE, Ranks, differing
+from holdfast.ranks import ALONE, Ranks
 from holdfast.store.shards import Abandoned
 from rank_threads import Shared, everywhere, ranks
 
@@ -134,11 +134,6 @@ def test_alone_nothing_is_said():
     assert ALONE.twin("writer") is ALONE
     with pytest.raises(KeyError), ALONE.together("t"):
         raise KeyError
-
-
-def test_differing_names_those_who_disagree_with_rank_0():
-    """By rank."""
-    assert [1, 3] == differing([b"a", b"b", b"a", b"c"])
 
 
 @pytest.mark.parametrize("where", ["lead", "work on 0", "work on 2", "then"])

@@ -14,7 +14,6 @@ from elastic import (  # noqa: F401  the laws, for pytest
     test_the_world_may_change_as_often_as_it_likes,
     test_what_four_have_saved_eight_go_on_with,
     test_without_the_reducers_warmth_three_ranks_sum_in_another_order,
-    test_wrappers_leave_no_trace,
 )
 
 pytestmark = pytest.mark.ranks

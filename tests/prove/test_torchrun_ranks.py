@@ -9,19 +9,12 @@ import subprocess
 import sys
 
 import pytest
+from test_torchrun_launcher import told
 
 from holdfast import journal, owner
 from supervised import until
 
-
-def told(run):
-    """The last word of each attempt."""
-    return [log.last["event"] if log.closed else None for log in journal.logs(run)]
-
-
 RESTARTS = 1
-
-
 LONG_S = 240  # starts of torch, one after the other, on a machine that does much else
 
 

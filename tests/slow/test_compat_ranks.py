@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed.checkpoint as dcp
 
 from faults import door
 from holdfast.compat import directory as room
@@ -144,26 +142,6 @@ def test_every_rank_makes_its_own_files_durable(tmp_path):
     assert [True, True] == values(2, work)
 
 
-def test_a_checkpoint_that_torch_writes_with_all_ranks_is_whole(tmp_path):
-    """As FSDP scripts do it: torch.distributed.checkpoint into the directory, and from where the link leads."""
-
-    def work(rank):
-        saver = AtomicDirectory(tmp_path, is_master=rank == 0, keep_last=1)
-        for number in (1, 2):
-            directory = saver.prepare_checkpoint_directory()
-            dcp.save(
-                {"weights": torch.full((10,), float(number)), f"own-{rank}": torch.ones(3)}, checkpoint_id=directory
-            )
-            saver.symlink_latest(directory)
-        again = AtomicDirectory(tmp_path, is_master=rank == 0, keep_last=1)
-        found = {"weights": torch.zeros(10), f"own-{1 - rank}": torch.zeros(3)}
-        dcp.load(found, checkpoint_id=os.readlink(tmp_path / again.symlink_name))
-        return found["weights"].tolist(), found[f"own-{1 - rank}"].tolist()
-
-    assert [([2.0] * 10, [1.0] * 3)] * 2 == values(2, work)
-    assert [LINK, "AtomicDirectory_checkpoint_1"] == there(tmp_path)
-
-
 # Wrong use -------------------------------------------------------------------------------------------------------
 
 
@@ -296,22 +274,6 @@ def test_a_rank_that_does_not_come_is_named_in_time(tmp_path, call):
     assert second.error.startswith("InterruptedError")
     assert time.monotonic() - began < 60
     assert not os.path.lexists(tmp_path / LINK)
-
-
-def test_ranks_that_go_different_ways_learn_it(tmp_path):
-    """One saves, the other is still about to prepare."""
-
-    def work(rank):
-        saver = AtomicDirectory(tmp_path)
-        path = saver.prepare_checkpoint_directory()
-        if rank == 0:
-            saver.symlink_latest(path)
-        else:
-            saver.prepare_checkpoint_directory()
-
-    first, second = everywhere(2, work, timeout_s=1.0)
-    assert "every rank must run the same loop" in first.error
-    assert second.error.startswith("RanksError")
 
 
 def train(output_directory, fatal, rank):
