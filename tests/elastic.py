@@ -1,6 +1,7 @@
 """DDP and FSDP2 under a run, on real processes: saved by some number of them, gone on with by as many or by others.
 
-What is begun on a number of processes is begun in one launch of them, and so is what is gone on with on that many. The laws
+What is begun on a number of processes is begun in one launch of them, and so is what is gone on with on that many.
+The laws
 are here; tests/prove/test_elastic_whole.py asks them of every case, tests/slow/test_elastic.py of some (`EVERY`).
 """
 

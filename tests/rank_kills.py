@@ -163,7 +163,9 @@ def nth_of(found: Reference, kind: str, rank: int, launch: int = 0) -> Aim:
 
 
 def ask(found: Reference, place: Path, aim: Aim) -> str:
-    """Strike there; what came of it, in a few words. Raises AssertionError when a law is broken. Nothing: the rank did not come there."""
+    """Strike there; what came of it, in a few words. Raises AssertionError when a law is broken. Nothing: the rank
+    did not come there.
+    """
     if aim.launch:
         shutil.copytree(found.begun, place, symlinks=True)
     outcomes, took_s = launched(place, (STEPS, None)[aim.launch], aim, aim.launch)

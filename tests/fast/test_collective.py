@@ -39,7 +39,9 @@ def _small():
 
 
 def agree(root, states, **options):
-    """Save, and ask the law: each rank reads what it gave; whoever asks plainly, or is a further rank, reads rank 0's."""
+    """Save, and ask the law: each rank reads what it gave; whoever asks plainly, or is a further rank, reads rank
+    0's.
+    """
     assert not failed(saved(root, states, **options))
     checkpoint = Store(root).latest()
     assert checkpoint.world == len(states)
@@ -96,14 +98,6 @@ def test_one_rank_alone_writes_as_ever(tmp_path):
     assert b'\n"ranks":' not in manifest.read_bytes()
 
 
-def test_a_leaf_that_one_rank_has_otherwise_is_that_ranks_own(tmp_path):
-    """All others share rank 0's, which is written once; the last digit is enough."""
-    states = [{"model": {"w": np.arange(1000.0), "b": np.ones(3)}} for _ in range(3)]
-    states[2]["model"]["w"] = np.nextafter(states[2]["model"]["w"], 1e9)
-    checkpoint = agree(tmp_path, states)
-    assert sorted(checkpoint.manifest.leaves) == ["@2/model/w", "model/b", "model/w"]
-
-
 def test_trees_may_differ(tmp_path):
     """Keys that only one rank has, or lacks; other values, orders and types; each comes back in its own tree."""
     states = [{"a": {"x": np.arange(5)}, "b": [1, 2], "c": "same"} for _ in range(4)]
@@ -144,7 +138,9 @@ def test_a_divided_leaf_is_whole_for_readers(tmp_path):
 
 
 def test_a_rank_reads_no_more_parts_than_it_needs(tmp_path):
-    """Its own piece, and what all have alike, are found without the parts of those that have nothing to do with them."""
+    """Its own piece, and what all have alike, are found without the parts of those that have nothing to do with
+    them.
+    """
     array = np.arange(4000.0)
     states = [
         {"w": piece, "b": np.ones(4), "own": np.full(3, rank)}
@@ -178,30 +174,45 @@ def test_pieces_may_be_boxes_and_have_copies(tmp_path):
     assert bytes(handle.own.leaf.read()) == np.ascontiguousarray(array[:4, :5]).tobytes()
 
 
-def test_a_piece_that_several_ranks_have_is_written_by_the_first(tmp_path):
+def otherwise():
+    """A leaf that one rank has otherwise is its own; all others share rank 0's. The last digit is enough."""
+    states = [{"model": {"w": np.arange(1000.0), "b": np.ones(3)}} for _ in range(3)]
+    states[2]["model"]["w"] = np.nextafter(states[2]["model"]["w"], 1e9)
+    return states
+
+
+def copies():
     """Where a mesh is a part of a larger one, its tensors do not know that its neighbours hold the same."""
     array, late = np.arange(10.0), np.arange(6.0)
-    pieces = [Divided(array, (0,), (6,)), Divided(array, (6,), (4,))]
+    pieces = rows(array, [6])
     states = [{"w": piece, "b": 1} for piece in (*pieces, *pieces)]
     for rank, at in ((1, 0), (2, 0), (3, 3)):
         states[rank]["late"] = Divided(late, (at,), (3,))
-    checkpoint = agree(tmp_path, states)
-    assert ["@0/w", "@1/late", "@1/w", "@3/late"] == sorted(checkpoint.manifest.leaves)
-    assert checkpoint.as_rank(3).handles()["w"].own is None
+    return states
 
 
-def test_a_divided_leaf_may_be_empty(tmp_path):
-    """It has no bytes, and comes back."""
-    for step, shape in enumerate([(0,), (0, 5), (5, 0)]):
-        array = np.zeros(shape, np.float32)
-        agree(tmp_path, [{"w": Divided(array, [0] * len(shape), shape)} for _ in range(2)], step=step)
+def empty(*shape):
+    return [{"w": Divided(np.zeros(shape, np.float32), [0] * len(shape), shape)} for _ in range(2)]
 
 
-def test_a_divided_leaf_that_rank_0_lacks_is_whole(tmp_path):
-    """As in a pipeline, where some ranks hold layers that others do not."""
-    array = np.arange(12.0)
-    first, second = rows(array, [5])
-    agree(tmp_path, [{"a": 1}, {"a": 1, "w": first}, {"a": 1, "w": second}])
+WRITERS = {  # what the ranks have -> which of them writes what
+    "otherwise": (otherwise(), ["@2/model/w", "model/b", "model/w"]),
+    "the first of several": (copies(), ["@0/w", "@1/late", "@1/w", "@3/late"]),
+    "nothing": (empty(0), ["@0/w", "@1/w"]),
+    "no row": (empty(0, 5), ["@0/w", "@1/w"]),
+    "no column": (empty(5, 0), ["@0/w", "@1/w"]),
+    "a layer that rank 0 lacks": (
+        [{"a": 1}, *({"a": 1, "w": each} for each in rows(np.arange(12.0), [5]))],
+        ["@1/w", "@2/w"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_each_leaf_is_written_once_and_by_whom_it_should(tmp_path, what):
+    """Each rank's own leaves by that rank, what several have by the first of them; a leaf without bytes comes back."""
+    states, leaves = WRITERS[what]
+    assert leaves == sorted(agree(tmp_path, states).manifest.leaves)
 
 
 NO_WHOLE = [
@@ -261,7 +272,9 @@ def test_only_tiles_are_tiled(data):
 
 
 def test_a_divided_leaf_is_read_into_memory_of_any_order(tmp_path):
-    """Also where the target is no stretch of the host's memory: as a tensor on a device, or an array in Fortran order."""
+    """Also where the target is no stretch of the host's memory: as a tensor on a device, or an array in Fortran
+    order.
+    """
     array = np.arange(60, dtype=np.int32).reshape(10, 6)
     columns = [Divided(array, (0, at), (10, 3)) for at in (0, 3)]
     agree(tmp_path, [{"rows": row, "columns": column} for row, column in zip(rows(array, [4]), columns, strict=True)])
@@ -272,7 +285,7 @@ def test_a_divided_leaf_is_read_into_memory_of_any_order(tmp_path):
     assert all(np.array_equal(array, target) for target in targets.values())
 
 
-# -- what fails --------------------------------------------------------------------------------------------------------
+# -- what fails ------------------------------------------------------------------------------------------------------
 
 
 def test_ranks_whose_shares_do_not_fit_together_write_nothing(tmp_path, monkeypatch):
@@ -399,7 +412,7 @@ def test_a_refused_claim_is_refused_on_all(tmp_path):
     assert all("may still be running" in str(each) for each in outcomes)
 
 
-# -- loading together ---------------------------------------------------------------------------------------------------
+# -- loading together ------------------------------------------------------------------------------------------------
 
 
 def loaded(root, world, step=None):
@@ -433,7 +446,7 @@ def test_where_there_is_nothing_all_ranks_are_told(tmp_path):
     assert [NotFound] * 6 == kinds([*loaded(tmp_path, 3), *loaded(tmp_path, 3, 7)])
 
 
-# -- what rank 0 does -----------------------------------------------------------------------------------------------------
+# -- what rank 0 does ------------------------------------------------------------------------------------------------
 
 
 def test_the_rule_is_applied_after_every_rank_has_read_back(tmp_path):

@@ -47,7 +47,7 @@ def path(run):
     return run / "checkpoints/step-000000004"
 
 
-# -- damage -----------------------------------------------------------------------------------------------------------
+# -- damage ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_flipped_bit_in_any_file_is_found(path):
@@ -81,7 +81,7 @@ def test_a_file_that_is_missing_is_found(path):
         (path.parent / "away").rename(path / name)
 
 
-# -- malice: whoever makes a checkpoint can make all its digests right ---------------------------------------------------
+# -- malice: whoever makes a checkpoint can make all its digests right -----------------------------------------------
 
 
 def lied(path, lies):
@@ -264,7 +264,7 @@ def test_a_manifest_that_lies_of_its_ranks_is_damage(path):
             pytest.fail(f"{name} is read")
 
 
-# -- the command line ------------------------------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------------------------
 
 
 def told(*words):

@@ -132,7 +132,9 @@ def test_only_what_was_prepared_becomes_the_latest(tmp_path):
 
 
 def test_keep_last_1_removes_the_only_good_one_when_the_new_one_is_durable(tmp_path):
-    """Fault: `keep_last=1` deleted it before the new one was written. Here the old one goes after the link has moved."""
+    """Fault: `keep_last=1` deleted it before the new one was written. Here the old one goes after the link has
+    moved.
+    """
     saver = AtomicDirectory(tmp_path, keep_last=1)
     first = save(saver, 1)
     second = saver.prepare_checkpoint_directory()
@@ -209,7 +211,9 @@ def story(base):
 
 
 def test_power_lost_at_any_change_leaves_the_link_on_a_whole_checkpoint():
-    """Names and data that were not synced are gone, in any order. What `symlink_latest` acknowledged is there, and goes on."""
+    """Names and data that were not synced are gone, in any order. What `symlink_latest` acknowledged is there, and
+    goes on.
+    """
     with scratched("compat-directory") as base:
         memory, pictures, seen, done = Memory(base), [], set(), [0]
 
@@ -313,7 +317,9 @@ def test_a_lost_link_is_refused_instead_of_beginning_anew(tmp_path, how):
 
 
 def test_a_directory_of_the_originals_goes_on(tmp_path):
-    """The same names, an absolute link, a checkpoint begun; and a temporary link, over which each later save stumbled."""
+    """The same names, an absolute link, a checkpoint begun; and a temporary link, over which each later save
+    stumbled.
+    """
     for number in (0, 1):
         directory = tmp_path / f"AtomicDirectory_checkpoint_{number}{'_force' * number}"
         directory.mkdir()

@@ -235,7 +235,9 @@ def test_metrics_as_documented_on_one_process_without_a_gpu():
 
 
 def test_metrics_resume(tmp_path):
-    """From a checkpoint that torch reads without executing anything; from the original's state; from a pickled tracker."""
+    """From a checkpoint that torch reads without executing anything; from the original's state; from a pickled
+    tracker.
+    """
     metrics = MetricsTracker().update({"loss": 2.0}).reduce().end_epoch().update({"loss": 3.0}).reduce()
     atomic_torch_save({"metrics": metrics.state_dict()}, tmp_path / "x.pt")
     originals = {"epoch_reports": [{"loss": 2.0}], "agg": {"loss": 3.0}}

@@ -19,7 +19,9 @@ WORLDS = [1, 2, 3, 8]
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_each_verb_tells_whom_it_names(world):
-    """`announce`: rank 0 to all; `gather`: all to rank 0, by rank; `agree`: all to all; `collect` and `lead`: work, too."""
+    """`announce`: rank 0 to all; `gather`: all to rank 0, by rank; `agree`: all to all; `collect` and `lead`: work,
+    too.
+    """
     said, done = [bytes([rank]) for rank in range(world)], []
 
     def work(mine):

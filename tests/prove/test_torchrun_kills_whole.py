@@ -1,4 +1,5 @@
-"""One rank is killed in each phase of a step, of a save, of a restore; `python tests/rank_kills.py 100` strikes every kind of
+"""One rank is killed in each phase of a step, of a save, of a restore; `python tests/rank_kills.py 100` strikes every
+kind of
 instant there is.
 """
 

@@ -1,4 +1,5 @@
-"""Several ranks save together, and a disk fails, a successor comes or the power goes: the old or the new, whole for each.
+"""Several ranks save together, and a disk fails, a successor comes or the power goes: the old or the new, whole for
+each.
 
 Here every `STRIDE`-th change of a rank has its fault; `make prove` gives one to each.
 """
@@ -150,7 +151,9 @@ def is_fenced(kind, place, rank, stride=1):
 
 @sized
 def power_is_lost(kind, stride=1):
-    """Before each change that any rank makes, what was not synced, or any one of it, may be lost. A save that is over is there."""
+    """Before each change that any rank makes, what was not synced, or any one of it, may be lost. A save that is over
+    is there.
+    """
     turn, seen, pictures = threading.Lock(), set(), []
     first = KINDS[kind].before
 
@@ -189,7 +192,9 @@ def power_is_lost(kind, stride=1):
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_that_fails_on_one_rank_fails_the_save_on_all(tmp_path, kind, rank):
-    """Whichever change is refused: one error everywhere, the store as it was or with the new checkpoint; then a save succeeds."""
+    """Whichever change is refused: one error everywhere, the store as it was or with the new checkpoint; then a save
+    succeeds.
+    """
     disk_fails(kind, tmp_path, rank, STRIDE, rank)
 
 

@@ -1,4 +1,6 @@
-"""Ranks that are processes, one of which is killed somewhere in a save: the old checkpoint or the new one, whole for each."""
+"""Ranks that are processes, one of which is killed somewhere in a save: the old checkpoint or the new one, whole for
+each.
+"""
 
 import os
 import random
@@ -99,7 +101,9 @@ def begun(seed, base):
 
 
 def ended(base, seed, started, victim):
-    """The exit codes of the ranks, who was to die, the steps that are there: each whole for each; and how many files are shared."""
+    """The exit codes of the ranks, who was to die, the steps that are there: each whole for each; and how many files
+    are shared.
+    """
     for process in started:
         process.join(60)
     store = Store(base / "run", take_over=True)

@@ -41,7 +41,9 @@ def train(output_directory, fatal, say):
 
 
 def test_sigkill_at_seeded_instants_leaves_the_latest_whole(tmp_path):
-    """Fifty kills, each at a change drawn at random: a start goes on from what was acknowledged, or from the one after."""
+    """Fifty kills, each at a change drawn at random: a start goes on from what was acknowledged, or from the one
+    after.
+    """
     generator, said = random.Random(5), [0]
     for _ in range(50):
         hear, say = Pipe(duplex=False)

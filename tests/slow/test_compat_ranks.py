@@ -1,4 +1,6 @@
-"""AtomicDirectory among ranks that are real processes: one directory or one each, one error on all, and no endless wait."""
+"""AtomicDirectory among ranks that are real processes: one directory or one each, one error on all, and no endless
+wait.
+"""
 
 import os
 import random
@@ -73,7 +75,9 @@ def test_ranks_that_save_together_share_one_directory(tmp_path, strategy, world,
 
 
 def test_async_ranks_save_each_on_its_own(tmp_path):
-    """Under names of their own, as often as each likes, forced when that rank says so; only the strategy is agreed on."""
+    """Under names of their own, as often as each likes, forced when that rank says so; only the strategy is agreed
+    on.
+    """
 
     def work(rank):
         saver = AtomicDirectory(tmp_path, is_master=True, strategy="async", keep_last=1)
@@ -277,7 +281,9 @@ def test_a_rank_that_does_not_come_is_named_in_time(tmp_path, call):
 
 
 def train(output_directory, fatal, rank):
-    """Two ranks that save together until `fatal[0]` kills itself at its `fatal[1]`th change or so of the file system."""
+    """Two ranks that save together until `fatal[0]` kills itself at its `fatal[1]`th change or so of the file
+    system.
+    """
     changes = [0]
 
     def change(call, perform):

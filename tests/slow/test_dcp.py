@@ -1,4 +1,6 @@
-"""torch.distributed.checkpoint through Writer and Reader: DCP plans, the checkpoint is one of ours, and nothing is unpickled."""
+"""torch.distributed.checkpoint through Writer and Reader: DCP plans, the checkpoint is one of ours, and nothing is
+unpickled.
+"""
 
 import pickle
 import subprocess
@@ -262,7 +264,9 @@ def shared(values):
 
 @pytest.mark.parametrize("how", ["save", "async"])
 def test_what_three_ranks_save_two_and_four_load(how, tmp_path):
-    """FSDP2's state with moments, through DCP's save or async_save: each rank writes its pieces, any number reads them."""
+    """FSDP2's state with moments, through DCP's save or async_save: each rank writes its pieces, any number reads
+    them.
+    """
     saved = on(3, save, path=tmp_path, how=how)
     assert [outcome.error for outcome in saved] == [""] * 3
     checkpoint = Store(tmp_path).latest()
