@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import torch
 
 import holdfast.ranks
@@ -198,6 +199,11 @@ def _require_readable(place: Path) -> None:
         assert WORLD == checkpoint.world
         for rank in range(WORLD):
             checkpoint.as_rank(rank).load(placeholders=True)
+
+
+@pytest.fixture(scope="module", name="undisturbed")
+def undisturbed_run(tmp_path_factory):
+    return reference(tmp_path_factory.mktemp("kills") / "run")
 
 
 def main() -> None:

@@ -217,23 +217,6 @@ def test_a_state_of_something_else_is_refused():
 # Metrics and timer -----------------------------------------------------------------------------------------------
 
 
-def test_metrics_as_documented_on_one_process_without_a_gpu():
-    """Fault: `reduce` needed CUDA and a process group. Sums over steps in `agg`, over epochs in `epoch_reports`."""
-    metrics = MetricsTracker()
-    for epoch in range(2):
-        for step in range(3):
-            assert metrics.update({"images_seen": 4, "loss": 0.5 + step}) is metrics
-            assert metrics.reduce() is metrics
-            assert {"images_seen": 4.0, "loss": 0.5 + step} == dict(metrics.local)
-            assert metrics.local["never"] == 0.0
-            metrics.reset_local()
-        assert {"images_seen": 12.0, "loss": 4.5} == dict(metrics.agg)
-        metrics.end_epoch()
-        assert len(metrics.epoch_reports) == epoch + 1
-    assert [4.5, 4.5] == [epoch["loss"] for epoch in metrics.epoch_reports]
-    assert metrics.agg["loss"] == 0.0
-
-
 def test_metrics_resume(tmp_path):
     """From a checkpoint that torch reads without executing anything; from the original's state; from a pickled
     tracker.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from faults import Crash, Memory, counting, door, scratched
+from faults import Crash, Memory, door, scratched
 from holdfast.compat.cycling_utils import atomic_torch_save
 
 
@@ -98,16 +98,6 @@ def number_after(picture, place):
     for _ in picture.build(place):
         pass
     return number_in(place / "run" / "latest.pt")
-
-
-def test_nothing_is_renamed_before_it_is_synced(tmp_path):
-    """Data, rename, directory: in that order."""
-    calls = []
-    with door(counting(calls)):
-        atomic_torch_save(state(1), tmp_path / "latest.pt")
-    assert ["create", "write", "fsync", "rename", "fsync"] == [
-        call.name for number, call in enumerate(calls) if call.name != "write" or calls[number - 1].name != "write"
-    ]
 
 
 def test_two_that_save_the_same_file_at_once_do_not_disturb_each_other(tmp_path):

@@ -6,7 +6,6 @@ from elastic import (  # noqa: F401  the laws, for pytest
     pytest_generate_tests,
     resumed,
     runs,
-    test_a_divided_checkpoint_reads_as_a_whole_one,
     test_a_finished_run_has_nothing_to_do,
     test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one,
     test_each_form_of_pieces_is_read_by_one_process,
