@@ -204,15 +204,15 @@ def require_covered(mine: Mine, answers: Sequence[tuple[RankDifference, int]]) -
     Raises:
         UsageError: the pieces of a leaf have fewer items than the whole.
     """
-    volumes = [0] * len(mine.sheet.divided)
-    further: dict[str, tuple[int, int]] = {}
+    held, total = Counter[str](), {key: _total(block) for key, block in mine.pieces.items()}
     for answer, ranks in answers:
-        volumes = [before + ranks * volume for before, volume in zip(volumes, answer.volumes, strict=True)]
-        for key, (volume, total) in answer.further.items():
-            further[key] = further.get(key, (0, total))[0] + ranks * volume, total
-    found = {key: (volume, _total(mine.pieces[key])) for key, volume in zip(mine.sheet.divided, volumes, strict=True)}
-    _require([key for key, (volume, total) in (found | further).items() if volume < total])
-    return [key for key, (volume, total) in (found | further).items() if volume > total]
+        for key, volume in zip(mine.sheet.divided, answer.volumes, strict=True):
+            held[key] += ranks * volume
+        for key, (volume, of) in answer.further.items():
+            held[key] += ranks * volume
+            total[key] = of
+    _require([key for key, volume in held.items() if volume < total[key]])
+    return [key for key, volume in held.items() if volume > total[key]]
 
 
 def spares(words: Sequence[bytes]) -> bytes:
