@@ -194,11 +194,8 @@ def test_the_world_may_change_as_often_as_it_likes(tmp_path):
 def test_what_four_have_saved_eight_go_on_with(tmp_path):
     """More ranks than some tensors have rows: all are identical, and every sample is seen once in each epoch."""
     cases = [{"kind": kind, "path": tmp_path / kind, "batch": 3} for kind in ("ddp", "fsdp")]
-    begun, rest = (
-        trained(4, *({**case, "steps": 2} for case in cases)),
-        trained(8, *({**case, "seed": 2} for case in cases)),
-    )
-    for before, after in zip(begun, rest, strict=True):
+    begun = trained(4, *({**case, "steps": 2} for case in cases))
+    for before, after in zip(begun, trained(8, *({**case, "seed": 2} for case in cases)), strict=True):
         assert [2] * 8 == [rank["began"] for rank in after]
         assert all(set(differing(before[0]["state"], rank["restored"])) <= OF_EACH_RANK for rank in after)
         assert once([*before, *after]) == Counter(product(range(EPOCHS), range(LENGTH)))

@@ -107,7 +107,7 @@ class Ranks:
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
         self._channel, self._under = channel or _Nobody(), under  # a prefix of all keys of this conversation
         self.place = place  # where this rank's program is, for messages; empty: unknown
-        self._count, self._twins = 0, Counter[str]()
+        self._said, self._twins = 0, Counter[str]()
         self._old: list[str] = []  # rank 0's announcements, which may be dropped after the next `gather`
 
     @property
@@ -293,8 +293,8 @@ class Ranks:
         return said.value
 
     def _next(self) -> str:
-        self._count += 1
-        return f"{self._under}{self._count}"
+        self._said += 1
+        return f"{self._under}{self._said}"
 
     def _heard(self, key: str, topic: str, rank: int, began: float, most_s: float = float("inf")) -> bytes:
         timeout_s = min(self.timeout_s, most_s)

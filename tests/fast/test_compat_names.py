@@ -24,10 +24,9 @@ from holdfast.torch.sharded import IMG_EXTENSIONS, pil_loader
 
 SAMPLER = {"num_replicas": None, "rank": None, "shuffle": True, "seed": 0, "drop_last": False}
 NEEDED = inspect.Parameter.empty
+PLAIN = {"dataset": NEEDED, **SAMPLER}
 SIGNATURES = {  # source: cycling_utils, November 2025; each may go on with options of our own
-    "InterruptableDistributedSampler": {"dataset": NEEDED, **SAMPLER},
-    "InterruptableSampler": {"dataset": NEEDED, **SAMPLER},
-    "InterruptibleSampler": {"dataset": NEEDED, **SAMPLER},
+    **dict.fromkeys(("InterruptableDistributedSampler", "InterruptableSampler", "InterruptibleSampler"), PLAIN),
     "InterruptableDistributedGroupedBatchSampler": {
         "dataset": NEEDED,
         "group_ids": NEEDED,
