@@ -47,6 +47,15 @@ def stage(store, state, arena=None):
     return staged
 
 
+def among(world, root, work, timeout_s=None, **options):
+    """What `work(store)` came to on each of so many ranks, each with a store of its own."""
+    return everywhere(world, lambda ranks: work(CollectiveStore(root, ranks=ranks, **options)), timeout_s)
+
+
+def kinds(outcomes):
+    return [type(each) for each in outcomes]
+
+
 def put(store, state, step, **hooks):
     return store.commit(stage(store, state), step=step, **hooks)
 
@@ -54,14 +63,13 @@ def put(store, state, step, **hooks):
 def saved(root, states, step=1, **options):
     """The outcome of a save on each rank."""
 
-    def work(ranks):
-        store = CollectiveStore(root, ranks=ranks, **options)
+    def work(store):
         try:
-            return put(store, states[ranks.rank], step)
+            return put(store, states[store.ranks.rank], step)
         finally:
             store.close()
 
-    return everywhere(len(states), work)
+    return among(len(states), root, work, **options)
 
 
 def whole(state):

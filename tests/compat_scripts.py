@@ -9,7 +9,9 @@ LINK = "AtomicDirectory.latest_checkpoint"
 
 
 def fill(directory, number):
-    """What a training script saves: several files, some of them deeper down, each in several writes, and none synced."""
+    """What a training script saves: several files, some of them deeper down, each in several writes, and none
+    synced.
+    """
     (Path(directory) / "optimizer").mkdir()
     for name in ("model.pt", "optimizer/state.pt"):
         descriptor = os.open(Path(directory) / name, os.O_WRONLY | os.O_CREAT)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import torch
 
 import holdfast.ranks
@@ -163,7 +164,9 @@ def nth_of(found: Reference, kind: str, rank: int, launch: int = 0) -> Aim:
 
 
 def ask(found: Reference, place: Path, aim: Aim) -> str:
-    """Strike there; what came of it, in a few words. Raises AssertionError when a law is broken. Nothing: the rank did not come there."""
+    """Strike there; what came of it, in a few words. Raises AssertionError when a law is broken. Nothing: the rank
+    did not come there.
+    """
     if aim.launch:
         shutil.copytree(found.begun, place, symlinks=True)
     outcomes, took_s = launched(place, (STEPS, None)[aim.launch], aim, aim.launch)
@@ -196,6 +199,11 @@ def _require_readable(place: Path) -> None:
         assert WORLD == checkpoint.world
         for rank in range(WORLD):
             checkpoint.as_rank(rank).load(placeholders=True)
+
+
+@pytest.fixture(scope="module", name="undisturbed")
+def undisturbed_run(tmp_path_factory):
+    return reference(tmp_path_factory.mktemp("kills") / "run")
 
 
 def main() -> None:

@@ -14,7 +14,9 @@ HANGS_S = 240  # a rank that takes so long never ends: it is made to say where i
 
 
 class Outcome(NamedTuple):
-    """What became of one rank. One that ended without an answer has no value; its error is "Gone" or "Hung", and why."""
+    """What became of one rank. One that ended without an answer has no value; its error is "Gone" or "Hung", and
+    why.
+    """
 
     value: Any
     error: str  # "UsageError: what it says"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collective import Divided, failed, put, read, same, saved, small, stage, state, whole
+from collective import Divided, among, failed, kinds, put, read, same, saved, small, stage, state, whole
 from faults import door
 from holdfast import disk, journal
 from holdfast.collective import division
@@ -21,7 +21,7 @@ from holdfast.state import codec
 from holdfast.state.numpy_leaves import _Scattered
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
-from holdfast.store import boxes, claiming, shards
+from holdfast.store import boxes, claiming
 from holdfast.store.boxes import Box
 from holdfast.store.checkpoint import Checkpoint, StoredPieces
 from holdfast.store.shards import Abandoned
@@ -39,7 +39,9 @@ def _small():
 
 
 def agree(root, states, **options):
-    """Save, and ask the law: each rank reads what it gave; whoever asks plainly, or is a further rank, reads rank 0's."""
+    """Save, and ask the law: each rank reads what it gave; whoever asks plainly, or is a further rank, reads rank
+    0's.
+    """
     assert not failed(saved(root, states, **options))
     checkpoint = Store(root).latest()
     assert checkpoint.world == len(states)
@@ -96,14 +98,6 @@ def test_one_rank_alone_writes_as_ever(tmp_path):
     assert b'\n"ranks":' not in manifest.read_bytes()
 
 
-def test_a_leaf_that_one_rank_has_otherwise_is_that_ranks_own(tmp_path):
-    """All others share rank 0's, which is written once; the last digit is enough."""
-    states = [{"model": {"w": np.arange(1000.0), "b": np.ones(3)}} for _ in range(3)]
-    states[2]["model"]["w"] = np.nextafter(states[2]["model"]["w"], 1e9)
-    checkpoint = agree(tmp_path, states)
-    assert sorted(checkpoint.manifest.leaves) == ["@2/model/w", "model/b", "model/w"]
-
-
 def test_trees_may_differ(tmp_path):
     """Keys that only one rank has, or lacks; other values, orders and types; each comes back in its own tree."""
     states = [{"a": {"x": np.arange(5)}, "b": [1, 2], "c": "same"} for _ in range(4)]
@@ -144,7 +138,9 @@ def test_a_divided_leaf_is_whole_for_readers(tmp_path):
 
 
 def test_a_rank_reads_no_more_parts_than_it_needs(tmp_path):
-    """Its own piece, and what all have alike, are found without the parts of those that have nothing to do with them."""
+    """Its own piece, and what all have alike, are found without the parts of those that have nothing to do with
+    them.
+    """
     array = np.arange(4000.0)
     states = [
         {"w": piece, "b": np.ones(4), "own": np.full(3, rank)}
@@ -178,30 +174,45 @@ def test_pieces_may_be_boxes_and_have_copies(tmp_path):
     assert bytes(handle.own.leaf.read()) == np.ascontiguousarray(array[:4, :5]).tobytes()
 
 
-def test_a_piece_that_several_ranks_have_is_written_by_the_first(tmp_path):
+def otherwise():
+    """A leaf that one rank has otherwise is its own; all others share rank 0's. The last digit is enough."""
+    states = [{"model": {"w": np.arange(1000.0), "b": np.ones(3)}} for _ in range(3)]
+    states[2]["model"]["w"] = np.nextafter(states[2]["model"]["w"], 1e9)
+    return states
+
+
+def copies():
     """Where a mesh is a part of a larger one, its tensors do not know that its neighbours hold the same."""
     array, late = np.arange(10.0), np.arange(6.0)
-    pieces = [Divided(array, (0,), (6,)), Divided(array, (6,), (4,))]
+    pieces = rows(array, [6])
     states = [{"w": piece, "b": 1} for piece in (*pieces, *pieces)]
     for rank, at in ((1, 0), (2, 0), (3, 3)):
         states[rank]["late"] = Divided(late, (at,), (3,))
-    checkpoint = agree(tmp_path, states)
-    assert ["@0/w", "@1/late", "@1/w", "@3/late"] == sorted(checkpoint.manifest.leaves)
-    assert checkpoint.as_rank(3).handles()["w"].own is None
+    return states
 
 
-def test_a_divided_leaf_may_be_empty(tmp_path):
-    """It has no bytes, and comes back."""
-    for step, shape in enumerate([(0,), (0, 5), (5, 0)]):
-        array = np.zeros(shape, np.float32)
-        agree(tmp_path, [{"w": Divided(array, [0] * len(shape), shape)} for _ in range(2)], step=step)
+def empty(*shape):
+    return [{"w": Divided(np.zeros(shape, np.float32), [0] * len(shape), shape)} for _ in range(2)]
 
 
-def test_a_divided_leaf_that_rank_0_lacks_is_whole(tmp_path):
-    """As in a pipeline, where some ranks hold layers that others do not."""
-    array = np.arange(12.0)
-    first, second = rows(array, [5])
-    agree(tmp_path, [{"a": 1}, {"a": 1, "w": first}, {"a": 1, "w": second}])
+WRITERS = {  # what the ranks have -> which of them writes what
+    "otherwise": (otherwise(), ["@2/model/w", "model/b", "model/w"]),
+    "the first of several": (copies(), ["@0/w", "@1/late", "@1/w", "@3/late"]),
+    "nothing": (empty(0), ["@0/w", "@1/w"]),
+    "no row": (empty(0, 5), ["@0/w", "@1/w"]),
+    "no column": (empty(5, 0), ["@0/w", "@1/w"]),
+    "a layer that rank 0 lacks": (
+        [{"a": 1}, *({"a": 1, "w": each} for each in rows(np.arange(12.0), [5]))],
+        ["@1/w", "@2/w"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_each_leaf_is_written_once_and_by_whom_it_should(tmp_path, what):
+    """Each rank's own leaves by that rank, what several have by the first of them; a leaf without bytes comes back."""
+    states, leaves = WRITERS[what]
+    assert leaves == sorted(agree(tmp_path, states).manifest.leaves)
 
 
 NO_WHOLE = [
@@ -218,7 +229,7 @@ def test_pieces_that_make_no_whole_are_refused(tmp_path):
     """On every rank, and nothing is committed: it could not be read."""
     for states in NO_WHOLE:
         outcomes = saved(tmp_path, [{"model": {"w": each}} for each in states])
-        assert {UsageError} == {*map(type, outcomes)}
+        assert [UsageError] * 2 == kinds(outcomes)
         assert all("model/w" in str(each) for each in outcomes)
     assert not Store(tmp_path).checkpoints()
 
@@ -261,7 +272,9 @@ def test_only_tiles_are_tiled(data):
 
 
 def test_a_divided_leaf_is_read_into_memory_of_any_order(tmp_path):
-    """Also where the target is no stretch of the host's memory: as a tensor on a device, or an array in Fortran order."""
+    """Also where the target is no stretch of the host's memory: as a tensor on a device, or an array in Fortran
+    order.
+    """
     array = np.arange(60, dtype=np.int32).reshape(10, 6)
     columns = [Divided(array, (0, at), (10, 3)) for at in (0, 3)]
     agree(tmp_path, [{"rows": row, "columns": column} for row, column in zip(rows(array, [4]), columns, strict=True)])
@@ -272,7 +285,7 @@ def test_a_divided_leaf_is_read_into_memory_of_any_order(tmp_path):
     assert all(np.array_equal(array, target) for target in targets.values())
 
 
-# -- what fails --------------------------------------------------------------------------------------------------------
+# -- what fails ------------------------------------------------------------------------------------------------------
 
 
 def test_ranks_whose_shares_do_not_fit_together_write_nothing(tmp_path, monkeypatch):
@@ -281,94 +294,84 @@ def test_ranks_whose_shares_do_not_fit_together_write_nothing(tmp_path, monkeypa
     need = sum(array.nbytes for array in states[0]["model"].values())
     monkeypatch.setattr(disk, "free_bytes", lambda _: need)
     outcomes = saved(tmp_path, states)
-    assert [NoSpace] * 3 == [type(each) for each in outcomes]
+    assert [NoSpace] * 3 == kinds(outcomes)
     assert "nothing was written" in str(outcomes[2])
 
 
-def test_a_state_that_one_rank_cannot_save_is_refused_on_all(tmp_path):
-    """With its place, and at once."""
-    outcomes = everywhere(
-        3, lambda ranks: CollectiveStore(tmp_path, ranks=ranks).save({"a": 1 if ranks.rank else print}, step=1)
-    )
-    assert [UsageError] * 3 == [type(each) for each in outcomes]
-    assert 'rank 0: cannot save state["a"]' in str(outcomes[2])
-
-
-@pytest.mark.parametrize("phase", ["before_each", "before_last"])
-def test_a_save_that_gives_way_on_one_rank_gives_way_on_all(tmp_path, phase):
+def gives_way(phase):
     """`Abandoned` is no error of the store's, and is told as what it is."""
 
     def give_way():
         raise Abandoned("for a newer one")
 
-    def work(ranks):
-        store = CollectiveStore(tmp_path, ranks=ranks)
-        put(store, state(ranks.rank), 2, **({phase: give_way} if ranks.rank == 1 else {}))
+    def work(store):
+        put(store, state(store.ranks.rank), 2, **({phase: give_way} if store.ranks.rank == 1 else {}))
 
-    assert [Abandoned] * 3 == [type(each) for each in everywhere(3, work)]
-    assert not Store(tmp_path).checkpoints()
+    return work
+
+
+def changes(store):
+    """What was compared is what is written."""
+    mine = state(store.ranks.rank)
+    staged = stage(store, mine)
+
+    def act(call, perform):
+        if call.name == "create" and "rank-00001-" in call.path:
+            mine["model"]["mean"][0] += 1
+        return perform()
+
+    with door(act):
+        store.commit(staged, step=2)
+
+
+def is_superseded(store):
+    """What the successor finds is its own."""
+    store.claim()
+    if store.ranks.rank == 0:
+        claiming.claim(store.root, take_over=True)
+    store.ranks.agree("taken")
+    put(store, state(store.ranks.rank), 2)
+
+
+FAILS = {  # what a rank does in the second save -> the error of all, and its words
+    "cannot": (
+        lambda store: store.save({"a": 1 if store.ranks.rank else print}, step=2),
+        UsageError,
+        'save state["a"]',
+    ),
+    "gives way": (gives_way("before_each"), Abandoned, "for a newer one"),
+    "gives way at last": (gives_way("before_last"), Abandoned, "for a newer one"),
+    "changes": (changes, StoreError, "changed while it was saved"),
+    "the same step": (lambda store: put(store, state(store.ranks.rank), 1), UsageError, "already committed"),
+    "superseded": (is_superseded, Superseded, "superseded by a later one"),
+}
+
+
+def test_what_fails_on_one_rank_fails_on_all_and_the_old_stands(tmp_path):
+    """One error on every rank; nothing is committed, and nothing is left of what they wrote."""
+    for name, (work, kind, words) in FAILS.items():
+        root = tmp_path / name
+        assert not failed(saved(root, [state(rank) for rank in range(3)]))
+        outcomes = among(3, root, work)
+        assert [kind] * 3 == kinds(outcomes), name
+        assert all(words in str(each) for each in outcomes), name
+        assert [1] == steps(Store(root)), name
+        assert not list(root.glob("attempts/2/step-*")), name
 
 
 def test_a_rank_that_never_comes_is_named_and_the_old_stands(tmp_path):
     """The others learn it in time; nothing is left of what they wrote."""
     saved(tmp_path, [state(rank) for rank in range(3)])
 
-    def work(ranks):
-        store = CollectiveStore(tmp_path, ranks=ranks)
+    def work(store):
         store.claim()
-        return None if ranks.rank == 2 else put(store, state(ranks.rank), 2)
+        return None if store.ranks.rank == 2 else put(store, state(store.ranks.rank), 2)
 
-    first, second, _ = everywhere(3, work, timeout_s=1.0)
-    assert isinstance(first, RanksError)
-    assert "rank 2 did not come" in str(first)
-    assert isinstance(second, RanksError)
+    outcomes = among(3, tmp_path, work, timeout_s=1.0)
+    assert [RanksError, RanksError, type(None)] == kinds(outcomes)
+    assert "rank 2 did not come" in str(outcomes[0])
     assert [1] == steps(Store(tmp_path))
     assert not list((tmp_path / "attempts").glob("*/step-*"))
-
-
-def test_a_state_that_changes_under_the_save_is_refused(tmp_path):
-    """What was compared is what is written: on all ranks, and nothing is committed."""
-
-    def work(ranks):
-        store = CollectiveStore(tmp_path, ranks=ranks)
-        mine = state(ranks.rank)
-        staged = stage(store, mine)
-
-        def act(call, perform):
-            if call.name == "create" and "rank-00001-" in call.path:
-                mine["model"]["mean"][0] += 1
-            return perform()
-
-        with door(act):
-            store.commit(staged, step=1)
-
-    outcomes = everywhere(2, work)
-    assert {StoreError} == {*map(type, outcomes)}
-    assert "changed while it was saved" in str(outcomes[0])
-
-
-def test_a_step_that_is_committed_is_refused_on_all(tmp_path):
-    """As in one process."""
-    states = [state(rank) for rank in range(2)]
-    saved(tmp_path, states)
-    outcomes = saved(tmp_path, states)
-    assert {UsageError} == {*map(type, outcomes)}
-    assert "already committed" in str(outcomes[1])
-
-
-def test_no_rank_of_a_superseded_attempt_commits(tmp_path):
-    """A successor has taken the run: Superseded on each, and what it finds is its own."""
-
-    def work(ranks):
-        store = CollectiveStore(tmp_path, ranks=ranks)
-        put(store, state(ranks.rank), 1)
-        if ranks.rank == 0:
-            claiming.claim(tmp_path, take_over=True)
-        ranks.agree("taken")
-        return put(store, state(ranks.rank), 2)
-
-    assert [Superseded] * 3 == [type(each) for each in everywhere(3, work)]
-    assert [1] == steps(Store(tmp_path))
 
 
 def test_ranks_in_different_directories_are_told(tmp_path, monkeypatch):
@@ -381,23 +384,22 @@ def test_ranks_in_different_directories_are_told(tmp_path, monkeypatch):
             return CollectiveStore(place if ranks.rank == 2 else tmp_path / "run", ranks=ranks, take_over=True).claim()
 
         outcomes = everywhere(3, work)
-        assert [UsageError] * 3 == [type(each) for each in outcomes]
+        assert [UsageError] * 3 == kinds(outcomes)
         assert all(f"rank 2 does not see what rank 0 does: {place} on " in str(each) for each in outcomes)
 
 
 def test_only_rank_0_writes_a_journal(tmp_path):
     """The others' calls do nothing; their attempt is the same one."""
 
-    def work(ranks):
-        store = CollectiveStore(tmp_path, ranks=ranks)
+    def work(store):
         attempt = store.claim()
-        attempt.record("told", what=f"by {ranks.rank}")
+        attempt.record("told", what=f"by {store.ranks.rank}")
         attempt.flush(sync=True)
         attempt.show()
         attempt.close("end", step=0)
         return attempt.number, attempt.run, attempt.room
 
-    outcomes = everywhere(3, work)
+    outcomes = among(3, tmp_path, work)
     assert 1 == len(set(outcomes))
     assert ["begin", "told", "end"] == [line["event"] for line in journal.read(outcomes[0][2] / "attempt-1.jsonl")]
 
@@ -405,16 +407,16 @@ def test_only_rank_0_writes_a_journal(tmp_path):
 def test_a_refused_claim_is_refused_on_all(tmp_path):
     """A stranger that may live, for one."""
     Store(tmp_path).save({"a": 1}, step=1)
-    outcomes = everywhere(2, lambda ranks: CollectiveStore(tmp_path, ranks=ranks).claim())
-    assert {UsageError} == {*map(type, outcomes)}
+    outcomes = among(2, tmp_path, CollectiveStore.claim)
+    assert [UsageError] * 2 == kinds(outcomes)
     assert all("may still be running" in str(each) for each in outcomes)
 
 
-# -- loading together ---------------------------------------------------------------------------------------------------
+# -- loading together ------------------------------------------------------------------------------------------------
 
 
 def loaded(root, world, step=None):
-    return everywhere(world, lambda ranks: CollectiveStore(root, ranks=ranks).load(step))
+    return among(world, root, lambda store: store.load(step))
 
 
 def test_ranks_load_together_what_each_of_them_saved(tmp_path):
@@ -434,44 +436,40 @@ def test_what_is_damaged_for_one_rank_is_passed_over_by_all(tmp_path, rank):
     (tmp_path / f"checkpoints/step-000000002/rank-0000{rank}.json").write_bytes(b"{}")
     for each, found in enumerate(loaded(tmp_path, 3)):
         assert same(state(each, step=1), found)
-    assert [Damaged] * 3 == [type(each) for each in loaded(tmp_path, 3, 2)]
+    assert [Damaged] * 3 == kinds(loaded(tmp_path, 3, 2))
     (tmp_path / f"checkpoints/step-000000001/rank-0000{rank}.json").write_bytes(b"{}")
-    assert [Damaged] * 3 == [type(each) for each in loaded(tmp_path, 3)]
+    assert [Damaged] * 3 == kinds(loaded(tmp_path, 3))
 
 
 def test_where_there_is_nothing_all_ranks_are_told(tmp_path):
     """NotFound, of the newest and of a step."""
-    assert [NotFound] * 3 == [type(each) for each in loaded(tmp_path, 3)]
-    assert [NotFound] * 3 == [type(each) for each in loaded(tmp_path, 3, 7)]
+    assert [NotFound] * 6 == kinds([*loaded(tmp_path, 3), *loaded(tmp_path, 3, 7)])
 
 
-# -- what rank 0 does -----------------------------------------------------------------------------------------------------
+# -- what rank 0 does ------------------------------------------------------------------------------------------------
 
 
 def test_the_rule_is_applied_after_every_rank_has_read_back(tmp_path):
     """And nothing goes when a rank finds its own files damaged on the medium."""
 
-    def work(ranks, damage):
-        store = CollectiveStore(tmp_path, ranks=ranks, keep=Last(1), take_over=True)
+    def work(store):
         for step in (1, 2):
-            put(store, state(ranks.rank), damage + step)
+            put(store, state(store.ranks.rank), step)
         return steps(store)
 
-    first = everywhere(3, lambda ranks: work(ranks, 0))
-    assert [[2]] * 3 == first
+    assert [[2]] * 3 == among(3, tmp_path, work, keep=Last(1))
 
-    def spoil(ranks):
-        store = CollectiveStore(tmp_path, ranks=ranks, keep=Last(1), take_over=True)
-        staged = stage(store, state(ranks.rank))
+    def spoil(store):
+        staged = stage(store, state(store.ranks.rank))
 
         def spoilt():
             for path in store.claim().room.glob("step-*/rank-00001-model.safetensors"):
                 flip(path)
 
-        store.commit(staged, step=9, before_last=spoilt if ranks.rank == 1 else lambda: None)
+        store.commit(staged, step=9, before_last=spoilt if store.ranks.rank == 1 else lambda: None)
 
-    outcomes = everywhere(3, spoil)
-    assert ["Damaged"] * 3 == [type(each).__name__ for each in outcomes]
+    outcomes = among(3, tmp_path, spoil, keep=Last(1), take_over=True)
+    assert ["Damaged"] * 3 == [each.__name__ for each in kinds(outcomes)]
     assert "rank-00001-model.safetensors" in str(outcomes[0])
     assert [2, 9] == steps(Store(tmp_path))
 
@@ -479,26 +477,20 @@ def test_the_rule_is_applied_after_every_rank_has_read_back(tmp_path):
 def test_pruning_and_quarantine_are_rank_0s(tmp_path):
     """The others return with nothing done."""
 
-    def work(ranks):
-        store = CollectiveStore(tmp_path, ranks=ranks)
+    def work(store):
         for step in (1, 2, 3):
-            put(store, state(ranks.rank), step)
+            put(store, state(store.ranks.rank), step)
         store.pin(2)
         store.unpin(2)
         removed = [checkpoint.path.name for checkpoint in store.prune(Last(2))]
         second = store[2]
-        ranks.agree("pruned")
+        store.ranks.agree("pruned")
         store.quarantine(second, "test")
-        ranks.agree("moved")
+        store.ranks.agree("moved")
         return removed, steps(store)
 
-    assert [(["step-000000001"], [3]), ([], [3]), ([], [3])] == everywhere(3, work)
-    assert [UsageError] * 2 == [type(each) for each in everywhere(2, lambda ranks: _directory(tmp_path, ranks))]
-
-
-def _directory(root, ranks):
-    with CollectiveStore(root, ranks=ranks).directory(step=9):
-        pass
+    assert [(["step-000000001"], [3]), ([], [3]), ([], [3])] == among(3, tmp_path, work)
+    assert [UsageError] * 2 == kinds(among(2, tmp_path, lambda store: store.directory(step=9)))
 
 
 def test_one_process_goes_on_from_what_several_saved(tmp_path):
@@ -516,18 +508,18 @@ def test_a_snapshot_is_written_like_what_it_copies(tmp_path):
     """With an arena the loop may go on at once, on every rank."""
     array = np.arange(3000.0)
 
-    def work(ranks):
-        store, arena = CollectiveStore(tmp_path, ranks=ranks), Arena()
+    def work(store):
+        rank, arena = store.ranks.rank, Arena()
         for step in (1, 2, 3):  # from the second on the files are laid out as they will be
-            mine = {**state(ranks.rank, step=step), "w": rows(array, [1000, 2000])[ranks.rank]}
-            if step == 3 and ranks.rank == 1:  # but not these
+            mine = {**state(rank, step=step), "w": rows(array, [1000, 2000])[rank]}
+            if step == 3 and rank == 1:  # but not these
                 mine["model"]["layer3"] += 1
             staged = stage(store, mine, arena)
             for layer in mine["model"].values():
                 layer[:] = -1
             store.commit(staged, step=step)
 
-    assert not failed(everywhere(3, work))
+    assert not failed(among(3, tmp_path, work))
     for step in (1, 2, 3):
         for rank in range(3):
             expected = {**state(rank, step=step), "w": array}
@@ -536,39 +528,12 @@ def test_a_snapshot_is_written_like_what_it_copies(tmp_path):
             assert same(expected, read(Store(tmp_path)[step], rank))
 
 
-def test_from_the_second_save_on_a_snapshot_is_laid_out_as_its_files(tmp_path, monkeypatch):
-    """So that they are written from where they lie; what a rank wrote before, it most often writes again."""
-    found = []
-    write = shards.write
-
-    def told(path, staged, *rest):
-        found.append(staged.snapshot is not None)
-        return write(path, staged, *rest)
-
-    monkeypatch.setattr(shards, "write", told)
-
-    def work(ranks):
-        store, arena = CollectiveStore(tmp_path, ranks=ranks), Arena()
-        for step in (1, 2):
-            store.commit(store.stage(state(ranks.rank, step=step), arena), step=step)
-            ranks.agree("saved")
-            if ranks.rank == 0 and step == 1:
-                assert not any(found)
-                found.clear()
-            ranks.agree("counted")
-
-    assert not failed(everywhere(2, work))
-    assert found
-    assert all(found)
-
-
 @pytest.mark.parametrize("whole_copy", [True, False])
 def test_a_save_begins_when_the_snapshot_is_copied(tmp_path, whole_copy):
     """What is compared has to be there; a copy that is given up ends the save, on all ranks."""
 
-    def work(ranks):
-        store = CollectiveStore(tmp_path, ranks=ranks)
-        staged = store.lay_out(state(ranks.rank), Arena())
+    def work(store):
+        staged = store.lay_out(state(store.ranks.rank), Arena())
         copying = threading.Timer(0.2, staged.snapshot.copy if whole_copy else staged.snapshot.give_up)
         copying.start()
         try:
@@ -576,8 +541,8 @@ def test_a_save_begins_when_the_snapshot_is_copied(tmp_path, whole_copy):
         finally:
             copying.join()
 
-    outcomes = everywhere(2, work)
-    assert ([type(None)] if whole_copy else [Abandoned]) * 2 == [type(each) for each in outcomes]
+    outcomes = among(2, tmp_path, work)
+    assert ([type(None)] if whole_copy else [Abandoned]) * 2 == kinds(outcomes)
     for rank in range(2 if whole_copy else 0):
         assert same(state(rank), read(Store(tmp_path).latest(), rank))
 
@@ -585,13 +550,12 @@ def test_a_save_begins_when_the_snapshot_is_copied(tmp_path, whole_copy):
 def test_where_a_leaf_lived_makes_it_no_ranks_own(tmp_path):
     """Each rank has a device of its own; the bytes and all else decide."""
 
-    def work(ranks):
-        store = CollectiveStore(tmp_path, ranks=ranks)
+    def work(store):
         staged = store.stage({"a": np.ones(5), "b": np.ones(5)})
         for key, name in (("a", "device"), ("b", "order")):
             block = staged.leaves[key]
-            staged.leaves[key] = block._replace(attrs={**block.attrs, name: f"cuda:{ranks.rank}"})
+            staged.leaves[key] = block._replace(attrs={**block.attrs, name: f"cuda:{store.ranks.rank}"})
         store.commit(staged, step=1)
 
-    assert not failed(everywhere(2, work))
+    assert not failed(among(2, tmp_path, work))
     assert ["@1/b", "a", "b"] == sorted(Store(tmp_path).latest().manifest.leaves)

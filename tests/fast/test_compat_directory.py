@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -37,25 +36,20 @@ def test_the_documented_loop(tmp_path, monkeypatch):
 
 
 def test_one_process_needs_no_options_no_device_and_no_group(tmp_path):
-    """`AtomicDirectory(path)` alone: a lone process is the master, whatever `is_master` and `device` say."""
-    for number, options in enumerate(
-        [{}, {"is_master": False}, {"is_master": True}, {"device": "cuda"}, {"device": "cpu"}]
-    ):
-        saver = AtomicDirectory(tmp_path, **options)
-        assert saver.is_master
-        save(saver, number)
-    assert resume(tmp_path)[1] == number
+    """`AtomicDirectory(path)` alone: a lone process is the master, whatever `is_master`, `device` and `strategy` say.
 
-
-@pytest.mark.parametrize("strategy", ["sync_any", "sync_all", "async", "mono"])
-def test_every_strategy_works_alone(tmp_path, strategy):
-    """Each under the name that it documents."""
-    saver = AtomicDirectory(tmp_path, name="mine", strategy=strategy)
-    expected = "mine_rank_0" if strategy == "async" else "mine"
-    assert (expected, f"{expected}.latest_checkpoint") == (saver.name, saver.symlink_name)
-    assert f"{expected}_checkpoint_0_force" == os.path.basename(save(saver, 1, force_save=True))
-    assert f"{expected}_checkpoint_1" == os.path.basename(save(saver, 2))
-    assert resume(tmp_path, name="mine", strategy=strategy)[1] == 2
+    Each strategy has the name that it documents.
+    """
+    ways = [{}, {"is_master": False}, {"is_master": True}, {"device": "cuda"}, {"device": "cpu"}]
+    ways += [{"name": "mine", "strategy": strategy} for strategy in ("sync_any", "sync_all", "async", "mono")]
+    for number, options in enumerate(ways):
+        place = tmp_path / str(number)
+        saver = AtomicDirectory(place, **options)
+        name = options.get("name", "AtomicDirectory") + "_rank_0" * (options.get("strategy") == "async")
+        assert (True, name, f"{name}.latest_checkpoint") == (saver.is_master, saver.name, saver.symlink_name)
+        assert f"{name}_checkpoint_0_force" == os.path.basename(save(saver, 1, force_save=True))
+        assert f"{name}_checkpoint_1" == os.path.basename(save(saver, 2))
+        assert resume(place, **options)[1] == 2
 
 
 def test_an_async_rank_without_a_group_has_torchruns_number(tmp_path, monkeypatch):
@@ -128,43 +122,12 @@ def test_only_what_was_prepared_becomes_the_latest(tmp_path):
             saver.symlink_latest(wrong)
     first = saver.prepare_checkpoint_directory()
     saver.prepare_checkpoint_directory(force_save=True)
-    with pytest.raises(NotFound, match="removes what was begun before"):
+    with pytest.raises(NotFound, match="removes unfinished ones"):
         saver.symlink_latest(first)
     assert not os.path.lexists(tmp_path / "out" / LINK)
 
 
 # Faults of the original, not copied ------------------------------------------------------------------------------
-
-
-def test_keep_last_1_removes_the_only_good_one_when_the_new_one_is_durable(tmp_path):
-    """Fault: `keep_last=1` deleted it before the new one was written. Here the old one goes after the link has moved."""
-    saver = AtomicDirectory(tmp_path, keep_last=1)
-    first = save(saver, 1)
-    second = saver.prepare_checkpoint_directory()
-    assert number_in(first) == 1
-    fill(second, 2)
-    seen = []
-
-    def change(call, perform):
-        seen.append((os.readlink(tmp_path / LINK), os.path.exists(first)))
-        return perform()
-
-    with door(change):
-        saver.symlink_latest(second)
-    assert not os.path.exists(first)
-    assert (os.path.basename(first), True) in seen
-    assert (os.path.basename(first), False) not in seen
-    assert resume(tmp_path)[1] == 2
-
-
-def test_a_temporary_link_left_over_blocks_nothing(tmp_path):
-    """Fault: a process killed between the two steps of a save left a link that each later save stumbled over."""
-    saver = AtomicDirectory(tmp_path)
-    save(saver, 1)
-    os.symlink("anywhere", tmp_path / f"{LINK}_temp")
-    save(saver, 2)
-    assert resume(tmp_path)[1] == 2
-    assert f"{LINK}_temp" not in there(tmp_path)
 
 
 def test_the_link_is_relative_whenever_something_is_saved(tmp_path):
@@ -178,21 +141,8 @@ def test_the_link_is_relative_whenever_something_is_saved(tmp_path):
     assert os.readlink(tmp_path / LINK) == "AtomicDirectory_checkpoint_0"
 
 
-@pytest.mark.parametrize("opened", [False, True])
-def test_a_directory_that_was_moved_goes_on(tmp_path, opened):
-    """Fault: after a move the absolute link led nowhere, and the script began anew. Also when it had only been opened."""
-    save(AtomicDirectory(tmp_path / "old"), 1)
-    if opened:
-        AtomicDirectory(tmp_path / "old")
-    os.rename(tmp_path / "old", tmp_path / "new")
-    saver, found = resume(tmp_path / "new")
-    assert found == 1
-    save(saver, 2)
-    assert resume(tmp_path / "new")[1] == 2
-
-
 def test_a_copy_resumes_from_itself(tmp_path):
-    """Fault: the absolute link of a copy led to the original, which goes its own way."""
+    """Fault: the absolute link of a copy led to the original, which goes its own way, or, of a moved one, nowhere."""
     original = AtomicDirectory(tmp_path / "a")
     save(original, 1)
     AtomicDirectory(tmp_path / "a")  # leaves the link absolute
@@ -201,26 +151,6 @@ def test_a_copy_resumes_from_itself(tmp_path):
     (tmp_path / "a" / "AtomicDirectory_checkpoint_0" / "model.pt").write_bytes(b"damaged")
     assert resume(tmp_path / "b")[1] == 1
     assert os.readlink(tmp_path / "b" / LINK) == str(tmp_path / "b" / "AtomicDirectory_checkpoint_0")
-
-
-def test_everything_is_synced_before_the_link_moves(tmp_path):
-    """Fault: nothing ever was. Each file, each directory of it, and their names; the link's own name after it."""
-    saver = AtomicDirectory(tmp_path)
-    directory = Path(saver.prepare_checkpoint_directory())
-    fill(directory, 1)
-    calls, synced = [], []
-
-    def change(call, perform):
-        calls.append(call.name)
-        synced.append(os.readlink(f"/proc/self/fd/{call.descriptor}") if call.name == "fsync" else "")
-        return perform()
-
-    with door(change):
-        saver.symlink_latest(directory)
-    moved = calls.index("rename")
-    inside = {str(directory), str(directory / "optimizer"), *(str(path) for path in directory.rglob("*.pt"))}
-    assert {*inside, str(tmp_path)} == {*synced[:moved]} - {""}
-    assert synced[moved + 1 :] == [str(tmp_path)]
 
 
 def story(base):
@@ -237,7 +167,9 @@ def story(base):
 
 
 def test_power_lost_at_any_change_leaves_the_link_on_a_whole_checkpoint():
-    """Names and data that were not synced are gone, in any order. What `symlink_latest` acknowledged is there, and goes on."""
+    """Names and data that were not synced are gone, in any order. What `symlink_latest` acknowledged is there, and
+    goes on.
+    """
     with scratched("compat-directory") as base:
         memory, pictures, seen, done = Memory(base), [], set(), [0]
 
@@ -310,40 +242,40 @@ def test_a_refused_change_leaves_the_latest_as_it_was_or_new(code):
 # What else could go wrong ----------------------------------------------------------------------------------------
 
 
-def test_a_lost_link_is_refused_instead_of_beginning_anew(tmp_path):
-    """A copy that left links out: the original deleted every checkpoint at the next save."""
+def follow(root):
+    target = shutil.copytree(root / LINK, root / "copy")
+    (root / LINK).unlink()
+    os.rename(target, root / LINK)
+
+
+LOST = {  # what a copy or a user did -> the error, and how
+    "copy that left links out": (StoreError, lambda root: (root / LINK).unlink()),
+    "copy that followed links": (StoreError, follow),
+    "names AtomicDirectory_checkpoint_1": (NotFound, lambda root: shutil.rmtree(root / "AtomicDirectory_checkpoint_1")),
+}
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_a_lost_link_is_refused_instead_of_beginning_anew(tmp_path, how):
+    """Never from scratch without a word: the original deleted every checkpoint at the next save."""
+    kind, lose = LOST[how]
     saver = AtomicDirectory(tmp_path)
     save(saver, 1)
     save(saver, 2)
-    (tmp_path / LINK).unlink()
-    with pytest.raises(StoreError, match=r"ln -s NAME .*AtomicDirectory_checkpoint_0, AtomicDirectory_checkpoint_1"):
-        AtomicDirectory(tmp_path)
-    with pytest.raises(StoreError, match="copy that left links out"):
-        saver.prepare_checkpoint_directory()
-    assert len(there(tmp_path)) == 2
-
-
-def test_a_link_that_became_a_directory_is_refused(tmp_path):
-    """A copy that followed links."""
-    save(AtomicDirectory(tmp_path / "a"), 1)
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(StoreError, match="copy that followed links"):
-        AtomicDirectory(tmp_path / "b")
-
-
-def test_a_link_to_what_is_gone_is_refused(tmp_path):
-    """Never from scratch without a word: the script would find no latest, and train anew."""
-    saver = AtomicDirectory(tmp_path)
-    save(saver, 1)
-    shutil.rmtree(save(saver, 2))
-    with pytest.raises(
-        NotFound, match=r"names AtomicDirectory_checkpoint_1, .* here are: AtomicDirectory_checkpoint_0"
-    ):
-        AtomicDirectory(tmp_path)
+    lose(tmp_path)
+    before = there(tmp_path)
+    for again in (lambda: AtomicDirectory(tmp_path), saver.prepare_checkpoint_directory):
+        with pytest.raises(kind, match=how) as refused:
+            again()
+        assert "here are: AtomicDirectory_checkpoint_0" in str(refused.value)
+        assert ("ln -s NAME" in str(refused.value)) == (kind is StoreError)
+    assert before == there(tmp_path)
 
 
 def test_a_directory_of_the_originals_goes_on(tmp_path):
-    """The same names, an absolute link, a temporary one left over, and a checkpoint begun."""
+    """The same names, an absolute link, a checkpoint begun; and a temporary link, over which each later save
+    stumbled.
+    """
     for number in (0, 1):
         directory = tmp_path / f"AtomicDirectory_checkpoint_{number}{'_force' * number}"
         directory.mkdir()
@@ -354,6 +286,7 @@ def test_a_directory_of_the_originals_goes_on(tmp_path):
     saver, found = resume(tmp_path)
     assert found == 11
     assert os.path.basename(save(saver, 12)) == "AtomicDirectory_checkpoint_2"
+    assert f"{LINK}_temp" not in there(tmp_path)
     assert resume(tmp_path)[1] == 12
 
 

@@ -1,4 +1,6 @@
-"""A folder of images, divided over the ranks: real files, the digits of scikit-learn, as PNG, JPEG and what Pillow knows."""
+"""A folder of images, divided over the ranks: real files, the digits of scikit-learn, as PNG, JPEG and what Pillow
+knows.
+"""
 
 import builtins
 import os

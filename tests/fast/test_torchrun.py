@@ -86,9 +86,3 @@ def test_the_agent_is_found_above_a_shell(monkeypatch):
         said = subprocess.run(words, env=worker, check=True, capture_output=True, text=True).stdout
         assert os.getpid() == int(said)
     assert owner.process(os.getpid())["pid_started"]
-
-
-# The real launcher ---------------------------------------------------------------------------------------------------
-
-
-# Several ranks ---------------------------------------------------------------------------------------------------------

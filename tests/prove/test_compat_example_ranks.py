@@ -1,4 +1,6 @@
-"""The example of a cycling_utils user on several ranks: killed under torchrun and run again, it ends with the same bytes."""
+"""The example of a cycling_utils user on several ranks: killed under torchrun and run again, it ends with the same
+bytes.
+"""
 
 import os
 import shutil

@@ -14,7 +14,8 @@ def test_the_example_for_fsdp_learns_on_two_processes(tmp_path):
 
 @pytest.mark.parametrize(("kind", "signals"), [("ddp", "KILL,RANK"), ("fsdp", "TERM,RANK")])
 def test_an_example_drilled_on_four_processes_is_identical(kind, signals, tmp_path):
-    """`holdfast drill -- torchrun --nproc-per-node 4 train.py`: all of them killed, or told to stop, and one of them killed;
+    """`holdfast drill -- torchrun --nproc-per-node 4 train.py`: all of them killed, or told to stop, and one of them
+    killed;
     what one has written is damaged: the same bits, on every rank.
     """
     words = ["--kills", "2", "--signals", signals, "--seed", "5", "--json"]

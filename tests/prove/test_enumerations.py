@@ -84,7 +84,7 @@ def test_any_division_is_filled_from_all_others(tmp_path):
 
 def test_ranks_that_are_killed_anywhere_leave_the_old_or_the_new():
     """As `test_collective_killed` says, at many more instants: both outcomes, whether the ranks share files or not."""
-    died = test_collective_killed.kills(120)
+    died = test_collective_killed.kills(range(120))
     for shares in (False, True):
         found = {len(steps) for _, _, steps, taken in died if bool(taken) == shares}
         assert found == {test_collective_killed.SAVED, test_collective_killed.SAVED + 1}

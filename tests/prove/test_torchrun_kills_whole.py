@@ -1,17 +1,13 @@
-"""One rank is killed in each phase of a step, of a save, of a restore; `python tests/rank_kills.py 100` strikes every kind of
+"""One rank is killed in each phase of a step, of a save, of a restore; `python tests/rank_kills.py 100` strikes every
+kind of
 instant there is.
 """
 
 import pytest
 
-from rank_kills import INSTANTS, ask, nth_of, reference
+from rank_kills import INSTANTS, ask, nth_of, undisturbed_run  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.ranks
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    return reference(tmp_path_factory.mktemp("kills") / "run")
 
 
 @pytest.mark.parametrize(("kind", "rank", "launch"), INSTANTS[3:])

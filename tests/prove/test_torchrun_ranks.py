@@ -9,19 +9,12 @@ import subprocess
 import sys
 
 import pytest
+from test_torchrun_launcher import told
 
 from holdfast import journal, owner
 from supervised import until
 
-
-def told(run):
-    """The last word of each attempt."""
-    return [log.last["event"] if log.closed else None for log in journal.logs(run)]
-
-
 RESTARTS = 1
-
-
 LONG_S = 240  # starts of torch, one after the other, on a machine that does much else
 
 
@@ -138,7 +131,9 @@ def test_a_lost_rank_is_replaced_by_torchrun_and_every_sample_is_seen_once(tmp_p
 
 @pytest.mark.ranks
 def test_an_elastic_launch_goes_on_with_fewer_ranks_after_it_lost_a_machine(tmp_path):
-    """One of four agents is gone with its worker: the others go on as three, and every sample of the epoch is seen once."""
+    """One of four agents is gone with its worker: the others go on as three, and every sample of the epoch is seen
+    once.
+    """
     port = 20000 + os.getpid() % 12000  # below those that the system hands out
     elastic = (
         "--nnodes=1:4",

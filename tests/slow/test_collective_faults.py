@@ -1,4 +1,5 @@
-"""Several ranks save together, and a disk fails, a successor comes or the power goes: the old or the new, whole for each.
+"""Several ranks save together, and a disk fails, a successor comes or the power goes: the old or the new, whole for
+each.
 
 Here every `STRIDE`-th change of a rank has its fault; `make prove` gives one to each.
 """
@@ -13,15 +14,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from collective import failed, frozen, put, read, same, small, state
+from collective import among, failed, frozen, kinds, put, read, same, small, state
 from faults import Memory, door, failing, scratched
-from holdfast.collective.store import CollectiveStore
 from holdfast.errors import NoSpace, StoreError, Superseded
 from holdfast.rules import Last
 from holdfast.store import claiming
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
-from rank_threads import everywhere
 from stores import steps
 
 WORLD, STRIDE = 3, 5
@@ -53,11 +52,9 @@ def sized(law):
     return asked
 
 
-def begun(root, ranks, kind, **options):
-    store = CollectiveStore(root, ranks=ranks, **options)
+def begun(store, kind):
     for step in range(1, KINDS[kind].before + 1):
         further(store, kind, step)
-    return store
 
 
 def further(store, kind, step):
@@ -96,8 +93,9 @@ def disk_fails(kind, place, rank, stride=1, turn=0):
         root, reached = place / str(nth), []
         old = [*range(1, first + 1)][-keep:]
 
-        def work(ranks, root=root, keep=keep, act=at(nth, failing(0, code), reached), old=old):  # noqa: B008
-            store = begun(root, ranks, kind, keep=Last(keep))
+        def work(store, root=root, keep=keep, act=at(nth, failing(0, code), reached), old=old):  # noqa: B008
+            ranks = store.ranks
+            begun(store, kind)
             try:
                 with door(act) if ranks.rank == rank else nullcontext():
                     found = type(further(store, kind, first + 1))
@@ -111,7 +109,7 @@ def disk_fails(kind, place, rank, stride=1, turn=0):
             store.close()
             return found
 
-        outcomes = everywhere(WORLD, work)
+        outcomes = among(WORLD, root, work, keep=Last(keep))
         assert not failed(outcomes)
         assert set(outcomes) in ({error}, {Checkpoint})
         refused += set(outcomes) == {error}
@@ -134,18 +132,18 @@ def is_fenced(kind, place, rank, stride=1):
             found.extend(steps(Store(root)))
             return perform()
 
-        def work(ranks, root=root, act=at(nth, succeed, reached)):  # noqa: B008
-            store = begun(root, ranks, kind, keep=Last(1))
-            with door(act) if ranks.rank == rank else nullcontext():
+        def work(store, act=at(nth, succeed, reached)):  # noqa: B008
+            begun(store, kind)
+            with door(act) if store.ranks.rank == rank else nullcontext():
                 return further(store, kind, first + 1)
 
-        kinds = {type(outcome) for outcome in everywhere(WORLD, work)}
+        came = {*kinds(among(WORLD, root, work, keep=Last(1)))}
         if not reached:
-            assert kinds == {Checkpoint}
+            assert came == {Checkpoint}
             break
-        assert kinds <= {Superseded, Checkpoint}
-        assert kinds == {Superseded} or first + 1 in found
-        superseded += kinds == {Superseded}
+        assert came <= {Superseded, Checkpoint}
+        assert came == {Superseded} or first + 1 in found
+        superseded += came == {Superseded}
         all_whole(root, kind, found)
         assert ["attempt-2.jsonl"] == [path.name for path in (root / "attempts/2").iterdir()]
     assert superseded >= 8 // stride > 0
@@ -153,7 +151,9 @@ def is_fenced(kind, place, rank, stride=1):
 
 @sized
 def power_is_lost(kind, stride=1):
-    """Before each change that any rank makes, what was not synced, or any one of it, may be lost. A save that is over is there."""
+    """Before each change that any rank makes, what was not synced, or any one of it, may be lost. A save that is over
+    is there.
+    """
     turn, seen, pictures = threading.Lock(), set(), []
     first = KINDS[kind].before
 
@@ -165,17 +165,17 @@ def power_is_lost(kind, stride=1):
                     pictures.append(picture)
             return memory(call, perform)
 
-    def work(ranks):
-        store = begun(base / "run", ranks, kind)
-        with ranks.together("settled"):
-            if ranks.rank == 0:
+    def work(store):
+        begun(store, kind)
+        with store.ranks.together("settled"):
+            if store.ranks.rank == 0:
                 memory.settle()
         with door(act):
             return further(store, kind, first + 1)
 
     with scratched("together") as base:
         memory = Memory(base)
-        assert not failed(everywhere(WORLD, work))
+        assert not failed(among(WORLD, base / "run", work))
         files = Store(base / "run")[first + 1].manifest.files
         taken = {int(name.split("-")[1]) for name, file in files.items() if file.links}
         assert taken == ({*range(WORLD)} if kind == "shared" else set())
@@ -192,7 +192,9 @@ def power_is_lost(kind, stride=1):
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_that_fails_on_one_rank_fails_the_save_on_all(tmp_path, kind, rank):
-    """Whichever change is refused: one error everywhere, the store as it was or with the new checkpoint; then a save succeeds."""
+    """Whichever change is refused: one error everywhere, the store as it was or with the new checkpoint; then a save
+    succeeds.
+    """
     disk_fails(kind, tmp_path, rank, STRIDE, rank)
 
 

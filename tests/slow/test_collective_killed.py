@@ -1,4 +1,6 @@
-"""Ranks that are processes, one of which is killed somewhere in a save: the old checkpoint or the new one, whole for each."""
+"""Ranks that are processes, one of which is killed somewhere in a save: the old checkpoint or the new one, whole for
+each.
+"""
 
 import os
 import random
@@ -19,7 +21,7 @@ from holdfast.store.store import Store
 WORLD = 3
 TIMEOUT_S = 6.0
 SAVED = 3  # before the one in which somebody dies
-AT_ONCE = 6
+AT_ONCE = 12
 DIED = -signal.SIGKILL
 
 
@@ -99,7 +101,9 @@ def begun(seed, base):
 
 
 def ended(base, seed, started, victim):
-    """The exit codes of the ranks, who was to die, the steps that are there: each whole for each; and how many files are shared."""
+    """The exit codes of the ranks, who was to die, the steps that are there: each whole for each; and how many files
+    are shared.
+    """
     for process in started:
         process.join(60)
     store = Store(base / "run", take_over=True)
@@ -114,29 +118,29 @@ def ended(base, seed, started, victim):
     return [process.exitcode for process in started], victim, found, taken
 
 
-def kills(ends):
-    """So many saves, in each of which one rank may die."""
+def kills(seeds):
+    """A save for each seed, in each of which one rank may die."""
     outcomes = []
-    for first in range(0, ends, AT_ONCE):
+    for first in seeds[::AT_ONCE]:
         with ExitStack() as stack:
-            bases = [stack.enter_context(scratched("killed")) for _ in range(AT_ONCE)]
-            running = [begun(first + number, base) for number, base in enumerate(bases)]
-            seeds = range(first, first + AT_ONCE)
-            outcomes += [ended(base, seed, *each) for base, seed, each in zip(bases, seeds, running, strict=True)]
+            some = range(first, first + AT_ONCE)
+            bases = [stack.enter_context(scratched("killed")) for _ in some]
+            running = [begun(seed, base) for seed, base in zip(some, bases, strict=True)]
+            outcomes += [ended(base, seed, *each) for base, seed, each in zip(bases, some, running, strict=True)]
     died = [each for each in outcomes if DIED in each[0]]
     old = [*range(1, SAVED + 1)]
-    for number, (codes, victim, found, taken) in enumerate(outcomes):
+    for seed, (codes, victim, found, taken) in zip(seeds, outcomes, strict=True):
         assert found in (old, [*old, SAVED + 1])
-        assert bool(taken) == bool(number % 2)
+        assert bool(taken) == bool(seed % 2)
         assert codes[victim] in (0, DIED)
         assert all(code in (0, 5) for rank, code in enumerate(codes) if rank != victim)
         if found == old:  # nobody takes it for saved
             assert 0 not in codes
-    assert len(died) >= ends // 3
+    assert len(died) >= len(seeds) // 3 > 0
     return died
 
 
 def test_a_rank_killed_anywhere_in_a_save_leaves_the_old_or_the_new():
     """For each rank, whole; and the others learn of it in time, or had nothing more to hear from it."""
-    died = kills(24)
+    died = kills(range(AT_ONCE, 2 * AT_ONCE))
     assert {len(found) for _, _, found, _ in died} == {SAVED, SAVED + 1}

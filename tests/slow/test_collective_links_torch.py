@@ -1,4 +1,6 @@
-"""Real processes train adapters on a frozen model, by DDP and FSDP2: what is frozen is written twice, and then shared."""
+"""Real processes train adapters on a frozen model, by DDP and FSDP2: what is frozen is written twice, and then
+shared.
+"""
 
 import os
 from functools import partial

@@ -1,4 +1,6 @@
-"""The example of a cycling_utils user: killed and run again, it ends with the same bytes. tests/prove has it on several ranks."""
+"""The example of a cycling_utils user: killed and run again, it ends with the same bytes. tests/prove has it on
+several ranks.
+"""
 
 import os
 import sys

@@ -11,14 +11,12 @@ from multiprocessing import Pipe, get_context
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from test_compat_names import sampler_for
+from torch.utils.data import DataLoader
 
 from compat_scripts import LINK, number_in, resume, save
 from faults import door
-from holdfast.compat.cycling_utils import (
-    InterruptableDistributedSampler,
-    atomic_torch_save,
-)
+from holdfast.compat.cycling_utils import atomic_torch_save
 
 
 def train(output_directory, fatal, say):
@@ -41,7 +39,9 @@ def train(output_directory, fatal, say):
 
 
 def test_sigkill_at_seeded_instants_leaves_the_latest_whole(tmp_path):
-    """Fifty kills, each at a change drawn at random: a start goes on from what was acknowledged, or from the one after."""
+    """Fifty kills, each at a change drawn at random: a start goes on from what was acknowledged, or from the one
+    after.
+    """
     generator, said = random.Random(5), [0]
     for _ in range(50):
         hear, say = Pipe(duplex=False)
@@ -82,14 +82,6 @@ atomic_torch_save({"weights": torch.ones(10), "deadly": Deadly()}, sys.argv[1])
     atomic_torch_save({"step": 2}, path)
     assert ["latest.pt"] == os.listdir(tmp_path)
     assert {"step": 2} == torch.load(path, weights_only=True)
-
-
-def numbers(length):
-    return TensorDataset(torch.arange(length))
-
-
-def sampler_for(length, rank=0, world=1, **options):
-    return InterruptableDistributedSampler(numbers(length), world, rank, **options)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

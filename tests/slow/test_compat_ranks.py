@@ -1,4 +1,6 @@
-"""AtomicDirectory among ranks that are real processes: one directory or one each, one error on all, and no endless wait."""
+"""AtomicDirectory among ranks that are real processes: one directory or one each, one error on all, and no endless
+wait.
+"""
 
 import os
 import random
@@ -8,8 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed.checkpoint as dcp
 
 from faults import door
 from holdfast.compat import directory as room
@@ -39,6 +39,13 @@ def latest(output_directory, saver, world):
     return int(number)
 
 
+def values(world, work):
+    """What `work` returned on each rank."""
+    outcomes = everywhere(world, work)
+    assert [""] * world == [each.error for each in outcomes]
+    return [each.value for each in outcomes]
+
+
 def there(path):
     return sorted(os.listdir(path))
 
@@ -46,38 +53,31 @@ def there(path):
 # The strategies --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["sync_any", "sync_all"])
-@pytest.mark.parametrize("world", [2, 3])
-def test_ranks_that_save_together_share_one_directory(tmp_path, strategy, world):
-    """The same path everywhere; on every rank, what returned is there, with the files of all; a new start finds it."""
+@pytest.mark.parametrize(
+    ("strategy", "world", "forced"), [("sync_any", 2, [False, True, True]), ("sync_all", 3, [False, False, True])]
+)
+def test_ranks_that_save_together_share_one_directory(tmp_path, strategy, world, forced):
+    """The same path everywhere; on every rank, what returned is there, with the files of all; a new start finds it.
+
+    It is forced when any, or when all ranks say so: none, all but the first, all.
+    """
 
     def work(rank):
         saver = AtomicDirectory(tmp_path, is_master=rank == 0, strategy=strategy, keep_last=2)
-        paths = [save(saver, rank, number) for number in range(4)]
+        paths = [save(saver, rank, number, force_save=rank >= first) for number, first in enumerate((9, 1, 0, 9, 9))]
         again = AtomicDirectory(tmp_path, is_master=rank == 0, strategy=strategy, keep_last=2)
         return saver.is_master, paths, latest(tmp_path, again, world)
 
-    expected = [str(tmp_path / f"AtomicDirectory_checkpoint_{number}") for number in range(4)]
-    assert [(rank == 0, expected, 3) for rank in range(world)] == [each.value for each in everywhere(world, work)]
-    assert [LINK, "AtomicDirectory_checkpoint_2", "AtomicDirectory_checkpoint_3"] == there(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "forced"), [("sync_any", [False, True, True]), ("sync_all", [False, False, True])]
-)
-def test_a_checkpoint_is_forced_when_any_or_all_ranks_say_so(tmp_path, strategy, forced):
-    """None of two, the second one, both: on every rank the same name."""
-
-    def work(rank):
-        saver = AtomicDirectory(tmp_path, is_master=rank == 0, strategy=strategy)
-        return [os.path.basename(save(saver, rank, 0, force_save=rank >= first)) for first in (2, 1, 0)]
-
-    expected = [f"AtomicDirectory_checkpoint_{number}{'_force' * force}" for number, force in enumerate(forced)]
-    assert [expected, expected] == [each.value for each in everywhere(2, work)]
+    names = [f"AtomicDirectory_checkpoint_{n}{'_force' * force}" for n, force in enumerate([*forced, False, False])]
+    expected = [str(tmp_path / name) for name in names]
+    assert [(rank == 0, expected, 4) for rank in range(world)] == values(world, work)
+    assert [LINK, *(name for name in names if "force" in name or name > names[2])] == there(tmp_path)
 
 
 def test_async_ranks_save_each_on_its_own(tmp_path):
-    """Under names of their own, as often as each likes, forced when that rank says so; only the strategy is agreed on."""
+    """Under names of their own, as often as each likes, forced when that rank says so; only the strategy is agreed
+    on.
+    """
 
     def work(rank):
         saver = AtomicDirectory(tmp_path, is_master=True, strategy="async", keep_last=1)
@@ -85,9 +85,7 @@ def test_async_ranks_save_each_on_its_own(tmp_path):
             save(saver, rank, number, force_save=rank == 1 and number == 0)
         return saver.name, saver.is_master
 
-    assert [("AtomicDirectory_rank_0", True), ("AtomicDirectory_rank_1", True)] == [
-        x.value for x in everywhere(2, work)
-    ]
+    assert [("AtomicDirectory_rank_0", True), ("AtomicDirectory_rank_1", True)] == values(2, work)
     assert [
         *("AtomicDirectory_rank_0.latest_checkpoint", "AtomicDirectory_rank_0_checkpoint_0"),
         "AtomicDirectory_rank_1.latest_checkpoint",
@@ -105,7 +103,7 @@ def test_mono_belongs_to_no_group(tmp_path):
             )
         return None
 
-    assert ["alone_checkpoint_0_force", None] == [each.value for each in everywhere(2, work)]
+    assert ["alone_checkpoint_0_force", None] == values(2, work)
 
 
 @pytest.mark.parametrize(("claims", "master"), [([], 0), ([1], 1)])
@@ -125,9 +123,7 @@ def test_the_master_is_who_says_so_else_rank_0(tmp_path, claims, master):
                 saver.symlink_latest(saver.prepare_checkpoint_directory(number))
         return saver.is_master, {"mkdir", "rename", "symlink"} <= {*changes}, {*changes} <= {"fsync"}
 
-    assert [(rank == master, rank == master, rank != master) for rank in range(2)] == [
-        each.value for each in everywhere(2, work)
-    ]
+    assert [(rank == master, rank == master, rank != master) for rank in range(2)] == values(2, work)
 
 
 def test_every_rank_makes_its_own_files_durable(tmp_path):
@@ -147,27 +143,7 @@ def test_every_rank_makes_its_own_files_durable(tmp_path):
             saver.symlink_latest(directory)
         return {str(directory / f"{rank}.pt"), str(directory)} <= {*synced}
 
-    assert [True, True] == [each.value for each in everywhere(2, work)]
-
-
-def test_a_checkpoint_that_torch_writes_with_all_ranks_is_whole(tmp_path):
-    """As FSDP scripts do it: torch.distributed.checkpoint into the directory, and from where the link leads."""
-
-    def work(rank):
-        saver = AtomicDirectory(tmp_path, is_master=rank == 0, keep_last=1)
-        for number in (1, 2):
-            directory = saver.prepare_checkpoint_directory()
-            dcp.save(
-                {"weights": torch.full((10,), float(number)), f"own-{rank}": torch.ones(3)}, checkpoint_id=directory
-            )
-            saver.symlink_latest(directory)
-        again = AtomicDirectory(tmp_path, is_master=rank == 0, keep_last=1)
-        found = {"weights": torch.zeros(10), f"own-{1 - rank}": torch.zeros(3)}
-        dcp.load(found, checkpoint_id=os.readlink(tmp_path / again.symlink_name))
-        return found["weights"].tolist(), found[f"own-{1 - rank}"].tolist()
-
-    assert [([2.0] * 10, [1.0] * 3)] * 2 == [each.value for each in everywhere(2, work)]
-    assert [LINK, "AtomicDirectory_checkpoint_1"] == there(tmp_path)
+    assert [True, True] == values(2, work)
 
 
 # Wrong use -------------------------------------------------------------------------------------------------------
@@ -194,25 +170,20 @@ def test_ranks_that_disagree_all_learn_it(tmp_path, options, message):
 
 
 def test_a_rank_that_sees_another_disk_is_named(tmp_path, monkeypatch):
-    """Two directories where one should be: one clear error on every rank."""
+    """Two directories where one should be: one error on every rank; also where the latest is another at the start."""
     monkeypatch.setattr(room, "SEEN_S", 0.3)
 
     def work(rank):
-        saver = AtomicDirectory(tmp_path / f"disk-{rank}")
-        saver.prepare_checkpoint_directory()
+        AtomicDirectory(tmp_path / f"disk-{rank}").prepare_checkpoint_directory()
 
-    first, second = everywhere(2, work)
-    assert "StoreError: rank 1: cannot see the empty directory AtomicDirectory_checkpoint_0" in first.error
-    assert "need one shared directory" in second.error
-
-
-def test_a_rank_whose_latest_is_another_is_named_at_the_start(tmp_path, monkeypatch):
-    """Else one rank would resume, and the other begin anew."""
-    monkeypatch.setattr(room, "SEEN_S", 0.3)
-    save(AtomicDirectory(tmp_path / "disk-0"), 0, 1)
-    first, second = everywhere(2, lambda rank: AtomicDirectory(tmp_path / f"disk-{rank}").name)
-    assert "rank 1: cannot see that AtomicDirectory.latest_checkpoint names AtomicDirectory_checkpoint_0" in first.error
-    assert second.error.startswith("StoreError")
+    for unseen in (
+        "the empty directory AtomicDirectory_checkpoint_0",
+        f"that {LINK} names AtomicDirectory_checkpoint_0",
+    ):
+        first, second = everywhere(2, work)
+        assert f"StoreError: rank 1: cannot see {unseen}" in first.error
+        assert "need one shared directory" in second.error
+        save(AtomicDirectory(tmp_path / "disk-0"), 0, 1)
 
 
 def test_ranks_that_finish_two_directories_learn_it(tmp_path):
@@ -272,7 +243,7 @@ def test_what_fails_on_the_master_fails_on_all_and_the_next_save_succeeds(tmp_pa
             save(saver, rank, number)
         return said, os.readlink(tmp_path / LINK)
 
-    first, second = (each.value for each in everywhere(2, work))
+    first, second = values(2, work)
     assert ["OSError: [Errno 28] No space left on device"] * 2 == first[0]
     assert all("rank 0: OSError: [Errno 28]" in said for said in second[0])
     assert {first[1], second[1]} == {"AtomicDirectory_checkpoint_2"}
@@ -309,24 +280,10 @@ def test_a_rank_that_does_not_come_is_named_in_time(tmp_path, call):
     assert not os.path.lexists(tmp_path / LINK)
 
 
-def test_ranks_that_go_different_ways_learn_it(tmp_path):
-    """One saves, the other is still about to prepare."""
-
-    def work(rank):
-        saver = AtomicDirectory(tmp_path)
-        path = saver.prepare_checkpoint_directory()
-        if rank == 0:
-            saver.symlink_latest(path)
-        else:
-            saver.prepare_checkpoint_directory()
-
-    first, second = everywhere(2, work, timeout_s=1.0)
-    assert "every rank must run the same loop" in first.error
-    assert second.error.startswith("RanksError")
-
-
 def train(output_directory, fatal, rank):
-    """Two ranks that save together until `fatal[0]` kills itself at its `fatal[1]`th change or so of the file system."""
+    """Two ranks that save together until `fatal[0]` kills itself at its `fatal[1]`th change or so of the file
+    system.
+    """
     changes = [0]
 
     def change(call, perform):
@@ -358,6 +315,6 @@ def test_sigkill_of_either_rank_at_seeded_instants_leaves_the_latest_whole(tmp_p
             (number,) = {(target / f"{rank}.pt").read_text() for rank in range(2)}
             assert before <= int(number) <= before + 3
             before = int(number)
-    assert [before, before] == [each.value for each in everywhere(2, partial(train, tmp_path, None))]
+    assert [before, before] == values(2, partial(train, tmp_path, None))
     assert before > 3
     assert kills >= 6

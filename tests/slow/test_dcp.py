@@ -1,4 +1,6 @@
-"""torch.distributed.checkpoint through Writer and Reader: DCP plans, the checkpoint is one of ours, and nothing is unpickled."""
+"""torch.distributed.checkpoint through Writer and Reader: DCP plans, the checkpoint is one of ours, and nothing is
+unpickled.
+"""
 
 import pickle
 import subprocess
@@ -63,22 +65,19 @@ def no_pickles(monkeypatch):
     monkeypatch.setattr(torch, "load", refuse)
 
 
-def test_a_state_comes_back_through_dcp(tmp_path, no_pickles):
-    """Nested state with tensors and objects: saved and loaded by DCP's own functions, with its default planners."""
-    dcp.save(state(), storage_writer=Writer(tmp_path, step=3), no_dist=True)
-    found = blanks(state())
-    dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
-    assert bits(state()) == bits(found)
-
-
 def test_what_dcp_has_saved_is_a_checkpoint_like_any_other(tmp_path, no_pickles):
-    """The store lists it, verifies it and loads the same nested state."""
+    """Nested state with tensors and objects comes back by DCP's own functions, with its default planners.
+
+    The store lists it, verifies it and loads the same.
+    """
     writer = Writer(tmp_path, step=3, metrics={"loss": 0.5}, note="by DCP")
     dcp.save(state(), storage_writer=writer, no_dist=True)
+    found = blanks(state())
+    dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
     (checkpoint,) = Store(tmp_path).checkpoints()
+    assert bits(state()) == bits(found) == bits(checkpoint.load())
     assert (checkpoint.step, checkpoint.metrics, checkpoint.head.note) == (3, {"loss": 0.5}, "by DCP")
     assert list(checkpoint.problems(cold=True)) == []
-    assert bits(state()) == bits(checkpoint.load())
     assert writer.checkpoint.path == checkpoint.path
 
 
@@ -262,7 +261,9 @@ def shared(values):
 
 @pytest.mark.parametrize("how", ["save", "async"])
 def test_what_three_ranks_save_two_and_four_load(how, tmp_path):
-    """FSDP2's state with moments, through DCP's save or async_save: each rank writes its pieces, any number reads them."""
+    """FSDP2's state with moments, through DCP's save or async_save: each rank writes its pieces, any number reads
+    them.
+    """
     saved = on(3, save, path=tmp_path, how=how)
     assert [outcome.error for outcome in saved] == [""] * 3
     checkpoint = Store(tmp_path).latest()

@@ -1,4 +1,5 @@
-"""DTensors: each rank saves its piece with its place in the whole, and any other division of the same whole is filled from it.
+"""DTensors: each rank saves its piece with its place in the whole, and any other division of the same whole is filled
+from it.
 
 Ranks are made one after another in this process, by a process group that talks to nobody.
 """
@@ -290,7 +291,9 @@ def test_weights_alone_are_read_into_pieces(tmp_path):
     ],
 )
 def test_a_fresh_optimizer_gets_moments_of_the_kind_that_torch_makes(make, tmp_path):
-    """DTensors where torch has DTensors, plain tensors where it has these; a first step of its own would give the same."""
+    """DTensors where torch has DTensors, plain tensors where it has these; a first step of its own would give the
+    same.
+    """
 
     def stepped(seed):
         model = parallel(nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 4)), *MESHES["2"])

@@ -2,14 +2,9 @@
 
 import pytest
 
-from rank_kills import INSTANTS, aims, ask, nth_of, reference
+from rank_kills import INSTANTS, aims, ask, nth_of, undisturbed_run  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.ranks
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    return reference(tmp_path_factory.mktemp("kills") / "run")
 
 
 @pytest.mark.parametrize(("kind", "rank", "launch"), INSTANTS[:3])

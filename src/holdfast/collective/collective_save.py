@@ -7,118 +7,124 @@ size grows only with the number of ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from ..ranks import Ranks
-from ..store.attempt import Attempt
-from ..store.format import Manifest, Name
+from ..ranks import Ranks, tried
+from ..store import pruning
+from ..store.attempt import appear, is_checkpoint
+from ..store.committing import Committing, Facts
+from ..store.format import Name
 from ..store.pruning import DamagedSince
 from ..store.shards import Abandoned, Staged
 from ..store.sharing import Unchanged
-from ..threads import Hook
-from .collective import tried
+from ..store.store import Hooks
 from .division import Decision, Mine, Sheet, WritePlan, decided, spares
-from .rank_share import Laid, RankShare, Seal, sealed
+from .rank_share import RankShare, Seal, Written, commit, sealed
 
-_KNOWN = (Abandoned, DamagedSince)  # told besides our own errors
-
-
-class Agreed(NamedTuple):
-    """What a rank has to write, and which of its leaves did not change."""
-
-    plan: WritePlan
-    unchanged: Unchanged
+_KNOWN = (Abandoned, DamagedSince)  # passed on besides our own errors
 
 
 class CollectiveSave:
-    """One save of all ranks. All ranks call the same methods in the same order; a failure on one fails the save on all."""
+    """One save of all ranks. All call the same methods in the same order; an error on one fails the save on all."""
 
-    def __init__(self, ranks: Ranks, attempt: Attempt, name: Name, share: RankShare) -> None:
-        self.ranks, self.attempt, self.name, self.share = ranks, attempt, name, share
-        self.partial = attempt.room / str(name)
+    def __init__(self, ranks: Ranks, owner: Committing, name: Name, share: RankShare) -> None:
+        self.ranks, self.owner, self.name, self.share = ranks, owner, name, share
+        self.attempt = owner.claim()
+        self.partial = self.attempt.room / str(name)
 
-    def lead(self, what: str, work: Callable[[], bytes]) -> bytes:
-        """Rank 0 alone does `work`; all ranks get its result."""
-        return self.ranks.lead(f"{what} of {self.name}", self._acting(work), _KNOWN)
+    def _lead(self, what: str, work: Callable[[], bytes]) -> bytes:
+        """Do `work` on rank 0 alone; all ranks get its result."""
+        return self.ranks.lead(f"{what} of {self.name}", lambda: self._act(work), _KNOWN)
 
-    def collect(
+    def _collect(
         self, what: str, work: Callable[[], bytes], then: Callable[[list[bytes]], bytes] = lambda _: b""
     ) -> bytes:
-        """All ranks do `work`; rank 0 calls `then` with their results; all ranks get what `then` returned."""
+        """Do `work` on all ranks; rank 0 calls `then` with their results; all ranks get the result of `then`."""
         return self.ranks.collect(
-            f"{what} of {self.name}", self._acting(work), lambda found: self._acting(lambda: then(found))(), _KNOWN
+            f"{what} of {self.name}", lambda: self._act(work), lambda found: self._act(lambda: then(found)), _KNOWN
         )
 
-    def _acting(self, work: Callable[[], bytes]) -> Callable[[], bytes]:
-        """`work`, whose errors are raised as what they mean for the attempt."""
+    def _act(self, work: Callable[[], bytes]) -> bytes:
+        with self.attempt.acting("save"):
+            return work()
 
-        def done() -> bytes:
-            with self.attempt.acting("save"):
-                return work()
-
-        return done
-
-    def plan(
-        self, staged: Staged, parent: str | None, begin: Callable[[], object], require_space: Callable[[int], None]
-    ) -> Agreed:
-        """Decide which rank writes which leaves, given the checkpoint `parent`.
-
-        Rank 0 calls `begin` first, and `require_space` for the bytes of all ranks.
+    def write(self, staged: Staged, facts: Facts, hooks: Hooks) -> None:
+        """Write this rank's shards and its part. When those of all ranks are durable, rank 0 commits the checkpoint.
 
         Raises:
             UsageError: the ranks do not hold pieces of the same leaves.
         """
-        looked: list[Mine] = []
+        plan, unchanged = self._plan(staged)
+        done: list[Written] = []
+
+        def written() -> bytes:
+            done.append(self.share.write(self.attempt, self.partial, plan, staged, unchanged, hooks.before_each))
+            hooks.before_last()
+            return msgspec.msgpack.encode(sealed(self.partial, done[0].part, plan.firsts))
+
+        def committed(words: list[bytes]) -> bytes:
+            seals = [msgspec.msgpack.decode(word, type=Seal) for word in words]
+            return commit(self.owner, self.name, facts, self.partial, seals, staged.tree).encode()
+
+        created = self._collect("commit", written, committed).decode()
+        self.share.remember(self.owner.shelf.checkpoint(self.name).path, created, done[0])
+
+    def _plan(self, staged: Staged) -> tuple[WritePlan, Unchanged]:
+        """Decide which rank writes which leaves. The second: which leaves of this rank did not change."""
+        mine: list[Mine] = []
         found: list[Unchanged] = []
 
         def look() -> bytes:
             if self.ranks.rank == 0:
-                begin()
+                self.owner.begin(self.name)
             if staged.snapshot is not None and not staged.snapshot.wait_for_all():
                 raise Abandoned
-            looked.append(Mine(staged))
-            found.append(self.share.unchanged(looked[0], parent))
-            return msgspec.msgpack.encode(looked[0].sheet)
+            mine.append(Mine(staged))
+            found.append(self.share.unchanged(mine[0], self.owner.parent))
+            return msgspec.msgpack.encode(mine[0].sheet)
 
-        look = tried(self._acting(look))  # now, so that all ranks look at their leaves at the same time
-        sheet = msgspec.msgpack.decode(self.lead("sheet", look), type=Sheet)
+        looked = tried(lambda: self._act(look))  # now, so that all ranks look at their leaves at the same time
+        sheet = msgspec.msgpack.decode(self._lead("sheet", looked), type=Sheet)
 
         def answer() -> bytes:
-            look()
-            return msgspec.msgpack.encode(looked[0].claim(sheet, self.ranks.rank, found[0].linked))
+            looked()
+            return msgspec.msgpack.encode(mine[0].claim(sheet, self.ranks.rank, found[0].linked))
 
-        word = self.collect("plan", answer, lambda words: decided(words, looked[0], require_space))
+        word = self._collect("plan", answer, lambda words: decided(words, mine[0], self.owner.require_space))
         decision = msgspec.msgpack.decode(word, type=Decision)
-        spare = self._spare(looked[0], decision.doubtful) if decision.doubtful else set()
-        return Agreed(looked[0].plan(sheet, decision, spare, self.ranks), found[0])
+        spare = self._spare(mine[0], decision.doubtful) if decision.doubtful else set()
+        return mine[0].plan(sheet, decision, spare, self.ranks), found[0]
 
     def _spare(self, mine: Mine, doubtful: Sequence[str]) -> set[str]:
         """Which of these pieces a lower rank writes. A device mesh does not know the pieces of ranks outside."""
-        word = self.collect("pieces", lambda: msgspec.msgpack.encode(mine.places(doubtful)), spares)
+        word = self._collect("pieces", lambda: msgspec.msgpack.encode(mine.places(doubtful)), spares)
         return set(msgspec.msgpack.decode(word, type=list[list[str]])[self.ranks.rank])
 
-    def write(
-        self,
-        agreed: Agreed,
-        staged: Staged,
-        before_each: Hook,
-        before_last: Hook,
-        commit: Callable[[list[Seal]], Manifest],
-    ) -> None:
-        """Write this rank's shards and its part. When those of all ranks are durable, rank 0 calls `commit`."""
-        laid: list[Laid] = []
+    def apply_rule(self, leave: Callable[[], int]) -> None:
+        """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
+        owner, attempt, plan = self.owner, self.attempt, pruning.PruningPlan([], [])
+        checkpoint = owner.shelf.checkpoint(self.name)
 
-        def written() -> bytes:
-            laid.append(
-                self.share.write(self.attempt, self.partial, agreed.plan, staged, agreed.unchanged, before_each)
-            )
-            before_last()
-            return msgspec.msgpack.encode(sealed(self.partial, laid[0].part, agreed.plan.firsts))
+        def rule() -> bytes:
+            if owner.keep is not None:
+                plan.doomed[:], plan.needed[:] = pruning.plan(owner.shelf, owner.keep, {checkpoint.path.name})
+            names = [each.path.name for each in plan.doomed]
+            return msgspec.json.encode(names) if len(names) > leave() else b""
 
-        def committed(words: list[bytes]) -> bytes:
-            return commit([msgspec.msgpack.decode(word, type=Seal) for word in words]).created.encode()
+        def read_back() -> bytes:
+            appear(checkpoint.path, is_checkpoint)
+            pruning.verify(attempt, [checkpoint.as_rank(self.ranks.rank)], owner.sharing, doomed=doomed)
+            others = [each for each in plan.needed if each.path != checkpoint.path]
+            pruning.verify(attempt, others, owner.sharing)
+            return b""
 
-        created = self.collect("commit", written, committed).decode()
-        self.share.remember(self.attempt.root / "checkpoints" / str(self.name), created, laid[0])
+        def discard(_: list[bytes]) -> bytes:
+            pruning.discard(attempt, plan.doomed)
+            owner.point()
+            return b""
+
+        word = self._lead("rule", rule)
+        if word:
+            doomed = [owner.shelf.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
+            self._collect("pruning", read_back, discard)

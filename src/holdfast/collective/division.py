@@ -1,7 +1,7 @@
-"""Division: who of several ranks writes what of a state that they save together. Pure, but for digests of the leaves.
+"""Division: which of several ranks writes which leaves of a state that they save together. Pure, except for digests.
 
-What every rank has alike is found by digests, written once, and divided among them by bytes. What a rank has in a way of
-its own it writes itself, and so its piece of a divided leaf.
+Leaves that all ranks have alike (the common leaves) are found by digests, written once, and divided among the ranks by
+bytes. A rank writes its differing leaves itself, and so its pieces of divided leaves.
 """
 
 from __future__ import annotations
@@ -24,57 +24,55 @@ from ..store.parts import AS_RANK_0, own_key, top
 from ..store.shards import Staged
 
 SHARE_BYTES = 4 << 20  # of what all have alike; less is not worth a file of one more rank
-_ELSEWHERE = {"device"}  # attributes of a leaf that may differ where the leaf is the same
-_PLACES = {"of", "at", "spare"}  # attributes of a piece
+_IGNORED = {"device", "at", "spare"}  # attributes that may differ among ranks although the leaf is the same
 
 
 class Sheet(msgspec.Struct, frozen=True, array_like=True):
-    """What rank 0 tells of its state; 16 bytes for each leaf."""
+    """Rank 0's digests of its state; 16 bytes for each leaf."""
 
-    whole: dict[str, bytes]  # of what is not divided: facts and bytes
-    divided: dict[str, bytes]  # of what is: facts
-    tree: list[tuple[str | None, bytes]]  # its top-level members; None: it is none of a mapping
+    whole: dict[str, bytes]  # of leaves that are not divided: facts and bytes
+    divided: dict[str, bytes]  # of divided leaves: facts
+    tree: list[tuple[str | None, bytes]]  # its top-level members; None: the tree is no mapping
 
 
 class RankDifference(msgspec.Struct, frozen=True, array_like=True):
-    """In what a rank's state is not as rank 0's."""
+    """How a rank's state differs from rank 0's."""
 
-    differing: list[int]  # places in the sheet of what is whole
-    volumes: list[int]  # of its pieces, in the order of the sheet
+    differing: list[int]  # places in `Sheet.whole`
+    volumes: list[int]  # of its pieces, in the order of `Sheet.divided`
     further: dict[str, tuple[int, int]]  # pieces of leaves that rank 0 lacks: volume, and that of the whole
-    size_bytes: int  # that is the rank's to write, besides what all have alike
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank answers; its first part is the same on many."""
+    """A rank's answer to the sheet. Its first part is the same on many ranks."""
 
-    answer: bytes
-    held: list[int]  # places in the sheet of leaves that it has as rank 0 has them, in files that it can take over
-    spared_bytes: int  # of what is its own to write, and in such files
+    difference: bytes
+    held: list[int]  # places in `Sheet.whole` of leaves that are like rank 0's, in files that it can link
+    own_bytes: int  # that this rank writes besides the common leaves
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
-    """What is to be known for a plan, besides what a rank knows of itself."""
+    """All that a rank needs for its plan, besides its own state."""
 
-    differing: list[str]  # keys of rank 0's leaves that some rank lacks, or has otherwise
-    doubtful: list[str]  # and of those of which there are more pieces than the whole has room for
-    held: dict[int, list[int]]  # places in the sheet of what a rank takes over, and nobody need write
+    differing: list[str]  # keys of rank 0's leaves that some rank lacks, or that differ there
+    doubtful: list[str]  # keys of divided leaves whose pieces have more items than the whole
+    held: dict[int, list[int]]  # rank -> places in `Sheet.whole` of leaves that it links, and no rank writes
 
 
 class WritePlan(NamedTuple):
     """What one rank writes."""
 
     blocks: dict[str, Block]
-    keys: dict[str, str]  # of its blocks: what they are called in the part
-    digests: Mapping[str, str]  # of its blocks' bytes, but for pieces; they must not change until they are written
+    keys: dict[str, str]  # of its blocks: their names in the part
+    digests: Mapping[str, str]  # of its blocks' bytes, without pieces; the bytes must not change until they are written
     tree: list[Any]
-    firsts: list[str]  # of what all have alike and this rank has, where it begins, in the order of all of that
+    firsts: list[str]  # keys at which this rank's stretches of the common leaves begin
     spare: dict[str, int]  # its pieces that another rank has, too, and writes
-    elsewhere: list[str]  # what all have alike and another rank has
+    elsewhere: list[str]  # common leaves that another rank writes
 
 
 class Mine:
-    """One rank's state, and what makes it comparable."""
+    """One rank's state, and its digests."""
 
     def __init__(self, staged: Staged) -> None:
         self.tree = staged.tree
@@ -89,54 +87,46 @@ class Mine:
         )
 
     def names(self, rank: int) -> dict[str, str]:
-        """The keys that its leaves may have in its part, and what they are called in the state."""
+        """The keys that its leaves may have in its part, and their keys in the state."""
         own = {own_key(rank, key): key for key in self.blocks if rank or key in self.pieces}
         return own | {key: key for key in self.digests}
 
     def claim(self, sheet: Sheet, rank: int, linked: Collection[str]) -> Claim:
-        """What this rank says to `sheet`, when it can take over files with the leaves `linked`.
+        """This rank's answer to `sheet`. It can link files with the leaves `linked`.
 
         Raises:
-            UsageError: a leaf is divided here and whole there, or the whole is another one.
+            UsageError: a leaf is divided here and whole there, or it is a piece of another whole.
         """
-        held = [
-            place
-            for place, (key, mark) in enumerate(sheet.whole.items())
-            if key in linked and self.sheet.whole.get(key) == mark
-        ]
-        begin = own_key(rank, "")
-        spared = sum(self.blocks[key.removeprefix(begin)].data.nbytes for key in linked if key.startswith(begin))
-        return Claim(msgspec.msgpack.encode(self.answer(sheet)), held, spared)
+        mine, begin = self.sheet.whole, own_key(rank, "")
+        alike = [mine.get(key) == mark for key, mark in sheet.whole.items()]
+        held = [place for place, key in enumerate(sheet.whole) if alike[place] and key in linked]
+        written = [*(key for key, mark in mine.items() if sheet.whole.get(key) != mark), *self._written_pieces()]
+        spared = [key.removeprefix(begin) for key in linked if key.startswith(begin)]
+        sizes = (sum(self.blocks[key].data.nbytes for key in keys) for keys in (written, spared))
+        difference = self._difference(sheet, [place for place, same in enumerate(alike) if not same])
+        return Claim(msgspec.msgpack.encode(difference), held, next(sizes) + 512 * len(written) - next(sizes))
 
-    def answer(self, sheet: Sheet) -> RankDifference:
-        """In what this is not as `sheet` says.
-
-        Raises:
-            UsageError: a leaf is divided here and whole there, or the whole is another one.
-        """
+    def _difference(self, sheet: Sheet, differing: list[int]) -> RankDifference:
         for key, mark in self.sheet.divided.items():
             if key in sheet.whole or sheet.divided.get(key, mark) != mark:
-                raise UsageError(f"leaf {key!r} is divided among ranks, and rank 0 has another one under that key")
+                raise UsageError(f"leaf {key!r} is divided among ranks, and rank 0 has another leaf under that key")
         for key in sheet.divided.keys() & self.sheet.whole.keys():
             raise UsageError(f"leaf {key!r} is whole on this rank, and divided among others on rank 0")
-        mine = self.sheet.whole
-        differing = [place for place, (key, mark) in enumerate(sheet.whole.items()) if mine.get(key) != mark]
-        own = [key for key, mark in mine.items() if sheet.whole.get(key) != mark]
-        written = [*own, *self._written_pieces()]
         return RankDifference(
             differing,
             [self._volume(key) for key in sheet.divided],
             {key: (self._volume(key), _total(block)) for key, block in self.pieces.items() if key not in sheet.divided},
-            sum(self.blocks[key].data.nbytes for key in written) + 512 * len(written),
         )
 
     def places(self, keys: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[int]]]:
-        """Of its pieces of these leaves: the shape of the whole, and where they lie in it."""
+        """Of its pieces of these leaves: the shape of the whole, their place in it and their shape."""
         found = [(key, self.pieces[key]) for key in self._written_pieces() if key in set(keys)]
         return {key: (block.attrs["of"], block.attrs["at"], list(block.shape)) for key, block in found}
 
     def _written_pieces(self) -> list[str]:
-        """Not another rank's, too; not empty, unless the whole is."""
+        """Keys of the pieces that this rank writes: no copies of another rank's, and none that is empty in a whole that
+        is not.
+        """
         return [
             key
             for key, block in self.pieces.items()
@@ -148,11 +138,11 @@ class Mine:
         return 0 if block is None or "spare" in block.attrs else math.prod(block.shape)
 
     def whole_bytes(self, spared: Collection[int]) -> int:
-        """Of what is not divided, but for these places in the sheet; on rank 0 that is written, whoever writes it."""
+        """Bytes of all whole leaves, except these places in the sheet. On rank 0: some rank writes them."""
         return sum(self.blocks[key].data.nbytes + 512 for place, key in enumerate(self.digests) if place not in spared)
 
     def plan(self, sheet: Sheet, decision: Decision, spare: set[str], ranks: Ranks) -> WritePlan:
-        """What this rank writes, when all have agreed on `decision`, and its pieces of the leaves `spare` another writes."""
+        """What this rank writes. Another rank writes its pieces of the leaves `spare`."""
         rank, whole, differing = ranks.rank, list(sheet.whole), set(decision.differing)
         held = {whole[place]: holder for holder, places in decision.held.items() for place in places}
         common = sorted(key for key in whole if key not in differing)
@@ -173,32 +163,31 @@ class Mine:
 
 
 def begins(keys: Iterable[str], mine: Collection[str]) -> list[str]:
-    """Those of `mine` that follow, among `keys`, on none of these."""
+    """Those of `mine` whose predecessor in `keys` is none of `mine`."""
     before = [False, *(key in mine for key in keys)]
     return [key for key, follows in zip(keys, before, strict=False) if key in mine and not follows]
 
 
 def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], None]) -> bytes:
-    """On rank 0, the `Decision`, of what each rank claims.
+    """On rank 0: the `Decision` from the claim of each rank.
 
     Raises:
         UsageError: the ranks do not hold pieces of the same leaves.
     """
     claims = [msgspec.msgpack.decode(word, type=Claim) for word in words]
-    alike = Counter(claim.answer for claim in claims)
+    alike = Counter(claim.difference for claim in claims)
     answers = [(msgspec.msgpack.decode(answer, type=RankDifference), ranks) for answer, ranks in alike.items()]
     doubtful = require_covered(mine, answers)
     differing = {place for answer, _ in answers for place in answer.differing}
     held = holders([claim.held for claim in claims], differing)
     spared = {place for places in held.values() for place in places}
-    own = sum(ranks * answer.size_bytes for answer, ranks in answers) - sum(claim.spared_bytes for claim in claims)
-    require_space(max(0, own) + mine.whole_bytes(spared))
+    require_space(max(0, sum(claim.own_bytes for claim in claims)) + mine.whole_bytes(spared))
     keys = [key for place, key in enumerate(mine.sheet.whole) if place in differing]
     return msgspec.msgpack.encode(Decision(keys, doubtful, held))
 
 
 def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dict[int, list[int]]:
-    """By rank, what it goes on holding of what each claims: the first who does; what is not alike everywhere, only rank 0."""
+    """Which places each rank links: the first rank that claims a place; of `differing` places only rank 0."""
     taken: set[int] = set()
     found = {}
     for rank, places in enumerate(claimed):
@@ -210,27 +199,27 @@ def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dic
 
 
 def require_covered(mine: Mine, answers: Sequence[tuple[RankDifference, int]]) -> list[str]:
-    """Keys of the leaves whose pieces, all ranks' together, are more than the whole: some are several ranks'.
+    """Keys of divided leaves whose pieces on all ranks have more items than the whole: several ranks have the same.
 
     Raises:
-        UsageError: those of a leaf are less than the whole.
+        UsageError: the pieces of a leaf have fewer items than the whole.
     """
-    volumes = [0] * len(mine.sheet.divided)
-    further: dict[str, tuple[int, int]] = {}
+    held, total = Counter[str](), {key: _total(block) for key, block in mine.pieces.items()}
     for answer, ranks in answers:
-        volumes = [before + ranks * volume for before, volume in zip(volumes, answer.volumes, strict=True)]
-        for key, (volume, total) in answer.further.items():
-            further[key] = further.get(key, (0, total))[0] + ranks * volume, total
-    found = {key: (volume, _total(mine.pieces[key])) for key, volume in zip(mine.sheet.divided, volumes, strict=True)}
-    _require([key for key, (volume, total) in (found | further).items() if volume < total])
-    return [key for key, (volume, total) in (found | further).items() if volume > total]
+        for key, volume in zip(mine.sheet.divided, answer.volumes, strict=True):
+            held[key] += ranks * volume
+        for key, (volume, of) in answer.further.items():
+            held[key] += ranks * volume
+            total[key] = of
+    _require([key for key, volume in held.items() if volume < total[key]])
+    return [key for key, volume in held.items() if volume > total[key]]
 
 
 def spares(words: Sequence[bytes]) -> bytes:
-    """On rank 0, for each rank the keys of those of its pieces that a rank before it has, too.
+    """On rank 0: for each rank the keys of its pieces that a lower rank has, too.
 
     Raises:
-        UsageError: what is left of the pieces of a leaf does not make it whole.
+        UsageError: the other pieces of a leaf do not make it whole.
     """
     kept: dict[str, tuple[tuple[int, ...], set[Box]]] = {}
     spare: list[list[str]] = []
@@ -248,15 +237,15 @@ def spares(words: Sequence[bytes]) -> bytes:
 def _require(wrong: Sequence[str]) -> None:
     if wrong:
         raise UsageError(
-            f"leaf {wrong[0]!r} ({len(wrong)} such) is divided among ranks, and their pieces do not make it whole: every "
-            "rank must save the same model"
+            f"leaf {wrong[0]!r} ({len(wrong)} such) is divided among ranks, and their pieces do not make it whole: "
+            "every rank must save the same model"
         )
 
 
 def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
-    """What the rank writes of what all have alike: keys that follow on each other, about as many bytes as the others.
+    """The common leaves that the rank writes: consecutive keys, about as many bytes as each other rank.
 
-    Where there is little, few ranks write, and those far from each other: on nodes of their own.
+    If there are few bytes, few ranks write, far from each other: on different nodes.
     """
     total = sum(sizes.values())
     writers = max(1, min(world, total // SHARE_BYTES))
@@ -273,7 +262,7 @@ def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
 def own_tree(
     tree: Any, mine: Sequence[tuple[str | None, bytes]], first: Sequence[tuple[str | None, bytes]]
 ) -> list[Any]:
-    """What a part says of the tree: nothing where it is as rank 0's; else it, with what is as there only named."""
+    """The tree in a part: nothing if it is rank 0's; else the tree, in which members like rank 0's are only named."""
     if list(mine) == list(first):
         return []
     members, known = top(tree), dict(first)
@@ -285,15 +274,13 @@ def own_tree(
 
 def _members(tree: Any) -> list[tuple[str | None, bytes]]:
     members = top(tree)
-    if members is None:
-        return [(None, _digest(format.json_bytes(tree)))]
-    return [(key, _digest(format.json_bytes(node))) for key, node in members.items()]
+    nodes: Any = [(None, tree)] if members is None else members.items()
+    return [(key, _digest(format.json_bytes(node))) for key, node in nodes]
 
 
 def _mark(block: Block, digest: str = "") -> bytes:
-    """Equal for leaves that are the same: a piece's place is not asked."""
-    ignored = _ELSEWHERE if "of" not in block.attrs else _ELSEWHERE | (_PLACES - {"of"})
-    attrs = sorted((name, value) for name, value in block.attrs.items() if name not in ignored)
+    """Equal for leaves that are the same, and for pieces of the same whole."""
+    attrs = sorted((name, value) for name, value in block.attrs.items() if name not in _IGNORED)
     shape = () if "of" in block.attrs else tuple(block.shape)
     return _digest(format.json_bytes([block.kind, block.dtype, shape, attrs, digest]))
 

@@ -1,6 +1,6 @@
-"""RankShare: what one of several ranks writes of a checkpoint. Files of its own that did not change are taken over.
+"""RankShare: what one of several ranks writes of a checkpoint. It links files of its own that did not change.
 
-A link is a matter of this rank alone: what it cannot take over after all, it writes, and nobody else has to know.
+Links concern this rank alone: a file that cannot be linked after all is written, and no other rank needs to know.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..store.attempt import Attempt
 from ..store.committing import Committing, Facts
 from ..store.format import File, Leaf, Manifest, Name, PartEntry
 from ..store.lineage import Link, samples_of
-from ..store.parts import Part
+from ..store.parts import Part, own_key
 from ..store.shards import Shard, Staged, Stale
 from ..store.sharing import Sharing, Unchanged
-from ..threads import Hook
+from ..threads import Hook, nothing
 from .division import Mine, WritePlan
 
 
@@ -33,18 +33,18 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     file: File
 
 
-class Laid(NamedTuple):
-    """One share, written."""
+class Written(NamedTuple):
+    """One share that was written."""
 
     part: Part
-    leaves: Mapping[str, Leaf]  # all that this rank knows of the checkpoint, by their keys in its parts
+    leaves: Mapping[str, Leaf]  # all leaves that this rank knows of the checkpoint, by their keys in its parts
     samples: dict[str, bytes]  # of pieces that were written
-    changed: Collection[str]  # keys in the state of what is likely to be written again
-    passing: Collection[str]  # names of files that are likely to be taken over
+    changed: Collection[str]  # keys in the state of leaves that are likely to be written again
+    passing: Collection[str]  # names of files that are likely to be linked
 
 
 class RankShare:
-    """This rank's, from save to save."""
+    """The share of this rank, from save to save."""
 
     def __init__(self, rank: int, sharing: Sharing) -> None:
         self._rank, self._sharing = rank, sharing
@@ -52,13 +52,13 @@ class RankShare:
         self._passing: Collection[str] = ()
 
     def foreseen(self, leaves: Mapping[str, Block]) -> list[Shard]:
-        """Files for a snapshot: those that this rank is to write if it is to write again what it did, and the rest."""
+        """Files for a snapshot: those that this rank writes if it writes the same leaves as last time, and the rest."""
         mine = {key: block for key, block in leaves.items() if key in self._changed}
         rest = {key: block for key, block in leaves.items() if key not in mine}
         return shards.layout(mine, taken=self._passing, prefix=parts.prefix(self._rank)) + shards.layout(rest)
 
     def unchanged(self, mine: Mine, parent: str | None) -> Unchanged:
-        """What this rank has written for the checkpoint `parent`, and is as it was."""
+        """What this rank has written for the checkpoint `parent` and did not change since."""
         names = mine.names(self._rank)
         digests = {name: mine.digests[key] for name, key in names.items() if key in mine.digests}
         return self._sharing.unchanged({name: mine.blocks[key] for name, key in names.items()}, parent, digests)
@@ -71,8 +71,8 @@ class RankShare:
         staged: Staged,
         unchanged: Unchanged,
         before_each: Hook,
-    ) -> Laid:
-        """Write it all but for its part; what of it is `unchanged` is taken over as far as that goes."""
+    ) -> Written:
+        """Write all shards, but not the part. Link the files that are `unchanged`, as far as that is possible."""
         links = self._taken_over(attempt, partial, plan, unchanged, before_each)
         linked = {key for link in links for key in link.leaves}
         blocks = {key: block for key, block in plan.blocks.items() if plan.keys[key] not in linked}
@@ -83,10 +83,10 @@ class RankShare:
         passing = _passing(layout, files, steady).union(link.name for link in links)
         files |= {link.name: link.file for link in links}
         named = {name: leaf for link in links for name, leaf in link.leaves.items()}
-        named |= {plan.keys[key]: _without_spare(leaf) for key, leaf in leaves.items()}
+        named |= {plan.keys[key]: leaf for key, leaf in leaves.items()}
         named = {plan.keys[key]: named[plan.keys[key]] for key in plan.blocks}
         pieces = {plan.keys[key]: block for key, block in blocks.items() if key not in plan.digests}
-        return Laid(
+        return Written(
             Part(self._rank, files, named, plan.tree, plan.spare),
             named | {key: _elsewhere(staged.leaves[key], plan.digests[key]) for key in plan.elsewhere},
             samples_of(pieces, pieces),
@@ -97,22 +97,22 @@ class RankShare:
     def _taken_over(
         self, attempt: Attempt, partial: Path, plan: WritePlan, unchanged: Unchanged, before_each: Hook
     ) -> list[Link]:
-        """Files that are there now; of a damaged checkpoint none."""
+        """The files that are linked now; none from a damaged checkpoint."""
         mine = set(plan.keys.values())
         links = [link for link in unchanged.links if mine.issuperset(link.leaves)]
         try:
             self._sharing.take_over(attempt, links, partial, before_each)
         except Stale:
             self._sharing.distrust(links[0].source.parent.name)
-            self._sharing.take_over(attempt, links := [], partial)  # nothing was: all of it is read back later
+            self._sharing.take_over(attempt, links := [], partial)  # no link: all files are read back later
         return links
 
-    def remember(self, checkpoint: Path, created: str, laid: Laid) -> None:
-        """The checkpoint is committed: the next one may take over what this rank wrote of it."""
+    def remember(self, checkpoint: Path, created: str, written: Written) -> None:
+        """The checkpoint is committed: the next one may link the files that this rank wrote."""
         before = self._sharing.lineage
-        self._sharing.remember(checkpoint, created, laid.part.files, laid.leaves)
-        self._sharing.sample(laid.samples, before)
-        self._changed, self._passing = laid.changed, laid.passing
+        self._sharing.remember(checkpoint, created, written.part.files, written.leaves)
+        self._sharing.sample(written.samples, before)
+        self._changed, self._passing = written.changed, written.passing
 
 
 def sealed(partial: Path, part: Part, firsts: Collection[str]) -> Seal:
@@ -124,10 +124,34 @@ def sealed(partial: Path, part: Part, firsts: Collection[str]) -> Seal:
     return Seal(entry, parts.entry(data))
 
 
-def sealed_manifest(owner: Committing, name: Name, facts: Facts, seals: Collection[Seal], body: Any) -> Manifest:
-    """What a checkpoint says of itself that several ranks wrote."""
-    manifest = owner.manifest(name, facts, {seal.entry.part: seal.file for seal in seals}, {}, body)
-    return msgspec.structs.replace(manifest, ranks=[seal.entry for seal in seals])
+def commit(owner: Committing, name: Name, facts: Facts, partial: Path, seals: Collection[Seal], tree: Any) -> str:
+    """Commit the checkpoint of these parts, which are durable. Return when it was created."""
+
+    def fill(_: Path) -> Manifest:
+        manifest = owner.manifest(name, facts, {seal.entry.part: seal.file for seal in seals}, {}, tree)
+        return msgspec.structs.replace(manifest, ranks=[seal.entry for seal in seals])
+
+    return owner.finish(name, partial, fill).created
+
+
+class PartWriter:
+    """Writes one rank's part: leaves in shards, in any number of calls, and then the seal."""
+
+    def __init__(self, partial: Path, rank: int) -> None:
+        self.partial, self._rank = partial, rank
+        self._files: dict[str, File] = {}
+        self._leaves: dict[str, Leaf] = {}
+
+    def add(self, blocks: Mapping[str, Block]) -> None:
+        """Write these leaves, durably. Each is a piece with its place, or a whole leaf of rank 0."""
+        layout = shards.layout(blocks, taken=set(self._files), prefix=parts.prefix(self._rank))
+        files, leaves = _written(self.partial, layout, blocks, Staged(None, blocks, layout), nothing)
+        self._files |= files
+        self._leaves |= {own_key(self._rank, key) if "of" in leaf.attrs else key: leaf for key, leaf in leaves.items()}
+
+    def seal(self) -> Seal:
+        """The digests of what was written; durable when this returns."""
+        return sealed(self.partial, Part(self._rank, self._files, self._leaves), ())
 
 
 def _written(
@@ -138,17 +162,16 @@ def _written(
     files, leaves = dict[str, File](), dict[str, Leaf]()
     for index, shard in enumerate(layout):
         at = images.get(shard.name)
-        if at is not None and staged.shards[at] == shard:  # as it was foreseen: a snapshot holds it in one piece
-            written = shards.write(path, staged, at, before_each)
-        else:
-            written = shards.write(path, alone, index, before_each)
+        foreseen = at is not None and staged.shards[at] == shard  # then a snapshot holds the file in one piece
+        source, place = (staged, at or 0) if foreseen else (alone, index)
+        written = shards.write(path, source, place, before_each)
         files[shard.name] = written.file
         leaves |= written.leaves
     return files, leaves
 
 
 def _passing(layout: Sequence[Shard], files: Mapping[str, File], steady: Collection[str]) -> set[str]:
-    """Names of the files that are likely to be taken over next time: nothing in them did change this time."""
+    """Names of the files that are likely to be linked next time: nothing in them changed this time."""
     large = [shard for shard in layout if files[shard.name].size_bytes >= lineage.LINK_BYTES]
     return {shard.name for shard in large if all(key in steady for key in shard.keys)}
 
@@ -156,19 +179,13 @@ def _passing(layout: Sequence[Shard], files: Mapping[str, File], steady: Collect
 def _require_same(leaves: Mapping[str, Leaf], plan: WritePlan) -> None:
     """
     Raises:
-        StoreError: one is not what it was when the ranks compared theirs.
+        StoreError: a leaf changed after the ranks compared theirs.
     """
     for key, leaf in leaves.items():
         if plan.digests.get(key, leaf.digest) != leaf.digest:
             raise StoreError(
                 f"leaf {key!r} changed while it was saved: nothing may change the state until the save is over"
             )
-
-
-def _without_spare(leaf: Leaf) -> Leaf:
-    if "spare" not in leaf.attrs:
-        return leaf
-    return msgspec.structs.replace(leaf, attrs={name: value for name, value in leaf.attrs.items() if name != "spare"})
 
 
 def _elsewhere(block: Block, digest: str) -> Leaf:

@@ -10,42 +10,85 @@ from typing import Any
 
 import msgspec
 
-from ..errors import UsageError
-from ..ranks import Ranks
+from ..errors import Damaged, NotFound, UsageError
+from ..ranks import Ranks, giving
 from ..rules import Rule
 from ..state import tree
 from ..state.codec import uncollected
 from ..state.snapshot import Arena
 from ..store import attempt as attempts
-from ..store import pruning
-from ..store.attempt import Attempt
+from ..store.attempt import Attempt, join
 from ..store.checkpoint import Checkpoint
-from ..store.format import Manifest, Name
+from ..store.format import Name
 from ..store.pruning import DamagedSince
 from ..store.shards import Staged
 from ..store.store import Facts, Hooks, Store
-from .collective import claim, load
 from .collective_save import CollectiveSave
-from .rank_share import RankShare, Seal, sealed_manifest
+from .rank_share import RankShare
 
 
 class CollectiveStore(Store):
     """Each of several `ranks` has one, with the same root. They claim, save and load together.
 
-    What fails on one rank fails on all. Rank 0 alone pins, prunes and moves to quarantine.
+    An error on one rank is raised on all. Rank 0 alone pins, prunes and moves to quarantine.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, ranks: Ranks, **options: Any) -> None:
-        self.ranks = ranks.twin("store")  # claims and saves may run beside what else the ranks say
+        self.ranks = ranks.twin("store")  # claims and saves may run beside other messages of the ranks
         super().__init__(root, **options)
         self._share = RankShare(ranks.rank, self.sharing)
 
     def _begin(self) -> Attempt:
-        return claim(self.ranks, self.root, super()._begin)
+        """Rank 0 begins the attempt; the other ranks join it.
+
+        Raises:
+            UsageError: another attempt may live, or a rank does not see rank 0's directory.
+        """
+        found: list[Attempt] = []
+
+        def claimed() -> bytes:
+            found.append(super(CollectiveStore, self)._begin())
+            return msgspec.json.encode((found[0].number, found[0].run))
+
+        number, run = msgspec.json.decode(self.ranks.lead("claim", claimed), type=tuple[int, str])
+        with self.ranks.together("join"):
+            if self.ranks.rank:
+                try:
+                    found.append(join(self.root, number, run))
+                except UsageError as error:
+                    raise UsageError(f"rank {self.ranks.rank} does not see what rank 0 does: {error}") from None
+        return found[0]
 
     def _load(self, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], Any]) -> Any:
-        """Each rank loads what it saved, all of them from the same checkpoint, which is whole for every one."""
-        return load(self.ranks, self.shelf, choose, read)
+        """Read on each rank its own part of one checkpoint; return what `read` returned.
+
+        Rank 0 chooses the checkpoint by `choose`. Without `choose` it is the newest one that all ranks can read.
+        """
+        ranks, shelf = self.ranks, self.shelf
+
+        def one(checkpoint: Checkpoint) -> Any:
+            found = []
+            with ranks.together(f"load {checkpoint.path.name}"):
+                found.append(read(checkpoint.as_rank(ranks.rank)))
+            return found[0]
+
+        def led(find: Callable[[], Checkpoint]) -> Checkpoint:
+            """The checkpoint that rank 0 finds."""
+            name = ranks.lead("checkpoint", lambda: find().path.name.encode())  # noqa: PLW0108  only rank 0 finds
+            return shelf.checkpoint(name.decode())
+
+        if choose is not None:
+            return one(led(choose))
+        if ranks.rank == 0:
+            try:
+                return shelf.read_newest(lambda checkpoint: one(led(lambda: checkpoint)))
+            except (NotFound, Damaged) as error:
+                ranks.lead("checkpoint", giving(error=error))
+                raise
+        while True:  # until rank 0 has no further one
+            checkpoint = led(shelf.latest)
+            with suppress(NotFound, Damaged):
+                return one(checkpoint)
 
     def lay_out(self, state: Any, arena: Arena | None = None) -> Staged:
         """As `Store.lay_out`. The files are those that this rank is likely to write."""
@@ -55,52 +98,18 @@ class CollectiveStore(Store):
         return staged if arena is None else staged.snapshot_in(arena)
 
     def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
-        attempt = self.claim()
-        save = CollectiveSave(self.ranks, attempt, name, self._share)
-
-        def commit(seals: list[Seal]) -> Manifest:
-            return self.finish(name, save.partial, lambda _: sealed_manifest(self, name, facts, seals, staged.tree))
-
-        with self.acting(attempt, "save"):
+        save = CollectiveSave(self.ranks, self, name, self._share)
+        with self.acting(save.attempt, "save"):
             try:
-                agreed = save.plan(staged, self.parent, lambda: self.begin(name), self.require_space)
-                save.write(agreed, staged, hooks.before_each, hooks.before_last, commit)
+                save.write(staged, facts, hooks)
             except Exception:
                 if self.ranks.rank == 0:
                     attempts.clean_up(save.partial)
                 raise
             self.parent = str(name)
-            checkpoint = self.shelf.checkpoint(name)
             with suppress(DamagedSince) if self.ranks.rank else self.telling():
-                self._apply_rule(save, checkpoint, hooks.leave)
-        return checkpoint
-
-    def _apply_rule(self, save: CollectiveSave, checkpoint: Checkpoint, leave: Callable[[], int]) -> None:
-        """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
-        attempt, plan = self.claim(), pruning.PruningPlan([], [])
-
-        def rule() -> bytes:
-            if self.keep is not None:
-                plan.doomed[:], plan.needed[:] = pruning.plan(self.shelf, self.keep, {checkpoint.path.name})
-            names = [each.path.name for each in plan.doomed]
-            return msgspec.json.encode(names) if len(names) > leave() else b""
-
-        def read_back() -> bytes:
-            attempts.appear(checkpoint.path, attempts.is_checkpoint)
-            pruning.verify(attempt, [checkpoint.as_rank(self.ranks.rank)], self.sharing, doomed=doomed)
-            others = [each for each in plan.needed if each.path != checkpoint.path]
-            pruning.verify(attempt, others, self.sharing)
-            return b""
-
-        def discard(_: list[bytes]) -> bytes:
-            pruning.discard(attempt, plan.doomed)
-            self.point()
-            return b""
-
-        word = save.lead("rule", rule)
-        if word:
-            doomed = [self.shelf.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
-            save.collect("pruning", read_back, discard)
+                save.apply_rule(hooks.leave)
+        return self.shelf.checkpoint(name)
 
     def directory(self, **_: Any) -> Any:
         """

@@ -1,1 +1,1 @@
-"""Other tools' names, with what they promise and without their faults."""
+"""Names of other tools, with their documented behaviour and without their faults."""

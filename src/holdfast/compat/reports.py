@@ -1,4 +1,4 @@
-"""cycling_utils' metrics and timer: ours, by their names, with their arguments and attributes."""
+"""cycling_utils' metrics and timer: ours, with their names, arguments and attributes."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from ..torch import metrics, timing
 
 
 class MetricsTracker(metrics.MetricsTracker):
-    """Adds up numbers of all ranks, over the steps of an epoch; with or without a GPU, or a process group.
+    """Adds up numbers over all ranks and the steps of an epoch. It needs neither a GPU nor a process group.
 
         metrics.update({"seen": len(images), "loss": loss.item()})
-        metrics.reduce()              # `local` is of all ranks now, and part of `agg`
+        metrics.reduce()              # `local` is the sum over all ranks now, and part of `agg`
         metrics.reset_local()
         ...
-        metrics.end_epoch()           # `agg` goes to the end of `epoch_reports`
+        metrics.end_epoch()           # appends `agg` to `epoch_reports`
 
-    Reducing twice counts nothing twice.
+    A second `reduce` counts nothing twice.
     """
 
     def __init__(self) -> None:
         super().__init__()
 
     def end_epoch(self) -> Self:
-        """Put what was reduced in this epoch at the end of `epoch_reports`; what was not is left out."""
+        """Append what was reduced in this epoch to `epoch_reports`; what was not reduced is left out."""
         self.reset_local()
         return super().end_epoch()
 
 
 class TimestampedTimer(timing.TimestampedTimer):
-    """Prints, on rank 0, how long it is since the last report, and how much it has been in all."""
+    """Prints, on rank 0, the time since the last report and the total."""
 
     def __init__(self, report: str | None = None, start_time: float | None = None, running: float = 0) -> None:
         super().__init__(report or "Start", start_time, running, tell=terminal.tell)
 
     @property
     def start_time(self) -> float:
-        """When the part that is not reported yet began, as time.time() has it."""
+        """When the part that is not reported yet began, on the clock of time.time()."""
         return time.time() - (time.monotonic() - self._last_s)
 
     @start_time.setter
@@ -46,7 +46,7 @@ class TimestampedTimer(timing.TimestampedTimer):
         self._last_s = time.monotonic() - (time.time() - start_time)
 
     def report(self, annot: str, ret: bool = False) -> float | None:  # type: ignore[override]
-        """Print that `annot` is done, and how long it took; the seconds, if they are wanted."""
+        """Print that `annot` is done, and how long it took. Return the seconds if `ret`."""
         took_s = super().report(annot)
         return took_s if ret else None
 
@@ -54,6 +54,6 @@ class TimestampedTimer(timing.TimestampedTimer):
         return {"start_time": self.start_time, "running": self.running}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Scripts put the whole timer into a checkpoint; another process's clock counts from elsewhere."""
+        """Scripts put the whole timer into a checkpoint; the monotonic clock of another process differs."""
         self._tell = terminal.tell
         self.start_time, self.running = state["start_time"], state["running"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import Any
 
 from .. import terminal
 from ..errors import UsageError
@@ -16,25 +16,18 @@ from ..torch.samplers import (
 
 
 class HasNotResetProgressError(UsageError):
-    """Another epoch was begun while this one has progress: `in_epoch` and `reset_progress` end one."""
+    """Another epoch was begun although this one has progress: `in_epoch` and `reset_progress` end one."""
 
 
 class AdvancedTooFarError(UsageError):
     """More was advanced than an epoch has."""
 
 
-class _Counted(Protocol):
-    @property
-    def progress(self) -> int: ...
-
-    def advance(self, n: int, /) -> None: ...
-
-
-class _AsEver(Interruptible):
-    """What scripts of cycling_utils count on, over the samplers' own ways."""
+class _Compatible(Interruptible):
+    """The names, errors and states that scripts of cycling_utils expect of a sampler."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Be in `epoch`: at its start, or where a state of that very epoch said.
+        """Go to `epoch`: to its start, or to the place that a loaded state of that epoch gave.
 
         Raises:
             HasNotResetProgressError: something was advanced since.
@@ -48,7 +41,7 @@ class _AsEver(Interruptible):
 
     @contextmanager
     def in_epoch(self, epoch: int) -> Iterator[None]:
-        """Be in `epoch`, which has no progress any more after the block. An exception leaves it as it is."""
+        """Go to `epoch`; after the block its progress is 0. An exception leaves the progress as it is."""
         self.set_epoch(epoch)
         yield
         self.reset_progress()
@@ -58,25 +51,27 @@ class _AsEver(Interruptible):
         self.reset_progress()
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "progress": cast("_Counted", self).progress}
+        sampler: Any = self
+        return {**super().state_dict(), "progress": sampler.progress}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken, by however many ranks; one of cycling_utils itself, by as many as now.
+        """Continue where `state` was taken, on any number of ranks; a state of cycling_utils itself, on as many.
 
         Raises:
-            AdvancedTooFarError: an epoch has not as much.
+            AdvancedTooFarError: an epoch has fewer samples.
             Mismatch: the state belongs to another order.
         """
         if "position" in state or not {"progress", "epoch"} <= state.keys():
             super().load_state_dict(state)
             return
+        sampler: Any = self
         self._begin(state["epoch"])
-        cast("_Counted", self).advance(state["progress"])
+        sampler.advance(state["progress"])
         self._advanced = False
         if state["progress"]:
             terminal.warn(
-                f"the sampler's state is one of cycling_utils, which had another order in epoch {state['epoch']}: until "
-                "that epoch ends some samples come twice, and some not at all"
+                "the sampler's state was saved by cycling_utils, which had another order in epoch "
+                f"{state['epoch']}: until that epoch ends some samples come twice, and some not at all"
             )
 
     def _require(self, more: int, unit: str) -> bool:
@@ -86,8 +81,8 @@ class _AsEver(Interruptible):
             raise AdvancedTooFarError(str(error)) from None
 
 
-class InterruptableDistributedSampler(_AsEver, InterruptibleDistributedSampler):
-    """torch's DistributedSampler with a place in its epoch, counted in samples of this rank; reshuffled every epoch.
+class InterruptableDistributedSampler(_Compatible, InterruptibleDistributedSampler):
+    """torch's DistributedSampler with a position in its epoch, in samples of this rank; reshuffled every epoch.
 
         for epoch in range(sampler.epoch, epochs):
             with sampler.in_epoch(epoch):
@@ -95,24 +90,24 @@ class InterruptableDistributedSampler(_AsEver, InterruptibleDistributedSampler):
                     ...
                     sampler.advance(len(batch))
 
-    Save `sampler.state_dict()`. Resumed on another number of ranks, these take the rest of the epoch between them.
+    Save `sampler.state_dict()`. After a resume on another number of ranks, they share the rest of the epoch.
     """
 
 
-class InterruptableDistributedGroupedBatchSampler(_AsEver, InterruptibleDistributedGroupedBatchSampler):
-    """Batches of one group each, as DataLoader's `batch_sampler`; its place is counted in batches: `advance()`."""
+class InterruptableDistributedGroupedBatchSampler(_Compatible, InterruptibleDistributedGroupedBatchSampler):
+    """Batches of one group each, for DataLoader's `batch_sampler`; `advance()` counts batches."""
 
 
-class InterruptableSampler(_AsEver, InterruptibleDistributedSampler):
-    """The same for a dataset that each rank has its own part of, such as DistributedShardedDataset: all of it.
+class InterruptableSampler(_Compatible, InterruptibleDistributedSampler):
+    """The same for a dataset of which each rank holds its own part, such as DistributedShardedDataset.
 
-    `num_replicas`, `rank` and `drop_last` say nothing, as ever.
+    `num_replicas`, `rank` and `drop_last` have no effect, as in cycling_utils.
     """
 
     def __init__(
         self,
         dataset: Sized,
-        num_replicas: int | None = None,  # noqa: ARG002 -- scripts may say it
+        num_replicas: int | None = None,  # noqa: ARG002 -- scripts may give it
         rank: int | None = None,  # noqa: ARG002
         shuffle: bool = True,
         seed: int = 0,

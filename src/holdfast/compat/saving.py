@@ -16,9 +16,9 @@ _BUFFER_BYTES = 1 << 20
 
 
 def atomic_torch_save(obj: Any, f: str | Path, **kwargs: Any) -> None:
-    """`torch.save(obj, f, **kwargs)`, after which `f` is the whole new file and survives power loss.
+    """As `torch.save(obj, f, **kwargs)`. When this returns, `f` is the whole new file and survives power loss.
 
-    Until then, and whenever this is interrupted, `f` is what it was. torch writes the tree of `obj` as pickle; read it
+    Until then, and when this is interrupted, `f` is the old file. torch writes the tree of `obj` as pickle; read it
     with `torch.load(f, weights_only=True)`, which executes nothing.
     """
     with disk.replacing(Path(os.path.abspath(f))) as put, io.BufferedWriter(_Sink(put), _BUFFER_BYTES) as sink:
@@ -26,7 +26,7 @@ def atomic_torch_save(obj: Any, f: str | Path, **kwargs: Any) -> None:
 
 
 class _Sink(io.RawIOBase):
-    """A file to write into, for those who want one."""
+    """A file object whose `write` calls a function."""
 
     def __init__(self, put: Callable[[memoryview], None]) -> None:
         super().__init__()

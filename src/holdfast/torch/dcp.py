@@ -3,9 +3,9 @@
     dcp.save(state, storage_writer=Writer("runs/x", step=100))
     dcp.load(state, storage_reader=Reader("runs/x"))
 
-DCP's planners say who writes what and who needs what; what they agree on becomes a checkpoint like any other of ours:
-the same manifest, shards and digests, one atomic commit, and no pickle. `Reader` reads what `Run` and `Store` have saved,
-too, and they what `Writer` has.
+DCP's planners decide which rank writes and reads what. The result is a checkpoint like any other of ours: the same
+manifest, shards and digests, one atomic commit, and no pickle. `Reader` also reads what `Run` and `Store` have saved,
+and they read what `Writer` has saved.
 """
 
 from .dcp_reader import Reader

@@ -1,4 +1,4 @@
-"""The reading side of torch.distributed.checkpoint: any checkpoint of ours, in the pieces in which it lies, by DCP's names."""
+"""The reading side of torch.distributed.checkpoint: any checkpoint of ours, in its stored pieces, by DCP's names."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ from .stored import TensorRestore, is_stored_tensor
 _Path = tuple[str | int, ...]
 
 INSTEAD = (
-    "What it tracks it has restored; a checkpoint of it is read beside that by its own path, as in "
+    "The run has restored what it tracks; read one of its checkpoints by its own path, as in "
     "Reader(run.path / 'checkpoints' / 'step-000000100')"
 )
 
 
 class Reader(StorageReader):
-    """Reads one checkpoint of ours: `place` is a checkpoint or its directory, or a run or its directory, whose newest it
-    is, or that of `step`.
+    """Reads one checkpoint of ours.
+
+    `place` is a checkpoint or its directory, or a run or its directory: then the newest is read, or that of `step`.
 
     Raises:
-        UsageError: a `Run` was given, inside of its block.
+        UsageError: the given `Run` is entered.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class Reader(StorageReader):
         self._values = {}
 
     def read_metadata(self, *_: Any, **kwargs: Any) -> Metadata:
-        """What is there, by DCP's names: the keys on the way joined by dots."""
+        """All tensors and objects, by DCP's names: the keys of their paths joined by dots."""
         paths = self._find(kwargs.get("rank") or 0)
         return Metadata({name: _described(value) for name, value in self._values.items()}, planner_data=paths)
 
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *_: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def set_up_storage_reader(self, *_: Any, **kwargs: Any) -> None:
         if not self._values:
             self._find(kwargs.get("rank") or 0)
 
@@ -100,7 +101,7 @@ class Reader(StorageReader):
         return Path(checkpoint_id).is_dir()
 
     def _find(self, rank: int) -> dict[str, _Path]:
-        """Handles and values by name, as that rank saved them; and the way to each."""
+        """Find the handles and values that the rank saved, by name; return the path to each."""
         checkpoint = self.checkpoint
         checkpoint.check_layout()
         paths: dict[str, _Path] = {}
@@ -124,7 +125,7 @@ def _described(value: Any) -> TensorStorageMetadata | BytesStorageMetadata:
 
 
 def _chunks(value: Any) -> Sequence[tuple[tuple[int, ...], tuple[int, ...], Any]]:
-    """Where each piece begins, its shape, and it."""
+    """The place, the shape and the handle of each piece."""
     pieces = getattr(value, "pieces", None)
     if pieces is None:
         return [((0,) * len(value.shape), tuple(value.shape), value)]
@@ -141,7 +142,7 @@ def _cut(item: ReadItem, value: Any, target: torch.Tensor) -> Cut:
 
 
 def _put_object(planner: Any, item: ReadItem, value: Any) -> None:
-    """Hand over the object itself: `load_bytes` would unpickle what it is given."""
+    """Hand over the object itself: `load_bytes` would unpickle its argument."""
     if type(planner).load_bytes is not DefaultLoadPlanner.load_bytes:
         raise UsageError(f"{item.dest_index.fqn} is no tensor, and {type(planner).__name__}.load_bytes wants a pickle")
     name = item.dest_index.fqn

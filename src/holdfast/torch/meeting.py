@@ -1,25 +1,23 @@
-"""Meeting: the ranks of one start find each other in a store that may still hold the words of an earlier start.
+"""Meeting: the ranks of one start find each other in a store that may still hold messages of an earlier start.
 
-torchrun may start its workers again at the rendezvous at which they have met before (torch 2.13, dynamic_rendezvous.py:
-the agent shares its store, and so does every restart). What was said there then must not be heard now.
+torchrun may restart its workers at the same rendezvous (torch 2.13, dynamic_rendezvous.py: the agent shares its store,
+and so does every restart). Messages of an earlier start must not be read.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
-from functools import partial
 
 from ..errors import RanksError
 from ..ranks import Channel, looks
 
 
 def meet(channel: Channel, rank: int, world: int, timeout_s: float) -> str:
-    """A name that all of them, and nobody before, have for what they say from now on.
+    """Return a prefix for keys that all ranks of this start know, and that no earlier start had.
 
-    Rank 0 calls with a word of its own, and each of the others answers with it and one of its own; when rank 0 repeats
-    that, both know that the other is not of an earlier start.
+    Rank 0 puts a random word. Each other rank answers with it and a random word of its own. When rank 0 repeats the
+    answer, both know that the other is not of an earlier start.
 
     Raises:
         RanksError: one of them did not come in time.
@@ -31,53 +29,43 @@ def meet(channel: Channel, rank: int, world: int, timeout_s: float) -> str:
 def _gather(channel: Channel, mine: str, world: int, timeout_s: float) -> str:
     until = time.monotonic() + timeout_s
     channel.put("call", mine.encode())
-    answers = {rank: _until(partial(_answer, channel, mine, rank), until, world) for rank in range(1, world)}
-    missing = next((rank for rank, answer in answers.items() if answer is None), None)
-    refusal = "" if missing is None else _missing(missing, 0, timeout_s)
+    answers, refusal = dict[int, str](), ""
+    for rank in range(1, world):
+        for _ in looks(until, world):
+            if (answer := _text(channel, f"answer/{rank}")).startswith(f"{mine}/"):
+                answers[rank] = answer
+                break
+        else:
+            refusal = refusal or _missing(rank, 0, timeout_s)
     for rank, answer in answers.items():
-        if answer is not None:
-            channel.put(f"go/{rank}", f"{answer}/{refusal}".encode())
+        channel.put(f"go/{rank}", f"{answer}/{refusal}".encode())
     if refusal:
         raise RanksError(refusal)
     return mine
 
 
-def _answer(channel: Channel, mine: str, rank: int) -> str | None:
-    said = _text(channel, f"answer/{rank}")
-    return said if said.startswith(f"{mine}/") else None
-
-
 def _join(channel: Channel, mine: str, rank: int, world: int, timeout_s: float) -> str:
     heard = ""
-
-    def go() -> str | None:
-        nonlocal heard
+    for _ in looks(time.monotonic() + 1.1 * timeout_s, world):  # rank 0 hears all, and tells who was missing
         call = _text(channel, "call")
-        if call and call != heard:  # that of an earlier start is followed by ours
+        if call and call != heard:  # the call of an earlier start may come first
             heard = call
             channel.put(f"answer/{rank}", f"{heard}/{mine}".encode())
         said = _text(channel, f"go/{rank}")
-        return said if said.startswith(f"{heard}/{mine}/") else None
-
-    said = _until(go, time.monotonic() + 1.1 * timeout_s, world)  # rank 0 hears all, and tells who was missing
-    if said is None:
-        raise RanksError(_missing(0, rank, timeout_s))
-    name, _, refusal = said.split("/", 2)
-    if refusal:
-        raise RanksError(refusal)
-    return name
+        if said.startswith(f"{heard}/{mine}/"):
+            name, _, refusal = said.split("/", 2)
+            if refusal:
+                raise RanksError(refusal)
+            return name
+    raise RanksError(_missing(0, rank, timeout_s))
 
 
 def _text(channel: Channel, key: str) -> str:
     return (channel.get(key) or b"").decode()
 
 
-def _until(look: Callable[[], str | None], until: float, world: int) -> str | None:
-    return next((found for _ in looks(until, world) if (found := look()) is not None), None)
-
-
 def _missing(rank: int, here: int, timeout_s: float) -> str:
     return (
-        f"rank {rank} did not come to its Run within {timeout_s:.3g} s (rank {here} waited): it has died, hangs, or went "
-        "another way. HOLDFAST_RANKS_TIMEOUT_S changes how long it is waited for"
+        f"rank {rank} did not come to its Run within {timeout_s:.3g} s (rank {here} waited): it has died, hangs, or "
+        "went another way. HOLDFAST_RANKS_TIMEOUT_S sets the longest wait"
     )

@@ -1,7 +1,7 @@
-"""DTensors: which box of the whole a process holds, and stored numbers on their way into it.
+"""DTensors: which box of the whole a process holds, and which stored items fill it.
 
-A tensor that is divided among ranks is saved as the piece that lies here, with its place in the whole. One that every
-rank holds whole is saved like any other tensor.
+A divided tensor is saved as the piece in this process, with its place in the whole. One that every rank holds whole is
+saved like any other tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Cut(NamedTuple):
-    """Those items of a stored leaf that go into `live`."""
+    """The items of a stored leaf that fill `live`."""
 
     live: torch.Tensor
     stored: Any
@@ -28,21 +28,21 @@ class Cut(NamedTuple):
 
 
 def is_dtensor(value: object) -> TypeGuard[DTensor]:
-    home = sys.modules.get("torch.distributed.tensor")  # nobody has one who has not imported it
+    home = sys.modules.get("torch.distributed.tensor")  # without it there are no DTensors
     return home is not None and isinstance(value, home.DTensor)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The plain tensor in this process: itself, or what it holds of the whole."""
+    """The plain tensor in this process: itself, or the local piece of a DTensor."""
     if not is_dtensor(tensor):
         return tensor
-    held: Any = tensor._local_tensor  # noqa: SLF001  to_local() would be noted by autograd
+    held: Any = tensor._local_tensor  # noqa: SLF001  autograd would record to_local()
     found: torch.Tensor = held.wait() if hasattr(held, "wait") else held  # a collective may be under way
     return found
 
 
 def refusal(tensor: torch.Tensor) -> str:
-    """Why a tensor that is no plain one cannot be saved; empty when it is a DTensor that can."""
+    """Why a tensor of another type cannot be saved; empty for a DTensor that can be saved."""
     if not is_dtensor(tensor):
         return "only plain tensors and parameters are saved, and DTensors"
     if any(placement.is_partial() for placement in tensor.placements):
@@ -57,7 +57,7 @@ def is_divided(tensor: DTensor) -> bool:
 
 
 def box(tensor: DTensor) -> Box:
-    """Where in the whole the local tensor lies; of a rank outside of the mesh nothing, at its beginning."""
+    """The place of the local tensor in the whole. A rank outside of the mesh has an empty box at the origin."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape, at = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
@@ -68,7 +68,7 @@ def box(tensor: DTensor) -> Box:
 
 
 def place(tensor: DTensor) -> dict[str, Any]:
-    """What a block says of the piece that it is."""
+    """The attributes of a block that is a piece."""
     found: dict[str, Any] = {"of": list(tensor.shape), "at": list(box(tensor).at)}
     writer = _writer(tensor)
     if writer is not None:
@@ -77,11 +77,11 @@ def place(tensor: DTensor) -> dict[str, Any]:
 
 
 def cuts(live: DTensor, stored: Any) -> Iterator[Cut]:
-    """From which stored leaves, and from which of their items, the local tensor of `live` is to be filled."""
+    """The stored leaves, and their items, that fill the local tensor of `live`."""
     whole, target = box(live), local(live)
     own = getattr(stored, "own", None)
     if own is not None and own.box == whole:
-        held: Sequence[Piece] = [own]  # no other rank's need be looked at
+        held: Sequence[Piece] = [own]  # other ranks' parts need not be read
     else:
         held = getattr(stored, "pieces", None) or [Piece((0,) * live.dim(), stored)]
     for piece in held:
@@ -92,19 +92,19 @@ def cuts(live: DTensor, stored: Any) -> Iterator[Cut]:
 
 
 def is_whole(cut: Cut) -> bool:
-    """Whether all of the stored leaf goes into it."""
+    """Whether the whole stored leaf is wanted."""
     return tuple(cut.live.shape) == tuple(cut.stored.shape)
 
 
 def like(parameter: DTensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A fresh DTensor of that shape, placed as torch places what is made from `parameter`; no numbers yet."""
+    """An uninitialized DTensor of that shape, with the placements that torch derives from `parameter`."""
     if tuple(shape) == tuple(parameter.shape):
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
     return parameter.new_empty(tuple(shape), dtype=dtype, requires_grad=False)
 
 
 def divided_like(live: DTensor, whole: torch.Tensor) -> torch.Tensor:
-    """`whole` as a DTensor with the placements of `live`; every rank has it, and none talks."""
+    """`whole`, which every rank has, as a DTensor with the placements of `live`. No communication."""
     fresh: Any = torch.empty_like(live, dtype=whole.dtype, requires_grad=False)
     with torch.no_grad():
         local(fresh).copy_(whole[_within(Box((0,) * live.dim(), tuple(live.shape)), box(live))])
@@ -112,10 +112,9 @@ def divided_like(live: DTensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def _common(a: Box, b: Box) -> Box | None:
-    """What lies in both; None: nothing does."""
+    """The intersection; None if it is empty."""
     at = tuple(map(max, a.at, b.at))
-    ends = [min(x + m, y + n) for x, m, y, n in zip(a.at, a.shape, b.at, b.shape, strict=True)]
-    shape = tuple(end - start for end, start in zip(ends, at, strict=True))
+    shape = tuple(min(x + m, y + n) - max(x, y) for x, m, y, n in zip(*a, *b, strict=True))
     return Box(at, shape) if min(shape, default=1) > 0 else None
 
 
@@ -125,7 +124,7 @@ def _within(outer: Box, inner: Box) -> tuple[slice, ...]:
 
 
 def _writer(tensor: DTensor) -> int | None:
-    """The rank that has the same piece, and is the one to write it; None: this one is."""
+    """The rank that has the same piece and writes it; None: this one writes it."""
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return int(mesh.mesh.flatten()[0])
@@ -134,20 +133,18 @@ def _writer(tensor: DTensor) -> int | None:
 
 
 def _is_box(tensor: DTensor) -> bool:
-    """Where one dimension is divided twice, a rank may have every other stretch of it (FSDP over tensor parallel)."""
+    """Whether the local piece is one box. It may not be if a dimension is divided twice (FSDP over TP)."""
     placements: Any = tensor.placements
     twice = [each.dim for each in placements if isinstance(getattr(each, "split_factor", None), int)]
     return all(_is_one_stretch(tensor, dim) for dim in twice)
 
 
 def _is_one_stretch(tensor: DTensor, dim: int) -> bool:
+    """Whether the piece has consecutive items of dimension `dim`: those that torch gives it of 0, 1, 2, ..."""
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
-    if coordinate is None:
-        return True
     items = torch.arange(tensor.shape[dim]).view([-1 if axis == dim else 1 for axis in range(tensor.dim())])
     placements: Any = tensor.placements
-    for placement, parts, part in zip(placements, mesh.shape, coordinate, strict=True):
+    for placement, parts, part in zip(placements, mesh.shape, coordinate or (), strict=coordinate is not None):
         if getattr(placement, "dim", None) == dim:
             items = placement._split_tensor(items, parts, with_padding=False, contiguous=False)[0][part]  # noqa: SLF001
-    items = items.flatten()
-    return bool((items.diff() == 1).all())
+    return bool((items.flatten().diff() == 1).all())

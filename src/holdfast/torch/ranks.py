@@ -1,4 +1,4 @@
-"""Ranks over torch: the words of a run's processes go through the store at which their process group has met."""
+"""Ranks over torch: messages go through the store of torch's process group."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from ..ranks import ALONE, Ranks
 from .meeting import meet
 from .world import is_grouped
 
-_serial = itertools.count(1)  # every rank makes the same runs, one after the other
+_serial = itertools.count(1)  # every rank begins the same runs, in the same order
 
 
 def ranks(timeout_s: float) -> Ranks | None:
-    """The processes of torch's default group, in a conversation of their own; None when there is no group."""
+    """The processes of torch's default group, in a new conversation; None when there is no group."""
     if not is_grouped():
         return None
     if distributed.get_world_size() == 1:
         return ALONE
     rank, world, place = distributed.get_rank(), distributed.get_world_size(), f"holdfast/{next(_serial)}"
-    store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  nobody else has it
+    store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  there is no public way
     name = meet(StoreChannel(store, f"{place}/meeting"), rank, world, timeout_s)
     return Ranks(rank, world, StoreChannel(store, f"{place}/{name}"), timeout_s=timeout_s)
 
 
 class StoreChannel:
-    """Keys and values in a store of torch's, over a connection of its own, under a name.
+    """Keys and values in a store of torch's, under a prefix, over a connection of its own.
 
-    It asks whether a key is there before it reads: reading one that is not there would wait in C++, deaf to signals and
-    not without noise.
+    It asks whether a key exists before it reads it. Reading one that does not exist would wait in C++, where Python
+    handles no signals, and print warnings.
     """
 
     def __init__(self, store: Any, name: str) -> None:
         self._shared, self._name, self._process = store, name, os.getpid()
-        # Before torch 2.8 stores had no clones; one that is shared serves one thread after the other.
+        # Stores have clones since torch 2.8; a shared one serves one thread at a time.
         own = store.clone() if hasattr(store, "clone") else store
         c10d: Any = distributed.distributed_c10d
         self._store = c10d.PrefixStore(name, own)
@@ -59,11 +59,11 @@ class StoreChannel:
 
     def _ask(self, what: str, *given: Any) -> Any:
         if os.getpid() != self._process:
-            raise UsageError("a forked child, such as a DataLoader's worker, cannot speak for a rank")
+            raise UsageError("a forked child, such as a DataLoader's worker, is no rank")
         try:
             return getattr(self._store, what)(*given)
         except RuntimeError as error:
             line = str(error).partition("\n")[0]
             raise RanksError(
-                f"the ranks' rendezvous does not answer any more: the process that held it has ended, perhaps ({line})"
+                f"the ranks' rendezvous does not answer; perhaps the process that held it has ended ({line})"
             ) from error

@@ -1,9 +1,9 @@
-"""DDP's reducers: which gradients a run's first backward pass brought together, and the same again after a restart.
+"""DDP's reducers: the order in which a run's first backward pass made gradients ready, and the same after a restart.
 
 DistributedDataParallel sums gradients in buckets. It begins with buckets in the order in which parameters are declared,
-and rebuilds them once in the order in which the first backward pass made gradients ready. A restarted process begins with
-the first kind again; from three ranks on the sums then differ in their last bits. So the order is remembered, and a
-resume lets each reducer see a backward pass of zeros in that order before the state is restored.
+and rebuilds them once in the order in which the first backward pass made gradients ready. A restarted process begins
+with the declared order again; from three ranks on the sums then differ in their last bits. So Holdfast saves the order.
+A resume runs a backward pass of zeros in that order through each reducer, before the state is restored.
 
 Source: torch/csrc/distributed/c10d/reducer.cpp, `autograd_hook`, `delay_all_reduce`, `rebuild_buckets`; logger.cpp.
 """
@@ -25,28 +25,26 @@ from . import modules
 
 
 class BucketLayout(NamedTuple):
-    """What a reducer has seen: numbers of parameters as their gradients became ready, and how many such passes count."""
+    """The numbers of the parameters in the order in which their gradients became ready, and how many passes count."""
 
     order: list[int]
     passes: int
 
 
 class Reducers:
-    """The reducers around the models among `objects`, looked for once."""
+    """The reducers around the models among `objects`, which are searched for once."""
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         self._models = _models(objects)
 
     def capture(self) -> dict[str, list[Any]]:
-        """What they have seen, by name: plain lists of numbers. No process waits for another."""
-        found = {name: _seen(model) for name, model in self._models.items()}
-        return {name: [seen.order, seen.passes] for name, seen in found.items() if seen is not None}
+        """The layout of each, by name, as plain lists of numbers. No process waits for another."""
+        return {name: list(seen) for name, model in self._models.items() if (seen := _seen(model)) is not None}
 
     def warm(self, captured: Mapping[str, Any]) -> list[str]:
-        """Let those that have seen nothing yet see what `capture` told; their names. A collective: every rank does it.
+        """Give the layouts from `capture` to reducers without a backward pass; return their names. A collective.
 
-        Gradients are afterwards as they were. Hooks for the communication run with zeros: what they keep is to be
-        restored after this.
+        Gradients are unchanged afterwards. Communication hooks run with zeros: restore their state after this.
         """
         warmed = []
         for name, model in self._models.items():
@@ -60,7 +58,7 @@ class Reducers:
 
 
 def _models(objects: Mapping[str, Any]) -> dict[str, DistributedDataParallel]:
-    """DDP's wrappers of what is tracked, by the name of their first parameter; sorted, alike on every rank."""
+    """DDP's wrappers of tracked models, by the name of their first parameter; sorted, alike on every rank."""
     if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
         return {}
     names = _names(objects)
@@ -73,13 +71,13 @@ def _models(objects: Mapping[str, Any]) -> dict[str, DistributedDataParallel]:
 
 
 def _wrappers(targets: Iterable[Any]) -> Iterator[DistributedDataParallel]:
-    """Those that are tracked themselves, then all that live: a script may track the model inside only."""
+    """Tracked wrappers, then all living ones: a script may track only the model inside."""
     models = [target for target in targets if isinstance(target, nn.Module)]
     inside = [module for model in models for module in model.modules() if isinstance(module, DistributedDataParallel)]
     yield from inside
     covered = {id(parameter) for model in inside for parameter in model.parameters()}
     if all(id(parameter) in covered for model in models for parameter in model.parameters()):
-        return  # looking at all that lives takes a tenth of a second
+        return  # a look at all living objects takes a tenth of a second
     for each in gc.get_objects():
         if issubclass(type(each), DistributedDataParallel):
             yield each
@@ -100,18 +98,17 @@ def _rebuilds(model: DistributedDataParallel) -> bool:
 
 
 def _parameters(model: DistributedDataParallel) -> list[nn.Parameter]:
-    """As the reducer numbers them."""
+    """In the reducer's order."""
     ignored = model.parameters_to_ignore
     named = model.module.named_parameters()
     return [parameter for name, parameter in named if parameter.requires_grad and name not in ignored]
 
 
 def _seen(model: DistributedDataParallel) -> BucketLayout | None:
-    """None: no backward pass of this process has been summed yet."""
-    logger: Any = model.logger
-    logger.set_runtime_stats_and_log()  # else what it says is of the iteration before
-    told: Any = model._get_ddp_logging_data  # noqa: SLF001  nothing else tells
-    facts: Mapping[str, Any] = told()
+    """The layout of a reducer; None before the first backward pass of this process."""
+    wrapper: Any = model
+    wrapper.logger.set_runtime_stats_and_log()  # else the data is of the iteration before
+    facts: Mapping[str, Any] = wrapper._get_ddp_logging_data()  # noqa: SLF001  there is no other source
     last = _numbers(facts.get("prev_iteration_grad_ready_order_indices"))
     passes = min(int(facts.get("iteration", 0)), 2 if model.static_graph else 1)
     if not last or not passes:
@@ -132,18 +129,20 @@ def _drive(model: DistributedDataParallel, parameters: Iterable[nn.Parameter], s
     used = {number for number in seen.order if model.static_graph}
     try:
         for _ in range(seen.passes):
-            for number, (parameter, _) in enumerate(kept):  # what is not there counts as zeros, and with a static graph
-                parameter.grad = torch.zeros_like(parameter) if number in used else None  # as what will never be there
+            for number, (parameter, _) in enumerate(kept):
+                # A missing gradient counts as zeros; in a static graph as one that will never come.
+                parameter.grad = torch.zeros_like(parameter) if number in used else None
             reducer.prepare_for_forward()
             reducer.prepare_for_backward([])
-            _Pass.apply(torch.zeros((), requires_grad=True), model, seen.order).backward()  # type: ignore[no-untyped-call]
+            start = torch.zeros((), requires_grad=True)
+            _Pass.apply(start, model, seen.order).backward()  # type: ignore[no-untyped-call]
     finally:
         for parameter, gradient in kept:
             parameter.grad = gradient
 
 
 class _Pass(Function):
-    """A backward pass in which each gradient is ready in its turn."""
+    """A backward pass in which gradients become ready in the given order."""
 
     @staticmethod
     def forward(context: Any, start: torch.Tensor, model: DistributedDataParallel, order: list[int]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A folder of images per class, divided over the ranks and held in memory or on a device."""
+"""Images in one folder for each class, divided among the ranks and held in memory or on a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ..threads import WorkerPool
 from .world import world
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-THREADS = 8  # decode images: Pillow lets go of the interpreter's lock
+THREADS = 8  # decode images: Pillow releases the interpreter's lock
+AHEAD = 2 * THREADS  # images that are decoded before they are asked for
 
 Sample = tuple[str, int]  # path, class
 
@@ -42,7 +43,7 @@ def pil_loader(path: str) -> Any:
 
 
 def image_tensor(image: Any) -> Tensor:
-    """A Pillow image as uint8 [channels, height, width]; a tensor as it is."""
+    """A Pillow image as uint8 [channels, height, width]; a tensor is returned unchanged."""
     if isinstance(image, Tensor):
         return image
     if not hasattr(image, "getbands"):
@@ -54,25 +55,25 @@ def image_tensor(image: Any) -> Tensor:
 
 
 class DistributedShardedDataset:
-    """The images below `root`, one folder for each class, of which each rank holds its shard.
+    """The images below `root`, one folder for each class. Each rank holds its shard of them.
 
-    All ranks shuffle the list alike, from `seed`, and deal it out in turns; a rank that is to hold more than its share
-    takes the next ranks' as well. So with the default each image is held once (or by two ranks, where they cannot be
-    divided), and with 1.0 every rank has all. Read with InterruptibleSampler(dataset), which goes through all of it.
+    All ranks shuffle the list alike, from `seed`, and deal it out in turns. A rank that holds more than its share also
+    holds the shares of the next ranks. So by default each image is held once (or by two ranks, if their number does not
+    divide the count); with 1.0 every rank holds all. Use InterruptibleSampler(dataset), which yields the whole shard.
 
-    The shards are others on another number of ranks: a resume on one begins at an epoch's start.
+    Another number of ranks has other shards: a resume on it begins at an epoch's start.
 
     Args:
         root: has a folder for each class, as torchvision's ImageFolder wants it; the classes are sorted by name.
         rank, world_size: by default those of the process group.
         samples_pct_per_replica: the fraction of all samples that each rank holds, up to 1.0; by default one share.
         device_id: hold samples and targets there, each as one tensor; samples must then have one shape.
-        seed, shuffle: of the list that is dealt out.
+        seed, shuffle: for the order of the list before it is dealt out.
         loader: called with a path.
         extensions, is_valid_file: which files count, by name or by a function of the path.
-        sample_load_transform, target_load_transform: applied once, when loading. torchvision's transforms will do; for a
+        sample_load_transform, target_load_transform: applied once, when loading, for example torchvision's. For a
             device, images that are no tensors yet become uint8 [channels, height, width].
-        sample_getitem_transform, target_getitem_transform: applied each time; augmentation.
+        sample_getitem_transform, target_getitem_transform: applied at each read, for augmentation.
 
     Raises:
         UsageError: no class, no image, one that cannot be read, samples of several shapes for a device.
@@ -105,15 +106,17 @@ class DistributedShardedDataset:
         count = _count(self.count_of_all, self.world_size, samples_pct_per_replica)
         self.files = [everything[place] for place in dealt(Split(len(everything), self.world_size, self.rank), count)]
         self.shards = [seed if shuffle else None, self.world_size, count]
-        self.sample_getitem_transform = sample_getitem_transform
-        self.target_getitem_transform = target_getitem_transform
+        self.sample_getitem_transform = sample_getitem_transform or _unchanged
+        self.target_getitem_transform = target_getitem_transform or _unchanged
 
-        loaded = _applied(sample_load_transform, _loaded(loader, [path for path, _ in self.files]))
-        targets = _applied(target_load_transform, (target for _, target in self.files))
-        self.samples: Any = list(loaded) if device_id is None else self._on(device_id, loaded)
-        self.targets: Any = list(targets)
-        if device_id is not None:
-            self.targets = torch.stack([torch.as_tensor(target) for target in self.targets]).to(device_id)
+        loaded = map(sample_load_transform or _unchanged, _loaded(loader, [path for path, _ in self.files]))
+        targets = [(target_load_transform or _unchanged)(target) for _, target in self.files]
+        if device_id is None:
+            self.samples: Any = list(loaded)
+            self.targets: Any = targets
+        else:
+            self.samples = self._on(device_id, loaded)
+            self.targets = torch.stack([torch.as_tensor(target) for target in targets]).to(device_id)
 
     @staticmethod
     def find_classes(directory: str) -> tuple[list[str], dict[str, int]]:
@@ -135,7 +138,7 @@ class DistributedShardedDataset:
     ) -> list[Sample]:
         """(path, class) of every file that counts, class by class, sorted by name; links are followed."""
         ends = IMG_EXTENSIONS if extensions is None else tuple(extensions)
-        counts = is_valid_file if is_valid_file is not None else lambda path: path.lower().endswith(ends)
+        counts = is_valid_file or (lambda path: path.lower().endswith(ends))
         found: list[Sample] = []
         for name, number in sorted(class_to_idx.items()):
             walk = sorted(os.walk(os.path.join(directory, name), onerror=_unreadable, followlinks=True))
@@ -150,15 +153,10 @@ class DistributedShardedDataset:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        sample, target = self.samples[index], self.targets[index]
-        if self.sample_getitem_transform is not None:
-            sample = self.sample_getitem_transform(sample)
-        if self.target_getitem_transform is not None:
-            target = self.target_getitem_transform(target)
-        return sample, target
+        return self.sample_getitem_transform(self.samples[index]), self.target_getitem_transform(self.targets[index])
 
     def _on(self, device: str | int | torch.device, samples: Iterable[Any]) -> Tensor:
-        """The samples as one tensor on `device`, put there one by one: the host holds a few at a time."""
+        """The samples as one tensor on `device`, copied one by one: the host holds a few at a time."""
         held: Tensor | None = None
         for place, (sample, (path, _)) in enumerate(zip(samples, self.files, strict=True)):
             found = image_tensor(sample)
@@ -167,14 +165,14 @@ class DistributedShardedDataset:
             if found.shape != held.shape[1:] or found.dtype != held.dtype:
                 raise UsageError(
                     f"{path}: its sample is {found.dtype} {list(found.shape)}, those before are {held.dtype}"
-                    f" {list(held.shape[1:])}: on a device all have one shape, let sample_load_transform see to it"
+                    f" {list(held.shape[1:])}: on a device all need one shape, which sample_load_transform can give"
                 )
             held[place] = found
         return torch.empty(0, device=device) if held is None else held
 
 
 def _unreadable(error: OSError) -> None:
-    """What os.walk would leave out without a word."""
+    """Raise what os.walk would ignore."""
     raise UsageError(f"{error.filename}: cannot look for images: {error.strerror}") from error
 
 
@@ -187,29 +185,25 @@ def _count(length: int, world_size: int, fraction: float | None) -> int:
     return math.ceil(round(fraction * length, 6))  # 0.1 of 30 are 3, whatever binary fractions make of it
 
 
-def _applied(transform: Callable[[Any], Any] | None, values: Iterable[Any]) -> Iterable[Any]:
-    return values if transform is None else map(transform, values)
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _loaded(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:
-    """What `loader` makes of the paths, in their order; our own loader works ahead, in threads, a few at a time."""
-    if loader is not pil_loader:
-        yield from map(loader, paths)
-        return
-    with closing(WorkerPool[tuple[int, Any]](THREADS)) as pool:
-        if not pool.begin():  # the system gives no thread
+    """The result of `loader` for each path, in order. Our own loader runs ahead, in threads, by a few images."""
+    with closing(WorkerPool[None](THREADS)) as pool:
+        if loader is not pil_loader or not pool.begin():  # or the system gives no thread
             yield from map(loader, paths)
             return
         found: dict[int, Any] = {}
-        given = 0
-        for wanted in range(len(paths)):
-            while given < min(wanted + 2 * THREADS, len(paths)):
-                pool.give(partial(_numbered, loader, given, paths[given]))
-                given += 1
-            while wanted not in found:
-                found.update(pool.take())
-            yield found.pop(wanted)
 
+        def load(number: int) -> None:
+            found[number] = loader(paths[number])
 
-def _numbered(loader: Callable[[str], Any], number: int, path: str) -> tuple[int, Any]:
-    return number, loader(path)
+        for number in range(len(paths) + AHEAD):
+            if number < len(paths):
+                pool.give(partial(load, number))
+            if number >= AHEAD:
+                while number - AHEAD not in found:
+                    list(pool.take())
+                yield found.pop(number - AHEAD)

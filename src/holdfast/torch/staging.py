@@ -1,6 +1,6 @@
-"""Staging: copies between CUDA devices and the host, in streams of their own, and memory that the devices reach.
+"""Staging: copies between CUDA devices and the host, in separate streams, and pinned memory.
 
-Whatever uses these waits for its copies before it goes on; the streams are for what the program itself has under way.
+Callers wait for their copies before they continue. With separate streams a copy does not wait for the program's work.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _streams: dict[torch.device, Any] = {}
 
 
 class Moment:
-    """What a program had given a device to do when this was made: copies begin when that is done, and not later.
+    """A point in a program's work on a device. Copies begin when the work before it is done, and not later.
 
-    As anywhere in torch, that is the work in the current stream, and what this was made to wait for.
+    As anywhere in torch, that is the work in the current stream, and in streams that it waits for.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -33,7 +33,7 @@ class Moment:
         self._stream = _streams[device]
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
-        """Begin to copy `source` over `target`, one of them on the device; what waits until it is there.
+        """Begin to copy `source` over `target`, one of them on the device; return a function that waits for the end.
 
         Source: torch's CUDA semantics: record_stream keeps the memory from others until the stream is done with it.
         """
@@ -49,9 +49,9 @@ class Moment:
 
 
 def pin(memory: memoryview, device: torch.device) -> Wait | None:
-    """Pin `memory`, so that devices copy by themselves, and at their speed; what undoes that, before it is freed.
+    """Pin `memory`, so that devices copy directly, at full speed; return a function that unpins it before it is freed.
 
-    None: CUDA refused. Copies work all the same, by way of memory of its own.
+    None: CUDA refused. Copies still work, through memory of CUDA's own.
 
     Source: torch.cuda._pin_memory_utils; CUDA Runtime API, cudaHostRegister.
     """
@@ -71,10 +71,10 @@ def _runtime(device: torch.device) -> Any:
 
 
 def _apart(function: Callable[[], Any]) -> Any:
-    """What `function` returns; None when it raised.
+    """The result of `function`; None when it raised.
 
-    In a thread of its own, if the system gives one: CUDA keeps an error for the thread that met it, whose next kernel
-    torch would take to have failed.
+    In a new thread, if the system gives one: CUDA keeps an error for the thread that met it, and torch would report it
+    for the next kernel of that thread.
     """
     outcome: list[Any] = []
 

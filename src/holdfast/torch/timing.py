@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..terminal import say
-from .world import is_grouped, world
+from .world import my_rank
 
 
 class TimestampedTimer:
@@ -57,7 +56,6 @@ class TimestampedTimer:
         self.running = float(state["running"])
 
     def _say(self, what: str, took_s: float) -> None:
-        rank = world().rank if is_grouped() else int(os.environ.get("RANK", "0"))
-        if rank == 0:
+        if my_rank() == 0:
             when = time.strftime("%Y-%m-%d %H:%M:%S")
             self._tell(f"[ {when} ] {what:<70}{1000 * took_s:>12,.3f} ms, {self.running:>12,.2f} s total")

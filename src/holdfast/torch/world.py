@@ -1,4 +1,4 @@
-"""Which rank this process is, of how many: as the caller says, as torch's process group says, or the only one."""
+"""Which rank this process is, of how many: as the caller says, as torch's process group says, or a process alone."""
 
 from __future__ import annotations
 
@@ -20,21 +20,25 @@ def is_grouped() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
+def my_rank() -> int:
+    """This process's rank in the process group; without a group as torchrun says it; else 0."""
+    return distributed.get_rank() if is_grouped() else int(os.environ.get("RANK", "0"))
+
+
 def world(rank: int | None = None, size: int | None = None) -> World:
-    """What is not given, the process group says; without one, this process is alone.
+    """The given rank and size. The process group says what is not given; without a group, this process is alone.
 
     Raises:
         UsageError: no such rank; or torchrun or the like started several ranks, and they have no process group yet.
     """
-    if rank is None or size is None:
-        if is_grouped():
-            rank = distributed.get_rank() if rank is None else rank
-            size = distributed.get_world_size() if size is None else size
-        elif size is None and rank is None and os.environ.get("WORLD_SIZE", "1") != "1":
-            raise UsageError(
-                f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and there is no process group: call"
-                " torch.distributed.init_process_group() first, or say which rank this is, of how many"
-            )
+    if is_grouped():
+        rank = distributed.get_rank() if rank is None else rank
+        size = distributed.get_world_size() if size is None else size
+    elif size is None and rank is None and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and there is no process group: call"
+            " torch.distributed.init_process_group() first, or say which rank this is, of how many"
+        )
     size = 1 if size is None else size
     if rank is None and size > 1:
         raise UsageError(f"which of the {size} ranks is this? Give rank=, or call init_process_group() first")
