@@ -119,16 +119,6 @@ def test_the_leader_of_a_heterogeneous_job_is_read(fakes):
     assert ("RUNNING", 1) == (slurm.seen(HERE).state, slurm.seen(HERE).restarts)
 
 
-def test_squeue_serves_where_there_is_no_scontrol(fakes):
-    """The same evidence."""
-    fakes.say("squeue", "COMPLETING|TimeLimit|2|N/A|1000|5000|long|/home/a/job.sh|/home/a|name|\n")
-    seen = slurm.seen(HERE)
-    assert ("COMPLETING", "TimeLimit", 2, None, 1000.0, 5000.0) == seen[:6]
-    assert ("long", "/home/a/job.sh") == (seen.partition, seen.command)
-    fakes.say("squeue", "\n")
-    assert slurm.seen(HERE) is None
-
-
 def test_a_job_that_is_gone_is_none(fakes):
     """Slurm forgets jobs some minutes after their end."""
     fakes.say("scontrol show job", err="slurm_load_jobs error: Invalid job id specified\n", code=1)
@@ -147,7 +137,7 @@ def test_nonsense_is_an_error_and_no_evidence(fakes, text):
 
 def test_no_commands_at_all_is_said(fakes):
     """A container without Slurm's commands."""
-    with pytest.raises(Absent, match="squeue cannot be started"):
+    with pytest.raises(Absent, match="scontrol cannot be started"):
         slurm.seen(HERE)
 
 
@@ -165,7 +155,7 @@ def test_no_commands_at_all_is_said(fakes):
 def test_time_left_is_read_in_every_form(fakes, text, seconds):
     """squeue(1), %L."""
     fakes.say("squeue", text + "\n")
-    assert seconds == slurm.left_s(HERE)
+    assert seconds == slurm.read_left(ask(slurm.left_of(HERE)))
     assert ["squeue --noheader --jobs 120 --format %L"] == fakes.calls
 
 
@@ -174,24 +164,7 @@ def test_time_left_that_is_none_is_an_error(fakes, text):
     """A job that has not begun, or has ended."""
     fakes.say("squeue", text + "\n")
     with pytest.raises(ClusterError, match="time left"):
-        slurm.left_s(HERE)
-
-
-@pytest.mark.parametrize(
-    ("line", "leads"),
-    [
-        ("#SBATCH --signal=B:USR1@120", {"SIGUSR1": 120}),
-        ("#SBATCH --requeue --signal=SIGUSR2@90", {"SIGUSR2": 90}),
-        ("#SBATCH --signal B:10@30", {"SIGUSR1": 30}),
-        ('#SBATCH --signal="RB:TERM@300"', {"SIGTERM": 300}),
-        ("#SBATCH --signal=USR1", {"SIGUSR1": 60}),
-        ("# SBATCH --signal=USR1@5", {}),
-        ("echo --signal=USR1@5", {}),
-    ],
-)
-def test_the_lead_is_read_from_the_script(line, leads):
-    """sbatch(1): without a number it is 60 s."""
-    assert leads == slurm.lead_s(f"#!/bin/bash\n{line}\nexec x\n")
+        slurm.read_left(ask(slurm.left_of(HERE)))
 
 
 # -- asking ---------------------------------------------------------------------------------------------------------
@@ -222,7 +195,7 @@ def test_an_answer_that_takes_its_time_is_not_waited_for(fakes):
     """`look` says None until it is there."""
     fakes.say("squeue", "3:04\n", after="/bin/sleep 0.3")
     began = time.monotonic()
-    with slurm.asking_left(HERE) as asked:
+    with Asked(slurm.left_of(HERE)) as asked:
         assert asked.look() is None
         assert time.monotonic() - began < 0.25
         assert 184 == slurm.read_left(until(asked.look))
@@ -242,7 +215,7 @@ def test_a_question_without_an_answer_is_ended(fakes):
 def test_a_forked_child_leaves_its_parents_question_alone(fakes):
     """A loader's worker that ends must not end it."""
     fakes.say("squeue", "3:04\n", after="/bin/sleep 0.3")
-    with slurm.asking_left(HERE) as asked:
+    with Asked(slurm.left_of(HERE)) as asked:
         child = os.fork()
         if not child:
             asked.end()
@@ -255,17 +228,17 @@ def test_the_end_is_asked_for_at_most_once_a_minute(fakes, monkeypatch):
     """The environment first, then squeue; what is unlimited has no end."""
     monkeypatch.setattr(watch, "FIRST_S", 0)
     fakes.say("squeue", "1:00:00\n")
-    ends = watch.Ends(HERE)
+    ends = watch.JobWatch(HERE)
     assert ends.end_s is None
     until(lambda: ends.look() or ends.end_s)
     assert abs(ends.end_s - time.time() - 3600) < 5
     for _ in range(200):
         ends.look()
     assert 1 == len(fakes.calls)
-    ends._next_s = 0
+    ends._questions = [each._replace(due_s=0) for each in ends._questions]
     fakes.say("squeue", "UNLIMITED\n")
     until(lambda: ends.look() or ends.end_s is None)
-    assert 9e9 == watch.Ends(HERE, {"SLURM_JOB_END_TIME": "9000000000"}).end_s
+    assert 9e9 == watch.JobWatch(HERE, {"SLURM_JOB_END_TIME": "9000000000"}).end_s
 
 
 def test_only_one_process_of_a_job_asks(fakes, monkeypatch):
@@ -278,7 +251,7 @@ def test_only_one_process_of_a_job_asks(fakes, monkeypatch):
         (HERE, {"PMIX_RANK": "1"}),
         (None, {}),
     ):
-        ends = watch.Ends(here, environment)
+        ends = watch.JobWatch(here, environment)
         for _ in range(50):
             ends.look()
     assert [] == fakes.calls
@@ -287,10 +260,10 @@ def test_only_one_process_of_a_job_asks(fakes, monkeypatch):
 def test_without_squeue_there_is_no_end_and_no_error(fakes, monkeypatch):
     """It is not tried again and again."""
     monkeypatch.setattr(watch, "FIRST_S", 0)
-    ends = watch.Ends(HERE)
+    ends = watch.JobWatch(HERE)
     for _ in range(3):
         ends.look()
-    assert (None, None) == (ends.end_s, ends._job)
+    assert (None, []) == (ends.end_s, ends._questions)
 
 
 def test_the_grace_is_asked_for_once(fakes, monkeypatch):
@@ -303,7 +276,7 @@ def test_the_grace_is_asked_for_once(fakes, monkeypatch):
         "scontrol show partition spot",
         "PartitionName=spot\n   Default=NO QoS=N/A\n   DefaultTime=NONE GraceTime=10 Hidden=NO\n",
     )
-    grace = watch.Grace(HERE, {"SLURM_JOB_PARTITION": "spot"})
+    grace = watch.JobWatch(HERE, {"SLURM_JOB_PARTITION": "spot"})
     until(lambda: grace.look() or grace.preempt_s)
     assert (30, 10) == (grace.kill_wait_s, grace.preempt_s)
     grace.look()
@@ -418,14 +391,6 @@ def test_a_successor_of_a_task_is_that_task(fakes):
     done = carried(Lines(), here=HERE._replace(id="16_3", array="16", task="3"), successor=HERE and "/runs/x/job.sh")
     assert "submitted" == done.how
     assert "sbatch --parsable --dependency=afterany:16_3 --array=3 /runs/x/job.sh" == fakes.calls[-1]
-
-
-def test_without_scontrol_a_successor_is_submitted(fakes):
-    """squeue has the evidence, sbatch does the rest."""
-    fakes.say("squeue", "COMPLETING|TimeLimit|0|N/A|1000|5000|long|/home/a/job.sh|/home/a|name|\n")
-    fakes.say("sbatch", "121\n")
-    assert "submitted" == carried(Lines()).how
-    assert fakes.calls[-1].endswith("--chdir=/home/a /home/a/job.sh")
 
 
 def test_a_refusal_because_slurm_was_faster_is_none(fakes):

@@ -142,7 +142,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             after = _BLANK.match(text, match.end())
             place = _word_end(text, after.end() if after else match.end())
             if match[1] in ("<<", "<<-"):
-                here.append(_plain(text[match.end() : place].strip()))
+                here.append(plain(text[match.end() : place].strip()))
         elif text.startswith("((", place):  # arithmetic
             place = _after(text, place)
             yield _Token(line, text[start:place], word=True)
@@ -157,7 +157,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         else:
             place = max(_word_end(text, place), place + 1)
             raw = text[start:place]
-            yield _Token(line, _plain(raw), word=True, quoted=raw[0] in "\"'\\")
+            yield _Token(line, plain(raw), word=True, quoted=raw[0] in "\"'\\")
         line += text.count("\n", start, place)
 
 
@@ -197,11 +197,10 @@ def _after(text: str, place: int, depth: int = 0) -> int:
     return place + 1
 
 
-def _plain(raw: str) -> str:
-    """A word without its quotes."""
-    return re.sub(r"""\\\n|\\(.)|'([^']*)'|"((?:\\.|[^"\\])*)\"""", _unquoted, raw)
+def plain(raw: str, escaped: str = r'["\\$`]') -> str:
+    """A word without its quotes. `escaped`: what a backslash escapes within double ones."""
 
+    def unquoted(match: re.Match[str]) -> str:
+        return match[1] or match[2] or re.sub(rf"\\\n|\\({escaped})", r"\1", match[3] or "")
 
-def _unquoted(match: re.Match[str]) -> str:
-    escaped, single, double = match.groups()
-    return escaped or single or re.sub(r'\\\n|\\(["\\$`])', r"\1", double or "")
+    return re.sub(r"""\\\n|\\(.)|'([^']*)'|"((?:\\.|[^"\\])*)\"""", unquoted, raw)

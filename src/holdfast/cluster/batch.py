@@ -193,17 +193,16 @@ def starts(command: ShellCommand, name: str) -> bool:
     )
 
 
-class Finding(NamedTuple):
+class Fault(NamedTuple):
     """What is wrong at a line, why, and what to write instead."""
 
     line: int
-    rule: str
     what: str
     why: str
     fix: str
 
 
-Rule = Callable[[Script], Iterator[Finding]]
+Rule = Callable[[Script], Iterator[Fault]]
 
 
 def line_of(option: sbatch.Option | None) -> int:

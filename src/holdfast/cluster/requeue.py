@@ -1,19 +1,19 @@
-"""Carry: what becomes of a job whose outermost process has stopped: carried on, or left alone. The last act of that process."""
+"""Requeue: whether a job whose outermost process has stopped is started again. The last act of that process."""
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..errors import ClusterError, StoreError, Superseded
 from ..job import Job
-from . import other, slurm
-from .ask import Silent
+from . import other, sbatch, slurm
+from .ask import Silent, obeyed
 from .cause import Cause, Heard, cause
 from .slurm import JobStatus
 from .watch import DICE
@@ -66,13 +66,11 @@ def continue_job(
     scheduler is away it tries again, for `patience_s`; `meanwhile` gets a line at the first failure. Never raises, never
     speaks: the caller says the line.
     """
-    if job.scheduler != "slurm":
-        return _by_its_rule(job, heard, journal, tuple(places), limit)
-    turn = _Turn(job, heard, journal, tuple(places), limit, successor)
+    turn = _Turn(job, heard, journal, places, limit, successor)
     give_up_s, wait_s = time.monotonic() + patience_s, FIRST_WAIT_S
     while True:
         try:
-            return turn.take()
+            return turn.take() if job.scheduler == "slurm" else turn.by_its_rule(other.RULES[job.scheduler])
         except Superseded as error:
             return Continuation("superseded", "requeued", str(error))
         except Silent as error:
@@ -86,22 +84,6 @@ def continue_job(
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
 
-def _by_its_rule(job: Job, heard: Heard, journal: Journal, places: Sequence[Path], limit: int) -> Continuation:
-    """What another scheduler than Slurm makes of the job: nobody asks it why, so that little is certain."""
-    held = next((place for place in places if (place / HOLD).exists()), None)
-    if held is not None:
-        return Continuation("held", "unclear", f"job {job.id} is not requeued: {held} is on hold")
-    if journal.requeues >= limit:
-        often = f"it was requeued {journal.requeues} times, and {limit} are the most"
-        return Continuation("limit", "unclear", f"job {job.id} is not requeued: {often}")
-    if heard.what == other.DEADLINE or heard.what in other.RULES[job.scheduler].notices:
-        with suppress(StoreError, OSError):  # before it is done; a full disk is no reason to stop here
-            journal.record("requeued", job=job.id, heard=heard.what, heard_at=heard.at_s)
-    onward = other.carry_on(job, heard.what)
-    why: Cause = "time limit" if onward.how in {"by its rule", "requeued"} else "unclear"
-    return Continuation(onward.how, why, onward.line)
-
-
 class _Turn:
     """One job's end."""
 
@@ -113,7 +95,6 @@ class _Turn:
         self.seen: JobStatus | None = None
         self.why: Cause = "unclear"
         self._recorded = False
-        self._leads: dict[str, float] | None = None
 
     def take(self) -> Continuation:
         """One try.
@@ -128,7 +109,30 @@ class _Turn:
             self._record("requeued", restart_count=self.job.restart_count)
             self._recorded = True
             left = self._left_alone()  # writing it down may have taken long
-        return left or self._carry(f"job {self.job.id}")
+        return left or self._requeue()
+
+    def by_its_rule(self, rule: other.Rule) -> Continuation:
+        """The same for another scheduler than Slurm: nobody asks it why the job ends, so that little is certain."""
+        what, name = self.heard.what, f"job {self.job.id}"
+        if what not in rule.notices:
+            unclear = f"{name}: why {what} came is unclear, so it is not requeued"
+            return self._left("unclear", f"{unclear}. {self.to_go_on()}")
+        left = self._forbidden()
+        if left is not None:
+            return left
+        self.why = "time limit"
+        code = other.exit_code(self.job, what)
+        if code is None and not rule.requeue:
+            return self._left("failed", f"{name}: {self.job.scheduler} starts no job again. {self.to_go_on()}")
+        self._record("requeued")
+        if code is not None:
+            line = f"{name}: exit code {code} makes {self.job.scheduler} start it again"
+            return Continuation("by its rule", self.why, line)
+        try:
+            obeyed([word.format(id=self.job.id) for word in rule.requeue])
+        except ClusterError as error:  # also when nobody knows whether it was done
+            return self.failed(error)
+        return Continuation("requeued", self.why, f"{name}: requeued")
 
     def _left_alone(self) -> Continuation | None:
         """What is said of a job that is not to be carried on, as the scheduler sees it now; None of one that is."""
@@ -142,13 +146,18 @@ class _Turn:
         if self.why == "unclear":
             unclear = f"{name}: why {self.heard.what} came is unclear ({self._evidence()}), so it is not requeued"
             return self._left("unclear", f"{unclear}. {self.to_go_on()}")
+        return self._forbidden()
+
+    def _forbidden(self) -> Continuation | None:
+        """What is said of a job on hold, or one that was requeued too often."""
+        name = f"job {self.job.id} is not requeued"
         held = next((place for place in self.places if (place / HOLD).exists()), None)
         if held is not None:
             release = f"holdfast release {shlex.quote(str(held))} && "
-            return self._left("held", f"{name} is not requeued: {held} is on hold. {self.to_go_on(release)}")
+            return self._left("held", f"{name}: {held} is on hold. {self.to_go_on(release)}")
         if self.journal.requeues >= self.limit:
             often = f"it was requeued {self.journal.requeues} times, and {self.limit} are the most"
-            return self._left("limit", f"{name} is not requeued: {often}. {self.to_go_on()}")
+            return self._left("limit", f"{name}: {often}. {self.to_go_on()}")
         return None
 
     def failed(self, error: ClusterError) -> Continuation:
@@ -157,7 +166,9 @@ class _Turn:
 
     def to_go_on(self, first: str = "") -> str:
         """What the user must do: requeue it while Slurm remembers the job, submit its script later."""
-        seen = self.seen
+        seen, rule = self.seen, other.RULES.get(self.job.scheduler)
+        if rule is not None:
+            return f"To go on, type: {first}{rule.again.format(id=self.job.id)}"
         if seen is not None and not seen.batch:
             return "To go on, start it again as you did"
         command = shlex.quote(str(self.successor)) if self.successor else seen.command if seen else ""
@@ -168,7 +179,8 @@ class _Turn:
         either = " || ".join(ways) or "sbatch, with its script"
         return f"To go on, type: {first}{f'{{ {either}; }}' if first and len(ways) > 1 else either}"
 
-    def _carry(self, name: str) -> Continuation:
+    def _requeue(self) -> Continuation:
+        name = f"job {self.job.id}"
         try:
             slurm.requeue(self.job)
             return Continuation("requeued", self.why, f"{name}: {self.why}; requeued")
@@ -190,14 +202,16 @@ class _Turn:
         """The job that begins when this one has ended."""
         if self.successor is not None:
             return slurm.submit([*self._dependency(), str(self.successor)])
-        seen, script = self.seen, self._script()
+        seen, script = self.seen, self._script
         if seen is None or not (script or seen.command):
             raise ClusterError("there is no batch script")
         if " " in seen.command:
             raise ClusterError(f"the words of `sbatch {seen.command}` cannot be told apart")
-        options = [f"--{name}={value}" for name, value in seen.options.items() if not _says(script, name)]
+        said = {option.name for option in sbatch.directives(script).options}
+        options = [f"--{name}={value}" for name, value in seen.options.items() if name not in said]
         return slurm.submit([*self._dependency(), *options, *([] if script else [seen.command])], script)
 
+    @cached_property
     def _script(self) -> str:
         """The script as it was submitted; its file may have changed since. Empty when Slurm does not give it."""
         try:
@@ -216,9 +230,9 @@ class _Turn:
         heard = self.heard
         if heard.lead_s is not None or heard.what == "deadline" or self.seen is None or self.seen.state != "RUNNING":
             return heard
-        if self._leads is None:  # asked once: the look right before the call is to be that, and nothing more
-            self._leads = slurm.lead_s(self._script())
-        return heard._replace(lead_s=self._leads.get(heard.what))
+        signal = sbatch.signal(sbatch.directives(self._script).options)
+        lead_s = float(signal.lead_s) if signal is not None and heard.what == f"SIG{signal.name}" else None
+        return heard._replace(lead_s=lead_s)
 
     def _evidence(self) -> str:
         return f"state {self.seen.state}, reason {self.seen.reason}" if self.seen else "Slurm does not know the job"
@@ -245,9 +259,3 @@ class _Turn:
     def _note(self, event: str, **facts: Any) -> None:
         with suppress(Superseded):  # what is noted so calls for nothing any more
             self._record(event, **facts)
-
-
-def _says(script: str, option: str) -> bool:
-    """Whether the script itself sets this option of sbatch."""
-    letter = {"job-name": "J", "partition": "p", "time": "t", "chdir": "D", "account": "A", "qos": "q"}[option]
-    return bool(re.search(rf"^#SBATCH\s(?:.*\s)?(?:--{option}[= ]|-{letter})", script, re.MULTILINE))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..errors import UsageError
+from . import bash
 
 # Source: sbatch(1), OPTIONS.
 _LETTERS = """
@@ -172,10 +173,5 @@ def _words(text: str) -> list[str]:
     for match in re.finditer(r"""(#.*)|((?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s\\])+)""", text):
         if match[1]:
             break
-        words.append(re.sub(r"""\\(.)|"((?:\\.|[^"\\])*)"|'([^']*)'""", _unquoted, match[2]))
+        words.append(bash.plain(match[2], "."))
     return words
-
-
-def _unquoted(match: re.Match[str]) -> str:
-    escaped, double, single = match.groups()
-    return escaped or single or re.sub(r"\\(.)", r"\1", double or "")

@@ -51,7 +51,7 @@ def script(order: JobRequest) -> str:
     Raises:
         UsageError: an option of sbatch that is ours to write, or a value that fits in no script.
     """
-    parts = [_head(order), _ignoring(order), _setup(order), _staging(order), _torchrun(order), _start(order)]
+    parts = [_head(order), _ignoring(order), order.setup, _staging(order), _torchrun(order), _start(order)]
     return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines) + "\n"
 
 
@@ -111,12 +111,8 @@ def _head(order: JobRequest) -> Iterator[str]:
 
 
 def _ignoring(order: JobRequest) -> Iterator[str]:
-    yield "# Until holdfast listens the notice must not end this shell. What came before, holdfast knows by the clock."
+    yield "# Until holdfast listens the notice must not end this shell. Holdfast computes the deadline itself."
     yield f"trap '' {notice(order)}"
-
-
-def _setup(order: JobRequest) -> Iterator[str]:
-    yield from order.setup
 
 
 def _staging(order: JobRequest) -> Iterator[str]:
@@ -166,7 +162,7 @@ def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
     """Shell words that start the command once per task, and the command."""
     if os.path.basename(order.command[0]) in LAUNCHERS[:-1] or not _several(order.options):
         return [], order.command
-    if not _is_torchrun(order):  # since Slurm 22.05 srun does not take over the CPUs by itself
+    if os.path.basename(order.command[0]) != "torchrun":  # since Slurm 22.05 srun does not take over the CPUs by itself
         cpus = any(option.name == "cpus-per-task" for option in order.options)
         return ["srun", *(['--cpus-per-task="$SLURM_CPUS_PER_TASK"'] if cpus else [])], order.command
     if _count(order.options, "nodes") == 1 or any(
@@ -176,10 +172,6 @@ def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
     first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((15000 + SLURM_JOB_ID % 10000))"'
     words = ["srun", "--ntasks-per-node=1", order.command[0], '--nnodes="$SLURM_JOB_NUM_NODES"', "--rdzv-backend=c10d"]
     return [*words, f"--rdzv-endpoint={first}"], order.command[1:]
-
-
-def _is_torchrun(order: JobRequest) -> bool:
-    return os.path.basename(order.command[0]) == "torchrun"
 
 
 def _calls_torchrun(order: JobRequest) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
@@ -59,7 +60,8 @@ def judge(attempts: Sequence[CommandAttempt], limits: Limits) -> Next:
         return Next("leave", f"told to stop by {last.told}")
     if last.verdict == "damaged":
         return Next("again", "it could not go on from its checkpoint")
-    fruitless = _fruitless(attempts)
+    without_gain = _without_gain(attempts)
+    fruitless = sum(not _is_blameless(each) for each in without_gain)
     if fruitless >= limits.no_progress:
         return Next("fail", f"{fruitless} attempts in a row got no further")
     if last.verdict == "stopped":
@@ -67,7 +69,8 @@ def judge(attempts: Sequence[CommandAttempt], limits: Limits) -> Next:
             return Next("leave", last.reason if last.reason in FINAL else LATE)
         if last.held:
             return Next("leave", HELD)
-        return Next("again", _why_again(last), _growing(AGAIN_S, _idle(attempts)))
+        # whoever's fault it was, nothing is restarted in a tight circle
+        return Next("again", _why_again(last), _growing(AGAIN_S, len(without_gain) - 1))
     crashes = _crashes(attempts)
     if crashes > limits.retries:
         return Next("fail", f"no retry left of {limits.retries}" if limits.retries else "")
@@ -113,25 +116,14 @@ def _got_further(attempt: CommandAttempt) -> bool:
     return attempt.progressed if attempt.progressed is not None else attempt.took_s >= QUICK_S
 
 
-def _fruitless(attempts: Sequence[CommandAttempt]) -> int:
-    """The last attempts in a row that by themselves got no further. Signals and lost nodes are nobody's fault."""
-    count = 0
-    for attempt in reversed(attempts):
-        if _got_further(attempt):
-            break
-        blameless = attempt.code < 0 or attempt.told or attempt.reason.startswith("SIG") or attempt.verdict == "damaged"
-        count += not blameless
-    return count
+def _without_gain(attempts: Sequence[CommandAttempt]) -> list[CommandAttempt]:
+    """The last attempts in a row that by themselves got no further."""
+    return list(takewhile(lambda each: not _got_further(each), reversed(attempts)))
 
 
-def _idle(attempts: Sequence[CommandAttempt]) -> int:
-    """As `_fruitless`, whoever's fault it was: nothing is restarted in a tight circle. -1 after one that got further."""
-    count = -1
-    for attempt in reversed(attempts):
-        if _got_further(attempt):
-            break
-        count += 1
-    return count
+def _is_blameless(attempt: CommandAttempt) -> bool:
+    """Signals and lost nodes are nobody's fault."""
+    return attempt.code < 0 or bool(attempt.told) or attempt.reason.startswith("SIG") or attempt.verdict == "damaged"
 
 
 def _crashes(attempts: Sequence[CommandAttempt]) -> int:

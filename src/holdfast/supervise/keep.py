@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import filecmp
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,7 +30,6 @@ RESTLESS = 3  # looks that each find another one: it comes so often that it coun
 SOON_S = 0.1  # the shortest time between two looks, while something new waits until it has settled
 UNSETTLED_S = 30.0  # for so long something new has never settled: that is told
 HELD_S = 60.0  # what a process holds open for writing has settled when it has not changed for so long
-SAME_BYTES = 1 << 20
 
 
 class _Moving(Exception):
@@ -225,17 +224,9 @@ def _same(found: Written, checkpoint: Checkpoint) -> bool:
         for path in checkpoint.path.rglob("*")
         if path.is_file() and path != checkpoint.path / MANIFEST
     }
-    return theirs.keys() == ours.keys() and all(_equal(theirs[name], ours[name]) for name in theirs)
-
-
-def _equal(a: Path, b: Path) -> bool:
-    try:
-        with open(a, "rb") as left, open(b, "rb") as right:
-            if os.fstat(left.fileno()).st_size != os.fstat(right.fileno()).st_size:
-                return False
-            while block := left.read(SAME_BYTES):
-                if block != right.read(len(block)):
-                    return False
-    except OSError:
-        return False
-    return True
+    filecmp.clear_cache()
+    with suppress(OSError):  # one of them has just gone
+        return theirs.keys() == ours.keys() and all(
+            filecmp.cmp(path, ours[name], shallow=False) for name, path in theirs.items()
+        )
+    return False

@@ -51,7 +51,7 @@ class CommandProcess:
     elsewhere: str = ""  # what of it does not stand right above our own words
     _waiting: list[int] = field(default_factory=list)  # signals that are to be handed on
     _handed: set[int] = field(default_factory=set)
-    _asking: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _asking: subprocess.Popen[bytes] | None = None
     _ended_s: float | None = None
     _nudged_s: float | None = None
     _looked_s: float = 0.0
@@ -187,20 +187,18 @@ class CommandProcess:
         if self._asking or signal.SIGTERM in self._handed:
             return
         try:
-            self._asking.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0)
-            )
+            nothing = subprocess.DEVNULL
+            self._asking = subprocess.Popen(command, stdin=nothing, stdout=nothing, process_group=0)
             self.note("handed", command=[*command])
         except OSError as error:
             warn(f"{command[0]}: {os.strerror(error.errno or 0)}; the program gets SIGTERM instead")
             self._send(child, signal.SIGTERM)
 
     def _forget_asking(self) -> None:
-        for asking in self._asking:
-            if asking.poll() is None:
-                os.killpg(asking.pid, signal.SIGKILL)  # a script's own children with it
-                with suppress(subprocess.TimeoutExpired):  # a system that does not let it die
-                    asking.wait(LOST_S)
+        if self._asking is not None and self._asking.poll() is None:
+            os.killpg(self._asking.pid, signal.SIGKILL)  # a script's own children with it
+            with suppress(subprocess.TimeoutExpired):  # a system that does not let it die
+                self._asking.wait(LOST_S)
 
     def _press(self, child: Child) -> None:
         """Kill what has not ended in time; end what the command has left behind."""
@@ -235,7 +233,7 @@ class CommandProcess:
         warn(why)
 
     def _attend(self, child: Child) -> None:
-        self.time.look()
+        self.time.watch.look()
         if child.code is None and time.monotonic() >= self._looked_s + self.look_s:
             self.look_s = self.look(lambda: processes.descendants(os.getpid()))
             self._looked_s = time.monotonic()

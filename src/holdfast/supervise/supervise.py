@@ -108,7 +108,7 @@ class _Supervisor:
     measured_s: float = 0.0
     notices: Notices | None = None
     witness: ProgressWitness = field(init=False)
-    within: JobEnd = field(init=False)
+    job_end: JobEnd = field(init=False)
     time: Time = field(init=False)
     environment: dict[str, str] = field(init=False)
 
@@ -122,7 +122,7 @@ class _Supervisor:
                 wanted, limit = self.options.requeue, self.options.max_requeues
                 self.job_end = JobEnd(self.job, self.place, requeue=wanted, limit=limit, chain=self.options.chain)
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
-                around.callback(self.time.close)
+                around.callback(self.time.watch.close)
                 self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
                 if self.options.keeps:
                     self.kept = Kept(self.place.path, self.program)
@@ -131,8 +131,7 @@ class _Supervisor:
                     **os.environ,
                     **around.enter_context(job_leader.announced(self.place.path)),
                 }
-                last = self._until_over()
-                return self._leave(last)
+                return self._leave(self._until_over())
             except BaseException as error:
                 said = error.reason if isinstance(error, ChildError) else str(error)
                 self.place.close("failed", error=f"{type(error).__name__}: {said.splitlines()[0] if said else ''}")
@@ -147,7 +146,7 @@ class _Supervisor:
                 return Next("leave", f"told to stop by {self.signals.told}")
             self.attempts.append(self._attempt())
             following = judge.judge(self.attempts, limits)
-            self.place.record("next", do=following.do, why=following.why, wait_s=round(following.wait_s, 3))
+            self.place.record("next", **following._asdict())
             if following.do in {"done", "leave", "fail"}:
                 return following
             if self.attempts[-1].reason.startswith("SIG") and self.job_end.is_ending():
@@ -170,9 +169,8 @@ class _Supervisor:
         """One start, seen out and judged on its own."""
         checkpoint = self.kept.newest_valid() if self.kept is not None else None
         time_left_s = self.time.left_s()
-        command = self.program.begin(
-            self.command, checkpoint.path if checkpoint is not None else None, self._for_program(time_left_s)
-        )
+        own_s = None if time_left_s is None else max(time_left_s - self.options.lead_s, 1.0)
+        command = self.program.begin(self.command, checkpoint.path if checkpoint is not None else None, own_s)
         if self.kept is not None:
             self.kept.begin()
         self.witness.before()
@@ -225,29 +223,20 @@ class _Supervisor:
             self.kept.set_aside(checkpoint, word, "could not be read by the program")
         elif verdict == "damaged":
             verdict = "failed"
-        took_s = time.monotonic() - began_s
-        self.place.record(
-            "exit",
-            code=code,
-            verdict=verdict,
-            took_s=round(took_s, 3),
-            told=told,
-            reason=said.reason,
-            progressed=progressed,
-            step=step,
-        )
-        return CommandAttempt(
+        attempt = CommandAttempt(
             verdict,
             code,
-            took_s,
+            time.monotonic() - began_s,
             told,
             failed=said.event == "failed" or (self.kept is not None and verdict == "failed"),
-            reason=said.reason if verdict == "stopped" else "",
+            reason=said.reason,
             progressed=progressed,
             late=self._is_late(time_left_s),
             held=self.held,
             lacks=self.program.lacks() if code == 0 and isinstance(self.program, Demanding) else "",
         )
+        self.place.record("exit", step=step, **attempt._asdict())
+        return attempt
 
     def _leave(self, last: Next) -> Outcome:
         """The end of it: the journal's last line, and then what the job needs to be carried on.
@@ -303,9 +292,6 @@ class _Supervisor:
     @property
     def _name(self) -> str:
         return called(self.command) if self.command else self.options.name or self.place.path.name
-
-    def _for_program(self, left_s: float | None) -> float | None:
-        return None if left_s is None else max(left_s - self.options.lead_s, 1.0)
 
     def _is_late(self, left_at_start_s: float | None) -> bool:
         """Whether another start in this job is not worth it: the program may have stopped for want of time."""
