@@ -49,7 +49,12 @@ class Script(NamedTuple):
 
     def option(self, *names: str) -> sbatch.Option | None:
         """The last of these options."""
-        return next((option for option in reversed(self.options) if option.name in names), None)
+        return sbatch.last(self.options, *names)
+
+    def line_of(self, *names: str) -> int:
+        """Where that option is; 1 where it is not."""
+        option = self.option(*names)
+        return option.line if option else 1
 
     @property
     def body(self) -> list[ShellCommand]:
@@ -203,7 +208,3 @@ class Fault(NamedTuple):
 
 
 Rule = Callable[[Script], Iterator[Fault]]
-
-
-def line_of(option: sbatch.Option | None) -> int:
-    return option.line if option else 1

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from .. import disk, owner
 from ..errors import ClusterError
 from ..job import Job
+from ..terminal import say
 from . import slurm
 
 LOOK_S = 2.0  # between two questions to Slurm
@@ -55,9 +56,7 @@ class Earlier(NamedTuple):
     close: Callable[[], Any]  # say good-bye for him
 
 
-def await_turn(
-    place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job | None, say: Callable[[str], Any]
-) -> None:
+def await_turn(place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job | None) -> None:
     """Wait while other tasks of this array end in `place`, as long as Slurm lets them.
 
     It starts the next task in the second in which it tells one to end. Who said good-bye, or is provably gone, is not in

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from . import lint_signals, sbatch
-from .batch import Around, Fault, Rule, Script, is_holdfast, line_of, program, read
+from .batch import Around, Fault, Rule, Script, is_holdfast, program, read
 
 # Such a comment, anywhere in the script, switches rules off.
 ALLOWED = re.compile(r"^[^#\n]*#.*?holdfast: allow ([\w, -]+)", re.MULTILINE)
@@ -54,7 +54,7 @@ def append_missing(script: Script) -> Iterator[Fault]:
     mode = script.option("open-mode")
     if script.restartable and (mode is None or not (mode.value or "").startswith("a")):
         yield Fault(
-            line_of(mode or script.option("requeue")),
+            script.line_of("open-mode") if mode else script.line_of("requeue"),
             "no --open-mode=append",
             "each start of the job empties its output: what the earlier ones said is lost",
             "write #SBATCH --open-mode=append",

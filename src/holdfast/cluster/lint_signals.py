@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..interval import enough_s, needed_s
 from .bash import ShellCommand
-from .batch import Fault, Rule, Script, is_exec, is_holdfast, line_of, program, starts
+from .batch import Fault, Rule, Script, is_exec, is_holdfast, program, starts
 
 TORCHRUN_GRACE_S = 30  # Source: torch.distributed.run, --shutdown-timeout
 _SLOW = ". conda cp curl git mamba micromamba ml module pip rsync sleep source tar unzip uv wget"
@@ -19,13 +19,13 @@ def notice_unheard(script: Script) -> Iterator[Fault]:
     signal, work = script.signal, script.work
     if signal is None or work is None:
         return
-    line = line_of(script.option("signal"))
+    line = script.line_of("signal")
     if signal.batch and not is_exec(work) and not any(signal.name in trap.signals for trap in script.traps):
         yield Fault(
             line,
             f"--signal=B:{signal.name} reaches nobody who listens",
             f"it is sent to the batch shell alone, which has no trap for it and dies of it, and {work.words[0]} with it",
-            f"end the script with: exec holdfast run -- {' '.join(program(work))}",
+            _supervised(work),
         )
     if not signal.batch and not any(starts(command, "srun") for command in script.body):
         yield Fault(
@@ -63,7 +63,7 @@ def no_grace(script: Script) -> Iterator[Fault]:
             work.line,
             f"{program(work)[0]} is killed without a word when the job ends early",
             "Slurm tells the batch shell, which dies of it, and kills what it started within the same second",
-            f"write: exec holdfast run -- {' '.join(program(work))}",
+            _supervised(work),
         )
 
 
@@ -93,7 +93,7 @@ def trap_hidden(script: Script) -> Iterator[Fault]:
             work.line,
             f"the trap for {', '.join(sorted(heard))} waits until {program(work)[0]} has ended",
             "bash runs a trap only when its foreground child has ended, and by then the time is over",
-            f"write: exec holdfast run -- {' '.join(program(work))}",
+            _supervised(work),
         )
 
 
@@ -125,7 +125,7 @@ def term_as_notice(script: Script) -> Iterator[Fault]:
     """B:TERM looks like a cancellation, to people and to programs."""
     if script.signal and script.signal.name == "TERM" and script.signal.batch:
         yield Fault(
-            line_of(script.option("signal")),
+            script.line_of("signal"),
             "--signal=B:TERM",
             "Slurm writes CANCELLED into the output of a job that goes on, and nobody can tell the notice from a scancel",
             f"write --signal=B:USR1@{script.signal.lead_s}",
@@ -150,7 +150,7 @@ def usr1_with_nccl(script: Script) -> Iterator[Fault]:
     collective = ranks or any(starts(command, "torchrun") for command in script.body)
     if script.signal and script.signal.name == "USR1" and collective:
         yield Fault(
-            line_of(script.option("signal")),
+            script.line_of("signal"),
             "SIGUSR1 for a program with NCCL",
             "some versions of NCCL (2.12, 2.13) take SIGUSR1 for themselves, and the program never hears of it",
             f"write USR2: --signal={'B:' if script.signal.batch else ''}USR2@{script.signal.lead_s}",
@@ -193,12 +193,16 @@ def _told(script: Script, command: ShellCommand, what: str) -> bool:
     return any(re.match(rf"(--{what}|PET_{what.upper()}|TORCH\w*_{what.upper()})", word) for word in words)
 
 
+def _supervised(work: ShellCommand) -> str:
+    return f"end the script with: exec holdfast run -- {' '.join(program(work))}"
+
+
 def lead_too_short(script: Script) -> Iterator[Fault]:
     """The notice must come early enough for a save."""
     signal, save_s = script.signal, script.around.save_s
     if signal is not None and save_s is not None and signal.lead_s < needed_s(save_s):
         yield Fault(
-            line_of(script.option("signal")),
+            script.line_of("signal"),
             f"the notice comes {signal.lead_s} s before the end",
             f"a save took {save_s:.0f} s",
             f"write @{enough_s(save_s)}",

@@ -169,7 +169,7 @@ class _Question:
             self._error = error.strerror or str(error)
 
     def __del__(self) -> None:
-        self._socket.close()  # who asks goes away in the midst of it
+        self._socket.close()
 
     def answer(self) -> _Answer | None:
         """What came, or what went wrong; None while it is under way."""
@@ -182,18 +182,14 @@ class _Question:
                     data = self._socket.recv(4096)
                     self._heard += data
                     if not data or len(self._heard) > _MOST_BYTES:
-                        return self._close(_parsed(self._heard))
+                        return _parsed(self._heard)
                 elif time.monotonic() >= self._ends_s:
                     self._error = f"no answer within {LIMIT_S:g} s"
                 else:
                     return None
             except OSError as error:
                 self._error = error.strerror or str(error)
-        return self._close(_Answer(0, "", self._error))
-
-    def _close(self, answer: _Answer) -> _Answer:
-        self._socket.close()
-        return answer
+        return _Answer(0, "", self._error)
 
 
 def _parsed(data: bytes) -> _Answer:

@@ -78,10 +78,12 @@ def is_known(name: str) -> bool:
 
 def merged(*layers: Iterable[Option]) -> list[Option]:
     """All options, a later one in the place of an earlier one of the same name."""
-    found: dict[str, Option] = {}
-    for option in (option for layer in layers for option in layer):
-        found[option.name] = option
-    return list(found.values())
+    return list({option.name: option for layer in layers for option in layer}.values())
+
+
+def last(options: Iterable[Option], *names: str) -> Option | None:
+    """The last of these options that is given: it is the one that counts."""
+    return next((option for option in reversed(list(options)) if option.name in names), None)
 
 
 class Directives(NamedTuple):
@@ -120,7 +122,8 @@ def signal(options: Iterable[Option]) -> Signal | None:
 
     Source: sbatch(1), --signal: [{R|B}:]<sig_num>[@sig_time], 60 s by default.
     """
-    text = next((option.value for option in reversed(list(options)) if option.name == "signal"), None)
+    option = last(options, "signal")
+    text = option.value if option else None
     match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", text or "", re.IGNORECASE)
     if match is None:
         return None
@@ -133,15 +136,20 @@ def limit_s(options: Iterable[Option]) -> float:
 
     Source: sbatch(1), --time: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
     """
-    text = next((option.value for option in reversed(list(options)) if option.name == "time"), None) or ""
-    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text) or text == "0":
-        return float("inf")
+    option = last(options, "time")
+    return (seconds(option.value or "") if option else None) or float("inf")
+
+
+def seconds(text: str) -> float | None:
+    """A span of time as Slurm writes it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S; None: it is none."""
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        return None
     days, _, clock = text.rpartition("-")
     parts = [int(part) for part in clock.split(":")]
     if not days and len(parts) < 3:
         parts = [0, *parts]  # minutes come first
-    hours, minutes, seconds = [*parts, 0, 0][:3]
-    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+    hours, minutes, rest = [*parts, 0, 0][:3]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
 def signal_name(text: str) -> str:

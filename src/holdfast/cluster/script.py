@@ -185,6 +185,6 @@ def _several(options: Sequence[Option]) -> bool:
 
 
 def _count(options: Sequence[Option], name: str) -> int:
-    value = next((option.value for option in reversed(options) if option.name == name), None) or "1"
-    number = value.split("-")[0]
+    option = sbatch.last(options, name)
+    number = ((option.value if option else None) or "1").split("-")[0]
     return int(number) if number.isdecimal() else 1

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ..errors import ClusterError
 from ..job import Job
+from . import sbatch
 from .ask import CommandResult, agreed, ask, obeyed
 
 CONFIG = ("scontrol", "show", "config")
@@ -197,11 +198,10 @@ def read_left(answer: CommandResult) -> float:
     text = answer.out.strip()
     if text == "UNLIMITED":
         return float("inf")
-    found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
-    if answer.code or found is None:
+    left_s = sbatch.seconds(text) if ":" in text else None
+    if answer.code or left_s is None:
         raise ClusterError(f"squeue says of the time left: {text or answer.err.strip() or 'nothing'}")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    return left_s
 
 
 def _says_of_a_job(name: str) -> bool:

@@ -12,7 +12,7 @@ from .. import interval, journal
 from ..cluster import chain, job_leader
 from ..cluster.cause import Heard
 from ..cluster.chain import Earlier
-from ..cluster.requeue import HOLD, Journal, continue_job, on_hold
+from ..cluster.requeue import HOLD, Requeue, on_hold
 from ..cluster.watch import DICE, JobWatch
 from ..errors import StoreError
 from ..job import Job, job
@@ -104,9 +104,7 @@ class JobClock:
 
 def await_turn(root: Path, here: Job | None) -> None:
     """Wait while attempts of other tasks of this array end in the run at `root`."""
-    chain.await_turn(
-        root, lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)], here, say
-    )
+    chain.await_turn(root, lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)], here)
 
 
 def _close(log: Log) -> None:
@@ -120,15 +118,9 @@ class _Pending:
         self.job, self.heard, self.path, self.attempt, self.pid = here, heard, path, attempt, os.getpid()
 
     def continue_job(self) -> None:
-        done = continue_job(
-            self.job,
-            self.heard,
-            Journal(self._record, self._requeues()),
-            places=[self.path],
-            limit=settings.max_requeues(),
-            meanwhile=warn,
-        )
-        say(f"{self.path}: {done.line}")
+        limit = settings.max_requeues()
+        due = Requeue(self.job, self.heard, self._record, self._requeues(), [self.path], limit)
+        say(f"{self.path}: {due.continue_job().line}")
 
     def _record(self, event: str, /, **facts: object) -> None:
         self.attempt.record(event, **facts)

@@ -1,4 +1,4 @@
-"""Within: what the supervisor does about the job that it runs in, if nobody above it speaks for that job."""
+"""Job end: what the supervisor does about the job that it runs in, if nobody above it speaks for that job."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cluster import job_leader, other, requeue, slurm
+from ..cluster import job_leader, other, slurm
 from ..cluster.cause import Heard, cause
+from ..cluster.requeue import Requeue
 from ..errors import ClusterError
 from ..job import Job
-from ..terminal import warn
 from .place import SupervisorDirectory
 from .signals import SignalInbox
 
@@ -50,15 +50,15 @@ class JobEnd:
             return f"job {self._job.id} is not requeued: --no-requeue"
         signals.close()
         script = self._place.path / SCRIPT
-        carried = requeue.continue_job(
+        carried = Requeue(
             self._job,
             Heard(what, signals.told_unix_s or time.time()),
-            requeue.Journal(self._place.record, self._place.count("requeued")),
-            places=places,
-            limit=self._limit,
-            successor=script if script.is_file() else None,
-            meanwhile=warn,
-        )
+            self._place.record,
+            self._place.count("requeued"),
+            places,
+            self._limit,
+            script if script.is_file() else None,
+        ).continue_job()
         if carried.how == "by its rule":
             self.exit_code = other.exit_code(self._job, what)
         return carried.line

@@ -97,11 +97,8 @@ class Kept:
         `pids`: those who may still be writing it.
         """
         self.look_s = LOOK_S
-        found = self._program.checkpoint()
+        found, now = self._fresh()
         if found is None:
-            return None
-        now = looks(found.files)
-        if not now or now == self._done:
             return None
         if found.settle_s is not None:
             self.look_s = min(max(found.settle_s / 2, SOON_S), LOOK_S)
@@ -124,9 +121,8 @@ class Kept:
         Raises:
             StoreError: it could not be committed.
         """
-        found = self._program.checkpoint()
-        now = looks(found.files) if found is not None else {}
-        if found is None or not now or now == self._done:
+        found, now = self._fresh()
+        if found is None:
             return None
         settled = found.whole or (now == self._seen and self._has_settled(found))
         return self._commit(found, now) if orderly or settled else None
@@ -145,6 +141,12 @@ class Kept:
     def close(self) -> None:
         with suppress(StoreError):  # a successor owns it, or the disk is full: nothing is lost with a good-bye
             self.store.close()
+
+    def _fresh(self) -> tuple[Written | None, dict[Path, Look]]:
+        """What the program has written and we have not committed, with how its files look; None: nothing."""
+        found = self._program.checkpoint()
+        now = looks(found.files) if found is not None else {}
+        return (found, now) if now and now != self._done else (None, {})
 
     def _has_settled(self, found: Written) -> bool:
         settle_s = LOOK_S if found.settle_s is None else found.settle_s

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import time
 
+from ..cluster.chain import KILL_WAIT_S
 from ..cluster.watch import JobWatch
 from ..interval import LEAVE_S, SAVE_MARGIN
 from ..job import Job
 from .signals import SignalInbox
 
 PATIENCE_S = 600.0  # for a save, where nobody else will kill
-KILL_WAIT_S = 30.0  # Slurm's own default
 LAST_ACT_S = 5.0  # for our own end: the journal, a commit, a requeue
 LATE_S = 90.0  # limits are looked at twice a minute: SIGTERM may come so much after the end
 LEAD_S = 60.0

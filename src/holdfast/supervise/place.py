@@ -158,7 +158,6 @@ def await_turn(directory: Path, here: Job | None) -> None:
         directory,
         lambda: [Earlier(begin.get("owner") or {}, partial(_close, path, begin)) for begin in living(path)],
         here,
-        say,
     )
 
 

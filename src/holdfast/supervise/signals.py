@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Self
 
 from ..children.child import SIGNALS
@@ -17,7 +17,7 @@ STOPS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.S
 IGNORED = {signal.SIGHUP, signal.SIGINT}
 
 
-class SignalInbox(AbstractContextManager["SignalInbox"]):
+class SignalInbox:
     """While entered, hears the signals of `SIGNALS`, except those that the caller's shell told us to ignore for good."""
 
     def __init__(self) -> None:

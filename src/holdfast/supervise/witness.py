@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +13,6 @@ from ..errors import StoreError
 from ..journal import CLOSING, Event
 from ..store.format import Name, parse_name
 from ..store.store import Store
-
-LOOKED_AT_BYTES = 1 << 18  # of the end of a journal that grows
 
 
 class Said(NamedTuple):
@@ -73,19 +70,15 @@ class ProgressWitness:
 
 
 def _last(run: Path) -> tuple[int, list[Event]]:
-    """The number of the run's last attempt, and its first and its last events."""
+    """The number of the run's last attempt, and its events."""
     found = [*run.glob("attempts/*/attempt-*.jsonl"), *run.glob("history/attempt-*.jsonl")]
     numbers = {int(text): path for path in found if (text := path.stem.removeprefix("attempt-")).isdecimal()}
     number = max(numbers, default=0)
     if not number:
         return 0, []
-    try:
-        with open(numbers[number], "rb") as file:
-            first = file.read(LOOKED_AT_BYTES)
-            file.seek(max(len(first), file.seek(0, os.SEEK_END) - LOOKED_AT_BYTES))
-            return number, journal.parse(first + b"\n" + file.read())
-    except OSError:  # its successor has just moved it: we are a ghost
-        return number, []
+    with suppress(OSError):  # its successor has just moved it: we are a ghost
+        return number, journal.read(numbers[number])
+    return number, []
 
 
 def _newest(run: Path) -> tuple[int, int]:
