@@ -4,41 +4,11 @@ import json
 import socket
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from holdfast.cluster import notices
 from holdfast.cluster.notices import CLOUDS, Notices
-
-
-class Service(BaseHTTPRequestHandler):
-    """What `answers` says for a path: status and body, or seconds to be silent."""
-
-    def do_GET(self):
-        asked = (self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
-        self.server.asked.append(asked)
-        status, body = self.server.answers(*asked)
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    do_PUT = do_GET  # noqa: N815  the server looks for that name
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def service():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    server.asked = []
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def here(cloud, server):
@@ -157,6 +127,20 @@ def test_a_look_never_waits(monkeypatch):
     assert "no answer within 0.1 s" == it.complaint
     assert sorted(took)[len(took) // 2] < 0.002
     assert not it.soon
+
+
+def test_an_answer_that_comes_in_pieces_is_read_to_its_end():
+    """Not its first piece: the notice may be in the second."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        it = Notices(CLOUDS["gcp"]._replace(url=f"http://127.0.0.1:{server.getsockname()[1]}/x"))
+        assert not it.look()
+        theirs, _ = server.accept()
+        with theirs:
+            theirs.recv(4096)
+            for piece in (b"HTTP/1.0 200 OK\r\n\r\n", b"TR", b"UE"):
+                theirs.sendall(piece)
+                assert not looked(it, 5)
+        assert looked(it)
 
 
 def test_nobody_there_is_no_notice():

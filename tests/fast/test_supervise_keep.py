@@ -18,9 +18,6 @@ def kept(place):
     return [checkpoint.step for checkpoint in Store(place / "run").checkpoints()]
 
 
-# The whole way, on real processes ---------------------------------------------------------------------------------
-
-
 # Settling, in one process -----------------------------------------------------------------------------------------
 
 
@@ -49,6 +46,14 @@ def there(tmp_path, program):
     return path
 
 
+@pytest.fixture
+def shelf(tmp_path, program):
+    """The store of the program's checkpoints, after a start has begun."""
+    shelf = Kept(tmp_path / "run", program)
+    shelf.begin()
+    return shelf
+
+
 def looked(kept, pids=()):
     """Two looks, far enough apart."""
     first = kept.look(lambda: pids)
@@ -56,10 +61,8 @@ def looked(kept, pids=()):
     return first, kept.look(lambda: pids)
 
 
-def test_it_is_kept_when_it_has_not_changed_between_two_looks(tmp_path, program, there):
+def test_it_is_kept_when_it_has_not_changed_between_two_looks(program, there, shelf):
     """Once: the same one is not kept again."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     assert (None, 7) == looked(shelf)
     assert (None, None) == looked(shelf)
     assert "state" == (shelf.store.latest().path / "a.ck").read_text()
@@ -68,10 +71,8 @@ def test_it_is_kept_when_it_has_not_changed_between_two_looks(tmp_path, program,
     assert (None, 9) == looked(shelf)
 
 
-def test_what_changes_at_every_look_is_kept_when_nobody_is_writing_it(tmp_path, program, there):
+def test_what_changes_at_every_look_is_kept_when_nobody_is_writing_it(program, there, shelf):
     """A program that writes more often than we look would otherwise have nothing in the store."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     found = []
     for step in range(8):
         there.write_text(f"state {step}")
@@ -80,10 +81,8 @@ def test_what_changes_at_every_look_is_kept_when_nobody_is_writing_it(tmp_path, 
     assert [None, None, 2, None, None, 5, None, None] == found
 
 
-def test_what_was_kept_is_in_the_journal_at_once(tmp_path, program, there):
+def test_what_was_kept_is_in_the_journal_at_once(tmp_path, there, shelf):
     """A supervisor that is killed later has still told when it last kept something."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     shelf.last(orderly=True)
     assert "saved" in [event["event"] for event in journal.logs(tmp_path / "run")[-1].events]
 
@@ -101,12 +100,10 @@ def test_what_says_when_it_has_settled_is_looked_at_again_in_time(tmp_path, prog
     assert (7, 60.0) == (shelf.look(list), shelf.look_s)
 
 
-def test_what_never_settles_is_told_once(tmp_path, program, there, monkeypatch, capsys):
+def test_what_never_settles_is_told_once(program, there, monkeypatch, capsys, shelf):
     """And never kept: that the file changes at every look is no sign of its being whole."""
     monkeypatch.setattr(keep, "UNSETTLED_S", 0.2)
     program.found = ProgramCheckpoint([there], settle_s=0.05)
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     for step in range(20):
         there.write_text(f"state {step}")
         assert shelf.look(list) is None
@@ -125,10 +122,8 @@ def test_what_may_be_of_two_checkpoints_is_not_taken_over(tmp_path, program, the
     assert 0 == shelf.take_over(ProgramCheckpoint([there]))
 
 
-def test_what_somebody_holds_open_for_writing_is_not_whole_yet(tmp_path, program, there, monkeypatch):
+def test_what_somebody_holds_open_for_writing_is_not_whole_yet(tmp_path, there, monkeypatch, shelf):
     """Until it has not changed for long: some programs never close their files."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     with there.open("a"):
         assert (None, None) == looked(shelf, [os.getpid()])
         with there.open("r"):
@@ -139,10 +134,8 @@ def test_what_somebody_holds_open_for_writing_is_not_whole_yet(tmp_path, program
     assert not list((tmp_path / "run" / "attempts" / "1").glob("step-*"))
 
 
-def test_what_changes_while_it_is_copied_is_left_for_later(tmp_path, program, there, monkeypatch):
+def test_what_changes_while_it_is_copied_is_left_for_later(there, monkeypatch, shelf):
     """Nothing of it stays in the store."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     honest = keep.take
 
     def copied(found, into):
@@ -157,10 +150,8 @@ def test_what_changes_while_it_is_copied_is_left_for_later(tmp_path, program, th
     assert "moved on" == (shelf.store.latest().path / "a.ck").read_text()
 
 
-def test_a_crash_leaves_no_half_checkpoint(tmp_path, program, there):
+def test_a_crash_leaves_no_half_checkpoint(program, there, shelf):
     """What was there for some time before is kept; what has just been touched is not, unless the program ended in order."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     assert None is shelf.last(orderly=False)
     shelf.look(list)
     time.sleep(0.06)
@@ -170,10 +161,8 @@ def test_a_crash_leaves_no_half_checkpoint(tmp_path, program, there):
     assert 8 == shelf.last(orderly=True)
 
 
-def test_what_shows_by_itself_that_it_is_whole_is_kept_at_once(tmp_path, program, there):
+def test_what_shows_by_itself_that_it_is_whole_is_kept_at_once(program, there, shelf):
     """Also after a crash: some formats end with a mark."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     program.found = ProgramCheckpoint([there], 1, whole=True)
     assert 1 == shelf.look(list)
     there.write_text("later")
@@ -181,10 +170,8 @@ def test_what_shows_by_itself_that_it_is_whole_is_kept_at_once(tmp_path, program
     assert 2 == shelf.last(orderly=False)
 
 
-def test_without_steps_of_its_own_they_are_counted(tmp_path, program, there):
+def test_without_steps_of_its_own_they_are_counted(tmp_path, program, there, shelf):
     """And a count that falls back goes on from what is there: a checkpoint is never overwritten."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     found = []
     for text, step in (("a", None), ("b", None), ("c", 50), ("d", 20), ("e", None)):
         there.write_text(text)
@@ -205,27 +192,23 @@ def test_what_lies_there_already_is_not_kept_twice(tmp_path, program, there):
     assert 0 == shelf.committed
 
 
-def test_several_files_keep_their_places(tmp_path, program):
+def test_several_files_keep_their_places(tmp_path, program, shelf):
     root = tmp_path / "work"
     (root / "deep").mkdir(parents=True)
     files = [root / "a.ck", root / "deep" / "b.ck"]
     for file in files:
         file.write_text(file.name)
     program.found = ProgramCheckpoint(files, 1, root)
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     assert 1 == shelf.last(orderly=True) == shelf.last(orderly=True) or shelf.committed == 1
     assert "b.ck" == (shelf.store.latest().path / "deep" / "b.ck").read_text()
 
 
-def test_a_full_disk_is_told_once_and_the_program_goes_on(tmp_path, program, there, monkeypatch, capsys):
+def test_a_full_disk_is_told_once_and_the_program_goes_on(tmp_path, program, there, monkeypatch, capsys, shelf):
     """At the end it is an error: the state would be lost."""
 
     def full(found, into):
         raise OSError(28, "No space left on device")
 
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     monkeypatch.setattr(keep, "take", full)
     for _ in range(3):
         assert (None, None) == looked(shelf)
@@ -237,10 +220,8 @@ def test_a_full_disk_is_told_once_and_the_program_goes_on(tmp_path, program, the
     assert not list((tmp_path / "run" / "attempts" / "1").glob("step-*"))
 
 
-def test_a_run_that_was_taken_over_keeps_nothing_more(tmp_path, program, there):
+def test_a_run_that_was_taken_over_keeps_nothing_more(tmp_path, there, shelf):
     """Superseded: exit 9, and the successor's store is as it was."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     other = Store(tmp_path / "run", take_over=True)
     other.claim()
     with pytest.raises(StoreError, match="superseded"):
@@ -248,9 +229,7 @@ def test_a_run_that_was_taken_over_keeps_nothing_more(tmp_path, program, there):
     assert [] == kept(tmp_path)
 
 
-def test_nothing_is_no_checkpoint(tmp_path, program, there):
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
+def test_nothing_is_no_checkpoint(program, there, shelf):
     there.unlink()
     assert (None, None) == looked(shelf)
     program.found = None
@@ -258,10 +237,8 @@ def test_nothing_is_no_checkpoint(tmp_path, program, there):
     assert None is shelf.newest_valid()
 
 
-def test_the_newest_valid_one_is_handed_back(tmp_path, program, there, capsys):
+def test_the_newest_valid_one_is_handed_back(tmp_path, program, there, capsys, shelf):
     """A manifest that is not whole counts as damage, too; nothing is deleted."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     for step in (7, 8, 9):
         there.write_text(f"state {step}")
         program.found = ProgramCheckpoint([there], step)
