@@ -99,52 +99,42 @@ def test_signals_and_lost_nodes_are_nobodys_fault():
     assert "fail" == follows(crashed, killed, crashed, crashed, retries=99, no_progress=3)
 
 
-def test_our_exit_code():
-    """75 when the work can go on later; else what a shell says of the command."""
+def test_exit_codes():
+    """Ours is 75 when the work can go on later; else what a shell says of the command. In words they name the signal."""
     assert 75 == exit_code(AGAIN, resumable=False) == exit_code(KILLED, resumable=True)
     assert (137, 1) == (exit_code(KILLED, resumable=False), exit_code(CRASH, resumable=False))
-
-
-@pytest.mark.parametrize(
-    ("code", "told", "told_s", "event", "expected"),
-    [
-        (-2, "SIGINT", 101.0, "end", True),
-        (130, "SIGINT", 99.0, "end", True),
-        (1, "SIGINT", 101.0, "end", False),
-        (-9, "SIGINT", 101.0, "end", False),
-        (-15, "SIGTERM", 101.0, "end", False),
-        (-2, "SIGINT", 160.0, "end", False),  # it was at work on something else by then
-        (-2, "SIGINT", 101.0, "stop", False),
-        (-2, None, 0.0, "end", False),
-    ],
-)
-def test_ctrl_c_while_it_was_leaving(code, told, told_s, event, expected):
-    """The run's journal says that it has ended, a moment before: there was nothing left to interrupt."""
-    assert expected == was_leaving(code, told, told_s, event, 100.0)
-
-
-def test_exit_codes_in_words():
     assert ["exit 3", "killed by SIGSEGV", "killed by signal 40"] == [describe(code) for code in (3, -11, -40)]
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        ("python train.py --lr 0.1", "train"),
-        ("/usr/bin/python3.11 -u scripts/fit.py", "fit"),
-        ("torchrun --nproc-per-node 2 train.py", "train"),
-        ("srun python train.py", "train"),
-        ("bash -c true", "bash"),
-        ("env A=1 python a.py", "a"),
-        ("./simulate input.dat", "simulate"),
-        ("gmx mdrun -deffnm run", "gmx"),
-        ("python", "python"),
-        ("../..", "job"),
-    ],
-)
-def test_the_name_that_people_would_give_it(command, name, monkeypatch):
+def test_ctrl_c_while_it_was_leaving():
+    """The run's journal says that it has ended, a moment before: there was nothing left to interrupt."""
+    left = [(-2, "SIGINT", 101.0, "end"), (130, "SIGINT", 99.0, "end")]
+    others = [
+        (1, "SIGINT", 101.0, "end"),
+        (-9, "SIGINT", 101.0, "end"),
+        (-15, "SIGTERM", 101.0, "end"),
+        (-2, "SIGINT", 160.0, "end"),  # it was at work on something else by then
+        (-2, "SIGINT", 101.0, "stop"),
+        (-2, None, 0.0, "end"),
+    ]
+    assert left == [each for each in left + others if was_leaving(*each, 100.0)]
+
+
+def test_the_name_that_people_would_give_it(monkeypatch):
     """Of the default directory; in a job, with the job's id, so that 20 jobs from one directory do not meet."""
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert name == name_of(command.split())
-    monkeypatch.setenv("SLURM_JOB_ID", "77")
-    assert f"{name}-77" == name_of(command.split())
+    names = {
+        "python train.py --lr 0.1": "train",
+        "/usr/bin/python3.11 -u scripts/fit.py": "fit",
+        "torchrun --nproc-per-node 2 train.py": "train",
+        "srun python train.py": "train",
+        "bash -c true": "bash",
+        "env A=1 python a.py": "a",
+        "./simulate input.dat": "simulate",
+        "gmx mdrun -deffnm run": "gmx",
+        "python": "python",
+        "../..": "job",
+    }
+    for job, suffix in (("", ""), ("77", "-77")):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        for command, name in names.items():
+            assert name + suffix == name_of(command.split()), command

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from real_slurm import concurrently
 from slurm_stories import (
-    COUNTS,
     end_in,
     final,
-    not_started_again,
     output,
     preempt,
     running,
@@ -48,41 +46,6 @@ def test_a_command_that_hangs_at_its_time_limit_is_killed_and_requeued(slurm, pl
     assert "killed" in [event["event"] for event in told(place, "killed")]
     assert ["TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(number)
     slurm.until(lambda: not left(place), 10)
-
-
-@concurrently
-def test_scancel_of_a_supervised_script_stays_ended(slurm, place):
-    """It saved, and is not started again; what would, is said."""
-    number = slurm.sbatch(place, script=supervised(place))
-    running(slurm, number, place, "begun 0\n")
-    assert left(place)
-    slurm.ask("scancel", number)
-    slurm.until(lambda: "is not requeued" in output(place))
-    assert "0" == not_started_again(slurm, number, "CANCELLED")["Restarts"]
-    assert "saved 0\n" in output(place)
-    assert f"job {number} was cancelled, and is not requeued. To go on, type: scontrol requeue {number}" in output(
-        place
-    )
-    slurm.until(lambda: not left(place), 10)
-
-
-@concurrently
-def test_a_crash_in_a_job_is_a_failure(slurm, place):
-    """No requeue repeats it; the job's exit code is 8."""
-    number = slurm.sbatch(place, script=supervised(place, text="echo begun; exit 3"))
-    assert "8:0" == slurm.wait(number, "FAILED")["ExitCode"]
-    assert "begun\nholdfast: command.sh: exit 3\n" in output(place)
-    assert ["FAILED"] == slurm.endings(number)
-
-
-@concurrently
-def test_a_crash_is_retried_within_the_job(slurm, place):
-    number = slurm.sbatch(
-        place, script=supervised(place, options="--retries 3", text=COUNTS.replace("sleep 0.1", "exit 9"))
-    )
-    slurm.wait(number, "COMPLETED")
-    assert ["retry", "retry", "done"] == [event["do"] for event in told(place, "next")]
-    assert ["COMPLETED"] == slurm.endings(number)
 
 
 @concurrently

@@ -127,20 +127,6 @@ def test_the_run_of_a_killed_task_is_taken_over_by_the_next(slurm, place):
 
 
 @concurrently
-def test_a_task_that_starts_after_the_work_is_done_ends_at_once(slurm, place):
-    """Where the rest could not be cancelled: an array of the same directory sees that it is over, another one does not."""
-    job, output = submit(slurm, place, "--chain", 3, "--hold", "--", "python", "train.py", 20)
-    (place / f".holdfast/train/done-{job}").touch()
-    slurm.ask("scontrol", "release", job)
-    gone(slurm, job)
-    assert 3 == text(output).count("an earlier task of this array has finished the work")
-    assert "step" not in text(output)
-    again, output = submit(slurm, place, "--chain", 3, "--", "python", "train.py", 20)
-    gone(slurm, again)
-    assert text(output).endswith(final(20))
-
-
-@concurrently
 def test_a_notice_while_the_data_set_is_staged_does_not_end_the_job(slurm, place):
     """The shell ignores it, and holdfast, once it is there, sees that the time is short: the job is carried on."""
     source = place / "data"
@@ -250,15 +236,6 @@ def test_a_directive_with_a_stray_word_is_refused(slurm, place):
     late = slurm.sbatch(place, "--hold", script="#!/bin/bash\ntrue\n#SBATCH --job-name=late\n")
     assert "job.sh" == slurm.show(late)["JobName"]
     slurm.ask("scancel", late)
-
-
-@concurrently
-def test_a_partition_that_does_not_exist_is_one_line_and_exit_6(slurm, place):
-    """Slurm's own words; and nothing is in the queue."""
-    done = call(slurm, place, "submit", "-p", "nope", "--job-name", "nowhere", "--", "python", "train.py", 20)
-    assert (6, 1) == (done.returncode, len(done.stderr.splitlines()))
-    assert "invalid partition specified: nope" in done.stderr
-    assert "" == slurm.ask("squeue", "-h", "-n", "nowhere")
 
 
 @concurrently

@@ -10,6 +10,7 @@ import sys
 from real_slurm import concurrently
 from slurm_stories import (
     TRAIN,
+    begin,
     carried,
     end_in,
     final,
@@ -30,14 +31,11 @@ from slurm_stories import (
 @concurrently
 def test_a_time_limit_is_requeued_by_the_run_itself(slurm, place):
     """TIMEOUT in Slurm's record, then the same job again; nobody else has requeued it."""
-    script(place)
-    job = running(slurm, slurm.sbatch(place), place)
+    job = begin(slurm, place)
     end_in(slurm, job, 2)
     slurm.until(lambda: "TIMEOUT" in slurm.endings(job))
     without_limit(slurm, job)
-    goes_on_to_the_end(slurm, job, place)
-    assert ["TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(job)
-    assert [("requeued", "time limit")] == carried(place / "run")
+    goes_on_to_the_end(slurm, job, place, ["TIMEOUT", "PENDING", "COMPLETED"], [("requeued", "time limit")])
 
 
 @concurrently
@@ -50,8 +48,7 @@ def test_a_preemption_with_cancel_is_requeued(slurm, place):
 @concurrently
 def test_scancel_while_training_stays_ended(slurm, place):
     """With a checkpoint; the line to type is there for who has changed his mind, and does what it says."""
-    script(place)
-    job = running(slurm, slurm.sbatch(place), place)
+    job = begin(slurm, place)
     slurm.ask("scancel", job)
     stays_ended(slurm, job, place)
     assert f"scontrol requeue {job} || sbatch --chdir={place} {place}/job.sh" in output(place)
