@@ -1,4 +1,4 @@
-"""Batch: a Slurm batch script as lint sees it: its options, its commands, its traps, and the program it is for. Pure."""
+"""Batch: a Slurm batch script as lint sees it: options, commands, traps, and the program that it is for. Pure."""
 
 from __future__ import annotations
 

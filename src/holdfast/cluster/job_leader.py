@@ -36,8 +36,8 @@ class _Announced(msgspec.Struct, frozen=True):
 def announced(directory: Path) -> Iterator[dict[str, str]]:
     """While it holds, children know that a supervisor with this directory speaks for the job.
 
-    What it yields belongs into the child's environment. That is all where the submit directory cannot be written, and of
-    a supervisor that itself does not speak for the job: the file is another's.
+    It yields what belongs into the child's environment. No file is written where the submit directory cannot be
+    written, or where another process speaks for the job.
     """
     directory = directory.absolute()
     here = job()

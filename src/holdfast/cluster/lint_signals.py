@@ -24,7 +24,7 @@ def notice_unheard(script: Script) -> Iterator[Fault]:
         yield Fault(
             line,
             f"--signal=B:{signal.name} reaches nobody who listens",
-            f"it is sent to the batch shell alone, which has no trap for it and dies of it, and {work.words[0]} with it",
+            f"only the batch shell gets it, has no trap for it and dies of it, and {work.words[0]} with it",
             _supervised(work),
         )
     if not signal.batch and not any(starts(command, "srun") for command in script.body):
@@ -127,7 +127,7 @@ def term_as_notice(script: Script) -> Iterator[Fault]:
         yield Fault(
             script.line_of("signal"),
             "--signal=B:TERM",
-            "Slurm writes CANCELLED into the output of a job that goes on, and nobody can tell the notice from a scancel",
+            "Slurm writes CANCELLED into the output of a job that goes on, and the notice looks like a scancel",
             f"write --signal=B:USR1@{script.signal.lead_s}",
         )
 

@@ -1,4 +1,4 @@
-"""Notices: what a cloud says of a machine that it is about to take back, polled between two steps. No thread, no wait."""
+"""Notices: a cloud's word that it takes this machine back, polled between two steps. No thread, no wait."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ def _has_preemption(status: int, body: str) -> bool:
     return status == 200 and bool({"Preempt", "Terminate"} & {*kinds})
 
 
-# Sources. AWS: EC2 User Guide, "Spot Instance interruption notices" and IMDSv2: 404 until there is one, two minutes ahead.
-# GCP: Compute Engine, "Handle preemption": TRUE, 30 s ahead. Azure: "Scheduled Events for Linux VMs": Preempt, 30 s ahead.
+# Sources. AWS: EC2 User Guide, "Spot Instance interruption notices" and IMDSv2: 404 until there is one, two minutes
+# ahead. GCP: Compute Engine, "Handle preemption": TRUE, 30 s ahead. Azure: "Scheduled Events for Linux VMs": Preempt,
+# 30 s ahead.
 CLOUDS: Mapping[str, Cloud] = {
     "aws": Cloud(
         f"{_HERE}/latest/meta-data/spot/instance-action",

@@ -1,4 +1,4 @@
-"""Other schedulers than Slurm: what makes each of them start a job again. From their documentation, not tried on them."""
+"""Other schedulers than Slurm: what makes each start a job again. From their documentation, not tried on them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Rule(NamedTuple):
     again: str = ""  # what the user types when nothing else works
 
 
-# Sources. PBS: qrerun(8B), which wants operator rights at many sites. LSF: lsb.queues, REQUEUE_EXIT_VALUES; brequeue(1);
-# bsub -wa. Grid Engine: queue_conf(5), s_rt and notify; sge_conf(5), FORBID_RESCHEDULE: exit status 99 reschedules.
-# Flux: flux-submit(1), --signal and --dependency; nothing requeues. Kubernetes: Job, podFailurePolicy and restartPolicy:
-# a pod that ends with anything but 0 is made anew while its Job lives, and a Job that was deleted makes none.
+# Sources. PBS: qrerun(8B), which wants operator rights at many sites. LSF: lsb.queues, REQUEUE_EXIT_VALUES;
+# brequeue(1); bsub -wa. Grid Engine: queue_conf(5), s_rt and notify; sge_conf(5), FORBID_RESCHEDULE: exit status 99
+# reschedules. Flux: flux-submit(1), --signal and --dependency; nothing requeues. Kubernetes: Job, podFailurePolicy and
+# restartPolicy: a pod that ends with anything but 0 is made anew while its Job lives; a deleted Job makes none.
 RULES: Mapping[str, Rule] = {
     "pbs": Rule(
         ("deadline", "SIGUSR1", "SIGXCPU"), requeue=("qrerun", "{id}"), again="qrerun {id}, or qsub, with its script"

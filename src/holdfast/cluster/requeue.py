@@ -40,12 +40,13 @@ class Continuation(NamedTuple):
 
 def on_hold(place: Path) -> str:
     """What to say where a command begins, or is to begin, in a place that is on hold."""
-    return f"{place} is on hold: it runs until it stops, and is not started again; holdfast release {shlex.quote(str(place))}"
+    release = f"holdfast release {shlex.quote(str(place))}"
+    return f"{place} is on hold: it runs until it stops, and is not started again; {release}"
 
 
 @dataclass
 class Requeue:
-    """The end of one job: it is requeued if the scheduler's own evidence says that it was preempted or ran out of time."""
+    """The end of one job. It is requeued only on the scheduler's own evidence of a preemption or a time limit."""
 
     job: Job
     heard: Heard
@@ -62,9 +63,10 @@ class Requeue:
     def continue_job(self) -> Continuation:
         """Requeue the job, or leave it alone.
 
-        The evidence is asked for immediately before. Refused, it submits `successor`, or the job's own script, to begin
-        after this job. A file `hold` in one of the `places` forbids it, and so do `limit` requeues in the journal. While
-        the scheduler is away it tries again, for `patience_s`, and says so once. Never raises.
+        The evidence is asked for immediately before. If Slurm refuses, `successor` or the job's own script is
+        submitted, to begin after this job. A file `hold` in one of the `places` forbids all that, and so do `limit`
+        requeues in the journal. While the scheduler is away this tries again, for `patience_s`, and says so once.
+        Never raises.
         """
         give_up_s, wait_s = time.monotonic() + self.patience_s, FIRST_WAIT_S
         while True:

@@ -23,8 +23,8 @@ deadline delay-boot exclusive export export-file external get-user-env gid gpu-b
 gpus-per-socket gpus-per-task gres gres-flags help hint ignore-pbs kill-on-invalid-dep mail-type mail-user mcs-label mem
 mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-requeue ntasks-per-core ntasks-per-gpu ntasks-per-node
 ntasks-per-socket oom-kill-step open-mode parsable power prefer priority profile propagate reboot requeue reservation
-resv-ports segment signal sockets-per-node spread-job stepmgr switches test-only thread-spec threads-per-core time-min tmp
-tres-bind tres-per-task uid umask usage use-min-nodes version wait-all-nodes wckey wrap x11
+resv-ports segment signal sockets-per-node spread-job stepmgr switches test-only thread-spec threads-per-core time-min
+tmp tres-bind tres-per-task uid umask usage use-min-nodes version wait-all-nodes wckey wrap x11
 """
 LONG = dict(zip(_LETTERS.split()[::2], _LETTERS.split()[1::2], strict=True))
 NAMES = frozenset([*LONG.values(), *_NAMES.split()])

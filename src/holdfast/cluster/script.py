@@ -105,7 +105,8 @@ def _head(order: JobRequest) -> Iterator[str]:
     lines = [(f"#SBATCH {option}", why.get(option.name)) for option in options(order)]
     width = max(len(line) for line, reason in lines if reason)
     yield "#!/bin/bash"
-    yield f"# Written by holdfast submit. Change it as you like: holdfast lint {shlex.quote(order.directory)}/job.sh, then sbatch it."
+    check = f"holdfast lint {shlex.quote(order.directory)}/job.sh"
+    yield f"# Written by holdfast submit. Change it as you like: {check}, then sbatch it."
     for line, reason in lines:
         yield f"{line:<{width}}  # {reason}" if reason else line
 
@@ -128,7 +129,10 @@ def _staging(order: JobRequest) -> Iterator[str]:
     yield "    local copy=$SLURM_TMPDIR/${1##*/}"
     yield '    mkdir -p "$SLURM_TMPDIR" || return'
     yield '    [ -e "$copy.whole" ] && [ -z "$(find -L "$1" -newer "$copy.whole" -print -quit)" ] && return'
-    yield '    rm -rf "$copy" "$copy.whole" && touch "$copy.begun" && cp -RL "$1" "$copy" && mv "$copy.begun" "$copy.whole"'
+    yield (
+        '    rm -rf "$copy" "$copy.whole" && touch "$copy.begun" && cp -RL "$1" "$copy"'
+        ' && mv "$copy.begun" "$copy.whole"'
+    )
     yield "}"
     yield ': "${SLURM_TMPDIR:?is not set on this cluster: export it, with holdfast submit --setup}"'
     each = ""
@@ -141,8 +145,10 @@ def _staging(order: JobRequest) -> Iterator[str]:
 
 def _torchrun(order: JobRequest) -> Iterator[str]:
     if _calls_torchrun(order):
-        yield f"# Otherwise torchrun would die of {notice(order)}, and kill its processes after 30 s. Old versions of torch know neither."
-        yield f"export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{notice(order)} PET_SHUTDOWN_TIMEOUT={order.lead_s}"
+        why = f"Otherwise torchrun would die of {notice(order)}, and kill its processes after 30 s."
+        yield f"# {why} Old versions of torch know neither."
+        handled = f"SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{notice(order)}"
+        yield f"export PET_SIGNALS_TO_HANDLE={handled} PET_SHUTDOWN_TIMEOUT={order.lead_s}"
 
 
 def _start(order: JobRequest) -> Iterator[str]:

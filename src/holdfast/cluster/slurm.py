@@ -125,12 +125,12 @@ def cancel(ids: Sequence[str]) -> None:
 
 
 def kills_its_step(command: Sequence[str], number: int) -> bool:
-    """Whether this signal makes `srun` kill what it has started, or ask for another one, instead of handing it on."""
+    """Whether this signal makes `srun` kill what it has started, or wait for a second one, and not forward it."""
     return os.path.basename(command[0]) == "srun" and number not in (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def signal_to_steps(job: Job, number: int) -> list[str]:
-    """The command that sends a signal to all tasks of the steps of the job that we are in, and not to its batch shell."""
+    """The command that sends a signal to all tasks of this job's steps, and not to its batch shell."""
     return ["scancel", f"--signal={signal.Signals(number).name.removeprefix('SIG')}", job.id]
 
 

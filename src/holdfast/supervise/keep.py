@@ -43,15 +43,9 @@ class Kept:
         self.store = Store(root, keep=KEEP)
         self.store.claim()
         self._program = program
-        self._seen: dict[Path, Look] = {}
-        self._since_s = 0.0  # when it was first seen so
-        self._restless = 0  # looks at which it had changed again, since the last commit
-        self._done: dict[Path, Look] = {}  # what has been committed of this start
         self._complaint = ""
-        self._new_s: float | None = None  # since when there has been something new that has not settled
-        self._told = False  # that it never does
-        self.look_s = LOOK_S  # until the next look is due
-        self.committed = 0  # since the last `begin`
+        self._told = False  # that something never settles
+        self.begin()
 
     def newest_valid(self) -> Checkpoint | None:
         """The newest checkpoint of which every byte is what was committed; None when there has been none yet.
@@ -87,8 +81,12 @@ class Kept:
 
     def begin(self) -> None:
         """Before a start."""
-        self._done, self._seen, self._since_s, self._restless = {}, {}, 0.0, 0
-        self._new_s, self.look_s = None, LOOK_S
+        self._seen: dict[Path, Look] = {}
+        self._since_s = 0.0  # when it was first seen so
+        self._restless = 0  # looks at which it had changed again, since the last commit
+        self._done: dict[Path, Look] = {}  # what has been committed of this start
+        self._new_s: float | None = None  # since when there has been something new that has not settled
+        self.look_s = LOOK_S  # until the next look is due
         self.committed = 0
 
     def look(self, pids: Callable[[], Sequence[int]]) -> int | None:
@@ -130,7 +128,7 @@ class Kept:
     def take_over(self, left: Written) -> int | None:
         """Commit the one file that an earlier start has left; the step, if it is not what the store has already.
 
-        Of several files nobody can tell whether all are of the same checkpoint: these stay where they are, and that is told.
+        Several files may be of different checkpoints: they stay where they are, with a warning.
         """
         if len(left.files) > 1:
             names = ", ".join(sorted(path.name for path in left.files))
@@ -175,7 +173,7 @@ class Kept:
             return None
 
     def _commit(self, found: Written, now: dict[Path, Look], note: str | None = None) -> int | None:
-        """The step under which it now lies in the store; None when the program was writing after all, or nothing is new."""
+        """Its step in the store; None when the program was writing after all."""
         newest = next((each.step for each in reversed(self.store.checkpoints())), -1)
         step = found.step if found.step is not None and found.step > newest else newest + 1
         if newest < 0 or self._done or not _same(found, self.store.latest()):

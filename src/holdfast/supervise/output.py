@@ -1,7 +1,7 @@
 """Output: what the command prints reaches our caller untouched, and its end is known.
 
-A file or a terminal is the command's own. Of a file the end is read back; a terminal shows it already. What goes into a pipe
-cannot be read back, so it passes through here.
+A file or a terminal is handed to the command itself. The end of a file is read back; a terminal shows it already.
+A pipe cannot be read back, so its bytes pass through here.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Pipe:
 
 
 def fill_gaps() -> None:
-    """Give a descriptor of 0, 1, 2 that our caller has closed to nobody, or the next pipe of ours would be taken for it."""
+    """Open /dev/null for 0, 1 and 2 where the caller has closed them, or our next pipe would get that number."""
     while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

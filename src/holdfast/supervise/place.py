@@ -38,7 +38,7 @@ class SupervisorDirectory:
         self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
 
     def record(self, event: str, /, **facts: Any) -> None:
-        """Note what has happened. A journal that cannot be written is told once, and what it lacks is kept for later."""
+        """Note what has happened. If the journal cannot be written, warn once and write the lines later."""
         known = {name: value for name, value in facts.items() if value is not None}
         self._waiting.append({"event": event, "time": time.time(), **known})
         self._write(sync=event in SYNCED)

@@ -18,7 +18,7 @@ IGNORED = {signal.SIGHUP, signal.SIGINT}
 
 
 class SignalInbox:
-    """While entered, hears the signals of `SIGNALS`, except those that the caller's shell told us to ignore for good."""
+    """While entered, receives the signals of `SIGNALS`, except those that the caller's shell has set to be ignored."""
 
     def __init__(self) -> None:
         self.told: str | None = None  # the first signal, or "deadline": from then on nothing is started any more
@@ -65,8 +65,9 @@ class SignalInbox:
         return numbers
 
     def close(self) -> None:
-        """Hear nothing any more, nor let those hear that are started from now on: a scheduler that is asked to requeue a job
-        goes on to end it, and with it, before they have done their work, its own commands.
+        """Ignore all that means "stop", also in processes started from now on.
+
+        A scheduler that is asked to requeue a job then ends it, and would end the very command that asks.
         """
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)

@@ -105,14 +105,11 @@ class CommandProcess:
         if self._waiting or self._asking or self._ended_s is not None or self.killed:
             return CLOSE_S
         now = time.monotonic()
-        dues = [now + ROUND_S, self._looked_s + self.look_s]
-        if self.signals.told:
-            dues.append(self.time.patience_ends_s(self.signals))
-        if (due := self.time.stop_due_s()) is not None and not self.signals.told:
-            dues.append(due)
+        dues = [self.time.patience_ends_s(self.signals) if self.signals.told else self.time.stop_due_s()]
         if self.notices is not None and not self.signals.told:
             dues.append(self.notices.due_s)
-        return max(min(dues) - now, 0.0) + 0.001
+        due_s = min(now + ROUND_S, self._looked_s + self.look_s, *(due for due in dues if due is not None))
+        return max(due_s - now, 0.0) + 0.001
 
     def _hear(self, child: Child) -> None:
         for number in self.signals.received():
@@ -175,7 +172,7 @@ class CommandProcess:
         return signal.SIGTERM if instead else number
 
     def _will_listen(self, child: Child, number: int, came: int) -> bool:
-        """Whether to wait with a signal that would kill a program which has hardly begun, and may be about to listen."""
+        """Whether to hold a signal back: it would kill a program that has just begun and may soon handle it."""
         young = time.monotonic() < child.began_s + min(self.listens_s, self.time.grace_s(came) / 3)
         if not young or number == signal.SIGINT:
             return False

@@ -42,8 +42,8 @@ CARRIED = {
     judge.LATE: "deadline",
     ENDING: "SIGTERM",
 }  # untold reasons to leave, for which the job is carried on: as what
-# What only torchrun reads: how long it lets its workers save (our patience is what counts), and that workers which it starts
-# again get a rendezvous of their own. Else gloo finds in it where the ranks were before. (torch 2.13, measured)
+# Only torchrun reads these: how long it lets its workers save (our patience is what counts), and that restarted workers
+# get a rendezvous of their own. Else gloo finds in it where the ranks were before. (torch 2.13, measured)
 TORCHRUN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(PATIENCE_S)), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 MEASURED_S = 30.0  # between two looks at how long the run's saves take
 LATE_SHARE = 0.02  # of the time left at its start by which a program may stop too early
@@ -119,8 +119,8 @@ class _Supervisor:
                 self.witness = ProgressWitness(self.place.path)
                 if _is_held(self.place.path):  # a run says so itself
                     say(requeue.on_hold(self.place.path))
-                wanted, limit = self.options.requeue, self.options.max_requeues
-                self.job_end = JobEnd(self.job, self.place, requeue=wanted, limit=limit, chain=self.options.chain)
+                chosen = self.options
+                self.job_end = JobEnd(self.job, self.place, chosen.requeue, chosen.max_requeues, chosen.chain)
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
                 around.callback(self.time.watch.close)
                 self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
