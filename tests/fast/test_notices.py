@@ -98,11 +98,8 @@ def test_a_token_that_has_run_out_is_fetched_again(service):
         return (200, '{"action": "stop"}') if headers["x-aws-ec2-metadata-token"] == "B" == current[0] else (404, "")
 
     def expired(method, path, headers):
-        return (
-            answers(method, path, headers)
-            if path.endswith("token") or headers["x-aws-ec2-metadata-token"] == "B"
-            else (401, "")
-        )
+        known = path.endswith("token") or headers["x-aws-ec2-metadata-token"] == "B"
+        return answers(method, path, headers) if known else (401, "")
 
     service.answers = answers
     it = Notices(here("aws", service), every_s=0.02)
@@ -152,22 +149,18 @@ def test_nobody_there_is_no_notice():
     assert "Connection refused" == it.complaint
 
 
-def test_it_starts_no_thread(service):
-    """A loader's worker may be forked at any instant."""
-    service.answers = gcp((200, "TRUE"))
-    before = {thread for thread in threading.enumerate() if "process_request" not in thread.name}
-    assert looked(Notices(here("gcp", service)))
-    assert before == {thread for thread in threading.enumerate() if "process_request" not in thread.name}
+def test_what_it_said_once_stands_and_it_starts_no_thread(service):
+    """A notice is not taken back. A loader's worker may be forked at any instant."""
 
+    def ours():
+        return {thread for thread in threading.enumerate() if "process_request" not in thread.name}
 
-def test_what_it_said_once_stands(service):
-    """A notice is not taken back."""
     service.answers = gcp((200, "TRUE"))
-    it = Notices(here("gcp", service), every_s=0.01)
+    before, it = ours(), Notices(here("gcp", service), every_s=0.01)
     assert looked(it)
     service.answers = gcp((200, "FALSE"))
     assert looked(it)
-    assert 1 == len(service.asked)
+    assert (before, 1) == (ours(), len(service.asked))
 
 
 def test_the_next_look_is_due_soon_while_a_question_is_under_way(service):

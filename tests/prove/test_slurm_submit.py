@@ -8,20 +8,16 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from real_slurm import concurrently
 from slurm_stories import (
     HOLDFAST,
     STEPS,
-    TRAIN,
     call,
     end_in,
     final,
     gone,
-    running,
-    script,
     submit,
     text,
     until_resumed,
@@ -101,29 +97,6 @@ def test_a_task_that_saves_for_long_costs_the_chain_no_other(slurm, place):
     gone(slurm, job)
     assert 2 == text(output).count("is still ending")
     assert "another `holdfast run`" not in text(output)
-
-
-@concurrently
-def test_the_run_of_a_killed_task_is_taken_over_by_the_next(slurm, place):
-    """An array of a script without supervisor, whose first task does not end by itself: the second waits for it."""
-    stuck = """
-    import signal
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print("stuck", flush=True)
-    while not os.path.exists("fast"):
-        time.sleep(0.1)
-    """
-    body = TRAIN.replace("    for step in", "    stuck()\n    for step in")
-    script(place, "def stuck():" + stuck + body)
-    head = "#!/bin/bash\n#SBATCH --array=1-2%1 --output=out.txt --open-mode=append\n"
-    job = slurm.sbatch(place, script=f"{head}exec {sys.executable} -u train.py 20\n")
-    running(slurm, job, place, "stuck")
-    slurm.ask("scancel", f"{job}_1")
-    running(slurm, job, place, "task 1 of this array is still ending")
-    slurm.until(lambda: text(place / "out.txt").count("stuck") == 2)
-    (place / "fast").touch()
-    assert "COMPLETED" == slurm.wait(f"{job}_2", "COMPLETED", "FAILED")["JobState"]
-    assert text(place / "out.txt").endswith(final(20))
 
 
 @concurrently

@@ -104,10 +104,14 @@ def test_what_cannot_be_started_is_wrong_use(tmp_path, command, why):
     assert ["begin", "failed"] == it.story()
 
 
-def test_without_a_command_it_says_how(tmp_path):
-    done = asked(tmp_path, *HOLDFAST)
-    assert (2, "holdfast: Missing argument 'COMMAND...'; see holdfast run --help\n") == (done.returncode, done.stderr)
-    assert [] == list(tmp_path.iterdir())
+def test_what_cannot_begin_is_said_in_one_line(tmp_path):
+    """No command, and a directory that cannot be written."""
+    it = supervised(tmp_path, [])
+    assert (2, "holdfast: Missing argument 'COMMAND...'; see holdfast run --help\n") == (it.code, it.said)
+    assert {"out", "err"} == {path.name for path in tmp_path.iterdir()}
+    it = supervised(tmp_path, ["true"], "--run", "/proc/nowhere")
+    assert (1, 2) == (it.code, len(it.said.splitlines()))
+    assert it.said.splitlines()[1].startswith("holdfast: /proc/nowhere")
 
 
 def test_how_it_went_as_json(tmp_path):
@@ -526,10 +530,3 @@ def test_ctrl_z_stops_the_command_too(tmp_path):
         until(lambda: len(it.printed) > len(before))
         it.send("TERM")
         assert 143 == it.end()
-
-
-def test_a_directory_that_cannot_be_written(tmp_path):
-    it = supervised(tmp_path, ["true"], "--run", "/proc/nowhere")
-    assert 1 == it.code
-    assert it.said.startswith("holdfast: /proc/nowhere")
-    assert 1 == len(it.said.splitlines())

@@ -13,7 +13,6 @@ from driven import driven, kept, uninterrupted
 from fakes import Fakes
 from holdfast import journal
 from supervised import TRAINS, Supervised, python, supervised, train, until
-from toy import script
 
 JOB = {"SLURM_JOB_ID": "120", "SLURM_JOB_PARTITION": "long"}
 CONFIG = "KillWait                = 30 sec\n"
@@ -221,43 +220,44 @@ def test_a_command_that_hangs_is_killed_in_time_for_the_requeue(tmp_path, fakes)
     assert ["scontrol requeue 120"] == requeues(fakes)
 
 
-def test_a_signal_to_all_processes_is_not_taken_for_the_commands_own_stop(tmp_path, fakes):
-    """Slurm tells one process after the other; the command may be over before we hear of it."""
-    timed_out(fakes)
-    with Supervised(tmp_path, python(SAVES)) as it:
-        until(lambda: "ready" in it.printed)
+def preempted():
+    return {"StartTime": str(int(time.time()) - 100), "PreemptTime": str(int(time.time()))}
+
+
+STRUCK = {
+    # what: (facts of the job, the command, whether we are told as well, exit code, starts, what is said at the end)
+    "a signal to all processes, and the command hears it first": (
+        limit,
+        lambda _: python(SAVES),
+        True,
+        75,
+        1,
+        "requeued",
+    ),
+    "a preemption with grace, of which only srun's tasks hear at first": (
+        preempted,
+        train,
+        False,
+        75,
+        1,
+        "stopped by what ends the job; run me again\nholdfast: job 120: preempted; requeued\n",
+    ),
+    "somebody else, by `scancel --signal` or kill": (dict, train, False, 0, 2, ""),
+}
+
+
+@pytest.mark.parametrize("what", STRUCK)
+def test_a_command_that_was_told_before_us_goes_on_unless_the_job_ends(tmp_path, fakes, what):
+    """It is started again in a job that has time left, and requeued with a job that Slurm ends."""
+    facts, command, both, code, starts, said = STRUCK[what]
+    fakes.job(**facts())
+    with Supervised(tmp_path, command(tmp_path)) as it:
+        until(lambda: it.printed)
         it.strike()
-        time.sleep(0.3)
-        it.send("TERM")
-        assert 75 == it.end()
-    assert 1 == len(it.events("start"))
-    assert ["scontrol requeue 120"] == requeues(fakes)
-
-
-def test_a_command_that_was_told_before_us_is_not_started_again_in_a_doomed_job(tmp_path, fakes):
-    """Of a preemption with grace, only the tasks of srun hear at first: Slurm says that it is one."""
-    now = str(int(time.time()))
-    fakes.job(StartTime=str(int(now) - 100), PreemptTime=now)
-    with Supervised(tmp_path, train(tmp_path)) as it:
-        until(lambda: "step" in it.printed)
-        it.strike()
-        assert 75 == it.end()
-    assert 1 == len(it.events("start"))
-    assert ["scontrol requeue 120"] == requeues(fakes)
-    assert "stopped by what ends the job; run me again\nholdfast: job 120: preempted; requeued\n" in it.said
-
-
-def test_a_command_that_somebody_else_has_told_goes_on_in_the_same_job(tmp_path, fakes):
-    """`scancel --signal`, or kill: the job has time left, and so has the command."""
-    with Supervised(tmp_path, train(tmp_path)) as it:
-        until(lambda: "step" in it.printed)
-        it.strike()
-        assert 0 == it.end()
-    assert 2 == len(it.events("start"))
-    assert [] == requeues(fakes)
-
-
-def test_jobs_from_one_directory_do_not_meet(tmp_path, fakes):
-    """Each has a place of its own, with its job's id, of an array with its task's."""
-    supervised(tmp_path, [sys.executable, script(tmp_path, "pass")], SLURM_ARRAY_JOB_ID="120", SLURM_ARRAY_TASK_ID="3")
-    assert ["train-120_3"] == [path.name for path in (tmp_path / ".holdfast").iterdir()]
+        if both:
+            time.sleep(0.3)
+            it.send("TERM")
+        assert code == it.end()
+    assert starts == len(it.events("start"))
+    assert ["scontrol requeue 120"] * (starts == 1) == requeues(fakes)
+    assert said in it.said

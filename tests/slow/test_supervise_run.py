@@ -103,17 +103,6 @@ def test_a_run_that_is_killed_is_a_crash(tmp_path, undisturbed):
     assert undisturbed == value(it.printed)
 
 
-def test_a_crash_that_moves_on_is_retried_anew_each_time(tmp_path, undisturbed):
-    """--retries counts crashes between two gains; the run saves every 5 steps and crashes after each 7."""
-    body = TRAINS.replace("    with new_run", "    began = []\n    with new_run").replace(
-        'print("step"', 'began.append(1); os._exit(3) if len(began) == 7 else None; print("step"'
-    )
-    it = supervised(tmp_path, train(tmp_path, body), "--retries", 1)
-    assert (0, undisturbed) == (it.code, value(it.printed))
-    assert 4 < len(it.events("start"))
-    assert tmp_path / "run" == job_leader.run_of(it.home)  # where it is, relative to the script's own directory
-
-
 def test_a_crash_that_comes_again_at_the_same_step_is_given_up(tmp_path):
     """However many retries there are: so many attempts got no further."""
     body = TRAINS.replace('print("step"', 'os._exit(3) if run.step == 12 else None; print("step"')
@@ -121,6 +110,7 @@ def test_a_crash_that_comes_again_at_the_same_step_is_given_up(tmp_path):
     assert (8, 4) == (it.code, len(it.events("start")))
     assert "exit 3: 3 attempts in a row got no further; it ended with\n" in it.said
     assert [True, False, False, False] == [event["progressed"] for event in it.events("exit")]
+    assert tmp_path / "run" == job_leader.run_of(it.home)  # where it is, relative to the script's own directory
 
 
 def test_a_deadline_of_the_scripts_own_is_no_reason_to_start_again(tmp_path):
@@ -224,24 +214,18 @@ def test_a_held_run_is_not_started_again_until_it_is_released(tmp_path, undistur
     assert undisturbed == value(it.printed)
 
 
-def test_the_supervisors_own_directory_can_be_held(tmp_path):
-    """For commands that have no run."""
-    count = "n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; exit 75"
+def test_what_begins_on_hold_says_so_once(tmp_path):
+    """The supervisor's own directory, for commands that have no run; and a run, with or without a supervisor."""
     supervised(tmp_path, ["true"], "--run", "place")
     assert 0 == hold("hold", tmp_path / "place").returncode
-    it = supervised(tmp_path, ["bash", "-c", count], "--run", "place")
-    assert (75, "1\n") == (it.code, (tmp_path / "n").read_text())
+    it = supervised(tmp_path, bash("echo begun; exit 75"), "--run", "place")
+    assert (75, "begun\n") == (it.code, it.printed)
     of = f"{tmp_path}/place"
     told = f"holdfast: {of} is on hold: it runs until it stops, and is not started again; holdfast release {of}"
     assert told == it.said.splitlines()[0]
-
-
-def test_a_run_that_begins_on_hold_says_so(tmp_path):
-    """Once, with or without a supervisor."""
-    command = train(tmp_path, TRAINS.replace("time.sleep(0.02)", "pass"))
     (tmp_path / "run").mkdir()
     (tmp_path / "run/hold").touch()
-    it = supervised(tmp_path, command)
+    it = supervised(tmp_path, train(tmp_path, TRAINS.replace("time.sleep(0.02)", "pass")), "--run", "other")
     assert (0, 1) == (it.code, it.said.count(f"{tmp_path}/run is on hold: it runs until it stops"))
 
 
