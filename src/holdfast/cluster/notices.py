@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
+import re
 import select
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 LIMIT_S = 2.0  # for one answer; the address is on the machine itself
@@ -31,18 +31,8 @@ class Cloud(NamedTuple):
     token_header: str = ""  # that carries it
 
 
-def _is_preempted(status: int, body: str) -> bool:
-    return status == 200 and body.strip() == "TRUE"
-
-
-def _has_action(status: int, body: str) -> bool:
-    return status == 200 and _read(body).get("action") in {"terminate", "stop", "hibernate"}
-
-
-def _has_preemption(status: int, body: str) -> bool:
-    events = _read(body).get("Events")
-    kinds = [event.get("EventType") for event in events if isinstance(event, dict)] if isinstance(events, list) else []
-    return status == 200 and bool({"Preempt", "Terminate"} & {*kinds})
+def _holds(pattern: str) -> Callable[[int, str], bool]:
+    return lambda status, body: status == 200 and re.search(pattern, body) is not None
 
 
 # Sources. AWS: EC2 User Guide, "Spot Instance interruption notices" and IMDSv2: 404 until there is one, two minutes
@@ -52,7 +42,7 @@ CLOUDS: Mapping[str, Cloud] = {
     "aws": Cloud(
         f"{_HERE}/latest/meta-data/spot/instance-action",
         {},
-        _has_action,
+        _holds(r'"action"\s*:\s*"(terminate|stop|hibernate)"'),
         f"{_HERE}/latest/api/token",
         {"X-aws-ec2-metadata-token-ttl-seconds": "21600"},
         "X-aws-ec2-metadata-token",
@@ -60,12 +50,12 @@ CLOUDS: Mapping[str, Cloud] = {
     "gcp": Cloud(
         f"{_HERE}/computeMetadata/v1/instance/preempted",
         {"Metadata-Flavor": "Google"},
-        _is_preempted,
+        _holds(r"\A\s*TRUE\s*\Z"),
     ),
     "azure": Cloud(
         f"{_HERE}/metadata/scheduledevents?api-version=2020-07-01",
         {"Metadata": "true"},
-        _has_preemption,
+        _holds(r'"EventType"\s*:\s*"(Preempt|Terminate)"'),
     ),
 }
 
@@ -199,11 +189,3 @@ def _parsed(data: bytes) -> _Answer:
     if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdecimal():
         return _Answer(0, "", "no answer in HTTP")
     return _Answer(int(words[1]), body)
-
-
-def _read(body: str) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
