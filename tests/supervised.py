@@ -127,7 +127,7 @@ def supervised(place, command, *options, **more):
 
 
 def steered(place, command, *steps, code, options=(), **more):
-    """See one to its end, which has this code, through `steps`: a signal's name is sent, other words it has to print."""
+    """See one to its end with this code. `steps`: a signal's name is sent, other words are waited for in its output."""
     with Supervised(place, command, *options, **more) as it:
         for step in steps:
             if hasattr(signal, f"SIG{step}"):

@@ -6,6 +6,7 @@ Its commands are played by small scripts on PATH; tests/test_slurm.py asks the r
 import os
 import signal
 import time
+from contextlib import closing
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_a_notice_counts_within_the_lead_that_the_script_asked_for():
 
 
 def test_a_job_is_read_as_scontrol_shows_it(fakes):
-    """Times come as Unix seconds; a job's name cannot pretend to be anything else. Slurm forgets jobs after their end."""
+    """Times come as Unix seconds; a job's name is never read as another field. Slurm forgets jobs after their end."""
     fakes.job(
         JobState="COMPLETING", Reason="TimeLimit", Restarts=3, EndTime=NOW, JobName="x JobState=RUNNING Restarts=0"
     )
@@ -162,15 +163,15 @@ def test_a_controller_that_is_away_is_silent_and_not_a_refusal(fakes):
 
 
 def test_an_answer_that_takes_its_time_is_not_waited_for(fakes):
-    """`look` says None until it is there. A loader's worker, forked meanwhile, does not end the question by its own end."""
+    """`look` says None until it is there. A forked worker that ends leaves its parent's question alone."""
     fakes.say("squeue", "3:04\n", after="/bin/sleep 0.3")
     began = time.monotonic()
-    with Asked(slurm.left_of(HERE)) as asked:
+    with closing(Asked(slurm.left_of(HERE))) as asked:
         assert asked.look() is None
         assert time.monotonic() - began < 0.25
         child = os.fork()
         if not child:
-            asked.end()
+            asked.close()
             os._exit(0)
         os.waitpid(child, 0)
         assert 184 == slurm.read_left(until(asked.look))
@@ -519,7 +520,7 @@ def test_a_ghost_requeues_nothing(fakes):
 
 
 def test_no_trouble_of_ours_raises_or_keeps_a_job_from_going_on(fakes):
-    """Whatever is or is not on PATH; on a full disk the journal misses a line; another scheduler's number means nothing."""
+    """Whatever is on PATH; on a full disk the journal misses a line; another scheduler's number means nothing."""
     assert "failed" == carried(Lines()).how
     fakes.say("scontrol show job", "nonsense")
     assert "failed" == carried(Lines()).how

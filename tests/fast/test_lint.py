@@ -1,4 +1,4 @@
-"""Lint: what batch scripts do otherwise than their author thinks. What is claimed of bash here is tried on bash itself."""
+"""Lint: what batch scripts do otherwise than their author thinks. test_bash_claims.py tries it on bash itself."""
 
 import json
 import time
@@ -94,7 +94,7 @@ def test_what_holdfast_submit_would_write_has_no_finding():
 
 
 def test_the_findings_in_milas_script():
-    """Its trap is gone at exec; SIGTERM as a notice looks like a cancellation; nothing requeues when the time is over."""
+    """Its trap is gone at exec; SIGTERM as a notice looks like a scancel; nothing requeues when the time is over."""
     assert {
         "append-missing": 5,
         "requeue-is-not-for-time": 5,
@@ -374,8 +374,8 @@ def test_the_command_says_file_line_what_why_and_fix(tmp_path, monkeypatch):
     result = invoke("job.sh", "clean.sh")
     assert 1 == result.exit_code
     assert (
-        "job.sh:3: no --open-mode=append: each start of the job empties its output: what the earlier ones said is lost; "
-        "write #SBATCH --open-mode=append [append-missing]\n"
+        "job.sh:3: no --open-mode=append: each start of the job empties its output: "
+        "what the earlier ones said is lost; write #SBATCH --open-mode=append [append-missing]\n"
     ) == result.stdout
     assert (0, "") == (invoke("clean.sh").exit_code, invoke("clean.sh").stdout)
     assert 2 == invoke("nowhere.sh").exit_code

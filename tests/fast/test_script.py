@@ -38,7 +38,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("case", ORDERS)
 def test_the_script_is_the_one_on_record(case):
-    """Word for word: what people read and what Slurm gets changes on purpose only. Bash can read it, lint finds nothing."""
+    """Word for word: what people read and Slurm gets changes on purpose only. Bash reads it, lint finds nothing."""
     text = script(ORDERS[case])
     assert (GOLDEN / f"{case}.sh").read_text() == text
     assert b"" == subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=True).stderr
@@ -54,7 +54,7 @@ def test_the_words_of_the_command_reach_the_program_as_they_are():
 
 
 def test_what_would_undo_our_own_lines_is_refused():
-    """Two hands on one option would undo each other. A line break would end the directive; the rest would be a command."""
+    """Two hands on one option would undo each other. After a line break the rest would be a command."""
     for option in ("--signal=USR1", "-a 1-3", "--open-mode=truncate", "--wrap=x", "--test-only", "-W"):
         with pytest.raises(UsageError, match="written by holdfast submit; say"):
             script(order("python a.py", option))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.supervise.judge import CommandAttempt, Limits, describe, exit_code, judge, was_leaving
+from holdfast.supervise.judge import CommandAttempt, describe, exit_code, judge, was_leaving
 from holdfast.supervise.place import name_of
 
 DONE = CommandAttempt("done", 0, 5.0)
@@ -13,7 +13,7 @@ KILLED = CommandAttempt("failed", -9, 60.0)
 
 
 def follows(*attempts, **limits):
-    return judge(attempts, Limits(**limits)).do
+    return judge(attempts, **limits).do
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_one_attempt(attempt, expected):
 
 def test_why_it_is_started_again():
     """75 asks for it, and so does a run's journal; anything else has stopped early."""
-    assert "it asked to be run again" == judge([AGAIN], Limits()).why
-    assert "it asked to be run again" == judge([CommandAttempt("stopped", 1, 60.0, reason="SIGUSR1")], Limits()).why
-    assert "it stopped early" == judge([CommandAttempt("stopped", 0, 60.0)], Limits()).why
+    assert "it asked to be run again" == judge([AGAIN]).why
+    assert "it asked to be run again" == judge([CommandAttempt("stopped", 1, 60.0, reason="SIGUSR1")]).why
+    assert "it stopped early" == judge([CommandAttempt("stopped", 0, 60.0)]).why
     lacks = CommandAttempt("stopped", 0, 60.0, lacks="result was not written")
-    assert "`finished` does not hold: result was not written" == judge([lacks], Limits()).why
+    assert "`finished` does not hold: result was not written" == judge([lacks]).why
 
 
 def test_crashes_are_retried_as_often_as_was_said():
@@ -70,11 +70,11 @@ def test_a_crash_after_a_gain_is_the_first():
 
 def test_waits_grow_and_have_an_end():
     """1, 2, 4 ... 300 s between crashes; nothing but a moment after 75, unless nothing ever comes of it."""
-    waits = [judge([CRASH] * n, Limits(retries=99, no_progress=99)).wait_s for n in range(1, 12)]
+    waits = [judge([CRASH] * n, retries=99, no_progress=99).wait_s for n in range(1, 12)]
     assert [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] == waits
-    assert 0 == judge([AGAIN], Limits()).wait_s
-    assert [0.05, 0.1, 0.2] == [round(judge([QUICK] * n, Limits()).wait_s, 3) for n in (1, 2, 3)]
-    assert 0 == judge([QUICK, QUICK._replace(progressed=True)], Limits()).wait_s
+    assert 0 == judge([AGAIN]).wait_s
+    assert [0.05, 0.1, 0.2] == [round(judge([QUICK] * n).wait_s, 3) for n in (1, 2, 3)]
+    assert 0 == judge([QUICK, QUICK._replace(progressed=True)]).wait_s
 
 
 def test_attempts_that_get_no_further_are_ended():
@@ -100,7 +100,7 @@ def test_signals_and_lost_nodes_are_nobodys_fault():
 
 
 def test_exit_codes():
-    """Ours is 75 when the work can go on later; else what a shell says of the command. In words they name the signal."""
+    """Ours is 75 when the work can go on later; else what a shell says of the command. Words name the signal."""
     assert 75 == exit_code(AGAIN, resumable=False) == exit_code(KILLED, resumable=True)
     assert (137, 1) == (exit_code(KILLED, resumable=False), exit_code(CRASH, resumable=False))
     assert ["exit 3", "killed by SIGSEGV", "killed by signal 40"] == [describe(code) for code in (3, -11, -40)]

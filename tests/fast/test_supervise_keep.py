@@ -151,7 +151,7 @@ def test_what_changes_while_it_is_copied_is_left_for_later(there, monkeypatch, s
 
 
 def test_a_crash_leaves_no_half_checkpoint(program, there, shelf):
-    """What was there for some time before is kept; what has just been touched is not, unless the program ended in order."""
+    """What was there before is kept; what has just been touched is not, unless the program ended in order."""
     assert None is shelf.last(orderly=False)
     shelf.look(list)
     time.sleep(0.06)

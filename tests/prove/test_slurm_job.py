@@ -187,7 +187,7 @@ def test_no_requeue_gets_a_successor(slurm, place):
 
 @concurrently
 def test_a_lost_node_and_then_a_ghost(slurm, place):
-    """A dead machine: Slurm requeues. A dead slurmd: the old attempt runs on, and is Superseded; no step of it counts."""
+    """A dead machine: Slurm requeues. A dead slurmd: the old attempt runs on and is superseded; no step counts."""
     script(place, TRAIN.replace("0.05", "0.2"))  # on a busy machine, too, the old attempt is still at work at the end
     job = slurm.sbatch(place, "-w", "n10")
     running(slurm, job, place)
@@ -213,7 +213,7 @@ def test_a_lost_node_and_then_a_ghost(slurm, place):
 
 @concurrently
 def test_scancel_after_a_preemption_and_within_the_grace_of_one_stays_ended(slurm, place):
-    """Slurm still shows the time of the earlier start's preemption; and a user may cancel what is about to be preempted."""
+    """Slurm still shows when the earlier start was preempted; a user may cancel what is about to be preempted."""
     job = begin(slurm, place, "-p", "pcancel", "-w", "n20", "-c", "4")
     preempt(slurm, "n20", place, seconds=1)
     slurm.until(lambda: "(attempt 2)" in output(place))

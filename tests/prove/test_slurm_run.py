@@ -36,7 +36,8 @@ def left(place):
 @concurrently
 def test_a_command_that_hangs_at_its_time_limit_is_killed_and_requeued(slurm, place):
     """KillWait is 10 s: ours is over before Slurm's, and nothing of it is left."""
-    hangs = "echo begun $SLURM_RESTART_COUNT; [ -n \"$SLURM_RESTART_COUNT\" ] && exit 0; trap '' TERM; sleep 600 & wait; sleep 600"
+    hangs = 'echo begun $SLURM_RESTART_COUNT; [ -n "$SLURM_RESTART_COUNT" ] && exit 0; '
+    hangs += "trap '' TERM; sleep 600 & wait; sleep 600"
     number = slurm.sbatch(place, script=supervised(place, text=hangs))
     running(slurm, number, place, "begun")
     time.sleep(4)  # KillWait is asked meanwhile

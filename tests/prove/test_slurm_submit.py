@@ -83,7 +83,7 @@ while not os.path.exists("fast"):
 
 @concurrently
 def test_a_task_that_saves_for_long_costs_the_chain_no_other(slurm, place):
-    """Slurm starts the next one in the second in which it tells it to end: that one waits, also for one that is killed."""
+    """Slurm starts the next task when it tells one to end: the next one waits, also for one that is killed."""
     (place / "slow.py").write_text(SLOW)
     job, output = submit(slurm, place, "--chain", 5, "--", "python", "slow.py")
     for task in (1, 2):
@@ -152,7 +152,8 @@ def test_a_step_of_srun_hears_of_a_notice_and_of_the_end(slurm, place):
 
 ASKED = """import os
 from holdfast import cluster
-print("task", os.environ["SLURM_PROCID"], "on", os.environ["SLURMD_NODENAME"], "has", cluster.cpus(), "cpus", flush=True)
+task, node = os.environ["SLURM_PROCID"], os.environ["SLURMD_NODENAME"]
+print("task", task, "on", node, "has", cluster.cpus(), "cpus", flush=True)
 """
 
 

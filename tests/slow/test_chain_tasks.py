@@ -1,4 +1,4 @@
-"""A chain of real processes beside a fake Slurm: who finishes the work ends the rest; what cannot be cancelled ends by itself."""
+"""A chain of real processes beside a fake Slurm: the task that finishes the work ends the rest."""
 
 import subprocess
 import sys
@@ -106,7 +106,8 @@ def slurm_says(tmp_path, *states, kill_wait=10, **facts):
         (tmp_path / f"state-{number}").write_text(record(JobState=state, **facts))
     rest = f"""case "$*" in
 "show config") echo "KillWait = {kill_wait} sec";;
-"show job 7_1") f={tmp_path}; n=$(cat $f/n 2>/dev/null || echo 0); cat $f/state-$n; [ -e $f/state-$((n+1)) ] && echo $((n+1)) > $f/n; exit 0;;
+"show job 7_1") f={tmp_path}; n=$(cat $f/n 2>/dev/null || echo 0); cat $f/state-$n
+    [ -e $f/state-$((n+1)) ] && echo $((n+1)) > $f/n; exit 0;;
 *) echo "unexpected: $*" >&2; exit 1;; esac
 """
     (tmp_path / "scontrol").write_text(rest)

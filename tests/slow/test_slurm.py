@@ -1,4 +1,4 @@
-"""The heart of what a real Slurm does to a job: it goes on, or stays ended as was wished. tests/prove has all other stories.
+"""What a real Slurm does to a job: it goes on, or stays ended as was wished. tests/prove has all other stories.
 
 Each interruption is asserted from Slurm's own record. The stories begin together and mostly wait.
 """
@@ -58,7 +58,7 @@ def test_scancel_while_training_stays_ended(slurm, place):
 
 @concurrently
 def test_a_plain_script_that_saves_itself_goes_on_after_each_time_limit(slurm, place):
-    """Under `holdfast run`. It exits with 75 when it is told to; the job is requeued twice, and done in the third start."""
+    """Under `holdfast run`. Told to stop, it exits with 75; the job is requeued twice, and done in the third start."""
     number = slurm.sbatch(place, script=supervised(place))
     for start in ("0", "1"):
         running(slurm, number, place, f"begun {start}\n")
@@ -87,7 +87,7 @@ def test_a_submitted_command_runs_to_its_end(slurm, place):
 
 @concurrently
 def test_a_lost_node_and_its_ghost(slurm, place):
-    """slurmd alone is gone: the old supervisor runs on beside the new one, until its run is superseded; it requeues nothing."""
+    """slurmd alone is gone: the old supervisor runs on until its run is superseded; it requeues nothing."""
     script(place, TRAIN.replace("0.05", "0.2"))  # the old attempt is still at work when the new one begins
     command = f"{sys.executable} -u train.py"
     number = slurm.sbatch(place, "-w", "n15", script=supervised(place, command=command))

@@ -163,7 +163,8 @@ TOLD = [
     # programs know SIGTERM better than SIGHUP; and torchrun, for one, dies of SIGUSR1
     *((name, SAVES.format("TERM"), 75, "got TERM\nsaved\n", RUN_ME_AGAIN) for name in ("HUP", "USR1")),
     # it cannot go on later, so the code is what a shell would say of it
-    *((name, "echo ready; exec sleep 600", 128 + getattr(signal, f"SIG{name}"), "", BY_SIGNAL) for name in ("TERM", "USR1", "USR2")),
+    *((name, "echo ready; exec sleep 600", 128 + signal.Signals[f"SIG{name}"], "", BY_SIGNAL)
+      for name in ("TERM", "USR1", "USR2")),
     # the save takes longer than a moment
     ("TERM", f"trap 'sleep 6; echo saved; exit 75' TERM; {LOOP}", 75, "saved\n", RUN_ME_AGAIN),
 ]  # fmt: skip
@@ -248,7 +249,8 @@ def test_a_signal_between_two_starts_ends_it(tmp_path):
 
 def test_a_signal_during_the_childs_start_is_heard_by_it(tmp_path):
     """A Python program needs a moment before it can listen; what would kill it until then waits a little."""
-    listens = "import time; time.sleep(0.4)\nimport signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nprint('ready')\ntime.sleep(600)"
+    listens = "import time; time.sleep(0.4)\nimport signal, sys\n"
+    listens += "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\ntime.sleep(600)"
     steered(tmp_path, python(listens), "TERM", code=75)
 
 
@@ -346,7 +348,8 @@ while True:
     except ChildProcessError:
         pass
 """
-    lead = f"import os, sys; os.environ['LEADER'] = str(os.getpid()); os.execv(sys.executable, [sys.executable, '-c', {bomb!r}])"
+    lead = "import os, sys; os.environ['LEADER'] = str(os.getpid()); "
+    lead += f"os.execv(sys.executable, [sys.executable, '-c', {bomb!r}])"
     it = supervised(tmp_path, python(lead))
     assert 8 == it.code
     assert it.said.startswith(f"holdfast: {sys.executable}: exit 5")
@@ -354,7 +357,9 @@ while True:
 
 def test_zombies_of_orphans_are_reaped_while_the_command_runs(tmp_path):
     """A command that abandons thousands of short-lived processes fills no process table."""
-    abandons = "for i in $(seq 40); do (sleep 0.01 &) ; done; sleep 0.6; echo $(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | xargs -r -n1 dirname | while read d; do grep -qz SUPERVISED_TAG=$SUPERVISED_TAG $d/environ 2>/dev/null && echo z; done | wc -l)"
+    zombies = "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | xargs -r -n1 dirname | "
+    zombies += "while read d; do grep -qz SUPERVISED_TAG=$SUPERVISED_TAG $d/environ 2>/dev/null && echo z; done | wc -l"
+    abandons = f"for i in $(seq 40); do (sleep 0.01 &) ; done; sleep 0.6; echo $({zombies})"
     it = supervised(tmp_path, bash(abandons))
     assert (0, "0\n") == (it.code, it.printed)
 
@@ -373,7 +378,7 @@ def test_nothing_goes_on_when_the_supervisor_is_killed(tmp_path, whole_group):
 
 
 def test_nothing_goes_on_when_the_warden_is_killed(tmp_path):
-    """The process in between may fall to a lack of memory: the command is killed, the daemon too, and the failure told."""
+    """The kernel may kill it for want of memory: the command and the daemon are killed, and the failure is told."""
     with Supervised(tmp_path, LIVES) as it:
         ready(it, "daemon")
         warden = parent(it.events("start")[0]["pid"])

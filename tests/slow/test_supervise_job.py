@@ -1,4 +1,4 @@
-"""`holdfast run` inside a job: when the command stops, the job is carried on as the last act, or left alone, and it says so.
+"""`holdfast run` inside a job: when the command stops, the last act requeues the job or leaves it, and says so.
 
 The scheduler is a handful of fakes on PATH; tests/test_slurm_submit.py asks a real one.
 """
@@ -170,7 +170,8 @@ def test_the_command_is_stopped_before_the_end_of_the_job(tmp_path, fakes):
 
 def test_the_measured_save_of_a_run_is_part_of_the_lead(tmp_path, fakes):
     """A save of two seconds needs three and a bit, whatever --lead says; the run's journal knows how long they take."""
-    slow = "def slow(self, kept=Toy.state_dict):\n        time.sleep(2)\n        return kept(self)\n    Toy.state_dict = slow\n"
+    slow = "def slow(self, kept=Toy.state_dict):\n        time.sleep(2)\n        return kept(self)\n"
+    slow += "    Toy.state_dict = slow\n"
     command = train(
         tmp_path, f"    {slow}{TRAINS.replace('steps=5', 'steps=1000').replace('range(10)', 'range(1000)')}"
     )
@@ -206,7 +207,8 @@ def test_a_command_that_hangs_is_killed_in_time_for_the_requeue(tmp_path, fakes)
     """Slurm kills all, and us, KillWait seconds after SIGTERM: we are done before."""
     timed_out(fakes)
     fakes.say("scontrol show config", "KillWait                = 8 sec\n")
-    hangs = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print('ready', flush=True)\nwhile True: time.sleep(1)"
+    hangs = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print('ready', flush=True)"
+    hangs += "\nwhile True: time.sleep(1)"
     with Supervised(tmp_path, python(hangs)) as it:
         until(lambda: "scontrol show config" in fakes.calls)
         until(lambda: "ready" in it.printed)

@@ -49,7 +49,7 @@ def test_every_checkpoint_that_is_kept_is_whole(tmp_path):
 
 
 def test_a_checkpoint_that_the_program_refuses_makes_way_for_an_older_one(tmp_path):
-    """It is whole as we know it, and the program says that it is not: quarantined, told, and the next older one used."""
+    """The digests hold, and the program says that it is not whole: quarantined, told, and the next older one used."""
     driven(tmp_path, 60, "--step", "0.06")
     steps = kept(tmp_path)
     assert len(steps) > 1

@@ -200,7 +200,8 @@ def test_a_held_run_is_not_started_again_until_it_is_released(tmp_path, undistur
     with Supervised(tmp_path, command) as it:
         stepped(it, 2)
         done = hold("hold", tmp_path / "run")
-        told = f"{tmp_path / 'run'}: held: once it stops it is neither started again nor requeued, until `holdfast release {tmp_path / 'run'}`\n"
+        run = tmp_path / "run"
+        told = f"{run}: held: once it stops it is neither started again nor requeued, until `holdfast release {run}`\n"
         assert (0, told) == (done.returncode, done.stdout)
         it.strike()
         assert 75 == it.end()
@@ -255,7 +256,7 @@ RANKED = """
 
 
 def test_a_real_torchrun_is_seen_through(tmp_path):
-    """Told by SIGUSR1, which would kill it, it gets SIGTERM and says 1: we say 75. Its process stopped by somebody: again."""
+    """SIGUSR1 would kill it: it gets SIGTERM and says 1, we say 75. Stopped by somebody else it is started again."""
     expected = value(launch(script(tmp_path, RANKED), RANK="0").out)
     (tmp_path / "run").rename(tmp_path / "undisturbed")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", script(tmp_path, RANKED)]

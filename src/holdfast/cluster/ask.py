@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ..errors import ClusterError
 
@@ -48,8 +48,7 @@ def ask(
         Absent: there is no such command.
         Silent: it did not answer within `limit_s`, or its own server was away.
     """
-    with Asked(command, limit_s, environment, reads=True) as asked:
-        answer = asked.answer(text, limit_s)
+    answer = Asked(command, limit_s, environment, reads=True).answer(text, limit_s)
     if answer.code and _AWAY.search(answer.err):
         raise Silent(f"{command[0]}: {_words(answer)}")
     return answer
@@ -100,12 +99,6 @@ class Asked:
         except OSError as error:
             raise Absent(f"{command[0]} cannot be started: {error.strerror}") from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
     def look(self) -> CommandResult | None:
         """The answer; None while there is none yet. Never waits.
 
@@ -130,10 +123,10 @@ class Asked:
         except subprocess.TimeoutExpired:
             raise Silent(f"{self._name} did not answer within {self._limit_s:g} s") from None
         finally:
-            self.end()
+            self.close()
         return CommandResult(self._child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Leave nothing behind. In a forked child, whose parent asks, nothing is touched."""
         if os.getpid() == self._pid:
             with self._child:

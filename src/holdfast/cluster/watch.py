@@ -66,7 +66,7 @@ class JobWatch:
     def close(self) -> None:
         self._questions = []
         if self._asked is not None:
-            self._asked.end()
+            self._asked.close()
 
     def _ask(self, command: Sequence[str], take: Callable[[CommandResult], bool], pause_s: Sequence[float]) -> None:
         self._questions.append(_Question(time.monotonic() + DICE.uniform(*pause_s), command, take))

@@ -33,11 +33,6 @@ class CommandAttempt(NamedTuple):
     lacks: str = ""  # it ended with 0, and this was not there
 
 
-class Limits(NamedTuple):
-    retries: int = 0
-    no_progress: int = 10
-
-
 class Next(NamedTuple):
     """What to do."""
 
@@ -46,8 +41,10 @@ class Next(NamedTuple):
     wait_s: float = 0.0
 
 
-def judge(attempts: Sequence[CommandAttempt], limits: Limits) -> Next:
+def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int = 10) -> Next:
     """What follows after the last of `attempts`, all that this supervisor has made.
+
+    So many crashes are retried between two gains, and so many attempts in a row may get no further.
 
     leave: the work is to go on, but not here and now. again: it asked for it. retry: it crashed, and may.
     """
@@ -62,7 +59,7 @@ def judge(attempts: Sequence[CommandAttempt], limits: Limits) -> Next:
         return Next("again", "it could not go on from its checkpoint")
     without_gain = _without_gain(attempts)
     fruitless = sum(not _is_blameless(each) for each in without_gain)
-    if fruitless >= limits.no_progress:
+    if fruitless >= no_progress:
         return Next("fail", f"{fruitless} attempts in a row got no further")
     if last.verdict == "stopped":
         if last.reason in FINAL or last.late:
@@ -72,11 +69,11 @@ def judge(attempts: Sequence[CommandAttempt], limits: Limits) -> Next:
         # whoever's fault it was, nothing is restarted in a tight circle
         return Next("again", _why_again(last), _growing(AGAIN_S, len(without_gain) - 1))
     crashes = _crashes(attempts)
-    if crashes > limits.retries:
-        return Next("fail", f"no retry left of {limits.retries}" if limits.retries else "")
+    if crashes > retries:
+        return Next("fail", f"no retry left of {retries}" if retries else "")
     if last.held:
         return Next("fail", "held, so it is not tried again")
-    return Next("retry", f"retry {crashes} of {limits.retries}", _growing(FIRST_S, crashes - 1))
+    return Next("retry", f"retry {crashes} of {retries}", _growing(FIRST_S, crashes - 1))
 
 
 def was_leaving(code: int, told: str | None, told_unix_s: float, event: str, event_unix_s: float) -> bool:

@@ -34,31 +34,24 @@ class SupervisorDirectory:
         self.journal = path / JOURNAL
         self._id = uuid.uuid4().hex[:12]
         self._waiting: list[Event] = []
-        self._complained = False
         self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
 
     def record(self, event: str, /, **facts: Any) -> None:
         """Note what has happened. If the journal cannot be written, warn once and write the lines later."""
         known = {name: value for name, value in facts.items() if value is not None}
         self._waiting.append({"event": event, "time": time.time(), **known})
-        self._write(sync=event in SYNCED)
+        try:
+            journal.append(self.journal, self._waiting, sync=event in SYNCED)
+            self._waiting.clear()
+        except OSError as error:
+            if len(self._waiting) == 1:
+                warn(f"{self.journal}: {os.strerror(error.errno or 0)}; supervising goes on, the journal waits")
 
     def close(self, event: str, /, **facts: Any) -> None:
         """Say good-bye, as the last line."""
         self.record(event, supervisor=self._id, **facts)
         if self._waiting:
             warn(f"{self.journal}: the last {len(self._waiting)} lines could not be written")
-
-    def _write(self, *, sync: bool) -> None:
-        try:
-            journal.append(self.journal, self._waiting, sync=sync)
-        except OSError as error:
-            if not self._complained:
-                warn(f"{self.journal}: {os.strerror(error.errno or 0)}; supervising goes on, the journal waits")
-            self._complained = True
-            return
-        self._waiting.clear()
-        self._complained = False
 
     def count(self, event: str) -> int:
         """How many such lines there are, of this supervisor and of those before it."""

@@ -26,7 +26,7 @@ from ..terminal import say
 from . import judge
 from .job_end import JobEnd
 from .judge import CommandAttempt, Next
-from .keep import LEFT, LEFT_WORD, LOOK_S, Kept, cut_short
+from .keep import LEFT, LEFT_WORD, Kept, cut_short
 from .limits import LEAD_S, PATIENCE_S, Time
 from .output import fill_gaps
 from .place import SupervisorDirectory, called, enter, name_of
@@ -139,13 +139,12 @@ class _Supervisor:
 
     def _until_over(self) -> Next:
         """Starts, one after another, with what follows from each."""
-        limits = judge.Limits(self.options.retries, self.options.max_no_progress)
         self._take_over()
         while True:
             if self.signals.told is not None:
                 return Next("leave", f"told to stop by {self.signals.told}")
             self.attempts.append(self._attempt())
-            following = judge.judge(self.attempts, limits)
+            following = judge.judge(self.attempts, self.options.retries, self.options.max_no_progress)
             self.place.record("next", **following._asdict())
             if following.do in {"done", "leave", "fail"}:
                 return following
@@ -184,7 +183,6 @@ class _Supervisor:
             self.time,
             self.place.record,
             self._look,
-            LOOK_S if self.kept is not None else ROUND_S,
             LISTENS_S if self.witness.run is not None else PERHAPS_S,
             self.notices,
         )
