@@ -7,6 +7,7 @@ from holdfast import job as jobs
 from holdfast.cluster import other
 from holdfast.cluster.cause import Heard
 from holdfast.cluster.requeue import Requeue
+from holdfast.errors import Superseded
 from holdfast.job import Job, job
 
 ENVIRONMENTS = {
@@ -141,3 +142,14 @@ def test_hold_and_the_limit_of_requeues_hold_here_too(fakes, tmp_path):
     (tmp_path / "hold").touch()
     assert "held" == carried()
     assert ["qrerun 120"] == fakes.calls
+
+
+def test_a_superseded_attempt_requeues_nothing(fakes):
+    """The requeue would end its successor, which has the same id."""
+    fakes.say("qrerun 120")
+
+    def record(*_, **__):
+        raise Superseded("attempt 1 was superseded")
+
+    assert "superseded" == Requeue(here("pbs"), Heard("deadline", 0.0), record).continue_job().how
+    assert [] == fakes.calls

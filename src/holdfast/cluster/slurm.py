@@ -49,21 +49,17 @@ class JobStatus(NamedTuple):
 def seen(job: Job) -> JobStatus | None:
     """What Slurm says of the job; None when it knows of none.
 
+    Of a heterogeneous job the first record counts, which is the leader's. Only what stands where scontrol puts it is
+    believed: a job's name may hold anything.
+
     Raises:
         ClusterError: it did not answer, or not in words that we know; `Absent`, `Silent` where that is so.
     """
     answer = ask(["scontrol", "show", "job", job.id])
     if answer.code and re.search("Invalid job id", answer.err + answer.out, re.IGNORECASE):
         return None
-    return read_job(agreed(answer, f"scontrol show job {job.id}").out)
-
-
-def read_job(text: str) -> JobStatus:
-    """`text`, which scontrol said of a job, read. The first record counts: of a heterogeneous job the leader's.
-
-    Only what stands where scontrol puts it is believed: a job's name may hold anything.
-    """
-    record = text.lstrip("\n").split("\n\n", maxsplit=1)[0]
+    agreed(answer, f"scontrol show job {job.id}")
+    record = answer.out.lstrip("\n").split("\n\n", maxsplit=1)[0]
     first, *lines = record.split("\n")
     found = {"JobName": first.partition(" JobName=")[2]}
     for line in lines:

@@ -31,27 +31,28 @@ class ProgressWitness:
         self._place = place
         self._furthest: dict[Path, tuple[int, int]] = {}
         self._attempts: dict[Path, int] = {}
-        self.run: Path | None = job_leader.run_of(place)
-        self.save_s = 0.0  # the longest of the run's last saves
+        self.save_s = 0.0  # the longest of the run's saves
+
+    @property
+    def run(self) -> Path | None:
+        """Where the run is, as it has told; None before it has."""
+        return job_leader.run_of(self._place)
 
     def before(self) -> None:
         """Look at the run as it is before a start."""
-        self.run = run = job_leader.run_of(self._place)
-        if run is not None:
+        if (run := self.run) is not None:
             self._attempts[run], events = _last(run)
             self._furthest[run] = max(self._furthest.get(run, (-1, 0)), _newest(run))
             self._take_saves(events)
 
     def look(self) -> None:
         """While it runs: learn how long its saves take."""
-        self.run = job_leader.run_of(self._place)
-        if self.run is not None:
-            self._take_saves(_last(self.run)[1])
+        if (run := self.run) is not None:
+            self._take_saves(_last(run)[1])
 
     def after(self, began_unix_s: float) -> Said:
         """What that start, which began then, has left."""
-        self.run = run = job_leader.run_of(self._place)
-        if run is None:
+        if (run := self.run) is None:
             return Said()
         number, events = _last(run)
         known = self._attempts.get(run)
