@@ -203,6 +203,9 @@ def test_the_end_is_asked_for_at_most_once_a_minute(fakes, monkeypatch):
     ends._questions = [each._replace(due_s=0) for each in ends._questions]
     fakes.say("squeue", "UNLIMITED\n")
     until(lambda: ends.look() or ends.end_s is None)
+    fakes.say("squeue", err="no", code=1)
+    ends._questions = [each._replace(due_s=0) for each in ends._questions]
+    until(lambda: ends.look() or ends._questions[0].due_s > time.monotonic() + 50)  # what fails is asked again
     assert 9e9 == watch.JobWatch(HERE, {"SLURM_JOB_END_TIME": "9000000000"}).end_s
 
 

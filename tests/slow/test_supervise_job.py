@@ -12,7 +12,7 @@ import pytest
 from driven import driven, kept, uninterrupted
 from fakes import Fakes
 from holdfast import journal
-from supervised import TRAINS, Supervised, python, supervised, train, until
+from supervised import TRAINS, Supervised, python, steered, supervised, train, until
 
 JOB = {"SLURM_JOB_ID": "120", "SLURM_JOB_PARTITION": "long"}
 CONFIG = "KillWait                = 30 sec\n"
@@ -40,7 +40,7 @@ def fakes(tmp_path, monkeypatch):
     fakes.say("scontrol show partition", "PartitionName=long GraceTime=0\n")
     fakes.say("squeue", "UNLIMITED\n")
     fakes.say("scontrol requeue")
-    fakes.job()
+    fakes.job(**limit())
     return fakes
 
 
@@ -49,17 +49,9 @@ def limit():
     return {"JobState": "COMPLETING", "Reason": "TimeLimit", "EndTime": str(int(time.time()))}
 
 
-def timed_out(fakes):
-    fakes.job(**limit())
-
-
 def told(place, name="TERM", *options, command=None, code=75, **environment):
     """See a supervisor to its end that is told to stop once its command is ready."""
-    with Supervised(place, command or python(SAVES), *options, **environment) as it:
-        until(lambda: len(it.printed) > it.before)
-        it.send(name)
-        assert code == it.end()
-        return it
+    return steered(place, command or python(SAVES), "\n", name, code=code, options=options, **environment)
 
 
 def requeues(fakes):
@@ -107,7 +99,6 @@ def test_only_the_outermost_process_requeues_once(tmp_path, fakes, command, code
     """Whatever is inside: a run, another supervisor, or a command that knows no signals (the end of the time is not its
     fault, and the cap on requeues ends what never gets anywhere).
     """
-    timed_out(fakes)
     it = told(tmp_path, command=command(tmp_path) if callable(command) else command, code=code)
     assert ["scontrol requeue 120"] == requeues(fakes)
     assert 1 == it.said.count("requeued")
@@ -115,16 +106,14 @@ def test_only_the_outermost_process_requeues_once(tmp_path, fakes, command, code
 
 @pytest.mark.parametrize("rank", [{"SLURM_PROCID": "1"}, {"OMPI_COMM_WORLD_RANK": "3"}])
 def test_only_process_0_speaks_for_the_job(tmp_path, fakes, rank):
-    timed_out(fakes)
     told(tmp_path, **rank)
     assert [] == fakes.calls
 
 
 def test_requeues_have_a_cap(tmp_path, fakes):
     """Counted over all starts of the job, in the supervisor's journal."""
-    timed_out(fakes)
     for start in range(3):
-        fakes.job(JobState="COMPLETING", Reason="TimeLimit", EndTime=str(int(time.time())), Restarts=start)
+        fakes.job(**limit(), Restarts=start)
         it = told(tmp_path, "TERM", "--run", "place", "--max-requeues", 2, SLURM_RESTART_COUNT=str(start))
     assert 2 == len(requeues(fakes))
     assert "job 120 is not requeued: it was requeued 2 times, and 2 are the most" in it.said
@@ -132,7 +121,6 @@ def test_requeues_have_a_cap(tmp_path, fakes):
 
 def test_without_requeue_the_submitted_script_follows(tmp_path, fakes):
     """The batch script of `holdfast submit` lies in the supervisor's directory."""
-    timed_out(fakes)
     fakes.say("scontrol requeue", err="Requested operation is presently disabled\n", code=1)
     fakes.say("sbatch", "121\n")
     (tmp_path / "place").mkdir()
@@ -151,7 +139,6 @@ def test_a_crash_and_an_end_ask_nothing(tmp_path, fakes):
 
 def test_signals_that_come_after_the_stop_do_not_keep_the_job_from_its_requeue(tmp_path, fakes):
     """Slurm ends a job that it requeues: us, and the very command that asked for it."""
-    timed_out(fakes)
     fakes.say("scontrol requeue", after="kill -TERM $PPID $$; kill -INT $PPID $$; echo done > done")
     told(tmp_path)
     assert "done\n" == (tmp_path / "done").read_text()
@@ -205,7 +192,6 @@ def test_far_from_the_end_it_is_started_again(tmp_path, fakes, monkeypatch):
 
 def test_a_command_that_hangs_is_killed_in_time_for_the_requeue(tmp_path, fakes):
     """Slurm kills all, and us, KillWait seconds after SIGTERM: we are done before."""
-    timed_out(fakes)
     fakes.say("scontrol show config", "KillWait                = 8 sec\n")
     hangs = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print('ready', flush=True)"
     hangs += "\nwhile True: time.sleep(1)"

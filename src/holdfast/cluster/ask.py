@@ -1,4 +1,4 @@
-"""Ask: runs one command of a scheduler, and never for long."""
+"""Ask: runs one command of a scheduler, with a time limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Absent(ClusterError):
 
 
 class Silent(ClusterError):
-    """The scheduler could not be reached just now: worth asking again."""
+    """The scheduler could not be reached: ask again later."""
 
 
 class CommandResult(NamedTuple):

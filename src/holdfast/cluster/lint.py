@@ -87,7 +87,7 @@ def whole_array_requeued(script: Script) -> Iterator[Fault]:
 
 
 def chain_goes_on(script: Script) -> Iterator[Fault]:
-    """Nobody tells the rest of an array that the work is done."""
+    """Nothing ends the rest of an array when the work is done."""
     chained = script.chained
     ends = any(command.words[0] == "scancel" for command in script.everything)
     ends = ends or any(is_holdfast(command) and "--chain" in command.words for command in script.body)
@@ -142,7 +142,7 @@ def directive_too_late(script: Script) -> Iterator[Fault]:
 
 
 def script_refused(script: Script) -> Iterator[Fault]:
-    """What sbatch does not take at all."""
+    """Lines for which sbatch refuses the script."""
     for line, why in script.refused.items():
         yield Fault(line, why, "sbatch refuses the whole script", "write --option=value")
     for option in script.options:

@@ -1,4 +1,4 @@
-"""What lint finds about signals: who hears them, and whether in time."""
+"""Lint's rules about signals: which process gets them, and whether in time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def notice_unheard(script: Script) -> Iterator[Fault]:
 
 
 def notice_in_set_up(script: Script) -> Iterator[Fault]:
-    """Until the program listens, the notice finds the shell."""
+    """Before the program handles signals, the notice goes to the shell."""
     signal, work = script.signal, script.work
     if signal is None or work is None or not signal.batch or not (is_exec(work) and script.supervised):
         return
@@ -158,7 +158,7 @@ def usr1_with_nccl(script: Script) -> Iterator[Fault]:
 
 
 def torchrun_grace(script: Script) -> Iterator[Fault]:
-    """What torchrun has told to stop, it kills 30 s later."""
+    """Torchrun kills its processes 30 s after it told them to stop."""
     save_s = script.around.save_s
     if save_s is not None and needed_s(save_s) <= TORCHRUN_GRACE_S:
         return
@@ -173,7 +173,7 @@ def torchrun_grace(script: Script) -> Iterator[Fault]:
 
 
 def torchrun_signal(script: Script) -> Iterator[Fault]:
-    """What torchrun hands on is TERM, INT, HUP and QUIT; of others it dies. `holdfast run` sends it SIGTERM instead."""
+    """Torchrun forwards TERM, INT, HUP and QUIT; other signals kill it. `holdfast run` sends it SIGTERM instead."""
     signal = script.signal
     if signal is None or signal.name in ("TERM", "INT", "HUP", "QUIT"):
         return

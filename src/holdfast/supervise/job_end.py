@@ -1,4 +1,4 @@
-"""Job end: what the supervisor does about the job that it runs in, if nobody above it speaks for that job."""
+"""Job end: what the supervisor does about its job, unless another process speaks for that job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCRIPT = "job.sh"  # what `holdfast submit` has submitted
 
 @dataclass
 class JobEnd:
-    """The job, from its beginning to the last act."""
+    """The supervisor's job: whether it is ending, and its requeue as the last act."""
 
     job: Job | None
     place: SupervisorDirectory

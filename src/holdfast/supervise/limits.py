@@ -18,7 +18,7 @@ LEAD_S = 60.0
 
 
 class Time:
-    """The end of the job, and of our patience. Monotonic seconds, unless it says otherwise."""
+    """When the command has to stop, and when it is killed. Monotonic seconds, unless a name says otherwise."""
 
     def __init__(self, job: Job | None, grace_s: float | None, lead_s: float) -> None:
         self._job, self._grace_option_s, self.lead_s = job, grace_s, lead_s

@@ -34,7 +34,7 @@ _TOLD_BY = {DEADLINE: "the job's time is nearly up", SPOT: "the cloud takes this
 
 @dataclass
 class CommandProcess:
-    """What is being looked after, and what it has been told."""
+    """One start of the command, and the signals that it has been sent."""
 
     program: Program
     command: Sequence[str]
@@ -81,13 +81,13 @@ class CommandProcess:
             return child.code if child.code is not None else -signal.SIGKILL
 
     def _flowing(self, output: Output) -> bool:
-        """Whether our reader has not taken everything yet; one who does not read holds up no stop."""
+        """Whether output still has to reach our reader. A reader that does not read delays no stop."""
         return bool(output.pipes) and not (
             self.signals.told and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S
         )
 
     def _wait(self, child: Child, output: Output) -> None:
-        """Until something happens, or it is time for something."""
+        """Until a signal, output or the command's end, or until something is due."""
         poller = select.poll()
         poller.register(self.signals, select.POLLIN)
         if not child.gone:
@@ -126,7 +126,7 @@ class CommandProcess:
             self._waiting.append(signal.SIGTERM)
 
     def _untold_reason(self) -> str | None:
-        """Why to stop although no signal has come."""
+        """Why to stop although no signal has come: the deadline, or the cloud's notice."""
         due = self.time.stop_due_s()
         if due is not None and time.monotonic() >= due:
             return DEADLINE
@@ -212,7 +212,7 @@ class CommandProcess:
             self._tidy(child, now)
 
     def _tidy(self, child: Child, now: float) -> None:
-        """End what the command has left behind. When only its shell fell to the signal, the rest may be saving."""
+        """End what the command has left behind. If the signal killed only its shell, the rest may still be saving."""
         fell = self._handed and (child.code or 0) < 0
         if fell and any(processes.heed(processes.members(child.pid), number) for number in self._handed):
             return

@@ -138,7 +138,7 @@ class _Supervisor:
                 raise
 
     def _until_over(self) -> Next:
-        """Starts, one after another, with what follows from each."""
+        """Start the command until something other than another start follows."""
         self._take_over()
         while True:
             if self.signals.told is not None:
@@ -154,7 +154,7 @@ class _Supervisor:
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
 
     def _take_over(self) -> None:
-        """What a program that was killed together with its supervisor has written, and nobody has kept."""
+        """Keep what the program wrote before it was killed together with its supervisor."""
         since_s = cut_short(self.place.journal) if self.kept is not None else None
         left = self.program.left(since_s) if since_s is not None and isinstance(self.program, Leaver) else None
         if self.kept is None or left is None:
@@ -165,7 +165,7 @@ class _Supervisor:
         self.kept.take_over(left)
 
     def _attempt(self) -> CommandAttempt:
-        """One start, seen out and judged on its own."""
+        """One start of the command, from its checkpoint to its outcome."""
         checkpoint = self.kept.newest_valid() if self.kept is not None else None
         time_left_s = self.time.left_s()
         own_s = None if time_left_s is None else max(time_left_s - self.options.lead_s, 1.0)
@@ -237,7 +237,7 @@ class _Supervisor:
         return attempt
 
     def _leave(self, last: Next) -> Outcome:
-        """The end of it: the journal's last line, and then what the job needs to be carried on.
+        """Write the journal's last line; then requeue the job if its cause allows that.
 
         Raises:
             ChildError: the command failed.
@@ -284,7 +284,7 @@ class _Supervisor:
 
     @property
     def _resumable(self) -> bool:
-        """Whether the next start has something to go on from, or will at least know that it has not."""
+        """Whether the next start can resume, or at least finds out that it cannot."""
         return self.witness.run is not None or (self.kept is not None and bool(self.kept.store.checkpoints()))
 
     @property
@@ -299,13 +299,13 @@ class _Supervisor:
         return left_s <= self.options.lead_s * 1.5 + LATE_SHARE * left_at_start_s
 
     def _has_failed_with_what_was_left(self, verdict: str, code: int, checkpoint: Checkpoint | None) -> bool:
-        """Whether it is to be taken for half a file: nobody saw it settle, and it has brought the program nowhere."""
+        """Whether the checkpoint counts as half a file: nobody saw it settle, and the program got nowhere with it."""
         if self.kept is None or checkpoint is None or checkpoint.head.note != LEFT or self.signals.told is not None:
             return False
         return verdict == "failed" and code != -signal.SIGKILL and not self.kept.committed
 
     def _look(self, pids: Callable[[], Sequence[int]]) -> float:
-        """Look at what is to be looked at; in how many seconds it is due again."""
+        """Look at the run's saves and at new checkpoints; seconds until the next look."""
         if self.time.left_s() is not None and time.monotonic() >= self.measured_s + MEASURED_S:
             self.witness.look()
             self.time.save_s, self.measured_s = self.witness.save_s, time.monotonic()

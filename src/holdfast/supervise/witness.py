@@ -1,4 +1,4 @@
-"""Witness: what the run that the command holds says of itself, for launchers that eat exit codes."""
+"""Witness: what the command's run says in its journal, for launchers that change exit codes."""
 
 from __future__ import annotations
 
