@@ -106,7 +106,7 @@ class Supervised:
     @property
     def begun(self):
         """Whether its command has been started."""
-        found = [*self.place.glob(".holdfast/*/supervisor.jsonl"), *self.place.glob("place/supervisor.jsonl")]
+        found = [*self.place.glob(".holdfast/*/supervisor.jsonl"), *self.place.glob("*/supervisor.jsonl")]
         return any(b'"start"' in path.read_bytes() for path in found)
 
     def strike(self, number=signal.SIGTERM):

@@ -113,34 +113,28 @@ def slurm_says(tmp_path, *states, kill_wait=10, **facts):
     (tmp_path / "scontrol").write_text(rest)
 
 
-def test_a_task_waits_for_the_one_before_that_still_ends(task, tmp_path):
+BEFORE = {
+    # what the task before is: (its states, one after another, other facts, how often the next one says that it waits)
+    "still ending": (["COMPLETING", "COMPLETING", "TIMEOUT"], {}, 1),
+    "killed on a node that is no more": (["NODE_FAIL"], {}, 0),
+    "an earlier start of a task that waits again, its node being lost": (["PENDING"], {"Restarts": 1}, 0),
+}
+
+
+@pytest.mark.parametrize("what", BEFORE)
+def test_a_task_waits_for_the_one_before_until_slurm_calls_it_over(task, tmp_path, what):
     """Slurm starts it as soon as the one before has been told; it says once that it waits, and then goes on."""
+    states, facts, waits = BEFORE[what]
     earlier(tmp_path)
-    slurm_says(tmp_path, "COMPLETING", "COMPLETING", "TIMEOUT")
+    slurm_says(tmp_path, *states, **facts)
     began = time.monotonic()
     done = task(7, 2, "touch", "begun")
     assert (0, True) == (done.returncode, (tmp_path / "begun").exists())
     told = "holdfast: d: task 1 of this array is still ending (pid 12 on n1, user ada, job 7); waits up to 70 s for it"
-    assert 1 == done.stderr.splitlines().count(told)
-    assert time.monotonic() - began > 1
-
-
-def test_a_task_that_slurm_calls_over_is_not_waited_for(task, tmp_path):
-    """Killed on a node that is no more, it has said no good-bye; not a word is lost about it."""
-    earlier(tmp_path)
-    slurm_says(tmp_path, "NODE_FAIL")
-    done = task(7, 2, "touch", "begun")
-    assert (0, True) == (done.returncode, (tmp_path / "begun").exists())
-    assert "waits" not in done.stderr
+    assert waits == done.stderr.splitlines().count(told) == done.stderr.count("waits")
+    assert not waits or time.monotonic() - began > 1
     said = [line for line in journal.read(tmp_path / "d" / JOURNAL) if line.get("supervisor") == "before"]
     assert [None, "its task is over, as Slurm says"] == [line.get("why") for line in said]
-
-
-def test_an_earlier_start_of_a_task_that_waits_again_is_over(task, tmp_path):
-    """Slurm has put it back into the queue after its node was lost; this task goes first."""
-    earlier(tmp_path)
-    slurm_says(tmp_path, "PENDING", Restarts=1)
-    assert 0 == task(7, 2, "true").returncode
 
 
 def test_a_task_finished_while_another_waited_for_it_leaves_nothing_to_do(task, tmp_path):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import socket
 import time
 from contextlib import suppress
 from typing import Self
@@ -25,13 +25,11 @@ class SignalInbox:
         self.told_unix_s = 0.0
         self.told_s: dict[int, float] = {}  # when each was heard first
         self.insists = False  # a second Ctrl-C
-        self._ours, self._theirs = socket.socketpair()
-        self._ours.setblocking(False)
-        self._theirs.setblocking(False)
-        self._fd = -1
+        self._source, self._sink = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before = -1  # the descriptor that signals were written to before
 
     def __enter__(self) -> Self:
-        self._fd = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        self._before = signal.set_wakeup_fd(self._sink, warn_on_full_buffer=False)
         for number in SIGNALS:
             if number not in IGNORED or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
@@ -41,20 +39,19 @@ class SignalInbox:
     def __exit__(self, *_: object) -> None:
         self.close()  # this process is about to end, and with which code has been decided
         adopt(orphans=False)
-        signal.set_wakeup_fd(self._fd)
-        self._ours.close()
-        self._theirs.close()
+        signal.set_wakeup_fd(self._before)
+        os.close(self._source)
+        os.close(self._sink)
 
     def fileno(self) -> int:
         """Readable when there is something to `hear`."""
-        return self._ours.fileno()
+        return self._source
 
     def received(self) -> list[int]:
         """What has come since the last call, in order."""
         heard = b""
         with suppress(BlockingIOError):
-            while True:
-                heard += self._ours.recv(4096)
+            heard = os.read(self._source, 1 << 16)  # all that a pipe holds
         numbers = [number for number in heard if number in SIGNALS]
         for number in numbers:
             if number == signal.SIGINT and signal.SIGINT in self.told_s:
