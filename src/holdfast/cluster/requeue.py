@@ -165,8 +165,8 @@ class Requeue:
         command = shlex.quote(str(self.successor)) if self.successor else seen.command if seen else ""
         options = {"array": self.job.task, "chdir": seen.options.get("chdir") if seen else None}
         words = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
-        again = f"scontrol requeue {self.job.id}" if seen is None or seen.requeue else ""
-        ways = [*filter(None, [again]), *([" ".join(["sbatch", *words, command])] if command else [])]
+        ways = [f"scontrol requeue {self.job.id}"] * (seen is None or seen.requeue)
+        ways += [" ".join(["sbatch", *words, command])] * bool(command)
         either = " || ".join(ways) or "sbatch, with its script"
         return f"To go on, type: {first}{f'{{ {either}; }}' if first and len(ways) > 1 else either}"
 
