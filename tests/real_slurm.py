@@ -196,7 +196,7 @@ def _tell(endings, story, slurm, place):
     began = time.monotonic()
     try:
         lines = [*map(str, story(slurm, place) or ())]
-        ending = {"lines": [*lines, f"this story took {time.monotonic() - began:.0f} s"]}
+        ending: dict[str, object] = {"lines": [*lines, f"this story took {time.monotonic() - began:.0f} s"]}
     except pytest.skip.Exception as reason:
         ending = {"skipped": str(reason)}
     except BaseException:

@@ -58,8 +58,8 @@ def call(slurm, place, *words):
     if not (place / "train.py").exists():
         script(place)
     environment = {**slurm.environment, "PATH": f"{HOLDFAST.parent}:{os.environ['PATH']}"}
-    words = [HOLDFAST, *map(str, words)]
-    return subprocess.run(words, check=False, cwd=place, env=environment, capture_output=True, text=True, timeout=60)
+    command: list[str | Path] = [HOLDFAST, *map(str, words)]
+    return subprocess.run(command, check=False, cwd=place, env=environment, capture_output=True, text=True, timeout=60)
 
 
 def submit(slurm, place, *words):

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,8 @@ def fakes(tmp_path, monkeypatch):
 
 # -- the table ------------------------------------------------------------------------------------------------------
 
-ENDING = {"state": "COMPLETING", "reason": "None", "restarts": 0, "start_s": 1000.0, "end_s": NOW}
-GOING_ON = {"state": "RUNNING", "reason": "None", "restarts": 0, "start_s": 1000.0}
+ENDING: dict[str, Any] = {"state": "COMPLETING", "reason": "None", "restarts": 0, "start_s": 1000.0, "end_s": NOW}
+GOING_ON: dict[str, Any] = {"state": "RUNNING", "reason": "None", "restarts": 0, "start_s": 1000.0}
 
 TABLE = {
     "scancel": ("SIGTERM", 0, ENDING, "cancelled"),
@@ -95,6 +96,12 @@ def test_a_notice_counts_within_the_lead_that_the_script_asked_for():
             assert expected == cause(Heard(what, NOW, lead_s), 0, seen), (what, lead_s)
 
 
+def seen():
+    found = slurm.seen(HERE)
+    assert found is not None
+    return found
+
+
 # -- reading what Slurm says ----------------------------------------------------------------------------------------
 
 
@@ -103,15 +110,14 @@ def test_a_job_is_read_as_scontrol_shows_it(fakes):
     fakes.job(
         JobState="COMPLETING", Reason="TimeLimit", Restarts=3, EndTime=NOW, JobName="x JobState=RUNNING Restarts=0"
     )
-    assert ("COMPLETING", "TimeLimit", 3, None, 1000.0, NOW) == slurm.seen(HERE)[:6]
+    assert ("COMPLETING", "TimeLimit", 3, None, 1000.0, NOW) == seen()[:6]
     fakes.job(EndTime=5000, PreemptTime=4990, Requeue=0, BatchFlag=0, Command="(null)", WorkDir="/home/a b")
-    seen = slurm.seen(HERE)
-    assert (4990.0, 1000.0, 5000.0, False, False, "") == seen[3:9]
-    assert "/home/a b" == seen.options["chdir"]
+    assert (4990.0, 1000.0, 5000.0, False, False, "") == seen()[3:9]
+    assert "/home/a b" == seen().options["chdir"]
     assert ["scontrol show job 120"] == list(dict.fromkeys(fakes.calls))
     # of a heterogeneous job scontrol shows every component; the first is the one that is requeued
     fakes.say("scontrol show job", record(Restarts=1) + record(Restarts=0, JobState="PENDING"))
-    assert ("RUNNING", 1) == (slurm.seen(HERE).state, slurm.seen(HERE).restarts)
+    assert ("RUNNING", 1) == (seen().state, seen().restarts)
     fakes.say("scontrol show job", err="slurm_load_jobs error: Invalid job id specified\n", code=1)
     assert slurm.seen(HERE) is None
 
@@ -216,7 +222,12 @@ def test_only_one_process_of_a_job_asks_and_only_what_is_there(fakes, monkeypatc
     absent.look()
     assert (None, []) == (absent.end_s, absent._questions)  # it is not tried again and again
     fakes.say("squeue", "1:00:00\n")
-    ranks = ((HERE._replace(process=1), {}), (HERE, {"RANK": "3"}), (HERE, {"PMIX_RANK": "1"}), (None, {}))
+    ranks: list[tuple[Any, dict[str, str]]] = [
+        (HERE._replace(process=1), {}),
+        (HERE, {"RANK": "3"}),
+        (HERE, {"PMIX_RANK": "1"}),
+        (None, {}),
+    ]
     for here, environment in ranks:
         ends = watch.JobWatch(here, environment)
         for _ in range(50):
@@ -272,7 +283,7 @@ SCRIPT = "#!/bin/bash\n#SBATCH -p spot\n#SBATCH --job-name=mine\nexec x\n"
 TYPE = "To go on, type: scontrol requeue 120 || sbatch --chdir=/home/a /home/a/job.sh"
 REQUEUED, LEFT = [("requeued", "time limit")], "not_requeued"
 NOTICE = {"heard": "SIGUSR1"}
-ENDS = {
+ENDS: dict[str, tuple[Any, ...]] = {
     # what: (the job, answers, "!" before a refusal, options, how and why, how the line ends, lines of the journal,
     #        calls that only look at the job apart)
     "a time limit": (

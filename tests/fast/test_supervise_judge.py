@@ -1,5 +1,7 @@
 """What follows when a command has ended: the whole table, without a process."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.supervise.judge import CommandAttempt, describe, exit_code, judge, was_leaving
@@ -108,7 +110,7 @@ def test_exit_codes():
 
 def test_ctrl_c_while_it_was_leaving():
     """The run's journal says that it has ended, a moment before: there was nothing left to interrupt."""
-    left = [(-2, "SIGINT", 101.0, "end"), (130, "SIGINT", 99.0, "end")]
+    left: list[Any] = [(-2, "SIGINT", 101.0, "end"), (130, "SIGINT", 99.0, "end")]
     others = [
         (1, "SIGINT", 101.0, "end"),
         (-9, "SIGINT", 101.0, "end"),
