@@ -26,7 +26,7 @@ from .signals import STOPS, SignalInbox
 LEFTOVERS_S = 5.0  # for what the command left behind to end by itself, when nothing else asks for haste or patience
 LISTENS_S = 10.0  # within this time after its start a program that uses `Run` begins to listen
 PERHAPS_S = 1.0  # and any other
-FIRST_LOOK_S, ROUND_S = 3.0, 5.0
+ROUND_S = 5.0
 CLOSE_S = 0.05
 DEADLINE = "deadline"
 _TOLD_BY = {DEADLINE: "the job's time is nearly up", SPOT: "the cloud takes this machine back"}
@@ -43,9 +43,9 @@ class CommandProcess:
     time: Time
     note: Callable[..., None]  # what happens, for the journal
     look: Callable[[Callable[[], Sequence[int]]], float]  # who asks for the processes at work -> seconds until the next
+    look_s: float = ROUND_S
     listens_s: float = PERHAPS_S
     notices: Notices | None = None
-    look_s: float = FIRST_LOOK_S
     killed: bool = False
     tail: str = ""
     elsewhere: str = ""  # what of it does not stand right above our own words

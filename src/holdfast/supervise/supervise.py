@@ -183,6 +183,7 @@ class _Supervisor:
             self.time,
             self.place.record,
             self._look,
+            self.kept.look_s if self.kept is not None else ROUND_S,
             LISTENS_S if self.witness.run is not None else PERHAPS_S,
             self.notices,
         )
