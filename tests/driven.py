@@ -20,10 +20,10 @@ import sys
 from pathlib import Path
 from holdfast.apps.program import ProgramCheckpoint
 from holdfast.errors import HoldfastError
-from holdfast.supervise import keep, supervise as room
+from holdfast.supervise import keep
 from holdfast.supervise.supervise import SupervisorOptions, supervise
 
-keep.LOOK_S = room.LOOK_S = 0.2
+keep.LOOK_S = 0.2
 
 class Writer:
     # the adapter of writer.py

@@ -1,5 +1,6 @@
 """A job of Slurm's, as a run in it sees it, played by small scripts on PATH."""
 
+import json
 import os
 
 from fakes import Fakes
@@ -22,3 +23,12 @@ def in_a_job(tmp_path, monkeypatch):
     fakes.say("scontrol show partition", "PartitionName=spot\n   GraceTime=10 Hidden=NO\n")
     fakes.say("squeue", "UNLIMITED\n")
     return fakes
+
+
+def earlier(place, array="7"):
+    """A supervisor of task 1, on another machine, has begun in `place`/d and said no good-bye."""
+    owner = {"host": "n1", "boot": "another", "pid": 12, "user": "ada"}
+    owner["job"] = {"id": array, "array_task": "1", "restart_count": 0}
+    (place / "d").mkdir()
+    line = {"event": "begin", "time": 1.0, "supervisor": "before", "owner": owner}
+    (place / "d/supervisor.jsonl").write_text(json.dumps(line) + "\n")

@@ -1,8 +1,9 @@
 """A real Slurm on this machine for the tests that are marked `slurm`: one cluster of twenty nodes for all of them.
 
 `tests/cluster/slurm-cluster` starts it as root within seconds. Workers of pytest share it. The process that began the
-session ends it; should that be killed, `tests/cluster/keep_slurm.py` ends the cluster within seconds. Stories that mostly wait begin together: see `concurrently`. Who needs a node alone takes
-one of n5 to n16, or n20, that no other test names; all other jobs run on the rest, which is the default partition `shared`.
+session ends it; should that be killed, `tests/cluster/keep_slurm.py` ends the cluster within seconds. Stories that
+mostly wait begin together: see `concurrently`. Who needs a node alone takes one of n5 to n16, or n20, that no other
+test names; all other jobs run on the rest, which is the default partition `shared`.
 """
 
 import json
@@ -170,7 +171,7 @@ def concurrently(story):
 
 @pytest.fixture(scope="session")
 def begun(request, slurm, tmp_path_factory):
-    """Waits for the end of a story. The first worker that comes here begins them all; others read how each has ended."""
+    """Waits for the end of a story. The first worker here begins them all; others read how each has ended."""
     stories = [item.function.story for item in request.session.items if hasattr(item.function, "story")]
     endings = slurm.directory / "stories"
     endings.mkdir(exist_ok=True)
@@ -195,7 +196,7 @@ def _tell(endings, story, slurm, place):
     began = time.monotonic()
     try:
         lines = [*map(str, story(slurm, place) or ())]
-        ending = {"lines": [*lines, f"this story took {time.monotonic() - began:.0f} s"]}
+        ending: dict[str, object] = {"lines": [*lines, f"this story took {time.monotonic() - began:.0f} s"]}
     except pytest.skip.Exception as reason:
         ending = {"skipped": str(reason)}
     except BaseException:

@@ -58,8 +58,8 @@ def call(slurm, place, *words):
     if not (place / "train.py").exists():
         script(place)
     environment = {**slurm.environment, "PATH": f"{HOLDFAST.parent}:{os.environ['PATH']}"}
-    words = [HOLDFAST, *map(str, words)]
-    return subprocess.run(words, check=False, cwd=place, env=environment, capture_output=True, text=True, timeout=60)
+    command: list[str | Path] = [HOLDFAST, *map(str, words)]
+    return subprocess.run(command, check=False, cwd=place, env=environment, capture_output=True, text=True, timeout=60)
 
 
 def submit(slurm, place, *words):
@@ -88,6 +88,12 @@ def until_resumed(slurm, file, starts, limit_s=200):
     """Once so many starts have come far enough to have a new step behind them."""
     found = re.compile(r"(?:starts fresh|resumes at).*\n(?:.*\n)*?step")
     slurm.until(lambda: len(found.findall(text(file))) >= starts, limit_s)
+
+
+def begin(slurm, place, *options, body=TRAIN, text=JOB):
+    """The job of a training, once it trains."""
+    script(place, body)
+    return running(slurm, slurm.sbatch(place, *options, script=text), place)
 
 
 def end_in(slurm, job, seconds):
@@ -121,8 +127,11 @@ def carried(run):
     ]
 
 
-def goes_on_to_the_end(slurm, job, place):
-    """The end is the uninterrupted one, and of its output nothing is lost."""
+def goes_on_to_the_end(slurm, job, place, endings=None, known=None):
+    """The end is the uninterrupted one, and of its output nothing is lost.
+
+    `endings`: how its starts ended, by Slurm's record; `known`: what became of the job, by the run's journal.
+    """
     (place / "fast").touch()
     slurm.wait(job, "COMPLETED", limit_s=200)
     found = output(place)
@@ -131,6 +140,8 @@ def goes_on_to_the_end(slurm, job, place):
     assert set(range(20, STEPS + 1, 20)) == said
     checkpoints = Store(place / "run").checkpoints()
     assert checkpoints
+    assert endings in (None, slurm.endings(job)), slurm.endings(job)
+    assert known in (None, carried(place / "run")), carried(place / "run")
     assert all(not list(checkpoint.problems()) for checkpoint in checkpoints)
 
 
@@ -153,11 +164,9 @@ def stays_ended(slurm, job, place):
     return stop
 
 
-def preempted(slurm, place, node, partition, *options, script_text=JOB):
+def preempted(slurm, place, node, partition, *options):
     """How each start of a job ended that was preempted once, and went on to its end."""
-    script(place)
-    job = slurm.sbatch(place, "-p", partition, "-w", node, "-c", "4", *options, script=script_text)
-    running(slurm, job, place)
+    job = begin(slurm, place, "-p", partition, "-w", node, "-c", "4", *options)
     preempt(slurm, node, place)
     slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
     goes_on_to_the_end(slurm, job, place)

@@ -79,11 +79,10 @@ class Supervised:
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 ours = f"SUPERVISED_TAG={self.tag}".encode() in (path / "environ").read_bytes()
-                state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+                if ours and state(path.name) not in "ZX":
+                    found.append(int(path.name))
             except OSError:
                 continue
-            if ours and state not in "ZX":
-                found.append(int(path.name))
         return found
 
     @property
@@ -107,7 +106,7 @@ class Supervised:
     @property
     def begun(self):
         """Whether its command has been started."""
-        found = [*self.place.glob(".holdfast/*/supervisor.jsonl"), *self.place.glob("place/supervisor.jsonl")]
+        found = [*self.place.glob(".holdfast/*/supervisor.jsonl"), *self.place.glob("*/supervisor.jsonl")]
         return any(b'"start"' in path.read_bytes() for path in found)
 
     def strike(self, number=signal.SIGTERM):
@@ -127,6 +126,19 @@ def supervised(place, command, *options, **more):
         return it
 
 
+def steered(place, command, *steps, code, options=(), **more):
+    """See one to its end with this code. `steps`: a signal's name is sent, other words are waited for in its output."""
+    with Supervised(place, command, *options, **more) as it:
+        for step in steps:
+            if hasattr(signal, f"SIG{step}"):
+                until(lambda: it.begun, "the start")
+                it.send(step)
+            else:
+                until(lambda step=step: step in it.printed[it.before :], f"{step!r} in the output")
+        assert code == it.end(), it.said
+        return it
+
+
 def until(condition, what="it", patience_s=PATIENCE_S):
     """Wait for what `condition` finds, and give it back."""
     ends = time.monotonic() + patience_s
@@ -136,9 +148,18 @@ def until(condition, what="it", patience_s=PATIENCE_S):
     return found
 
 
+def state(pid):
+    """A letter: T stopped, Z a zombie, ..."""
+    return _stat(pid)[0]
+
+
 def parent(pid):
     """The process that has started it."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(_stat(pid)[1])
+
+
+def _stat(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def bash(text):

@@ -14,7 +14,7 @@
 #SBATCH --open-mode=append   # the tasks share one output
 #SBATCH --signal=B:USR1@300  # a notice, five minutes before the time is over
 
-# Until holdfast listens the notice must not end this shell. What came before, holdfast knows by the clock.
+# Until holdfast listens the notice must not end this shell. Holdfast computes the deadline itself.
 trap '' USR1
 
 module load openmpi/4.0.5 gromacs/2020.3

@@ -11,7 +11,7 @@
 #SBATCH --open-mode=append   # the tasks share one output
 #SBATCH --signal=B:USR1@60   # a notice, a minute before the time is over
 
-# Until holdfast listens the notice must not end this shell. What came before, holdfast knows by the clock.
+# Until holdfast listens the notice must not end this shell. Holdfast computes the deadline itself.
 trap '' USR1
 
 module load miniconda3/2020-09

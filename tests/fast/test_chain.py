@@ -1,6 +1,5 @@
 """A chain: the task that finishes the work ends the rest; what cannot be cancelled ends by itself."""
 
-import json
 import time
 from types import SimpleNamespace
 
@@ -13,25 +12,12 @@ from holdfast.errors import UsageError
 from holdfast.job import Job
 from holdfast.run import job_clock
 from holdfast.supervise.place import JOURNAL, await_turn, living
+from job_fakes import earlier
 
 # The task before is still ending -------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def earlier(tmp_path):
-    """A supervisor of a task, on another machine, that has begun in the directory and said no good-bye."""
-
-    def begin(array="7", number="1", restarts=0):
-        owner = {"host": "n1", "boot": "another", "pid": 12, "user": "ada"}
-        owner["job"] = {"id": array, "array_task": number, "restart_count": restarts}
-        (tmp_path / "d").mkdir()
-        line = {"event": "begin", "time": 1.0, "supervisor": "before", "owner": owner}
-        (tmp_path / "d/supervisor.jsonl").write_text(json.dumps(line) + "\n")
-
-    return begin
-
-
-def test_a_wait_has_its_limit(earlier, tmp_path, monkeypatch):
+def test_a_wait_has_its_limit(tmp_path, monkeypatch):
     """KillWait and a minute, or what Slurm sets by default; then whoever is there may be running, as ever."""
     fakes, here = Fakes(tmp_path, monkeypatch), Job("slurm", "7_2", 0, "7", "2")
     fakes.job(JobState="COMPLETING")
@@ -39,7 +25,7 @@ def test_a_wait_has_its_limit(earlier, tmp_path, monkeypatch):
     assert 70 == chain.patience_s()
     fakes.say("scontrol show config", err="no", code=1)
     assert 90 == chain.patience_s()
-    earlier()
+    earlier(tmp_path)
     monkeypatch.setattr(chain, "patience_s", lambda: 1.0)
     await_turn(tmp_path / "d", here)
     assert 1 == len(living(tmp_path / "d" / JOURNAL))

@@ -6,14 +6,16 @@ Its commands are played by small scripts on PATH; tests/test_slurm.py asks the r
 import os
 import signal
 import time
+from contextlib import closing
+from typing import Any
 
 import pytest
 
 from fakes import Fakes, record, until
-from holdfast.cluster import job_leader, slurm, watch
-from holdfast.cluster.ask import Absent, Asked, Silent, ask
+from holdfast.cluster import job_leader, requeue, slurm, watch
+from holdfast.cluster.ask import Absent, Asked, CommandResult, Silent, ask
 from holdfast.cluster.cause import Heard, cause
-from holdfast.cluster.requeue import HOLD, Journal, continue_job
+from holdfast.cluster.requeue import HOLD, Requeue
 from holdfast.cluster.slurm import JobStatus
 from holdfast.errors import ClusterError, NoSpace, Superseded
 from holdfast.job import Job, job
@@ -32,8 +34,8 @@ def fakes(tmp_path, monkeypatch):
 
 # -- the table ------------------------------------------------------------------------------------------------------
 
-ENDING = {"state": "COMPLETING", "reason": "None", "restarts": 0, "start_s": 1000.0, "end_s": NOW}
-GOING_ON = {"state": "RUNNING", "reason": "None", "restarts": 0, "start_s": 1000.0}
+ENDING: dict[str, Any] = {"state": "COMPLETING", "reason": "None", "restarts": 0, "start_s": 1000.0, "end_s": NOW}
+GOING_ON: dict[str, Any] = {"state": "RUNNING", "reason": "None", "restarts": 0, "start_s": 1000.0}
 
 TABLE = {
     "scancel": ("SIGTERM", 0, ENDING, "cancelled"),
@@ -86,112 +88,60 @@ def test_a_job_that_slurm_does_not_know_is_unclear():
     assert "unclear" == cause(Heard("SIGTERM", NOW), 0, None)
 
 
-@pytest.mark.parametrize(
-    ("lead_s", "left_s", "expected"), [(30, 110, "time limit"), (30, 130, "unclear"), (1200, 1250, "time limit")]
-)
-@pytest.mark.parametrize("what", ["SIGUSR1", "SIGTERM"])
-def test_a_notice_counts_within_the_lead_that_the_script_asked_for(what, lead_s, left_s, expected):
+def test_a_notice_counts_within_the_lead_that_the_script_asked_for():
     """Limits are looked at twice a minute, so a notice comes early; SIGTERM is one where the script says so."""
-    seen = JobStatus(**GOING_ON, end_s=NOW + left_s)
-    assert expected == cause(Heard(what, NOW, lead_s), 0, seen)
+    for what in ("SIGUSR1", "SIGTERM"):
+        for lead_s, left_s, expected in ((30, 110, "time limit"), (30, 130, "unclear"), (1200, 1250, "time limit")):
+            seen = JobStatus(**GOING_ON, end_s=NOW + left_s)
+            assert expected == cause(Heard(what, NOW, lead_s), 0, seen), (what, lead_s)
+
+
+def seen():
+    found = slurm.seen(HERE)
+    assert found is not None
+    return found
 
 
 # -- reading what Slurm says ----------------------------------------------------------------------------------------
 
 
 def test_a_job_is_read_as_scontrol_shows_it(fakes):
-    """Times come as Unix seconds; a job's name cannot pretend to be anything else."""
+    """Times come as Unix seconds; a job's name is never read as another field. Slurm forgets jobs after their end."""
     fakes.job(
         JobState="COMPLETING", Reason="TimeLimit", Restarts=3, EndTime=NOW, JobName="x JobState=RUNNING Restarts=0"
     )
-    seen = slurm.seen(HERE)
-    assert ("COMPLETING", "TimeLimit", 3, None, 1000.0, NOW) == seen[:6]
+    assert ("COMPLETING", "TimeLimit", 3, None, 1000.0, NOW) == seen()[:6]
     fakes.job(EndTime=5000, PreemptTime=4990, Requeue=0, BatchFlag=0, Command="(null)", WorkDir="/home/a b")
-    assert slurm.seen(HERE)[3:6] == (4990.0, 1000.0, 5000.0)
-    assert (False, False, "") == (slurm.seen(HERE).requeue, slurm.seen(HERE).batch, slurm.seen(HERE).command)
-    assert "/home/a b" == slurm.seen(HERE).options["chdir"]
+    assert (4990.0, 1000.0, 5000.0, False, False, "") == seen()[3:9]
+    assert "/home/a b" == seen().options["chdir"]
     assert ["scontrol show job 120"] == list(dict.fromkeys(fakes.calls))
-
-
-def test_the_leader_of_a_heterogeneous_job_is_read(fakes):
-    """scontrol shows every component; the first is the one that is requeued."""
+    # of a heterogeneous job scontrol shows every component; the first is the one that is requeued
     fakes.say("scontrol show job", record(Restarts=1) + record(Restarts=0, JobState="PENDING"))
-    assert ("RUNNING", 1) == (slurm.seen(HERE).state, slurm.seen(HERE).restarts)
-
-
-def test_squeue_serves_where_there_is_no_scontrol(fakes):
-    """The same evidence."""
-    fakes.say("squeue", "COMPLETING|TimeLimit|2|N/A|1000|5000|long|/home/a/job.sh|/home/a|name|\n")
-    seen = slurm.seen(HERE)
-    assert ("COMPLETING", "TimeLimit", 2, None, 1000.0, 5000.0) == seen[:6]
-    assert ("long", "/home/a/job.sh") == (seen.partition, seen.command)
-    fakes.say("squeue", "\n")
-    assert slurm.seen(HERE) is None
-
-
-def test_a_job_that_is_gone_is_none(fakes):
-    """Slurm forgets jobs some minutes after their end."""
+    assert ("RUNNING", 1) == (seen().state, seen().restarts)
     fakes.say("scontrol show job", err="slurm_load_jobs error: Invalid job id specified\n", code=1)
     assert slurm.seen(HERE) is None
 
 
-@pytest.mark.parametrize(
-    "text", ["", "hello\n", "JobId=120 JobName=x\n   JobState=\n", "\x00\xff", record(Restarts="many")]
-)
-def test_nonsense_is_an_error_and_no_evidence(fakes, text):
-    """And not a job that runs on."""
-    fakes.say("scontrol show job", text)
-    with pytest.raises(ClusterError, match="not about a job"):
+def test_nonsense_and_absence_are_errors_and_no_evidence(fakes):
+    """And not a job that runs on. A container may lack Slurm's commands."""
+    with pytest.raises(Absent, match="scontrol cannot be started"):
         slurm.seen(HERE)
+    for text in ("", "hello\n", "JobId=120 JobName=x\n   JobState=\n", "\x00\xff", record(Restarts="many")):
+        fakes.say("scontrol show job", text)
+        with pytest.raises(ClusterError, match="not about a job"):
+            slurm.seen(HERE)
 
 
-def test_no_commands_at_all_is_said(fakes):
-    """A container without Slurm's commands."""
-    with pytest.raises(Absent, match="squeue cannot be started"):
-        slurm.seen(HERE)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("1-02:03:04", 93784),
-        ("02:03:04", 7384),
-        ("3:04", 184),
-        ("0:00", 0),
-        ("UNLIMITED", float("inf")),
-        ("365-00:00:00", 31536000),
-    ],
-)
-def test_time_left_is_read_in_every_form(fakes, text, seconds):
-    """squeue(1), %L."""
-    fakes.say("squeue", text + "\n")
-    assert seconds == slurm.left_s(HERE)
-    assert ["squeue --noheader --jobs 120 --format %L"] == fakes.calls
-
-
-@pytest.mark.parametrize("text", ["INVALID", "NOT_SET", "", "7", "x:10"])
-def test_time_left_that_is_none_is_an_error(fakes, text):
-    """A job that has not begun, or has ended."""
-    fakes.say("squeue", text + "\n")
+def test_time_left_is_read_in_every_form():
+    """squeue(1), %L. A job that has not begun, or has ended, has none."""
+    spans = {"1-02:03:04": 93784, "02:03:04": 7384, "3:04": 184, "0:00": 0, "365-00:00:00": 31536000}
+    for text, seconds in (spans | {"UNLIMITED": float("inf")}).items():
+        assert seconds == slurm.read_left(CommandResult(0, text + "\n", "")), text
+    for text in ("INVALID", "NOT_SET", "", "7", "x:10"):
+        with pytest.raises(ClusterError, match="time left"):
+            slurm.read_left(CommandResult(0, text, ""))
     with pytest.raises(ClusterError, match="time left"):
-        slurm.left_s(HERE)
-
-
-@pytest.mark.parametrize(
-    ("line", "leads"),
-    [
-        ("#SBATCH --signal=B:USR1@120", {"SIGUSR1": 120}),
-        ("#SBATCH --requeue --signal=SIGUSR2@90", {"SIGUSR2": 90}),
-        ("#SBATCH --signal B:10@30", {"SIGUSR1": 30}),
-        ('#SBATCH --signal="RB:TERM@300"', {"SIGTERM": 300}),
-        ("#SBATCH --signal=USR1", {"SIGUSR1": 60}),
-        ("# SBATCH --signal=USR1@5", {}),
-        ("echo --signal=USR1@5", {}),
-    ],
-)
-def test_the_lead_is_read_from_the_script(line, leads):
-    """sbatch(1): without a number it is 60 s."""
-    assert leads == slurm.lead_s(f"#!/bin/bash\n{line}\nexec x\n")
+        slurm.read_left(CommandResult(1, "3:04\n", ""))
 
 
 # -- asking ---------------------------------------------------------------------------------------------------------
@@ -219,13 +169,19 @@ def test_a_controller_that_is_away_is_silent_and_not_a_refusal(fakes):
 
 
 def test_an_answer_that_takes_its_time_is_not_waited_for(fakes):
-    """`look` says None until it is there."""
+    """`look` says None until it is there. A forked worker that ends leaves its parent's question alone."""
     fakes.say("squeue", "3:04\n", after="/bin/sleep 0.3")
     began = time.monotonic()
-    with slurm.asking_left(HERE) as asked:
+    with closing(Asked(slurm.left_of(HERE))) as asked:
         assert asked.look() is None
         assert time.monotonic() - began < 0.25
+        child = os.fork()
+        if not child:
+            asked.close()
+            os._exit(0)
+        os.waitpid(child, 0)
         assert 184 == slurm.read_left(until(asked.look))
+    assert ["squeue --noheader --jobs 120 --format %L"] == fakes.calls
 
 
 def test_a_question_without_an_answer_is_ended(fakes):
@@ -239,58 +195,44 @@ def test_a_question_without_an_answer_is_ended(fakes):
     assert child.returncode == -9
 
 
-def test_a_forked_child_leaves_its_parents_question_alone(fakes):
-    """A loader's worker that ends must not end it."""
-    fakes.say("squeue", "3:04\n", after="/bin/sleep 0.3")
-    with slurm.asking_left(HERE) as asked:
-        child = os.fork()
-        if not child:
-            asked.end()
-            os._exit(0)
-        os.waitpid(child, 0)
-        assert "3:04\n" == until(asked.look).out
-
-
 def test_the_end_is_asked_for_at_most_once_a_minute(fakes, monkeypatch):
     """The environment first, then squeue; what is unlimited has no end."""
     monkeypatch.setattr(watch, "FIRST_S", 0)
     fakes.say("squeue", "1:00:00\n")
-    ends = watch.Ends(HERE)
+    ends = watch.JobWatch(HERE)
     assert ends.end_s is None
     until(lambda: ends.look() or ends.end_s)
     assert abs(ends.end_s - time.time() - 3600) < 5
     for _ in range(200):
         ends.look()
     assert 1 == len(fakes.calls)
-    ends._next_s = 0
+    ends._questions = [each._replace(due_s=0) for each in ends._questions]
     fakes.say("squeue", "UNLIMITED\n")
     until(lambda: ends.look() or ends.end_s is None)
-    assert 9e9 == watch.Ends(HERE, {"SLURM_JOB_END_TIME": "9000000000"}).end_s
+    fakes.say("squeue", err="no", code=1)
+    ends._questions = [each._replace(due_s=0) for each in ends._questions]
+    until(lambda: ends.look() or ends._questions[0].due_s > time.monotonic() + 50)  # what fails is asked again
+    assert 9e9 == watch.JobWatch(HERE, {"SLURM_JOB_END_TIME": "9000000000"}).end_s
 
 
-def test_only_one_process_of_a_job_asks(fakes, monkeypatch):
-    """Slurm's own count, and those of launchers inside one task."""
+def test_only_one_process_of_a_job_asks_and_only_what_is_there(fakes, monkeypatch):
+    """Slurm's own count, and those of launchers inside one task. Without squeue there is no end and no error."""
     monkeypatch.setattr(watch, "FIRST_S", 0)
+    absent = watch.JobWatch(HERE)
+    absent.look()
+    assert (None, []) == (absent.end_s, absent._questions)  # it is not tried again and again
     fakes.say("squeue", "1:00:00\n")
-    for here, environment in (
+    ranks: list[tuple[Any, dict[str, str]]] = [
         (HERE._replace(process=1), {}),
         (HERE, {"RANK": "3"}),
         (HERE, {"PMIX_RANK": "1"}),
         (None, {}),
-    ):
-        ends = watch.Ends(here, environment)
+    ]
+    for here, environment in ranks:
+        ends = watch.JobWatch(here, environment)
         for _ in range(50):
             ends.look()
     assert [] == fakes.calls
-
-
-def test_without_squeue_there_is_no_end_and_no_error(fakes, monkeypatch):
-    """It is not tried again and again."""
-    monkeypatch.setattr(watch, "FIRST_S", 0)
-    ends = watch.Ends(HERE)
-    for _ in range(3):
-        ends.look()
-    assert (None, None) == (ends.end_s, ends._job)
 
 
 def test_the_grace_is_asked_for_once(fakes, monkeypatch):
@@ -303,7 +245,7 @@ def test_the_grace_is_asked_for_once(fakes, monkeypatch):
         "scontrol show partition spot",
         "PartitionName=spot\n   Default=NO QoS=N/A\n   DefaultTime=NONE GraceTime=10 Hidden=NO\n",
     )
-    grace = watch.Grace(HERE, {"SLURM_JOB_PARTITION": "spot"})
+    grace = watch.JobWatch(HERE, {"SLURM_JOB_PARTITION": "spot"})
     until(lambda: grace.look() or grace.preempt_s)
     assert (30, 10) == (grace.kill_wait_s, grace.preempt_s)
     grace.look()
@@ -316,9 +258,8 @@ def test_the_grace_is_asked_for_once(fakes, monkeypatch):
 class Lines:
     """A journal that a test can look into."""
 
-    def __init__(self, *, requeues=0, error=None):
+    def __init__(self, *, error=None):
         self.events, self.error = [], error
-        self.journal = Journal(self.record, requeues)
 
     def record(self, event, /, **facts):
         if self.error is not None:
@@ -327,105 +268,157 @@ class Lines:
 
 
 def carried(lines, heard="SIGTERM", here=HERE, **options):
-    return continue_job(here, Heard(heard, NOW), lines.journal, **{"patience_s": 0, **options})
+    return Requeue(here, Heard(heard, NOW), lines.record, **{"patience_s": 0, **options}).continue_job()
 
 
-def test_a_time_limit_is_requeued_once_and_journalled_before(fakes):
-    """The room may be fenced as soon as the call is made."""
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
-    fakes.say("scontrol requeue 120")
-    lines = Lines()
-    assert ("requeued", "time limit", "job 120: time limit; requeued") == carried(lines)
-    assert [("requeued", "time limit")] == lines.events
-    assert [*["scontrol show job 120"] * 2, "scontrol requeue 120"] == fakes.calls
+def besides(fakes):
+    """What was called but to look at the job."""
+    return [call for call in fakes.calls if not call.startswith("scontrol show job")]
 
 
-def test_a_task_of_an_array_is_requeued_alone(fakes):
-    """<array>_<task>: the bare id would requeue all of them."""
-    here = job({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "16", "SLURM_ARRAY_TASK_ID": "3"})
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
-    fakes.say("scontrol requeue 16_3")
-    assert "requeued" == carried(Lines(), here=here).how
-    assert [*["scontrol show job 16_3"] * 2, "scontrol requeue 16_3"] == fakes.calls
-
-
-LEFT_ALONE = {
-    "cancelled": ({"JobState": "COMPLETING"}, "job 120 was cancelled, and is not requeued. "),
-    "by slurm": ({"JobState": "COMPLETING", "Restarts": 1}, "job 120: Slurm starts it again by itself"),
-    "unclear": ({}, "why SIGTERM came is unclear (state RUNNING, reason None), so it is not requeued. "),
+TASK = job({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "16", "SLURM_ARRAY_TASK_ID": "3"})
+LIMIT = {"JobState": "COMPLETING", "Reason": "TimeLimit"}
+WRITE = "scontrol write batch_script 120 -"
+SCRIPT = "#!/bin/bash\n#SBATCH -p spot\n#SBATCH --job-name=mine\nexec x\n"
+TYPE = "To go on, type: scontrol requeue 120 || sbatch --chdir=/home/a /home/a/job.sh"
+REQUEUED, LEFT = [("requeued", "time limit")], "not_requeued"
+NOTICE = {"heard": "SIGUSR1"}
+ENDS: dict[str, tuple[Any, ...]] = {
+    # what: (the job, answers, "!" before a refusal, options, how and why, how the line ends, lines of the journal,
+    #        calls that only look at the job apart)
+    "a time limit": (
+        LIMIT,
+        {"scontrol requeue 120": ""},
+        {},
+        ("requeued", "time limit"),
+        "job 120: time limit; requeued",
+        REQUEUED,
+        ["scontrol requeue 120"],
+    ),
+    "a task of an array: the bare id would requeue all of them": (
+        LIMIT,
+        {"scontrol requeue 16_3": ""},
+        {"here": TASK},
+        ("requeued", "time limit"),
+        "requeued",
+        REQUEUED,
+        ["scontrol requeue 16_3"],
+    ),
+    "below the cap": (
+        LIMIT,
+        {"scontrol requeue 120": ""},
+        {"requeues": 6, "limit": 7},
+        ("requeued", "time limit"),
+        "requeued",
+        REQUEUED,
+        ["scontrol requeue 120"],
+    ),
+    "at the cap": (
+        LIMIT,
+        {},
+        {"requeues": 7, "limit": 7},
+        ("limit", "time limit"),
+        f"job 120 is not requeued: it was requeued 7 times, and 7 are the most. {TYPE}",
+        [(LEFT, "time limit")],
+        [],
+    ),
+    "cancelled": (
+        {"JobState": "COMPLETING"},
+        {},
+        {},
+        ("cancelled", "cancelled"),
+        f"job 120 was cancelled, and is not requeued. {TYPE}",
+        [(LEFT, "cancelled")],
+        [],
+    ),
+    "by slurm": (
+        {"JobState": "COMPLETING", "Restarts": 1},
+        {},
+        {},
+        ("by slurm", "requeued"),
+        "job 120: Slurm starts it again by itself",
+        [(LEFT, "requeued")],
+        [],
+    ),
+    "unclear": (
+        {},
+        {WRITE: "#!/bin/sh\n"},
+        {},
+        ("unclear", "unclear"),
+        f"why SIGTERM came is unclear (state RUNNING, reason None), so it is not requeued. {TYPE}",
+        [(LEFT, "unclear")],
+        [WRITE],
+    ),
+    "a notice within the lead that the script asks for": (
+        {"EndTime": NOW + 900},
+        {WRITE: "#!/bin/sh\n#SBATCH --signal=B:USR1@900\n", "scontrol requeue 120": ""},
+        NOTICE,
+        ("requeued", "time limit"),
+        "requeued",
+        REQUEUED,
+        [WRITE, "scontrol requeue 120"],
+    ),
+    "a notice that the script does not ask for": (
+        {"EndTime": NOW + 900},
+        {WRITE: "#!/bin/sh\n#SBATCH --signal=B:USR2@900\n"},
+        NOTICE,
+        ("unclear", "unclear"),
+        TYPE,
+        [(LEFT, "unclear")],
+        [WRITE],
+    ),
+    "refused: the script as Slurm has it follows, with the options that it does not say itself": (
+        LIMIT | {"Requeue": 0, "TimeLimit": "01:00:00"},
+        {"scontrol requeue": "!120: Requested operation is presently disabled\n", WRITE: SCRIPT, "sbatch": "121;one\n"},
+        {},
+        ("submitted", "time limit"),
+        "presently disabled. Job 121 goes on after it",
+        [*REQUEUED, ("submitted", "time limit")],
+        ["scontrol requeue 120", WRITE, "sbatch --parsable --dependency=afterany:120 --time=01:00:00 --chdir=/home/a"],
+    ),
+    "a successor of a task is that task": (
+        LIMIT,
+        {"scontrol requeue": "!disabled", "sbatch": "121\n"},
+        {"here": TASK, "successor": "/runs/x/job.sh"},
+        ("submitted", "time limit"),
+        "Job 121 goes on after it",
+        [*REQUEUED, ("submitted", "time limit")],
+        [
+            "scontrol requeue 16_3",
+            "sbatch --parsable --dependency=afterany:16_3 --array=3 /runs/x/job.sh",
+        ],
+    ),
+    "an interactive job has nothing to requeue": (
+        LIMIT | {"BatchFlag": 0, "Command": "bash"},
+        {"scontrol requeue": "!Only batch jobs are accepted or processed", WRITE: "!job script retrieval failed"},
+        {},
+        ("failed", "time limit"),
+        "To go on, start it again as you did",
+        [*REQUEUED, (LEFT, "time limit")],
+        [
+            "scontrol requeue 120",
+            WRITE,
+            "sbatch --parsable --dependency=afterany:120 --job-name=job.sh --partition=long --chdir=/home/a bash",
+        ],
+    ),
 }
 
 
-@pytest.mark.parametrize("how", LEFT_ALONE)
-def test_what_slurm_does_or_the_user_wanted_is_left_alone(fakes, how):
-    """No requeue, and where the user could want one, the line to type."""
-    facts, words = LEFT_ALONE[how]
-    fakes.job(**facts)
-    fakes.say("scontrol write", "#!/bin/sh\n")
-    lines = Lines()
-    done = carried(lines)
-    assert how == done.how
-    assert words in done.line
-    assert ("To go on, type: scontrol requeue 120 || sbatch --chdir=/home/a /home/a/job.sh" in done.line) == (
-        how != "by slurm"
-    )
-    assert ["not_requeued"] == [event for event, _ in lines.events]
-    assert not any("requeue" in call for call in fakes.calls)
-
-
-def test_on_hold_is_not_requeued(fakes, tmp_path):
-    """The run's own directory, or the supervisor's; the line says how it goes on."""
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
-    place = tmp_path / "my run"
-    place.mkdir()
-    (place / HOLD).touch()
-    done = carried(Lines(), places=[tmp_path / "nothing", place])
-    assert "held" == done.how
-    assert f"holdfast release '{place}' && {{ scontrol requeue 120" in done.line
-
-
-def test_the_cap_on_requeues_holds(fakes):
-    """Counted in the journal."""
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
-    fakes.say("scontrol requeue 120")
-    done = carried(Lines(requeues=7), limit=7)
-    assert "limit" == done.how
-    assert "it was requeued 7 times, and 7 are the most" in done.line
-    assert "requeued" == carried(Lines(requeues=6), limit=7).how
-
-
-def test_refused_a_successor_is_submitted_with_a_dependency(fakes, monkeypatch):
-    """The script as Slurm has it, with the options that it does not say itself, and nothing of ours in its environment."""
+@pytest.mark.parametrize("what", ENDS)
+def test_a_job_ends_by_its_cause_and_is_journalled_before(fakes, what, monkeypatch):
+    """The room may be fenced as soon as the call is made. Left alone, the line says what to type."""
+    facts, answers, options, outcome, said, events, calls = ENDS[what]
     monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit", Requeue=0, TimeLimit="01:00:00")
-    fakes.say("scontrol requeue", err="120: Requested operation is presently disabled\n", code=1)
-    script = "#!/bin/bash\n#SBATCH -p spot\n#SBATCH --job-name=mine\nexec x\n"
-    fakes.say("scontrol write batch_script 120 -", script)
-    fakes.say("sbatch", "121;one\n")
-    done = carried(lines := Lines())
-    assert "submitted" == done.how
-    assert "presently disabled. Job 121 goes on after it" in done.line
-    assert "sbatch --parsable --dependency=afterany:120 --time=01:00:00 --chdir=/home/a" == fakes.calls[-1]
-    assert script == fakes.stdin("sbatch")
-    assert [("requeued", "time limit"), ("submitted", "time limit")] == lines.events
-
-
-def test_a_successor_of_a_task_is_that_task(fakes):
-    """Its script may ask which one it is."""
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
-    fakes.say("scontrol requeue", err="disabled", code=1)
-    fakes.say("sbatch", "121\n")
-    done = carried(Lines(), here=HERE._replace(id="16_3", array="16", task="3"), successor=HERE and "/runs/x/job.sh")
-    assert "submitted" == done.how
-    assert "sbatch --parsable --dependency=afterany:16_3 --array=3 /runs/x/job.sh" == fakes.calls[-1]
-
-
-def test_without_scontrol_a_successor_is_submitted(fakes):
-    """squeue has the evidence, sbatch does the rest."""
-    fakes.say("squeue", "COMPLETING|TimeLimit|0|N/A|1000|5000|long|/home/a/job.sh|/home/a|name|\n")
-    fakes.say("sbatch", "121\n")
-    assert "submitted" == carried(Lines()).how
-    assert fakes.calls[-1].endswith("--chdir=/home/a /home/a/job.sh")
+    fakes.job(**facts)
+    fakes.say("sbatch", err="there is no such script", code=1)
+    for command, answer in answers.items():
+        refused, words = answer.startswith("!"), answer.removeprefix("!")
+        fakes.say(command, *([] if refused else [words]), err=words * refused, code=int(refused))
+    done = carried(lines := Lines(), **options)
+    assert (outcome, events, calls) == (done[:2], lines.events, besides(fakes))
+    assert done.line.endswith(said), done.line
+    if said.startswith("presently"):
+        assert SCRIPT == fakes.stdin("sbatch")
 
 
 def test_a_refusal_because_slurm_was_faster_is_none(fakes):
@@ -449,7 +442,7 @@ def test_what_is_cancelled_while_the_journal_is_written_stays_cancelled(fakes):
         lines.record(event, **facts)
         fakes.job(JobState="COMPLETING")
 
-    done = continue_job(HERE, Heard("SIGUSR1", NOW), Journal(slowly), patience_s=0)
+    done = Requeue(HERE, Heard("SIGUSR1", NOW), slowly, patience_s=0).continue_job()
     assert ("cancelled", "cancelled") == done[:2]
     assert [("requeued", "time limit"), ("not_requeued", "cancelled")] == lines.events
     assert [] == [call for call in fakes.calls if "requeue" in call]
@@ -483,59 +476,48 @@ def test_when_nothing_works_the_user_is_told_what_to_type(fakes):
     assert ["requeued", "not_requeued"] == [event for event, _ in lines.events]
 
 
-def test_the_line_to_type_can_be_pasted_as_it_is(fakes, tmp_path):
+def test_on_hold_the_line_to_type_can_be_pasted_as_it_is(fakes, tmp_path):
     """From any folder; and where a run is on hold and cannot be released, nothing is started."""
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit", WorkDir="/home/a b")
     place, script = tmp_path / "on hold", tmp_path / "its job.sh"
     place.mkdir()
-    (place / "hold").touch()
-    done = carried(Lines(), places=[place], successor=script)
-    again = f"scontrol requeue 120 || sbatch --chdir='/home/a b' '{script}'"
-    assert done.line.endswith(f"To go on, type: holdfast release '{place}' && {{ {again}; }}")
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit", Requeue=0)
-    done = carried(Lines(), places=[place])
-    assert done.line.endswith(f"To go on, type: holdfast release '{place}' && sbatch --chdir=/home/a /home/a/job.sh")
+    (place / HOLD).touch()
+    again = f"{{ scontrol requeue 120 || sbatch --chdir='/home/a b' '{script}'; }}"
+    for facts, successor, ways in (
+        ({"WorkDir": "/home/a b"}, script, again),
+        ({"Requeue": 0}, None, "sbatch --chdir=/home/a /home/a/job.sh"),
+    ):
+        fakes.job(**LIMIT | facts)
+        done = carried(Lines(), places=[tmp_path / "nothing", place], successor=successor)
+        assert "held" == done.how
+        assert done.line.endswith(f"is on hold. To go on, type: holdfast release '{place}' && {ways}")
+    assert [] == besides(fakes)
 
 
-def test_an_interactive_job_has_nothing_to_requeue(fakes):
-    """salloc, or srun alone: there is no script."""
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit", BatchFlag=0, Command="bash")
-    fakes.say("scontrol requeue", err="Only batch jobs are accepted or processed for job 120", code=1)
-    fakes.say("scontrol write", err="job script retrieval failed: Job script not specified", code=1)
-    done = carried(Lines())
-    assert "failed" == done.how
-    assert done.line.endswith("To go on, start it again as you did")
-
-
-def test_a_controller_that_is_away_is_asked_again_and_comes_back(fakes, monkeypatch):
-    """One line at the first failure; then it is requeued all the same."""
-    monkeypatch.setattr("holdfast.cluster.requeue.FIRST_WAIT_S", 0.2)
-    fakes.say("scontrol show job", err="Unable to contact slurm controller (connect failure)", code=1)
+@pytest.mark.parametrize("lost", [False, True], ids=["away", "its answer was lost"])
+def test_a_controller_that_was_away_is_asked_again(fakes, monkeypatch, lost):
+    """One line at the first failure; then the job is requeued once: the restart count tells whether it was already."""
+    monkeypatch.setattr(requeue, "FIRST_WAIT_S", 0.1)
+    fakes.job(**LIMIT)
+    silent = "scontrol requeue" if lost else "scontrol show job"
+    fakes.say(silent, err="Unable to contact slurm controller (connect failure)", code=1)
     said = []
 
-    def meanwhile(line):
+    def warn(line):
         said.append(line)
-        fakes.job(JobState="COMPLETING", Reason="TimeLimit")
-        fakes.say("scontrol requeue 120")
+        fakes.job(**LIMIT | {"Restarts": int(lost)})
+        if not lost:
+            fakes.say("scontrol requeue 120")
 
-    assert "requeued" == carried(Lines(), patience_s=20, meanwhile=meanwhile).how
+    monkeypatch.setattr(requeue, "warn", warn)
+    assert ("by slurm" if lost else "requeued") == carried(Lines(), patience_s=20).how
+    assert ["scontrol requeue 120"] == besides(fakes)
     assert 1 == len(said)
     assert "trying again. To go on, type: scontrol requeue 120" in said[0]
 
 
-def test_a_requeue_whose_answer_was_lost_is_not_done_twice(fakes, monkeypatch):
-    """Looked at again: the restart count tells."""
-    monkeypatch.setattr("holdfast.cluster.requeue.FIRST_WAIT_S", 0.1)
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
-    fakes.say("scontrol requeue", err="Socket timed out on send/recv operation", code=1)
-    done = carried(Lines(), patience_s=20, meanwhile=lambda line: fakes.job(JobState="COMPLETING", Restarts=1))
-    assert "by slurm" == done.how
-    assert 1 == sum("requeue" in call for call in fakes.calls)
-
-
 def test_a_controller_that_stays_away_ends_with_the_line_to_type(fakes, monkeypatch):
     """Not before the patience is over."""
-    monkeypatch.setattr("holdfast.cluster.requeue.FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(requeue, "FIRST_WAIT_S", 0.02)
     fakes.say("scontrol show job", err="Unable to contact slurm controller (connect failure)", code=1)
     done = carried(lines := Lines(), patience_s=0.4)
     assert ("failed", [("not_requeued", "unclear")]) == (done.how, lines.events)
@@ -545,32 +527,24 @@ def test_a_controller_that_stays_away_ends_with_the_line_to_type(fakes, monkeypa
 
 def test_a_ghost_requeues_nothing(fakes):
     """Its journal is gone: the requeue would end its successor, which has the same id."""
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
+    fakes.job(**LIMIT)
     done = carried(Lines(error=Superseded("attempt 1 was superseded")))
     assert "superseded" == done.how
     assert ["scontrol show job 120"] == fakes.calls
 
 
-def test_a_full_disk_does_not_keep_a_job_from_going_on(fakes):
-    """The journal misses a line."""
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
-    fakes.say("scontrol requeue 120")
-    assert "requeued" == carried(Lines(error=NoSpace("full"))).how
-
-
-def test_a_job_of_another_scheduler_is_not_taken_for_one_of_slurms(fakes):
-    """Its number means nothing here."""
-    fakes.job(JobState="COMPLETING", Reason="TimeLimit")
-    assert "unclear" == carried(Lines(), here=HERE._replace(scheduler="pbs")).how
-    assert [] == fakes.calls
-
-
-def test_no_scheduler_command_raises_out_of_it(fakes):
-    """Whatever is or is not on PATH."""
+def test_no_trouble_of_ours_raises_or_keeps_a_job_from_going_on(fakes):
+    """Whatever is on PATH; on a full disk the journal misses a line; another scheduler's number means nothing."""
     assert "failed" == carried(Lines()).how
     fakes.say("scontrol show job", "nonsense")
     assert "failed" == carried(Lines()).how
     assert "failed" == carried(Lines(error=Superseded("gone"))).how
+    fakes.job(**LIMIT)
+    fakes.say("scontrol requeue 120")
+    before = fakes.calls
+    assert "unclear" == carried(Lines(), here=HERE._replace(scheduler="pbs")).how
+    assert before == fakes.calls
+    assert "requeued" == carried(Lines(error=NoSpace("full"))).how
 
 
 # -- who speaks -----------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def test_the_end_of_the_job_is_the_deadline(tmp_path, fakes):
     random.seed(7)
     before = random.getstate()
     with new_run(tmp_path / "run", Toy()) as run:
-        looked(run, lambda here: here.ends.end_s is not None)
+        looked(run, lambda here: here.watch.end_s is not None)
         left_s = run._session.stop.deadline_s - time.time()
         run._session.stop.wanted(save_s=0, step_s=0)
         assert before == random.getstate()
@@ -48,7 +48,7 @@ def test_a_deadline_of_the_users_own_stays(tmp_path, fakes):
     fakes.say("squeue", "1:00:00\n")
     mine = time.time() + 7200
     with new_run(tmp_path / "run", Toy(), deadline=mine) as run:
-        looked(run, lambda here: here.grace.preempt_s is not None)
+        looked(run, lambda here: here.watch.preempt_s is not None)
         assert mine == run._session.stop.deadline_s
     assert not any("squeue" in call for call in fakes.calls)
 
@@ -58,7 +58,7 @@ def test_a_save_that_takes_longer_than_the_grace_is_said(tmp_path, fakes, capsys
     for save_s, count in ((20.0, 0), (41.0, 1)):
         with new_run(tmp_path / "run", Toy()) as run:
             run._session.saves.save_s, run._session.progress.step_s = save_s, 1.0
-            looked(run, lambda here: here.grace.kill_wait_s is not None)
+            looked(run, lambda here: here.watch.kill_wait_s is not None)
             looked(run, lambda here: True)
         told = capsys.readouterr().err
         assert (save_s, count) == (save_s, told.count("KillWait"))
@@ -74,7 +74,7 @@ def test_a_notice_leaves_jobs_to_save_one_after_the_other(tmp_path, fakes):
     with new_run(tmp_path / "run", Toy()) as run:
         session = run._session
         session.saves.save_s = session.progress.step_s = 1.0
-        looked(run, lambda here: here.ends.end_s is not None and here.grace.preempt_s is not None)
+        looked(run, lambda here: here.watch.end_s is not None and here.watch.preempt_s is not None)
         spare = session.stop.spare_s
     assert 25 < spare["SIGUSR1"] == spare["SIGUSR2"] <= 30
     assert 3 < spare["SIGTERM"] <= 4

@@ -1,4 +1,4 @@
-"""Lint: what batch scripts do otherwise than their author thinks. What is claimed of bash here is tried on bash itself."""
+"""Lint: what batch scripts do otherwise than their author thinks. test_bash_claims.py tries it on bash itself."""
 
 import json
 import time
@@ -94,7 +94,7 @@ def test_what_holdfast_submit_would_write_has_no_finding():
 
 
 def test_the_findings_in_milas_script():
-    """Its trap is gone at exec; SIGTERM as a notice looks like a cancellation; nothing requeues when the time is over."""
+    """Its trap is gone at exec; SIGTERM as a notice looks like a scancel; nothing requeues when the time is over."""
     assert {
         "append-missing": 5,
         "requeue-is-not-for-time": 5,
@@ -321,10 +321,10 @@ def test_usr1_is_fine_for_one_task_whatever_gpus_it_has():
     assert ["usr1-with-nccl"] == list(found(job("exec holdfast run -- srun python a.py", f"{options} -n 1-4")))
 
 
-@pytest.mark.parametrize(("save_s", "finds"), [(41.0, False), (250.0, True), (None, False)])
-def test_a_lead_shorter_than_the_measured_save_is_found(save_s, finds):
+def test_a_lead_shorter_than_the_measured_save_is_found():
     """Half as much again as it took, and a second to leave."""
-    assert finds == ("lead-too-short" in found(CLEAN, save_s=save_s))
+    finds = {save_s: "lead-too-short" in found(CLEAN, save_s=save_s) for save_s in (41.0, 250.0, None)}
+    assert {41.0: False, 250.0: True, None: False} == finds
 
 
 def test_torchruns_grace_is_enough_for_a_save_that_is_fast():
@@ -374,8 +374,8 @@ def test_the_command_says_file_line_what_why_and_fix(tmp_path, monkeypatch):
     result = invoke("job.sh", "clean.sh")
     assert 1 == result.exit_code
     assert (
-        "job.sh:3: no --open-mode=append: each start of the job empties its output: what the earlier ones said is lost; "
-        "write #SBATCH --open-mode=append [append-missing]\n"
+        "job.sh:3: no --open-mode=append: each start of the job empties its output: "
+        "what the earlier ones said is lost; write #SBATCH --open-mode=append [append-missing]\n"
     ) == result.stdout
     assert (0, "") == (invoke("clean.sh").exit_code, invoke("clean.sh").stdout)
     assert 2 == invoke("nowhere.sh").exit_code
@@ -456,37 +456,37 @@ case $x in a|b) tenth ;; *) eleventh ;; esac
     assert ("x=(1 2)", "ninth", "--a=b#c", "continued") == commands[-3].words
 
 
-@pytest.mark.parametrize(
-    ("line", "options"),
-    [
-        ("--time=10 --mem 4G", ["--time=10", "--mem=4G"]),
-        ("-t 10 -N2 -plong", ["--time=10", "--nodes=2", "--partition=long"]),
-        ("-HW -J x", ["--hold", "--wait", "--job-name=x"]),
-        ("--comment='a b' # no --more", ['--comment="a b"']),
-        (r'--comment="say \"x\" #1" -n 3', [r'--comment="say \"x\" #1"', "--ntasks=3"]),
-    ],
-)
-def test_directives_are_read_as_sbatch_reads_them(line, options):
+def test_directives_are_read_as_sbatch_reads_them():
     """Short names become long ones, and a comment may follow."""
-    assert options == [str(option) for option in sbatch.directives(f"#!/bin/bash\n#SBATCH {line}\n").options]
+    for line, options in {
+        "--time=10 --mem 4G": ["--time=10", "--mem=4G"],
+        "-t 10 -N2 -plong": ["--time=10", "--nodes=2", "--partition=long"],
+        "-HW -J x": ["--hold", "--wait", "--job-name=x"],
+        "--comment='a b' # no --more": ['--comment="a b"'],
+        r'--comment="say \"x\" #1" -n 3': [r'--comment="say \"x\" #1"', "--ntasks=3"],
+    }.items():
+        assert options == [str(option) for option in sbatch.directives(f"#!/bin/bash\n#SBATCH {line}\n").options], line
 
 
-PIECES = ["'", '"', "`", "$(", "${", "((", ")", "}", "{", "[[", "]]", "<<E", "\n", "&", "|", ";;", "case x in", "esac"]
-PIECES += [
-    "(",
-    "for",
-    "do",
-    "done",
-    "f()",
-    "#",
-    "\\",
-    " ",
-    "exec x",
-    "trap 'a' USR1",
-    "wait",
-    "E",
-    "#SBATCH -x --y=z\n",
+def test_the_signal_is_read_as_sbatch_reads_it():
+    """sbatch(1): without a number it comes 60 s before the end; the last one counts."""
+    for line, signal in {
+        "#SBATCH --signal=B:USR1@120": ("USR1", True, 120),
+        "#SBATCH --requeue --signal=SIGUSR2@90": ("USR2", False, 90),
+        "#SBATCH --signal B:10@30": ("USR1", True, 30),
+        '#SBATCH --signal="RB:TERM@300"': ("TERM", True, 300),
+        "#SBATCH --signal=USR2@9 --signal=usr1": ("USR1", False, 60),
+        "# SBATCH --signal=USR1@5": None,
+        "echo --signal=USR1@5": None,
+    }.items():
+        assert signal == sbatch.signal(sbatch.directives(f"#!/bin/bash\n{line}\nexec x\n").options), line
+
+
+PIECES = [
+    *"'\"`)}{\n&|(#\\ ",
+    *["$(", "${", "((", "[[", "]]", "<<E", ";;", "esac", "for", "do", "done", "f()", "wait", "E"],
 ]
+PIECES += ["case x in", "exec x", "trap 'a' USR1", "#SBATCH -x --y=z\n"]
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=30).map("".join))

@@ -1,44 +1,14 @@
-"""Spot notices: a metadata service on loopback, asked between two steps, without threads on our side and without waiting."""
+"""Spot notices: a metadata service on loopback, asked between two steps without threads and without waiting."""
 
 import json
 import socket
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from holdfast.cluster import notices
 from holdfast.cluster.notices import CLOUDS, Notices
-
-
-class Service(BaseHTTPRequestHandler):
-    """What `answers` says for a path: status and body, or seconds to be silent."""
-
-    def do_GET(self):
-        asked = (self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
-        self.server.asked.append(asked)
-        status, body = self.server.answers(*asked)
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    do_PUT = do_GET  # noqa: N815  the server looks for that name
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def service():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    server.asked = []
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def here(cloud, server):
@@ -128,11 +98,8 @@ def test_a_token_that_has_run_out_is_fetched_again(service):
         return (200, '{"action": "stop"}') if headers["x-aws-ec2-metadata-token"] == "B" == current[0] else (404, "")
 
     def expired(method, path, headers):
-        return (
-            answers(method, path, headers)
-            if path.endswith("token") or headers["x-aws-ec2-metadata-token"] == "B"
-            else (401, "")
-        )
+        known = path.endswith("token") or headers["x-aws-ec2-metadata-token"] == "B"
+        return answers(method, path, headers) if known else (401, "")
 
     service.answers = answers
     it = Notices(here("aws", service), every_s=0.02)
@@ -159,6 +126,20 @@ def test_a_look_never_waits(monkeypatch):
     assert not it.soon
 
 
+def test_an_answer_that_comes_in_pieces_is_read_to_its_end():
+    """Not its first piece: the notice may be in the second."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        it = Notices(CLOUDS["gcp"]._replace(url=f"http://127.0.0.1:{server.getsockname()[1]}/x"))
+        assert not it.look()
+        theirs, _ = server.accept()
+        with theirs:
+            theirs.recv(4096)
+            for piece in (b"HTTP/1.0 200 OK\r\n\r\n", b"TR", b"UE"):
+                theirs.sendall(piece)
+                assert not looked(it, 5)
+        assert looked(it)
+
+
 def test_nobody_there_is_no_notice():
     """On a machine of one's own, and in a container that may not ask."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -168,22 +149,18 @@ def test_nobody_there_is_no_notice():
     assert "Connection refused" == it.complaint
 
 
-def test_it_starts_no_thread(service):
-    """A loader's worker may be forked at any instant."""
-    service.answers = gcp((200, "TRUE"))
-    before = {thread for thread in threading.enumerate() if "process_request" not in thread.name}
-    assert looked(Notices(here("gcp", service)))
-    assert before == {thread for thread in threading.enumerate() if "process_request" not in thread.name}
+def test_what_it_said_once_stands_and_it_starts_no_thread(service):
+    """A notice is not taken back. A loader's worker may be forked at any instant."""
 
+    def ours():
+        return {thread for thread in threading.enumerate() if "process_request" not in thread.name}
 
-def test_what_it_said_once_stands(service):
-    """A notice is not taken back."""
     service.answers = gcp((200, "TRUE"))
-    it = Notices(here("gcp", service), every_s=0.01)
+    before, it = ours(), Notices(here("gcp", service), every_s=0.01)
     assert looked(it)
     service.answers = gcp((200, "FALSE"))
     assert looked(it)
-    assert 1 == len(service.asked)
+    assert (before, 1) == (ours(), len(service.asked))
 
 
 def test_the_next_look_is_due_soon_while_a_question_is_under_way(service):

@@ -6,7 +6,8 @@ from fakes import Fakes
 from holdfast import job as jobs
 from holdfast.cluster import other
 from holdfast.cluster.cause import Heard
-from holdfast.cluster.requeue import Journal, continue_job
+from holdfast.cluster.requeue import Requeue
+from holdfast.errors import Superseded
 from holdfast.job import Job, job
 
 ENVIRONMENTS = {
@@ -39,11 +40,10 @@ ENVIRONMENTS = {
 }
 
 
-@pytest.mark.parametrize("case", ENVIRONMENTS)
-def test_the_job_is_read_from_the_environment(case):
+def test_the_job_is_read_from_the_environment():
     """Each scheduler by its own names; a common name alone proves nothing."""
-    environment, expected = ENVIRONMENTS[case]
-    assert expected == job(environment)
+    for case, (environment, expected) in ENVIRONMENTS.items():
+        assert expected == job(environment), case
 
 
 def test_every_scheduler_but_slurm_has_a_rule():
@@ -60,27 +60,30 @@ def here(scheduler, identity="120"):
     return Job(scheduler, identity, 0)
 
 
-BY_COMMAND = {"pbs": ("qrerun 120.head", "120.head"), "lsf": ("brequeue -r 120[3]", "120[3]")}
+def onward(scheduler, what, identity="120"):
+    """What becomes of a job: how, and the line."""
+    done = Requeue(here(scheduler, identity), Heard(what, 0.0), lambda *_, **__: None).continue_job()
+    return done.how, done.line
 
 
-@pytest.mark.parametrize("scheduler", BY_COMMAND)
-@pytest.mark.parametrize("what", ["deadline", "SIGUSR1"])
-def test_a_limit_requeues_by_command(fakes, scheduler, what):
-    """With the id as its command takes it."""
-    command, identity = BY_COMMAND[scheduler]
-    fakes.say(command)
-    onward = other.carry_on(here(scheduler, identity), what, {})
-    assert ("requeued", f"job {identity}: requeued") == onward
-    assert [command] == fakes.calls
+def test_a_limit_requeues_by_command_with_the_id_as_it_takes_it(fakes):
+    commands = {"pbs": ("qrerun 120.head", "120.head"), "lsf": ("brequeue -r 120[3]", "120[3]")}
+    for scheduler, (command, identity) in commands.items():
+        fakes.say(command)
+        for what in ("deadline", "SIGUSR1"):
+            assert ("requeued", f"job {identity}: requeued") == onward(scheduler, what, identity), scheduler
+            assert command == fakes.calls[-1]
+    assert 4 == len(fakes.calls)
 
 
-@pytest.mark.parametrize("scheduler", ["pbs", "lsf", "sge", "flux"])
-def test_what_may_be_a_cancellation_requeues_nothing(fakes, scheduler):
+def test_what_may_be_a_cancellation_requeues_nothing(fakes, monkeypatch):
     """SIGTERM comes of qdel and bkill too; the user is told what to type, and no exit code says otherwise."""
-    onward = other.carry_on(here(scheduler), "SIGTERM", {"LSB_EXIT_REQUEUE": "75"})
-    assert "unclear" == onward.how
-    assert onward.line.startswith("job 120: why SIGTERM came is unclear, so it is not requeued. To go on, type: ")
-    assert other.exit_code(here(scheduler), "SIGTERM", {"LSB_EXIT_REQUEUE": "75"}) is None
+    monkeypatch.setenv("LSB_EXIT_REQUEUE", "75")
+    for scheduler in ("pbs", "lsf", "sge", "flux"):
+        how, line = onward(scheduler, "SIGTERM")
+        assert "unclear" == how
+        assert line.startswith("job 120: why SIGTERM came is unclear, so it is not requeued. To go on, type: ")
+        assert other.exit_code(here(scheduler), "SIGTERM") is None
     assert [] == fakes.calls
 
 
@@ -97,31 +100,29 @@ CODES = [
 
 
 @pytest.mark.parametrize(("scheduler", "what", "environment", "expected"), CODES)
-def test_an_exit_code_that_starts_the_job_again(fakes, scheduler, what, environment, expected):
+def test_an_exit_code_that_starts_the_job_again(fakes, monkeypatch, scheduler, what, environment, expected):
     """Where the scheduler goes by it, and the queue is set up so."""
-    assert expected == other.exit_code(here(scheduler), what, environment)
+    monkeypatch.delenv("LSB_EXIT_REQUEUE", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert expected == other.exit_code(here(scheduler), what)
     if expected is not None:
         line = f"job 120: exit code {expected} makes {scheduler} start it again"
-        assert ("by its rule", line) == other.carry_on(here(scheduler), what, environment)
+        assert ("by its rule", line) == onward(scheduler, what)
     assert [] == fakes.calls
 
 
-def test_a_refusal_is_told_with_what_to_type(fakes):
-    """qrerun wants operator rights at many sites."""
-    fakes.say("qrerun", err="qrerun: Unauthorized Request 120.head\n", code=159)
-    onward = other.carry_on(here("pbs", "120.head"), "deadline", {})
-    said = "qrerun: qrerun: Unauthorized Request 120.head"
-    todo = "To go on, type: qrerun 120.head, or qsub, with its script"
-    assert ("failed", f"job 120.head could not be requeued: {said}. {todo}") == onward
-
-
-def test_nothing_raises_out_of_it(fakes):
-    """No such command, no such means."""
-    assert "failed" == other.carry_on(here("pbs"), "deadline", {}).how
-    assert "failed" == other.carry_on(here("lsf"), "deadline", {}).how
-    onward = other.carry_on(here("flux"), "deadline", {})
+def test_what_does_not_work_is_told_with_what_to_type(fakes):
+    """No such command, no such means; qrerun wants operator rights at many sites."""
+    for scheduler in ("pbs", "lsf"):
+        assert "failed" == onward(scheduler, "deadline")[0]
     todo = "flux batch --dependency=afterany:120, with its script"
-    assert ("failed", f"job 120: flux starts no job again. To go on, type: {todo}") == onward
+    assert ("failed", f"job 120: flux starts no job again. To go on, type: {todo}") == onward("flux", "deadline")
+    fakes.say("qrerun", err="qrerun: Unauthorized Request 120.head\n", code=159)
+    how, line = onward("pbs", "deadline", "120.head")
+    said = "qrerun 120.head: qrerun: Unauthorized Request 120.head"
+    todo = "To go on, type: qrerun 120.head, or qsub, with its script"
+    assert ("failed", f"job 120.head could not be requeued: {said}. {todo}") == (how, line)
 
 
 def test_hold_and_the_limit_of_requeues_hold_here_too(fakes, tmp_path):
@@ -130,8 +131,10 @@ def test_hold_and_the_limit_of_requeues_hold_here_too(fakes, tmp_path):
     events = []
 
     def carried(requeues=0):
-        journal = Journal(lambda event, **facts: events.append((event, facts["heard"], [*fakes.calls])), requeues)
-        return continue_job(here("pbs"), Heard("deadline", 0.0), journal, places=[tmp_path], limit=5).how
+        def record(event, **facts):
+            events.append((event, facts["heard"], [*fakes.calls]))
+
+        return Requeue(here("pbs"), Heard("deadline", 0.0), record, requeues, [tmp_path], 5).continue_job().how
 
     assert "requeued" == carried()
     assert [("requeued", "deadline", [])] == events
@@ -139,3 +142,14 @@ def test_hold_and_the_limit_of_requeues_hold_here_too(fakes, tmp_path):
     (tmp_path / "hold").touch()
     assert "held" == carried()
     assert ["qrerun 120"] == fakes.calls
+
+
+def test_a_superseded_attempt_requeues_nothing(fakes):
+    """The requeue would end its successor, which has the same id."""
+    fakes.say("qrerun 120")
+
+    def record(*_, **__):
+        raise Superseded("attempt 1 was superseded")
+
+    assert "superseded" == Requeue(here("pbs"), Heard("deadline", 0.0), record).continue_job().how
+    assert [] == fakes.calls

@@ -38,15 +38,9 @@ ORDERS = {
 
 @pytest.mark.parametrize("case", ORDERS)
 def test_the_script_is_the_one_on_record(case):
-    """Word for word: what people read and what Slurm gets changes on purpose only."""
-    golden = GOLDEN / f"{case}.sh"
-    assert golden.read_text() == script(ORDERS[case])
-
-
-@pytest.mark.parametrize("case", ORDERS)
-def test_bash_can_read_it_and_lint_finds_nothing(case):
-    """Our own advice is followed."""
+    """Word for word: what people read and Slurm gets changes on purpose only. Bash reads it, lint finds nothing."""
     text = script(ORDERS[case])
+    assert (GOLDEN / f"{case}.sh").read_text() == text
     assert b"" == subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=True).stderr
     assert [] == lint(text)
 
@@ -59,17 +53,15 @@ def test_the_words_of_the_command_reach_the_program_as_they_are():
     assert words[2:] == done.stdout.split("\n")[:-1]
 
 
-@pytest.mark.parametrize("option", ["--signal=USR1", "-a 1-3", "--open-mode=truncate", "--wrap=x", "--test-only", "-W"])
-def test_an_option_that_is_ours_to_write_is_refused_with_what_to_say_instead(option):
-    """Two hands on one option would undo each other."""
-    with pytest.raises(UsageError, match="written by holdfast submit; say"):
-        script(order("python a.py", option))
-
-
-def test_a_value_that_fits_in_no_line_is_refused():
-    """A line break would end the directive, and the rest would be a command."""
+def test_what_would_undo_our_own_lines_is_refused():
+    """Two hands on one option would undo each other. After a line break the rest would be a command."""
+    for option in ("--signal=USR1", "-a 1-3", "--open-mode=truncate", "--wrap=x", "--test-only", "-W"):
+        with pytest.raises(UsageError, match="written by holdfast submit; say"):
+            script(order("python a.py", option))
     with pytest.raises(UsageError, match="line break"):
         script(order("python a.py", "--comment='a\nrm x'"))
+    with pytest.raises(UsageError, match="two of them are called data"):
+        script(JobRequest(["true"], "d", stage=["/a/data", "/b/data/"]))
 
 
 def test_a_later_option_takes_the_place_of_an_earlier_one_under_whatever_name():
@@ -79,33 +71,27 @@ def test_a_later_option_takes_the_place_of_an_earlier_one_under_whatever_name():
 
 
 def test_a_job_is_called_after_its_script_or_its_program():
-    """What squeue shows, and where things are kept."""
-    commands = ["python -u src/train.py --x y.py", "./my.prog a", "bash run all.sh", "gmx mdrun"]
-    assert ["train", "my", "all", "gmx"] == [name(shlex.split(command)) for command in commands]
+    """What squeue shows, and where things are kept. Who starts a program gives it no name."""
+    names = {
+        "python -u src/train.py --x y.py": "train",
+        "./my.prog a": "my",
+        "bash run all.sh": "all",
+        "gmx mdrun": "gmx",
+        "srun gmx_mpi mdrun -s run.tpr": "gmx_mpi",
+        "srun -n 4 -c2 --mpi=pmix -l /opt/bin/gmx_mpi mdrun": "gmx_mpi",
+        "mpirun -np 4 --bind-to core gmx_mpi mdrun": "gmx_mpi",
+        "srun --ntasks 4 --exclusive gmx_mpi": "gmx_mpi",
+        "srun": "srun",
+    }
+    for command, expected in names.items():
+        assert expected == name(shlex.split(command)), command
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "srun gmx_mpi mdrun -s run.tpr",
-        "srun -n 4 -c2 --mpi=pmix -l /opt/bin/gmx_mpi mdrun",
-        "mpirun -np 4 --bind-to core gmx_mpi mdrun",
-        "srun --ntasks 4 --exclusive gmx_mpi",
-    ],
-)
-def test_who_starts_a_program_gives_it_no_name(command):
-    """Or all of a user's jobs were called srun."""
-    assert "gmx_mpi" == name(shlex.split(command))
-    assert "srun" == name(["srun"])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("1", 60), ("90:30", 5430), ("1:2:3", 3723), ("2-3", 183600), ("2-3:4", 183840), ("2-3:4:5", 183845)],
-)
-def test_time_limits_are_read_as_sbatch_reads_them(text, expected):
+def test_time_limits_are_read_as_sbatch_reads_them():
     """Minutes come first, unless there are hours or days."""
-    assert expected == sbatch.limit_s(sbatch.parse([f"--time={text}"]))
+    limits = {"1": 60, "90:30": 5430, "1:2:3": 3723, "2-3": 183600, "2-3:4": 183840, "2-3:4:5": 183845}
+    for text, expected in (limits | {"0": float("inf"), "UNLIMITED": float("inf")}).items():
+        assert expected == sbatch.limit_s(sbatch.parse([f"--time={text}"])), text
 
 
 # The copy to the node's own disk --------------------------------------------------------------------------------
@@ -157,12 +143,6 @@ def test_a_data_set_that_is_not_there_ends_the_job(tmp_path):
     assert not files.get("nowhere")
 
 
-def test_two_data_sets_of_one_name_are_refused():
-    """The second would take the place of the first."""
-    with pytest.raises(UsageError, match="two of them are called data"):
-        script(JobRequest(["true"], "d", stage=["/a/data", "/b/data/"]))
-
-
 def test_a_cluster_without_a_folder_of_the_jobs_own_says_so(tmp_path):
     """Nothing is copied to where nobody tidies up."""
     text = script(JobRequest(["true"], "d", stage=["/data"]))
@@ -173,11 +153,9 @@ def test_a_cluster_without_a_folder_of_the_jobs_own_says_so(tmp_path):
     assert "SLURM_TMPDIR: is not set on this cluster" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "command", ["srun --ntasks-per-node=1 torchrun --nnodes=2 train.py", "python -m torch.distributed.run train.py"]
-)
-def test_torchrun_is_known_behind_srun_and_as_a_module(command):
+def test_torchrun_is_known_behind_srun_and_as_a_module():
     """It would die of the notice there just the same."""
-    said = script(order(command, "-N 2 -t 60"))
-    assert "export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2 PET_SHUTDOWN_TIMEOUT=120" in said
-    assert "--signal=B:USR2@120" in said
+    for command in ("srun --ntasks-per-node=1 torchrun --nnodes=2 a.py", "python -m torch.distributed.run a.py"):
+        said = script(order(command, "-N 2 -t 60"))
+        assert "export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2 PET_SHUTDOWN_TIMEOUT=120" in said
+        assert "--signal=B:USR2@120" in said

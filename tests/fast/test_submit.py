@@ -109,55 +109,48 @@ def test_the_job_inherits_nothing_of_the_job_that_submits_it(place, tmp_path, mo
     assert ["SLURM_CONF=/etc/slurm.conf"] == (tmp_path / "seen").read_text().splitlines()[1:]
 
 
-def test_what_sbatch_refuses_is_one_line_and_exit_6(place):
-    """With its own words."""
-    result = submit("-t", 60, "--run", "refused", "--", "python", "train.py")
-    assert 6 == result.exit_code
-    assert 1 == len(result.stderr.splitlines())
-    assert "invalid partition specified: nope" in result.stderr
+def test_what_sbatch_refuses_is_one_line_and_exit_6(place, monkeypatch):
+    """With its own words; without sbatch on PATH, the script is there to be carried elsewhere."""
+    for run, why in (("refused", "invalid partition specified: nope"), ("elsewhere", "sbatch cannot be started")):
+        result = submit("-t", 60, "--run", run, "--", "python", "train.py")
+        assert (6, 1) == (result.exit_code, len(result.stderr.splitlines()))
+        assert why in result.stderr
+        assert (place / run / "job.sh").exists()
+        monkeypatch.setenv("PATH", str(place))
 
 
-def test_without_slurm_it_says_so(place, monkeypatch):
-    """No sbatch on PATH: exit 6, and the script is there to be carried elsewhere."""
-    monkeypatch.setenv("PATH", str(place))
-    result = submit("-t", 60, "--", "python", "train.py")
-    assert (6, 1) == (result.exit_code, len(result.stderr.splitlines()))
-    assert "sbatch" in result.stderr
-    assert (place / ".holdfast/train/job.sh").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["-t", "60"], "what shall be run?"),
-        (["-t", "60", "--"], "what shall be run?"),
-        (["stray", "--", "python", "a.py"], "'stray' is neither an option nor the value of one"),
-        (["-t", "60", "more", "--", "python", "a.py"], "'more' is neither"),
-        (["-!", "--", "python", "a.py"], "-! is no option of sbatch"),
-        (["--chain", "1", "--", "python", "a.py"], "--chain"),
-        (["--lead", "soon", "--", "python", "a.py"], "--lead"),
-        (["--lead", "60", "--time", "1", "--", "python", "a.py"], "leaves no time to work: --lead 60"),
-        (["--signal", "USR1", "--", "python", "a.py"], "say --lead SECONDS"),
-    ],
-)
-def test_wrong_use_is_one_line_and_exit_2(place, words, why):
-    """And nothing was submitted or written."""
+def refused(place, words, why):
+    """One line and exit 2; nothing was submitted or written."""
+    before = list(place.iterdir())
     result = submit(*words)
     assert (2, 1) == (result.exit_code, len(result.stderr.splitlines())), result.output
     assert why in result.stderr
-    assert [] == list(place.iterdir())
+    assert before == list(place.iterdir())
 
 
-def test_help_says_where_the_command_stands():
-    """Behind the options and --."""
-    assert " submit [SBATCH OPTIONS] [OPTIONS] -- COMMAND...\n" in submit("--help").stdout
+def test_wrong_use_is_one_line_and_exit_2(place):
+    """And nothing was submitted or written."""
+    refused(place, ["-t", "60"], "what shall be run?")
+    refused(place, ["-t", "60", "--"], "what shall be run?")
+    for words, why in {
+        "stray": "'stray' is neither an option nor the value of one",
+        "-t 60 more": "'more' is neither",
+        "-!": "-! is no option of sbatch",
+        "--chain 1": "--chain",
+        "--lead soon": "--lead",
+        "--lead 60 --time 1": "leaves no time to work: --lead 60",
+        "--signal USR1": "say --lead SECONDS",
+    }.items():
+        refused(place, [*words.split(), "--", "python", "a.py"], why)
 
 
 def test_the_lead_is_what_a_save_of_this_run_needs(place):
     """Half as much again as it took, a second to leave, and the 30 s by which a notice may be late."""
     assert "--signal=B:USR1@120" in directives(script("-t", "1:00:00", "--", "python", "a.py"))
     assert "--signal=B:USR1@60" in directives(script("-t", "4", "--", "python", "a.py"))  # a quarter of little time
-    assert "a quarter of a --time under 8 minutes" in " ".join(submit("--help").stdout.split())
+    told = submit("--help").stdout
+    assert "a quarter of a --time under 8 minutes" in " ".join(told.split())
+    assert " submit [SBATCH OPTIONS] [OPTIONS] -- COMMAND...\n" in told
     history = place / "runs/x/history"
     history.mkdir(parents=True)
     (history / "attempt-1.jsonl").write_bytes(journal.lines([{"event": "saved", "step": 1, "save_s": 400.0}]))
@@ -200,10 +193,6 @@ def test_the_script_may_be_submitted_from_any_folder(place):
     assert f"--chdir={place}" in directives(script("-t", 60, "--", "python", "a.py"))
     text = script("-t", 60, "-D", "elsewhere", "--", "python", "a.py")
     assert [f"--chdir={place}/elsewhere"] == [line for line in directives(text) if "chdir" in line]
-
-
-def test_a_job_that_runs_elsewhere_keeps_its_things_there(place):
-    """--chdir, as sbatch has it."""
     (place / "elsewhere").mkdir()
     result = submit("--chdir", "elsewhere", "-t", 60, "--", "python", "a.py")
     assert 0 == result.exit_code, result.output
@@ -270,23 +259,18 @@ def test_options_come_from_a_file_too_and_the_command_line_wins(place, file, pre
     assert "module load" not in text
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("[submit]\nleed = 3\n", "holdfast submit has no option leed; it has"),
-        ("[submit\n", "holdfast.toml: "),
-        ("submit = 3\n", "submit is no table"),
-        ("[submit]\nsbatch = 3\n", "write [submit.sbatch]"),
-        ("[submit]\nlead = 'soon'\n", "lead"),
-        ("[submit.sbatch]\nsignal = 'USR1'\n", "say --lead SECONDS"),
-    ],
-)
-def test_a_mistake_in_the_file_is_one_line_and_exit_2(place, text, why):
+def test_a_mistake_in_the_file_is_one_line_and_exit_2(place):
     """Nothing is guessed."""
-    Path("holdfast.toml").write_text(text)
-    result = submit("--", "python", "a.py")
-    assert (2, 1) == (result.exit_code, len(result.stderr.splitlines())), result.output
-    assert why in result.stderr
+    for text, why in {
+        "[submit]\nleed = 3\n": "holdfast submit has no option leed; it has",
+        "[submit\n": "holdfast.toml: ",
+        "submit = 3\n": "submit is no table",
+        "[submit]\nsbatch = 3\n": "write [submit.sbatch]",
+        "[submit]\nlead = 'soon'\n": "lead",
+        "[submit.sbatch]\nsignal = 'USR1'\n": "say --lead SECONDS",
+    }.items():
+        Path("holdfast.toml").write_text(text)
+        refused(place, ["--", "python", "a.py"], why)
 
 
 def test_the_file_names_options_as_the_command_line_does(place):
@@ -303,10 +287,5 @@ def test_a_file_further_up_is_not_looked_at(place, monkeypatch):
     Path("holdfast.toml").write_text(SETTINGS.format(""))
     Path("deeper").mkdir()
     monkeypatch.chdir(place / "deeper")
-    assert "module load" not in script("--", "python", "a.py")
-
-
-def test_a_pyproject_of_another_kind_is_left_alone(place):
-    """Most of them say nothing of us."""
-    Path("pyproject.toml").write_text("[project]\nname = 'x'\n")
+    Path("pyproject.toml").write_text("[project]\nname = 'x'\n")  # nor is one that says nothing of us
     assert "module load" not in script("--", "python", "a.py")

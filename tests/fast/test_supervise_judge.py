@@ -1,8 +1,10 @@
 """What follows when a command has ended: the whole table, without a process."""
 
+from typing import Any
+
 import pytest
 
-from holdfast.supervise.judge import CommandAttempt, Limits, describe, exit_code, judge, was_leaving
+from holdfast.supervise.judge import CommandAttempt, describe, exit_code, judge, was_leaving
 from holdfast.supervise.place import name_of
 
 DONE = CommandAttempt("done", 0, 5.0)
@@ -13,7 +15,7 @@ KILLED = CommandAttempt("failed", -9, 60.0)
 
 
 def follows(*attempts, **limits):
-    return judge(attempts, Limits(**limits)).do
+    return judge(attempts, **limits).do
 
 
 @pytest.mark.parametrize(
@@ -45,11 +47,11 @@ def test_one_attempt(attempt, expected):
 
 def test_why_it_is_started_again():
     """75 asks for it, and so does a run's journal; anything else has stopped early."""
-    assert "it asked to be run again" == judge([AGAIN], Limits()).why
-    assert "it asked to be run again" == judge([CommandAttempt("stopped", 1, 60.0, reason="SIGUSR1")], Limits()).why
-    assert "it stopped early" == judge([CommandAttempt("stopped", 0, 60.0)], Limits()).why
+    assert "it asked to be run again" == judge([AGAIN]).why
+    assert "it asked to be run again" == judge([CommandAttempt("stopped", 1, 60.0, reason="SIGUSR1")]).why
+    assert "it stopped early" == judge([CommandAttempt("stopped", 0, 60.0)]).why
     lacks = CommandAttempt("stopped", 0, 60.0, lacks="result was not written")
-    assert "`finished` does not hold: result was not written" == judge([lacks], Limits()).why
+    assert "`finished` does not hold: result was not written" == judge([lacks]).why
 
 
 def test_crashes_are_retried_as_often_as_was_said():
@@ -70,11 +72,11 @@ def test_a_crash_after_a_gain_is_the_first():
 
 def test_waits_grow_and_have_an_end():
     """1, 2, 4 ... 300 s between crashes; nothing but a moment after 75, unless nothing ever comes of it."""
-    waits = [judge([CRASH] * n, Limits(retries=99, no_progress=99)).wait_s for n in range(1, 12)]
+    waits = [judge([CRASH] * n, retries=99, no_progress=99).wait_s for n in range(1, 12)]
     assert [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] == waits
-    assert 0 == judge([AGAIN], Limits()).wait_s
-    assert [0.05, 0.1, 0.2] == [round(judge([QUICK] * n, Limits()).wait_s, 3) for n in (1, 2, 3)]
-    assert 0 == judge([QUICK, QUICK._replace(progressed=True)], Limits()).wait_s
+    assert 0 == judge([AGAIN]).wait_s
+    assert [0.05, 0.1, 0.2] == [round(judge([QUICK] * n).wait_s, 3) for n in (1, 2, 3)]
+    assert 0 == judge([QUICK, QUICK._replace(progressed=True)]).wait_s
 
 
 def test_attempts_that_get_no_further_are_ended():
@@ -99,52 +101,42 @@ def test_signals_and_lost_nodes_are_nobodys_fault():
     assert "fail" == follows(crashed, killed, crashed, crashed, retries=99, no_progress=3)
 
 
-def test_our_exit_code():
-    """75 when the work can go on later; else what a shell says of the command."""
+def test_exit_codes():
+    """Ours is 75 when the work can go on later; else what a shell says of the command. Words name the signal."""
     assert 75 == exit_code(AGAIN, resumable=False) == exit_code(KILLED, resumable=True)
     assert (137, 1) == (exit_code(KILLED, resumable=False), exit_code(CRASH, resumable=False))
-
-
-@pytest.mark.parametrize(
-    ("code", "told", "told_s", "event", "expected"),
-    [
-        (-2, "SIGINT", 101.0, "end", True),
-        (130, "SIGINT", 99.0, "end", True),
-        (1, "SIGINT", 101.0, "end", False),
-        (-9, "SIGINT", 101.0, "end", False),
-        (-15, "SIGTERM", 101.0, "end", False),
-        (-2, "SIGINT", 160.0, "end", False),  # it was at work on something else by then
-        (-2, "SIGINT", 101.0, "stop", False),
-        (-2, None, 0.0, "end", False),
-    ],
-)
-def test_ctrl_c_while_it_was_leaving(code, told, told_s, event, expected):
-    """The run's journal says that it has ended, a moment before: there was nothing left to interrupt."""
-    assert expected == was_leaving(code, told, told_s, event, 100.0)
-
-
-def test_exit_codes_in_words():
     assert ["exit 3", "killed by SIGSEGV", "killed by signal 40"] == [describe(code) for code in (3, -11, -40)]
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        ("python train.py --lr 0.1", "train"),
-        ("/usr/bin/python3.11 -u scripts/fit.py", "fit"),
-        ("torchrun --nproc-per-node 2 train.py", "train"),
-        ("srun python train.py", "train"),
-        ("bash -c true", "bash"),
-        ("env A=1 python a.py", "a"),
-        ("./simulate input.dat", "simulate"),
-        ("gmx mdrun -deffnm run", "gmx"),
-        ("python", "python"),
-        ("../..", "job"),
-    ],
-)
-def test_the_name_that_people_would_give_it(command, name, monkeypatch):
+def test_ctrl_c_while_it_was_leaving():
+    """The run's journal says that it has ended, a moment before: there was nothing left to interrupt."""
+    left: list[Any] = [(-2, "SIGINT", 101.0, "end"), (130, "SIGINT", 99.0, "end")]
+    others = [
+        (1, "SIGINT", 101.0, "end"),
+        (-9, "SIGINT", 101.0, "end"),
+        (-15, "SIGTERM", 101.0, "end"),
+        (-2, "SIGINT", 160.0, "end"),  # it was at work on something else by then
+        (-2, "SIGINT", 101.0, "stop"),
+        (-2, None, 0.0, "end"),
+    ]
+    assert left == [each for each in left + others if was_leaving(*each, 100.0)]
+
+
+def test_the_name_that_people_would_give_it(monkeypatch):
     """Of the default directory; in a job, with the job's id, so that 20 jobs from one directory do not meet."""
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert name == name_of(command.split())
-    monkeypatch.setenv("SLURM_JOB_ID", "77")
-    assert f"{name}-77" == name_of(command.split())
+    names = {
+        "python train.py --lr 0.1": "train",
+        "/usr/bin/python3.11 -u scripts/fit.py": "fit",
+        "torchrun --nproc-per-node 2 train.py": "train",
+        "srun python train.py": "train",
+        "bash -c true": "bash",
+        "env A=1 python a.py": "a",
+        "./simulate input.dat": "simulate",
+        "gmx mdrun -deffnm run": "gmx",
+        "python": "python",
+        "../..": "job",
+    }
+    for job, suffix in (("", ""), ("77", "-77")):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        for command, name in names.items():
+            assert name + suffix == name_of(command.split()), command

@@ -18,35 +18,38 @@ def kept(place):
     return [checkpoint.step for checkpoint in Store(place / "run").checkpoints()]
 
 
-# The whole way, on real processes ---------------------------------------------------------------------------------
-
-
 # Settling, in one process -----------------------------------------------------------------------------------------
 
 
 class Files:
     """A program that says what the test wants."""
 
-    def __init__(self):
-        self.found = None
+    def __init__(self, path):
+        self.path, self.found = path, None
+
+    def writes(self, text, step=None, **facts):
+        """Its file, which it calls its checkpoint of this step."""
+        self.path.write_text(text)
+        self.found = ProgramCheckpoint([self.path], step, **facts)
 
     def checkpoint(self):
         return self.found
 
 
 @pytest.fixture
-def program(monkeypatch):
+def program(tmp_path, monkeypatch):
     monkeypatch.setattr(keep, "LOOK_S", 0.05)
-    return Files()
+    program = Files(tmp_path / "a.ck")
+    program.writes("state", 7)
+    return program
 
 
 @pytest.fixture
-def there(tmp_path, program):
-    """A file `a.ck` that the program calls its checkpoint of step 7."""
-    path = tmp_path / "a.ck"
-    path.write_text("state")
-    program.found = ProgramCheckpoint([path], 7)
-    return path
+def shelf(tmp_path, program):
+    """The store of the program's checkpoints, after a start has begun."""
+    shelf = Kept(tmp_path / "run", program)
+    shelf.begin()
+    return shelf
 
 
 def looked(kept, pids=()):
@@ -56,42 +59,34 @@ def looked(kept, pids=()):
     return first, kept.look(lambda: pids)
 
 
-def test_it_is_kept_when_it_has_not_changed_between_two_looks(tmp_path, program, there):
+def test_it_is_kept_when_it_has_not_changed_between_two_looks(program, shelf):
     """Once: the same one is not kept again."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     assert (None, 7) == looked(shelf)
     assert (None, None) == looked(shelf)
     assert "state" == (shelf.store.latest().path / "a.ck").read_text()
-    there.write_text("later")
-    program.found = ProgramCheckpoint([there], 9)
+    program.writes("later", 9)
     assert (None, 9) == looked(shelf)
 
 
-def test_what_changes_at_every_look_is_kept_when_nobody_is_writing_it(tmp_path, program, there):
+def test_what_changes_at_every_look_is_kept_when_nobody_is_writing_it(program, shelf):
     """A program that writes more often than we look would otherwise have nothing in the store."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     found = []
     for step in range(8):
-        there.write_text(f"state {step}")
-        program.found = ProgramCheckpoint([there], step)
+        program.writes(f"state {step}", step)
         found.append(shelf.look(list))
     assert [None, None, 2, None, None, 5, None, None] == found
 
 
-def test_what_was_kept_is_in_the_journal_at_once(tmp_path, program, there):
+def test_what_was_kept_is_in_the_journal_at_once(tmp_path, shelf):
     """A supervisor that is killed later has still told when it last kept something."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     shelf.last(orderly=True)
     assert "saved" in [event["event"] for event in journal.logs(tmp_path / "run")[-1].events]
 
 
-def test_what_says_when_it_has_settled_is_looked_at_again_in_time(tmp_path, program, there, monkeypatch):
+def test_what_says_when_it_has_settled_is_looked_at_again_in_time(tmp_path, program, monkeypatch):
     """However seldom we look otherwise."""
     monkeypatch.setattr(keep, "LOOK_S", 60.0)
-    program.found = ProgramCheckpoint([there], 7, settle_s=0.2)
+    program.writes("state", 7, settle_s=0.2)
     shelf = Kept(tmp_path / "run", program)
     shelf.begin()
     assert (None, 0.1) == (shelf.look(list), shelf.look_s)
@@ -101,14 +96,12 @@ def test_what_says_when_it_has_settled_is_looked_at_again_in_time(tmp_path, prog
     assert (7, 60.0) == (shelf.look(list), shelf.look_s)
 
 
-def test_what_never_settles_is_told_once(tmp_path, program, there, monkeypatch, capsys):
+def test_what_never_settles_is_told_once(program, monkeypatch, capsys, shelf):
     """And never kept: that the file changes at every look is no sign of its being whole."""
     monkeypatch.setattr(keep, "UNSETTLED_S", 0.2)
-    program.found = ProgramCheckpoint([there], settle_s=0.05)
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
+    program.writes("state", settle_s=0.05)
     for step in range(20):
-        there.write_text(f"state {step}")
+        program.path.write_text(f"state {step}")
         assert shelf.look(list) is None
         time.sleep(0.02)
     said = capsys.readouterr().err
@@ -116,22 +109,20 @@ def test_what_never_settles_is_told_once(tmp_path, program, there, monkeypatch, 
     assert 1 == said.count("give a shorter `settle_s`, or let the program write to another name")
 
 
-def test_what_may_be_of_two_checkpoints_is_not_taken_over(tmp_path, program, there, capsys):
+def test_what_may_be_of_two_checkpoints_is_not_taken_over(tmp_path, program, capsys):
     """Killed between two files, one is new and the other old."""
     (tmp_path / "b.ck").touch()
     shelf = Kept(tmp_path / "run", program)
-    assert shelf.take_over(ProgramCheckpoint([there, tmp_path / "b.ck"])) is None
+    assert shelf.take_over(ProgramCheckpoint([program.path, tmp_path / "b.ck"])) is None
     assert "a.ck, b.ck: written when the last start was killed, perhaps not all of them" in capsys.readouterr().err
-    assert 0 == shelf.take_over(ProgramCheckpoint([there]))
+    assert 0 == shelf.take_over(ProgramCheckpoint([program.path]))
 
 
-def test_what_somebody_holds_open_for_writing_is_not_whole_yet(tmp_path, program, there, monkeypatch):
+def test_what_somebody_holds_open_for_writing_is_not_whole_yet(program, tmp_path, monkeypatch, shelf):
     """Until it has not changed for long: some programs never close their files."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
-    with there.open("a"):
+    with program.path.open("a"):
         assert (None, None) == looked(shelf, [os.getpid()])
-        with there.open("r"):
+        with program.path.open("r"):
             assert (None, None) == looked(shelf, [os.getpid()])
         monkeypatch.setattr(keep, "HELD_S", 0.2)
         time.sleep(0.2)
@@ -139,15 +130,13 @@ def test_what_somebody_holds_open_for_writing_is_not_whole_yet(tmp_path, program
     assert not list((tmp_path / "run" / "attempts" / "1").glob("step-*"))
 
 
-def test_what_changes_while_it_is_copied_is_left_for_later(tmp_path, program, there, monkeypatch):
+def test_what_changes_while_it_is_copied_is_left_for_later(program, monkeypatch, shelf):
     """Nothing of it stays in the store."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     honest = keep.take
 
     def copied(found, into):
         taken = honest(found, into)
-        there.write_text("moved on")
+        program.path.write_text("moved on")
         return taken
 
     monkeypatch.setattr(keep, "take", copied)
@@ -157,44 +146,35 @@ def test_what_changes_while_it_is_copied_is_left_for_later(tmp_path, program, th
     assert "moved on" == (shelf.store.latest().path / "a.ck").read_text()
 
 
-def test_a_crash_leaves_no_half_checkpoint(tmp_path, program, there):
-    """What was there for some time before is kept; what has just been touched is not, unless the program ended in order."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
+def test_a_crash_leaves_no_half_checkpoint(program, shelf):
+    """What was there before is kept; what has just been touched is not, unless the program ended in order."""
     assert None is shelf.last(orderly=False)
     shelf.look(list)
     time.sleep(0.06)
     assert 7 == shelf.last(orderly=False)
-    there.write_text("at the end")
-    program.found = ProgramCheckpoint([there], 8)
+    program.writes("at the end", 8)
     assert 8 == shelf.last(orderly=True)
 
 
-def test_what_shows_by_itself_that_it_is_whole_is_kept_at_once(tmp_path, program, there):
+def test_what_shows_by_itself_that_it_is_whole_is_kept_at_once(program, shelf):
     """Also after a crash: some formats end with a mark."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
-    program.found = ProgramCheckpoint([there], 1, whole=True)
+    program.writes("state", 1, whole=True)
     assert 1 == shelf.look(list)
-    there.write_text("later")
-    program.found = ProgramCheckpoint([there], 2, whole=True)
+    program.writes("later", 2, whole=True)
     assert 2 == shelf.last(orderly=False)
 
 
-def test_without_steps_of_its_own_they_are_counted(tmp_path, program, there):
+def test_without_steps_of_its_own_they_are_counted(tmp_path, program, shelf):
     """And a count that falls back goes on from what is there: a checkpoint is never overwritten."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     found = []
     for text, step in (("a", None), ("b", None), ("c", 50), ("d", 20), ("e", None)):
-        there.write_text(text)
-        program.found = ProgramCheckpoint([there], step)
+        program.writes(text, step)
         found.append(shelf.last(orderly=True))
     assert [0, 1, 50, 51, 52] == found
     assert [50, 51, 52] == kept(tmp_path)
 
 
-def test_what_lies_there_already_is_not_kept_twice(tmp_path, program, there):
+def test_what_lies_there_already_is_not_kept_twice(tmp_path, program):
     """A new start finds the very bytes of the newest checkpoint."""
     for _ in range(2):
         shelf = Kept(tmp_path / "run", program)
@@ -205,27 +185,23 @@ def test_what_lies_there_already_is_not_kept_twice(tmp_path, program, there):
     assert 0 == shelf.committed
 
 
-def test_several_files_keep_their_places(tmp_path, program):
+def test_several_files_keep_their_places(tmp_path, program, shelf):
     root = tmp_path / "work"
     (root / "deep").mkdir(parents=True)
     files = [root / "a.ck", root / "deep" / "b.ck"]
     for file in files:
         file.write_text(file.name)
     program.found = ProgramCheckpoint(files, 1, root)
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     assert 1 == shelf.last(orderly=True) == shelf.last(orderly=True) or shelf.committed == 1
     assert "b.ck" == (shelf.store.latest().path / "deep" / "b.ck").read_text()
 
 
-def test_a_full_disk_is_told_once_and_the_program_goes_on(tmp_path, program, there, monkeypatch, capsys):
+def test_a_full_disk_is_told_once_and_the_program_goes_on(tmp_path, program, monkeypatch, capsys, shelf):
     """At the end it is an error: the state would be lost."""
 
     def full(found, into):
         raise OSError(28, "No space left on device")
 
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     monkeypatch.setattr(keep, "take", full)
     for _ in range(3):
         assert (None, None) == looked(shelf)
@@ -237,10 +213,8 @@ def test_a_full_disk_is_told_once_and_the_program_goes_on(tmp_path, program, the
     assert not list((tmp_path / "run" / "attempts" / "1").glob("step-*"))
 
 
-def test_a_run_that_was_taken_over_keeps_nothing_more(tmp_path, program, there):
+def test_a_run_that_was_taken_over_keeps_nothing_more(tmp_path, shelf):
     """Superseded: exit 9, and the successor's store is as it was."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     other = Store(tmp_path / "run", take_over=True)
     other.claim()
     with pytest.raises(StoreError, match="superseded"):
@@ -248,23 +222,18 @@ def test_a_run_that_was_taken_over_keeps_nothing_more(tmp_path, program, there):
     assert [] == kept(tmp_path)
 
 
-def test_nothing_is_no_checkpoint(tmp_path, program, there):
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
-    there.unlink()
+def test_nothing_is_no_checkpoint(program, shelf):
+    program.path.unlink()
     assert (None, None) == looked(shelf)
     program.found = None
     assert None is shelf.last(orderly=True)
     assert None is shelf.newest_valid()
 
 
-def test_the_newest_valid_one_is_handed_back(tmp_path, program, there, capsys):
+def test_the_newest_valid_one_is_handed_back(tmp_path, program, capsys, shelf):
     """A manifest that is not whole counts as damage, too; nothing is deleted."""
-    shelf = Kept(tmp_path / "run", program)
-    shelf.begin()
     for step in (7, 8, 9):
-        there.write_text(f"state {step}")
-        program.found = ProgramCheckpoint([there], step)
+        program.writes(f"state {step}", step)
         shelf.last(orderly=True)
     paths = [checkpoint.path for checkpoint in shelf.store.checkpoints()]
     (paths[2] / "a.ck").write_text("state 8")

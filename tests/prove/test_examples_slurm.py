@@ -1,6 +1,6 @@
 """The clusters' own examples, rewritten: submitted as they are to a real Slurm, interrupted, and compared bit for bit.
 
-What a site has and this machine has not (modules, GPUs, an MPI build of GROMACS) is stood in for outside of the examples.
+Modules, GPUs and an MPI build of GROMACS, which sites have, are stood in for outside of the examples.
 """
 
 import os
@@ -104,7 +104,7 @@ def learned(run):
 
 @concurrently
 def test_northeasterns_training_goes_on_from_task_to_task(slurm, place):
-    """The first task's time is up, the second finishes, the rest is cancelled; the losses are the uninterrupted ones."""
+    """The first task's time is up, the second finishes, the rest is cancelled; the losses are those of one task."""
     environment = site(slurm, place, "northeastern")
     job = sbatch(place, environment, "-p", "shared", "--gres=none", "--mem=1G", "train.sh")
     output = place / f"train-{job}.out"

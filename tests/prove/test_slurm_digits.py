@@ -1,5 +1,7 @@
-"""The digits example on a real Slurm: three time limits, two preemptions, a requeue by hand and a lost node, and the bits are
-those of the uninterrupted run."""
+"""The digits example on a real Slurm: three time limits, two preemptions, a requeue by hand and a lost node.
+
+The bits are those of the uninterrupted run.
+"""
 
 import itertools
 import re
@@ -114,7 +116,7 @@ def test_through_everything_that_a_cluster_does_the_bits_are_the_uninterrupted_o
 
 @concurrently
 def test_the_same_under_holdfast_submit(slurm, place):
-    """With a notice, time limits and a grace are never waited out: they are requeues in Slurm's record, and in the journal."""
+    """With a notice, limits and graces are never waited out: they are requeues in Slurm's record and in the journal."""
     options = ["--partition=preempt0", "--nodelist=n13", "--cpus-per-task=4", "--time=UNLIMITED"]
     words = ["--run", "place", "--lead", "1", *options, "--", sys.executable, "-u", "paced.py"]
     job, output = submit(slurm, prepared(place), *words)

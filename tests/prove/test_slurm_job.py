@@ -1,4 +1,4 @@
-"""A Run in a hand-written job script, on a real Slurm: whatever ends a job, it goes on, or stays ended as was wished.
+"""A hand-written job script on a real Slurm: whatever ends a job, it goes on, or stays ended as was wished.
 
 Each interruption is asserted from Slurm's own record. The stories begin together and mostly wait.
 """
@@ -15,6 +15,7 @@ from holdfast import Store, journal
 from real_slurm import JOB, Slurm, concurrently
 from slurm_stories import (
     TRAIN,
+    begin,
     carried,
     end_in,
     final,
@@ -26,6 +27,8 @@ from slurm_stories import (
     running,
     script,
     stays_ended,
+    supervised,
+    told,
     without_limit,
 )
 from toy import events
@@ -38,9 +41,7 @@ def test_a_notice_before_the_time_limit_is_requeued(slurm, place):
     job = slurm.sbatch(place, "--time=1", "--signal=B:USR1@40")
     slurm.until(lambda: "stopped by SIGUSR1" in output(place))
     without_limit(slurm, job)
-    goes_on_to_the_end(slurm, job, place)
-    assert ["PENDING", "COMPLETED"] == slurm.endings(job)
-    assert [("requeued", "time limit")] == carried(place / "run")
+    goes_on_to_the_end(slurm, job, place, ["PENDING", "COMPLETED"], [("requeued", "time limit")])
 
 
 @concurrently
@@ -110,8 +111,7 @@ def test_a_requeue_by_hand_is_left_to_slurm_also_during_the_restore(slurm, place
             super().load_state_dict(state)
     toy = Slow()
     """
-    script(place, textwrap.dedent(body) + TRAIN)
-    job = running(slurm, slurm.sbatch(place), place)
+    job = begin(slurm, place, body=textwrap.dedent(body) + TRAIN)
     slurm.ask("scontrol", "requeue", job)
     slurm.until((place / "restoring").exists)
     slurm.ask("scontrol", "requeue", job)
@@ -145,9 +145,8 @@ def test_a_task_of_an_array_is_requeued_alone(slurm, place):
 @concurrently
 def test_a_heterogeneous_job_is_requeued_by_its_leaders_id(slurm, place):
     """Both parts of it."""
-    script(place)
     text = JOB.replace("exec ", "#SBATCH hetjob\nexec ")
-    job = running(slurm, slurm.sbatch(place, script=text), place)
+    job = begin(slurm, place, text=text)
     end_in(slurm, job, 2)
     slurm.until(lambda: "TIMEOUT" in slurm.endings(job))
     slurm.until(lambda: "(attempt 2)" in output(place))
@@ -177,9 +176,8 @@ def test_a_task_with_an_environment_of_its_own_knows_its_supervisor(slurm, place
 @concurrently
 def test_no_requeue_gets_a_successor(slurm, place):
     """Slurm refuses; another job begins after this one and goes on."""
-    script(place)
     text = JOB.replace("--requeue", "--no-requeue")
-    job = running(slurm, slurm.sbatch(place, "--job-name=mine", script=text), place)
+    job = begin(slurm, place, "--job-name=mine", text=text)
     end_in(slurm, job, 2)
     slurm.until(lambda: "goes on after it" in output(place))
     successor = re.search(r"Job (\d+) goes on after it", output(place))[1]
@@ -191,7 +189,7 @@ def test_no_requeue_gets_a_successor(slurm, place):
 
 @concurrently
 def test_a_lost_node_and_then_a_ghost(slurm, place):
-    """A dead machine: Slurm requeues. A dead slurmd: the old attempt runs on, and is Superseded; no step of it counts."""
+    """A dead machine: Slurm requeues. A dead slurmd: the old attempt runs on and is superseded; no step counts."""
     script(place, TRAIN.replace("0.05", "0.2"))  # on a busy machine, too, the old attempt is still at work at the end
     job = slurm.sbatch(place, "-w", "n10")
     running(slurm, job, place)
@@ -217,9 +215,8 @@ def test_a_lost_node_and_then_a_ghost(slurm, place):
 
 @concurrently
 def test_scancel_after_a_preemption_and_within_the_grace_of_one_stays_ended(slurm, place):
-    """Slurm still shows the time of the earlier start's preemption; and a user may cancel what is about to be preempted."""
-    script(place)
-    job = running(slurm, slurm.sbatch(place, "-p", "pcancel", "-w", "n20", "-c", "4"), place)
+    """Slurm still shows when the earlier start was preempted; a user may cancel what is about to be preempted."""
+    job = begin(slurm, place, "-p", "pcancel", "-w", "n20", "-c", "4")
     preempt(slurm, "n20", place, seconds=1)
     slurm.until(lambda: "(attempt 2)" in output(place))
     slurm.ask("scancel", job)
@@ -252,8 +249,7 @@ toy = Slow()
 @concurrently
 def test_scancel_during_a_save_stays_ended(slurm, place):
     """The save in progress comes to its end, and then the one of the stop."""
-    script(place, SLOW_SAVE + TRAIN)
-    job = running(slurm, slurm.sbatch(place), place)
+    job = begin(slurm, place, body=SLOW_SAVE + TRAIN)
     (place / "slow").touch()
     slurm.until((place / "saving").exists)
     slurm.ask("scancel", job)
@@ -263,8 +259,9 @@ def test_scancel_during_a_save_stays_ended(slurm, place):
 @concurrently
 def test_scancel_during_the_save_of_a_notice_stays_ended(slurm, place):
     """USR1 shortly before the end, and while it saves, the user cancels: looked at again immediately before."""
-    script(place, SLOW_SAVE + TRAIN.replace("Every(steps=50)", "None"))
-    job = running(slurm, slurm.sbatch(place, "--time=1", "--signal=B:USR1@50"), place)
+    job = begin(
+        slurm, place, "--time=1", "--signal=B:USR1@50", body=SLOW_SAVE + TRAIN.replace("Every(steps=50)", "None")
+    )
     (place / "slow").touch()
     slurm.until((place / "saving").exists)
     slurm.ask("scancel", job)
@@ -289,28 +286,12 @@ def test_scancel_of_a_whole_array_stays_ended(slurm, place):
 @concurrently
 def test_a_signal_by_hand_is_unclear_and_said(slurm, place):
     """scancel --batch --signal=TERM, twice, before the first save: saved, ended, and the line to type."""
-    script(place, TRAIN.replace("Every(steps=50)", "None"))
-    job = running(slurm, slurm.sbatch(place), place)
+    job = begin(slurm, place, body=TRAIN.replace("Every(steps=50)", "None"))
     slurm.ask("bash", "-c", f"for i in 1 2; do scancel --batch --signal=TERM {job} & done; wait")
     assert "75:0" == not_started_again(slurm, job, "FAILED")["ExitCode"]
     assert "why SIGTERM came is unclear (state RUNNING, reason None), so it is not requeued" in output(place)
     assert [("not_requeued", "unclear")] == carried(place / "run")
     assert events(place / "run", "stop")[0]["step"] == Store(place / "run").latest().step
-
-
-@concurrently
-def test_a_run_on_hold_stays_ended_after_its_time_limit(slurm, place):
-    """A file `hold` in its directory."""
-    script(place)
-    job = running(slurm, slurm.sbatch(place), place)
-    (place / "run" / "hold").touch()
-    end_in(slurm, job, 2)
-    assert "0" == not_started_again(slurm, job, "TIMEOUT")["Restarts"]
-    assert (
-        f"is not requeued: {place}/run is on hold. To go on, type: holdfast release {place}/run && {{ scontrol requeue"
-        in output(place)
-    )
-    assert [("not_requeued", "time limit")] == carried(place / "run")
 
 
 @concurrently
@@ -331,3 +312,51 @@ def test_a_requeue_that_is_due_while_slurmctld_is_down_comes_later(shared, place
         assert [("requeued", "time limit")] == carried(place / "run")
     finally:
         own.tend("down")
+
+
+# Under `holdfast run` ------------------------------------------------------------------------------------------------
+
+
+def left(place):
+    """Command lines of the job's processes that still run on this machine."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            ours = f"SLURM_SUBMIT_DIR={place}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+            found += [Path(f"/proc/{pid}/cmdline").read_bytes()] * ours
+        except OSError:  # it is over
+            continue
+    return found
+
+
+@concurrently
+def test_a_command_that_hangs_at_its_time_limit_is_killed_and_requeued(slurm, place):
+    """KillWait is 10 s: ours is over before Slurm's, and nothing of it is left."""
+    hangs = 'echo begun $SLURM_RESTART_COUNT; [ -n "$SLURM_RESTART_COUNT" ] && exit 0; '
+    hangs += "trap '' TERM; sleep 600 & wait; sleep 600"
+    number = slurm.sbatch(place, script=supervised(place, text=hangs))
+    running(slurm, number, place, "begun")
+    time.sleep(4)  # KillWait is asked meanwhile
+    end_in(slurm, number, 5)
+    slurm.until(lambda: slurm.show(number)["Restarts"] == "1")
+    slurm.wait(number, "COMPLETED")
+    assert "killed" in [event["event"] for event in told(place, "killed")]
+    assert ["TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(number)
+    slurm.until(lambda: not left(place), 10)
+
+
+@concurrently
+def test_a_step_that_hears_of_the_preemption_before_us_is_not_started_again(slurm, place):
+    """srun's task gets SIGTERM at the beginning of the grace: it stops with 75, and Slurm says why."""
+    script(place)
+    text = supervised(place, command=f"srun -n 1 {sys.executable} -u train.py")
+    number = slurm.sbatch(place, "-p", "preempt", "-w", "n14", "-c", "4", script=text)
+    running(slurm, number, place)
+    preempt(slurm, "n14", place)
+    slurm.until(lambda: slurm.show(number)["Restarts"] == "1")
+    slurm.until(lambda: output(place).count("resumes at") == 1)
+    assert 2 == len(told(place, "start"))
+    assert ["preempted"] == [event["cause"] for event in told(place, "requeued")]
+    (place / "fast").touch()
+    slurm.wait(number, "COMPLETED", limit_s=200)
+    assert final() in output(place)

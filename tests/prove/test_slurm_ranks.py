@@ -1,4 +1,4 @@
-"""A DDP training on two nodes of a real Slurm, with torchrun and without: stopped by its time limit, the same bits in the end.
+"""A DDP training on two nodes of a real Slurm, with torchrun and without, ends with the same bits after a time limit.
 
 Each interruption is asserted from Slurm's own record. The stories begin together and mostly wait.
 """
@@ -14,8 +14,8 @@ from holdfast import journal
 from real_slurm import concurrently
 from slurm_stories import end_in, submit, text, until_resumed, without_limit
 
-# What docs/torchrun.md tells those to write who start their ranks by srun alone. All nodes of this cluster are this machine,
-# and nobody knows their names.
+# What docs/torchrun.md tells those to write who start their ranks by srun alone. All nodes of this cluster are this
+# machine, and nobody knows their names.
 SRUN = """
 import os
 if "RANK" not in os.environ:
@@ -97,7 +97,7 @@ def ends(place, output):
 
 @concurrently
 def test_two_tasks_on_two_nodes_are_stopped_by_their_time_limit_and_go_on(slurm, place):
-    """By srun alone: both save together and leave, the job is requeued, and ends with the bits of an undisturbed run."""
+    """By srun alone: both save together and leave; the requeued job ends with the bits of an undisturbed run."""
     words = ("--nodes", "2", "--ntasks-per-node", "1", "--setup", "export OMP_NUM_THREADS=1")
     job, output = begin(slurm, place, *words, "--", "python", "ddp.py", STEPS)
     until_resumed(slurm, output, 1)

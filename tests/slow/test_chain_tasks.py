@@ -1,6 +1,5 @@
-"""A chain of real processes beside a fake Slurm: who finishes the work ends the rest; what cannot be cancelled ends by itself."""
+"""A chain of real processes beside a fake Slurm: the task that finishes the work ends the rest."""
 
-import json
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ import pytest
 from fakes import record
 from holdfast import journal
 from holdfast.supervise.place import JOURNAL
+from job_fakes import earlier
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
 
@@ -100,65 +100,46 @@ def test_a_chain_needs_a_directory_that_its_tasks_share(task):
     assert "--chain needs --run DIR" in done.stderr
 
 
-@pytest.fixture
-def earlier(tmp_path):
-    """A supervisor of a task, on another machine, that has begun in the directory and said no good-bye."""
-
-    def begin(array="7", number="1", restarts=0):
-        owner = {"host": "n1", "boot": "another", "pid": 12, "user": "ada"}
-        owner["job"] = {"id": array, "array_task": number, "restart_count": restarts}
-        (tmp_path / "d").mkdir()
-        line = {"event": "begin", "time": 1.0, "supervisor": "before", "owner": owner}
-        (tmp_path / "d/supervisor.jsonl").write_text(json.dumps(line) + "\n")
-
-    return begin
-
-
 def slurm_says(tmp_path, *states, kill_wait=10, **facts):
     """Of task 1, one after another; the last one from then on."""
     for number, state in enumerate(states):
         (tmp_path / f"state-{number}").write_text(record(JobState=state, **facts))
     rest = f"""case "$*" in
 "show config") echo "KillWait = {kill_wait} sec";;
-"show job 7_1") f={tmp_path}; n=$(cat $f/n 2>/dev/null || echo 0); cat $f/state-$n; [ -e $f/state-$((n+1)) ] && echo $((n+1)) > $f/n; exit 0;;
+"show job 7_1") f={tmp_path}; n=$(cat $f/n 2>/dev/null || echo 0); cat $f/state-$n
+    [ -e $f/state-$((n+1)) ] && echo $((n+1)) > $f/n; exit 0;;
 *) echo "unexpected: $*" >&2; exit 1;; esac
 """
     (tmp_path / "scontrol").write_text(rest)
 
 
-def test_a_task_waits_for_the_one_before_that_still_ends(task, earlier, tmp_path):
+BEFORE = {
+    # what the task before is: (its states, one after another, other facts, how often the next one says that it waits)
+    "still ending": (["COMPLETING", "COMPLETING", "TIMEOUT"], {}, 1),
+    "killed on a node that is no more": (["NODE_FAIL"], {}, 0),
+    "an earlier start of a task that waits again, its node being lost": (["PENDING"], {"Restarts": 1}, 0),
+}
+
+
+@pytest.mark.parametrize("what", BEFORE)
+def test_a_task_waits_for_the_one_before_until_slurm_calls_it_over(task, tmp_path, what):
     """Slurm starts it as soon as the one before has been told; it says once that it waits, and then goes on."""
-    earlier()
-    slurm_says(tmp_path, "COMPLETING", "COMPLETING", "TIMEOUT")
+    states, facts, waits = BEFORE[what]
+    earlier(tmp_path)
+    slurm_says(tmp_path, *states, **facts)
     began = time.monotonic()
     done = task(7, 2, "touch", "begun")
     assert (0, True) == (done.returncode, (tmp_path / "begun").exists())
     told = "holdfast: d: task 1 of this array is still ending (pid 12 on n1, user ada, job 7); waits up to 70 s for it"
-    assert 1 == done.stderr.splitlines().count(told)
-    assert time.monotonic() - began > 1
-
-
-def test_a_task_that_slurm_calls_over_is_not_waited_for(task, earlier, tmp_path):
-    """Killed on a node that is no more, it has said no good-bye; not a word is lost about it."""
-    earlier()
-    slurm_says(tmp_path, "NODE_FAIL")
-    done = task(7, 2, "touch", "begun")
-    assert (0, True) == (done.returncode, (tmp_path / "begun").exists())
-    assert "waits" not in done.stderr
+    assert waits == done.stderr.splitlines().count(told) == done.stderr.count("waits")
+    assert not waits or time.monotonic() - began > 1
     said = [line for line in journal.read(tmp_path / "d" / JOURNAL) if line.get("supervisor") == "before"]
     assert [None, "its task is over, as Slurm says"] == [line.get("why") for line in said]
 
 
-def test_an_earlier_start_of_a_task_that_waits_again_is_over(task, earlier, tmp_path):
-    """Slurm has put it back into the queue after its node was lost; this task goes first."""
-    earlier()
-    slurm_says(tmp_path, "PENDING", Restarts=1)
-    assert 0 == task(7, 2, "true").returncode
-
-
-def test_a_task_finished_while_another_waited_for_it_leaves_nothing_to_do(task, earlier, tmp_path):
+def test_a_task_finished_while_another_waited_for_it_leaves_nothing_to_do(task, tmp_path):
     """The mark is looked for after the wait."""
-    earlier()
+    earlier(tmp_path)
     slurm_says(tmp_path, "COMPLETING", "COMPLETED")
     (tmp_path / "d/done-7").touch()
     done = task(7, 2, "touch", "begun")
@@ -166,9 +147,9 @@ def test_a_task_finished_while_another_waited_for_it_leaves_nothing_to_do(task, 
     assert "finished the work" in done.stderr
 
 
-def test_who_is_of_another_array_is_not_waited_for(task, earlier, tmp_path):
+def test_who_is_of_another_array_is_not_waited_for(task, tmp_path):
     """It may run for days: wrong use, at once."""
-    earlier(array="6")
+    earlier(tmp_path, array="6")
     slurm_says(tmp_path, "COMPLETING")
     done = task(7, 2, "true")
     assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))

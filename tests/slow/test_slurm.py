@@ -1,4 +1,4 @@
-"""The heart of what a real Slurm does to a job: it goes on, or stays ended as was wished. tests/prove has all other stories.
+"""What a real Slurm does to a job: it goes on, or stays ended as was wished. tests/prove has all other stories.
 
 Each interruption is asserted from Slurm's own record. The stories begin together and mostly wait.
 """
@@ -10,6 +10,7 @@ import sys
 from real_slurm import concurrently
 from slurm_stories import (
     TRAIN,
+    begin,
     carried,
     end_in,
     final,
@@ -30,14 +31,11 @@ from slurm_stories import (
 @concurrently
 def test_a_time_limit_is_requeued_by_the_run_itself(slurm, place):
     """TIMEOUT in Slurm's record, then the same job again; nobody else has requeued it."""
-    script(place)
-    job = running(slurm, slurm.sbatch(place), place)
+    job = begin(slurm, place)
     end_in(slurm, job, 2)
     slurm.until(lambda: "TIMEOUT" in slurm.endings(job))
     without_limit(slurm, job)
-    goes_on_to_the_end(slurm, job, place)
-    assert ["TIMEOUT", "PENDING", "COMPLETED"] == slurm.endings(job)
-    assert [("requeued", "time limit")] == carried(place / "run")
+    goes_on_to_the_end(slurm, job, place, ["TIMEOUT", "PENDING", "COMPLETED"], [("requeued", "time limit")])
 
 
 @concurrently
@@ -50,8 +48,7 @@ def test_a_preemption_with_cancel_is_requeued(slurm, place):
 @concurrently
 def test_scancel_while_training_stays_ended(slurm, place):
     """With a checkpoint; the line to type is there for who has changed his mind, and does what it says."""
-    script(place)
-    job = running(slurm, slurm.sbatch(place), place)
+    job = begin(slurm, place)
     slurm.ask("scancel", job)
     stays_ended(slurm, job, place)
     assert f"scontrol requeue {job} || sbatch --chdir={place} {place}/job.sh" in output(place)
@@ -61,7 +58,7 @@ def test_scancel_while_training_stays_ended(slurm, place):
 
 @concurrently
 def test_a_plain_script_that_saves_itself_goes_on_after_each_time_limit(slurm, place):
-    """Under `holdfast run`. It exits with 75 when it is told to; the job is requeued twice, and done in the third start."""
+    """Under `holdfast run`. Told to stop, it exits with 75; the job is requeued twice, and done in the third start."""
     number = slurm.sbatch(place, script=supervised(place))
     for start in ("0", "1"):
         running(slurm, number, place, f"begun {start}\n")
@@ -90,7 +87,7 @@ def test_a_submitted_command_runs_to_its_end(slurm, place):
 
 @concurrently
 def test_a_lost_node_and_its_ghost(slurm, place):
-    """slurmd alone is gone: the old supervisor runs on beside the new one, until its run is superseded; it requeues nothing."""
+    """slurmd alone is gone: the old supervisor runs on until its run is superseded; it requeues nothing."""
     script(place, TRAIN.replace("0.05", "0.2"))  # the old attempt is still at work when the new one begins
     command = f"{sys.executable} -u train.py"
     number = slurm.sbatch(place, "-w", "n15", script=supervised(place, command=command))

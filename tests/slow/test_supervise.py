@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from holdfast.provenance import REDACTED
-from supervised import Supervised, bash, last_json, parent, python, supervised, until
+from supervised import Supervised, bash, last_json, parent, python, state, steered, supervised, until
 
 AGAIN = "n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; echo attempt $n;"
 HOLDFAST = [sys.executable, "-m", "holdfast", "run"]
@@ -103,10 +104,14 @@ def test_what_cannot_be_started_is_wrong_use(tmp_path, command, why):
     assert ["begin", "failed"] == it.story()
 
 
-def test_without_a_command_it_says_how(tmp_path):
-    done = asked(tmp_path, *HOLDFAST)
-    assert (2, "holdfast: Missing argument 'COMMAND...'; see holdfast run --help\n") == (done.returncode, done.stderr)
-    assert [] == list(tmp_path.iterdir())
+def test_what_cannot_begin_is_said_in_one_line(tmp_path):
+    """No command, and a directory that cannot be written."""
+    it = supervised(tmp_path, [])
+    assert (2, "holdfast: Missing argument 'COMMAND...'; see holdfast run --help\n") == (it.code, it.said)
+    assert {"out", "err"} == {path.name for path in tmp_path.iterdir()}
+    it = supervised(tmp_path, ["true"], "--run", "/proc/nowhere")
+    assert (1, 2) == (it.code, len(it.said.splitlines()))
+    assert it.said.splitlines()[1].startswith("holdfast: /proc/nowhere")
 
 
 def test_how_it_went_as_json(tmp_path):
@@ -158,7 +163,8 @@ TOLD = [
     # programs know SIGTERM better than SIGHUP; and torchrun, for one, dies of SIGUSR1
     *((name, SAVES.format("TERM"), 75, "got TERM\nsaved\n", RUN_ME_AGAIN) for name in ("HUP", "USR1")),
     # it cannot go on later, so the code is what a shell would say of it
-    *((name, "echo ready; exec sleep 600", 128 + getattr(signal, f"SIG{name}"), "", BY_SIGNAL) for name in ("TERM", "USR1", "USR2")),
+    *((name, "echo ready; exec sleep 600", 128 + signal.Signals[f"SIG{name}"], "", BY_SIGNAL)
+      for name in ("TERM", "USR1", "USR2")),
     # the save takes longer than a moment
     ("TERM", f"trap 'sleep 6; echo saved; exit 75' TERM; {LOOP}", 75, "saved\n", RUN_ME_AGAIN),
 ]  # fmt: skip
@@ -167,10 +173,7 @@ TOLD = [
 @pytest.mark.parametrize(("name", "command", "code", "printed", "said"), TOLD)
 def test_a_signal_reaches_the_command_which_is_not_started_again(tmp_path, name, command, code, printed, said):
     """Exit 75 when it has saved: whoever told us to stop runs us again."""
-    with Supervised(tmp_path, bash(command)) as it:
-        ready(it)
-        it.send(name)
-        assert code == it.end()
+    it = steered(tmp_path, bash(command), "ready", name, code=code)
     assert f"ready\n{printed}" == it.printed
     assert it.said.endswith(f"holdfast: bash: {said.format(name)}\n")
     assert ["begin", "start", "signal", "handed", "exit", "next", "stop"] == it.story()
@@ -191,63 +194,32 @@ print("ready")
 time.sleep(600)
 """
     (tmp_path / "program.py").write_text(program)
-    with Supervised(tmp_path, bash(f"{sys.executable} program.py; echo unreachable")) as it:
-        ready(it)
-        it.send("TERM")
-        assert 143 == it.end()
+    it = steered(tmp_path, bash(f"{sys.executable} program.py; echo unreachable"), "ready", "TERM", code=143)
     assert "ready\nsaved\n" == it.printed
 
 
-def test_the_same_signal_twice_is_handed_on_once(tmp_path):
-    """A launcher takes the second for haste and gives up its orderly end."""
+def test_the_same_signal_twice_is_handed_on_once_and_different_ones_all(tmp_path):
+    """A launcher takes the second for haste and gives up its orderly end. A notice comes first, SIGTERM at the end."""
     trap = "trap 'echo got TERM' TERM; echo ready; for i in $(seq 20); do sleep 0.05; done; exit 75"
-    with Supervised(tmp_path, bash(trap)) as it:
-        ready(it)
-        it.send("TERM")
-        until(lambda: "got" in it.printed)
-        it.send("TERM")
-        assert 75 == it.end()
-    assert "ready\ngot TERM\n" == it.printed
-    assert 2 == len(it.events("signal"))
-
-
-def test_different_signals_are_all_handed_on(tmp_path):
-    """A notice first, and SIGTERM when the time is up."""
-    trap = "trap 'echo notice' USR1; trap 'echo end; exit 75' TERM; echo ready; while :; do sleep 0.05; done"
-    with Supervised(tmp_path, bash(trap)) as it:
-        ready(it)
-        it.send("USR1")
-        ready(it, "notice")
-        it.send("TERM")
-        assert 75 == it.end()
-    assert "ready\nnotice\nend\n" == it.printed
+    it = steered(tmp_path, bash(trap), "ready", "TERM", "got", "TERM", code=75)
+    assert ("ready\ngot TERM\n", 2) == (it.printed, len(it.events("signal")))
+    (other := tmp_path / "other").mkdir()
+    trap = f"trap 'echo notice' USR1; trap 'echo end; exit 75' TERM; {LOOP}"
+    assert "ready\nnotice\nend\n" == steered(other, bash(trap), "ready", "USR1", "notice", "TERM", code=75).printed
 
 
 def test_a_second_ctrl_c_kills(tmp_path):
     """At once, whatever the command thinks of it."""
-    deaf = "trap 'echo no' INT; trap '' TERM; echo ready; while :; do sleep 0.05; done"
-    with Supervised(tmp_path, bash(deaf)) as it:
-        ready(it)
-        it.send("INT")
-        ready(it, "no")
-        began = time.monotonic()
-        it.send("INT")
-        assert 137 == it.end()
-    assert time.monotonic() - began < 5
+    it = steered(tmp_path, bash(f"trap 'echo no' INT; trap '' TERM; {LOOP}"), "ready", "INT", "no", "INT", code=137)
+    assert it.events("exit")[0]["time"] - it.events("signal")[1]["time"] < 5
     assert "holdfast: Ctrl-C: it may save and end; a second one kills it\n" in it.said
     assert "a second Ctrl-C: killed" in it.said
 
 
 def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tmp_path):
-    deaf = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
-    )
-    with Supervised(tmp_path, python(deaf), "--grace", 1) as it:
-        ready(it, "deaf")
-        began = time.monotonic()
-        it.send("TERM")
-        assert 137 == it.end()
-    assert 1 <= time.monotonic() - began < 5
+    it = steered(tmp_path, bash(f"trap '' TERM; {LOOP}"), "ready", "TERM", code=137, options=("--grace", 1))
+    (told,), (killed,) = it.events("signal"), it.events("killed")
+    assert 1 <= killed["time"] - told["time"] < 5
     assert "not ended 1 s after it was told to: killed" in it.said
     assert ["begin", "start", "signal", "handed", "killed", "exit", "next", "stop"] == it.story()
 
@@ -277,11 +249,9 @@ def test_a_signal_between_two_starts_ends_it(tmp_path):
 
 def test_a_signal_during_the_childs_start_is_heard_by_it(tmp_path):
     """A Python program needs a moment before it can listen; what would kill it until then waits a little."""
-    listens = "import time; time.sleep(0.4)\nimport signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nprint('ready')\ntime.sleep(600)"
-    with Supervised(tmp_path, python(listens)) as it:
-        until(lambda: it.begun)
-        it.send("TERM")
-        assert 75 == it.end()
+    listens = "import time; time.sleep(0.4)\nimport signal, sys\n"
+    listens += "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\ntime.sleep(600)"
+    steered(tmp_path, python(listens), "TERM", code=75)
 
 
 def test_a_signal_at_the_very_end_changes_no_exit_code(tmp_path):
@@ -342,6 +312,7 @@ if os.fork() == 0:
 time.sleep(0.3)
 sys.exit(int(sys.argv[1]))
 """
+LIVES = python(DAEMON.replace("time.sleep(0.3)", "time.sleep(600)"), "0")
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -377,7 +348,8 @@ while True:
     except ChildProcessError:
         pass
 """
-    lead = f"import os, sys; os.environ['LEADER'] = str(os.getpid()); os.execv(sys.executable, [sys.executable, '-c', {bomb!r}])"
+    lead = "import os, sys; os.environ['LEADER'] = str(os.getpid()); "
+    lead += f"os.execv(sys.executable, [sys.executable, '-c', {bomb!r}])"
     it = supervised(tmp_path, python(lead))
     assert 8 == it.code
     assert it.said.startswith(f"holdfast: {sys.executable}: exit 5")
@@ -385,7 +357,9 @@ while True:
 
 def test_zombies_of_orphans_are_reaped_while_the_command_runs(tmp_path):
     """A command that abandons thousands of short-lived processes fills no process table."""
-    abandons = "for i in $(seq 40); do (sleep 0.01 &) ; done; sleep 0.6; echo $(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | xargs -r -n1 dirname | while read d; do grep -qz SUPERVISED_TAG=$SUPERVISED_TAG $d/environ 2>/dev/null && echo z; done | wc -l)"
+    zombies = "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | xargs -r -n1 dirname | "
+    zombies += "while read d; do grep -qz SUPERVISED_TAG=$SUPERVISED_TAG $d/environ 2>/dev/null && echo z; done | wc -l"
+    abandons = f"for i in $(seq 40); do (sleep 0.01 &) ; done; sleep 0.6; echo $({zombies})"
     it = supervised(tmp_path, bash(abandons))
     assert (0, "0\n") == (it.code, it.printed)
 
@@ -393,8 +367,7 @@ def test_zombies_of_orphans_are_reaped_while_the_command_runs(tmp_path):
 @pytest.mark.parametrize("whole_group", [False, True])
 def test_nothing_goes_on_when_the_supervisor_is_killed(tmp_path, whole_group):
     """SIGKILL gives it no time for a word: daemons and all end within a moment."""
-    command = python(DAEMON.replace("time.sleep(0.3)", "time.sleep(600)"), "0")
-    with Supervised(tmp_path, command, alone=True) as it:
+    with Supervised(tmp_path, LIVES, alone=True) as it:
         ready(it, "daemon")
         if whole_group:
             os.killpg(it.process.pid, signal.SIGKILL)
@@ -405,9 +378,8 @@ def test_nothing_goes_on_when_the_supervisor_is_killed(tmp_path, whole_group):
 
 
 def test_nothing_goes_on_when_the_warden_is_killed(tmp_path):
-    """The process in between may fall to a lack of memory: the command is killed, the daemon too, and the failure told."""
-    command = python(DAEMON.replace("time.sleep(0.3)", "time.sleep(600)"), "0")
-    with Supervised(tmp_path, command) as it:
+    """The kernel may kill it for want of memory: the command and the daemon are killed, and the failure is told."""
+    with Supervised(tmp_path, LIVES) as it:
         ready(it, "daemon")
         warden = parent(it.events("start")[0]["pid"])
         assert warden != it.process.pid
@@ -453,11 +425,8 @@ def test_pipes_carry_every_byte_in_order(tmp_path):
     lines = data.decode().splitlines()
     assert [f"{n:074d}" for n in range(40000)] == lines[:40000]
     assert [f"holdfast: {sys.executable}: exit 3"] == lines[40000:]
-
-
-def test_separate_pipes_stay_apart(tmp_path):
     with Supervised(tmp_path, bash("echo a; echo b >&2"), out=subprocess.PIPE, err=subprocess.PIPE) as it:
-        assert (b"a\n", b"b\n") == it.process.communicate(timeout=60)
+        assert (b"a\n", b"b\n") == it.process.communicate(timeout=60)  # separate pipes stay apart
         assert 0 == it.end()
 
 
@@ -542,11 +511,9 @@ def test_ctrl_c_on_a_terminal_is_a_stop(tmp_path):
     while b"ready" not in seen:
         seen += os.read(terminal, 1000)
     os.write(terminal, b"\x03")
-    try:
+    with suppress(OSError):  # the other side is closed
         while piece := os.read(terminal, 1000):
             seen += piece
-    except OSError:  # the other side is closed
-        pass
     assert 75 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.close(terminal)
     assert 1 == seen.count(b"got INT")
@@ -560,15 +527,7 @@ def test_ctrl_z_stops_the_command_too(tmp_path):
         ready(it, "1")
         it.send("TSTP")
         child = it.events("start")[0]["pid"]
-        until(
-            lambda: (
-                {"T"}
-                == {
-                    Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-                    for pid in (child, it.process.pid)
-                }
-            )
-        )
+        until(lambda: {"T"} == {state(pid) for pid in (child, it.process.pid)})
         before = it.printed
         time.sleep(0.3)
         assert before == it.printed
@@ -576,10 +535,3 @@ def test_ctrl_z_stops_the_command_too(tmp_path):
         until(lambda: len(it.printed) > len(before))
         it.send("TERM")
         assert 143 == it.end()
-
-
-def test_a_directory_that_cannot_be_written(tmp_path):
-    it = supervised(tmp_path, ["true"], "--run", "/proc/nowhere")
-    assert 1 == it.code
-    assert it.said.startswith("holdfast: /proc/nowhere")
-    assert 1 == len(it.said.splitlines())

@@ -1,4 +1,4 @@
-"""`holdfast run` inside a job: when the command stops, the job is carried on as the last act, or left alone, and it says so.
+"""`holdfast run` inside a job: when the command stops, the last act requeues the job or leaves it, and says so.
 
 The scheduler is a handful of fakes on PATH; tests/test_slurm_submit.py asks a real one.
 """
@@ -12,8 +12,7 @@ import pytest
 from driven import driven, kept, uninterrupted
 from fakes import Fakes
 from holdfast import journal
-from supervised import TRAINS, Supervised, python, supervised, train, until
-from toy import script
+from supervised import TRAINS, Supervised, python, steered, supervised, train, until
 
 JOB = {"SLURM_JOB_ID": "120", "SLURM_JOB_PARTITION": "long"}
 CONFIG = "KillWait                = 30 sec\n"
@@ -41,7 +40,7 @@ def fakes(tmp_path, monkeypatch):
     fakes.say("scontrol show partition", "PartitionName=long GraceTime=0\n")
     fakes.say("squeue", "UNLIMITED\n")
     fakes.say("scontrol requeue")
-    fakes.job()
+    fakes.job(**limit())
     return fakes
 
 
@@ -50,17 +49,9 @@ def limit():
     return {"JobState": "COMPLETING", "Reason": "TimeLimit", "EndTime": str(int(time.time()))}
 
 
-def timed_out(fakes):
-    fakes.job(**limit())
-
-
 def told(place, name="TERM", *options, command=None, code=75, **environment):
     """See a supervisor to its end that is told to stop once its command is ready."""
-    with Supervised(place, command or python(SAVES), *options, **environment) as it:
-        until(lambda: len(it.printed) > it.before)
-        it.send(name)
-        assert code == it.end()
-        return it
+    return steered(place, command or python(SAVES), "\n", name, code=code, options=options, **environment)
 
 
 def requeues(fakes):
@@ -108,7 +99,6 @@ def test_only_the_outermost_process_requeues_once(tmp_path, fakes, command, code
     """Whatever is inside: a run, another supervisor, or a command that knows no signals (the end of the time is not its
     fault, and the cap on requeues ends what never gets anywhere).
     """
-    timed_out(fakes)
     it = told(tmp_path, command=command(tmp_path) if callable(command) else command, code=code)
     assert ["scontrol requeue 120"] == requeues(fakes)
     assert 1 == it.said.count("requeued")
@@ -116,16 +106,14 @@ def test_only_the_outermost_process_requeues_once(tmp_path, fakes, command, code
 
 @pytest.mark.parametrize("rank", [{"SLURM_PROCID": "1"}, {"OMPI_COMM_WORLD_RANK": "3"}])
 def test_only_process_0_speaks_for_the_job(tmp_path, fakes, rank):
-    timed_out(fakes)
     told(tmp_path, **rank)
     assert [] == fakes.calls
 
 
 def test_requeues_have_a_cap(tmp_path, fakes):
     """Counted over all starts of the job, in the supervisor's journal."""
-    timed_out(fakes)
     for start in range(3):
-        fakes.job(JobState="COMPLETING", Reason="TimeLimit", EndTime=str(int(time.time())), Restarts=start)
+        fakes.job(**limit(), Restarts=start)
         it = told(tmp_path, "TERM", "--run", "place", "--max-requeues", 2, SLURM_RESTART_COUNT=str(start))
     assert 2 == len(requeues(fakes))
     assert "job 120 is not requeued: it was requeued 2 times, and 2 are the most" in it.said
@@ -133,7 +121,6 @@ def test_requeues_have_a_cap(tmp_path, fakes):
 
 def test_without_requeue_the_submitted_script_follows(tmp_path, fakes):
     """The batch script of `holdfast submit` lies in the supervisor's directory."""
-    timed_out(fakes)
     fakes.say("scontrol requeue", err="Requested operation is presently disabled\n", code=1)
     fakes.say("sbatch", "121\n")
     (tmp_path / "place").mkdir()
@@ -152,7 +139,6 @@ def test_a_crash_and_an_end_ask_nothing(tmp_path, fakes):
 
 def test_signals_that_come_after_the_stop_do_not_keep_the_job_from_its_requeue(tmp_path, fakes):
     """Slurm ends a job that it requeues: us, and the very command that asked for it."""
-    timed_out(fakes)
     fakes.say("scontrol requeue", after="kill -TERM $PPID $$; kill -INT $PPID $$; echo done > done")
     told(tmp_path)
     assert "done\n" == (tmp_path / "done").read_text()
@@ -171,7 +157,8 @@ def test_the_command_is_stopped_before_the_end_of_the_job(tmp_path, fakes):
 
 def test_the_measured_save_of_a_run_is_part_of_the_lead(tmp_path, fakes):
     """A save of two seconds needs three and a bit, whatever --lead says; the run's journal knows how long they take."""
-    slow = "def slow(self, kept=Toy.state_dict):\n        time.sleep(2)\n        return kept(self)\n    Toy.state_dict = slow\n"
+    slow = "def slow(self, kept=Toy.state_dict):\n        time.sleep(2)\n        return kept(self)\n"
+    slow += "    Toy.state_dict = slow\n"
     command = train(
         tmp_path, f"    {slow}{TRAINS.replace('steps=5', 'steps=1000').replace('range(10)', 'range(1000)')}"
     )
@@ -205,9 +192,9 @@ def test_far_from_the_end_it_is_started_again(tmp_path, fakes, monkeypatch):
 
 def test_a_command_that_hangs_is_killed_in_time_for_the_requeue(tmp_path, fakes):
     """Slurm kills all, and us, KillWait seconds after SIGTERM: we are done before."""
-    timed_out(fakes)
     fakes.say("scontrol show config", "KillWait                = 8 sec\n")
-    hangs = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print('ready', flush=True)\nwhile True: time.sleep(1)"
+    hangs = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print('ready', flush=True)"
+    hangs += "\nwhile True: time.sleep(1)"
     with Supervised(tmp_path, python(hangs)) as it:
         until(lambda: "scontrol show config" in fakes.calls)
         until(lambda: "ready" in it.printed)
@@ -221,43 +208,44 @@ def test_a_command_that_hangs_is_killed_in_time_for_the_requeue(tmp_path, fakes)
     assert ["scontrol requeue 120"] == requeues(fakes)
 
 
-def test_a_signal_to_all_processes_is_not_taken_for_the_commands_own_stop(tmp_path, fakes):
-    """Slurm tells one process after the other; the command may be over before we hear of it."""
-    timed_out(fakes)
-    with Supervised(tmp_path, python(SAVES)) as it:
-        until(lambda: "ready" in it.printed)
+def preempted():
+    return {"StartTime": str(int(time.time()) - 100), "PreemptTime": str(int(time.time()))}
+
+
+STRUCK = {
+    # what: (facts of the job, the command, whether we are told as well, exit code, starts, what is said at the end)
+    "a signal to all processes, and the command hears it first": (
+        limit,
+        lambda _: python(SAVES),
+        True,
+        75,
+        1,
+        "requeued",
+    ),
+    "a preemption with grace, of which only srun's tasks hear at first": (
+        preempted,
+        train,
+        False,
+        75,
+        1,
+        "stopped by what ends the job; run me again\nholdfast: job 120: preempted; requeued\n",
+    ),
+    "somebody else, by `scancel --signal` or kill": (dict, train, False, 0, 2, ""),
+}
+
+
+@pytest.mark.parametrize("what", STRUCK)
+def test_a_command_that_was_told_before_us_goes_on_unless_the_job_ends(tmp_path, fakes, what):
+    """It is started again in a job that has time left, and requeued with a job that Slurm ends."""
+    facts, command, both, code, starts, said = STRUCK[what]
+    fakes.job(**facts())
+    with Supervised(tmp_path, command(tmp_path)) as it:
+        until(lambda: it.printed)
         it.strike()
-        time.sleep(0.3)
-        it.send("TERM")
-        assert 75 == it.end()
-    assert 1 == len(it.events("start"))
-    assert ["scontrol requeue 120"] == requeues(fakes)
-
-
-def test_a_command_that_was_told_before_us_is_not_started_again_in_a_doomed_job(tmp_path, fakes):
-    """Of a preemption with grace, only the tasks of srun hear at first: Slurm says that it is one."""
-    now = str(int(time.time()))
-    fakes.job(StartTime=str(int(now) - 100), PreemptTime=now)
-    with Supervised(tmp_path, train(tmp_path)) as it:
-        until(lambda: "step" in it.printed)
-        it.strike()
-        assert 75 == it.end()
-    assert 1 == len(it.events("start"))
-    assert ["scontrol requeue 120"] == requeues(fakes)
-    assert "stopped by what ends the job; run me again\nholdfast: job 120: preempted; requeued\n" in it.said
-
-
-def test_a_command_that_somebody_else_has_told_goes_on_in_the_same_job(tmp_path, fakes):
-    """`scancel --signal`, or kill: the job has time left, and so has the command."""
-    with Supervised(tmp_path, train(tmp_path)) as it:
-        until(lambda: "step" in it.printed)
-        it.strike()
-        assert 0 == it.end()
-    assert 2 == len(it.events("start"))
-    assert [] == requeues(fakes)
-
-
-def test_jobs_from_one_directory_do_not_meet(tmp_path, fakes):
-    """Each has a place of its own, with its job's id, of an array with its task's."""
-    supervised(tmp_path, [sys.executable, script(tmp_path, "pass")], SLURM_ARRAY_JOB_ID="120", SLURM_ARRAY_TASK_ID="3")
-    assert ["train-120_3"] == [path.name for path in (tmp_path / ".holdfast").iterdir()]
+        if both:
+            time.sleep(0.3)
+            it.send("TERM")
+        assert code == it.end()
+    assert starts == len(it.events("start"))
+    assert ["scontrol requeue 120"] * (starts == 1) == requeues(fakes)
+    assert said in it.said

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import journal
+from holdfast.cluster import job_leader
 from holdfast.store.store import Store
-from supervised import PATIENCE_S, TRAINS, Supervised, python, supervised, train, until
+from supervised import PATIENCE_S, TRAINS, Supervised, bash, python, steered, supervised, train, until
 from toy import launch, script
 
 # As torchrun does: the process of rank 0 is its child, signals are handed on, and whatever comes becomes 1.
@@ -42,15 +43,28 @@ def last_of(run):
     return journal.logs(run)[-1].events[-1]
 
 
-@pytest.mark.parametrize("name", ["TERM", "USR1", "USR2", "INT"])
-def test_a_stopped_run_says_75_and_goes_on_when_it_is_run_again(tmp_path, undisturbed, name):
-    """The same value as without the interruption."""
-    with Supervised(tmp_path, train(tmp_path)) as it:
-        stepped(it)
-        it.send(name)
-        assert 75 == it.end()
+def launched(place, body=TRAINS):
+    return python(LAUNCHER, str(script(place, body)))
+
+
+def in_a_shell(place):
+    """It exits with 0 after a stop, as `python train.py; echo done` does."""
+    return bash(f"trap : TERM; {sys.executable} {script(place, TRAINS)} & wait; wait; echo over; exit 0")
+
+
+def nested(place):
+    return [sys.executable, "-m", "holdfast", "run", "--run", "inner", "--", *train(place)]
+
+
+STOPS = [(train, "TERM"), (train, "USR1"), (train, "USR2"), (train, "INT"), (launched, "TERM"), (in_a_shell, "TERM")]
+
+
+@pytest.mark.parametrize(("command", "name"), [*STOPS, (nested, "TERM")])
+def test_a_stopped_run_says_75_and_goes_on_when_it_is_run_again(tmp_path, undisturbed, command, name):
+    """The same value as without the interruption, also under a launcher or a shell that eats the exit code."""
+    it = steered(tmp_path, command(tmp_path), "step 8\n", name, code=75)
     assert "stop" == last_of(tmp_path / "run")["event"] == it.story()[-1]
-    again = supervised(tmp_path, train(tmp_path))
+    again = supervised(tmp_path, command(tmp_path))
     assert (0, undisturbed) == (again.code, value(again.printed))
     assert "end" == last_of(tmp_path / "run")["event"] == again.story()[-1]
 
@@ -69,47 +83,13 @@ def test_a_run_that_somebody_else_has_stopped_is_started_again(tmp_path, undistu
     assert 2 * ["SIGTERM"] == [event["reason"] for event in it.events("exit")][:2]
 
 
-def test_a_launcher_that_eats_the_exit_code_is_seen_through(tmp_path, undisturbed):
-    """It makes 1 of 75; the run's journal says stop, so it is started again when nobody told us to stop."""
-    command = python(LAUNCHER, str(script(tmp_path, TRAINS)))
-    with Supervised(tmp_path, command) as it:
-        stepped(it)
-        it.strike()
-        assert 0 == it.end()
-    assert undisturbed == value(it.printed)
-    assert [(1, "stopped"), (0, "done")] == [(event["code"], event["verdict"]) for event in it.events("exit")]
-
-
-def test_a_launcher_that_eats_the_exit_code_does_not_eat_ours(tmp_path, undisturbed):
-    """Told to stop, we say 75."""
-    command = python(LAUNCHER, str(script(tmp_path, TRAINS)))
-    with Supervised(tmp_path, command) as it:
-        stepped(it)
-        it.send("TERM")
-        assert 75 == it.end()
-    again = supervised(tmp_path, command)
-    assert (0, undisturbed) == (again.code, value(again.printed))
-
-
 def test_a_launcher_that_fails_is_a_failure(tmp_path):
     """No stop in the journal: 1 is 1."""
     body = TRAINS.replace('print("step"', 'assert run.step < 7; print("step"')
-    it = supervised(tmp_path, python(LAUNCHER, str(script(tmp_path, body))))
+    it = supervised(tmp_path, launched(tmp_path, body))
     assert 8 == it.code
     assert "AssertionError" in it.said
     assert "failed" == last_of(tmp_path / "run")["event"]
-
-
-def test_a_shell_that_eats_the_exit_code_of_a_stop_is_seen_through(tmp_path, undisturbed):
-    """`python train.py; echo done` exits with 0 after a stop."""
-    (tmp_path / "both.sh").write_text(
-        f"trap : TERM; {sys.executable} {script(tmp_path, TRAINS)} & wait; wait; echo over; exit 0"
-    )
-    with Supervised(tmp_path, ["bash", tmp_path / "both.sh"]) as it:
-        stepped(it)
-        it.send("TERM")
-        assert 75 == it.end()
-    assert "over" in it.printed
 
 
 def test_a_run_that_is_killed_is_a_crash(tmp_path, undisturbed):
@@ -123,16 +103,6 @@ def test_a_run_that_is_killed_is_a_crash(tmp_path, undisturbed):
     assert undisturbed == value(it.printed)
 
 
-def test_a_crash_that_moves_on_is_retried_anew_each_time(tmp_path, undisturbed):
-    """--retries counts crashes between two gains; the run saves every 5 steps and crashes after each 7."""
-    body = TRAINS.replace("    with new_run", "    began = []\n    with new_run").replace(
-        'print("step"', 'began.append(1); os._exit(3) if len(began) == 7 else None; print("step"'
-    )
-    it = supervised(tmp_path, train(tmp_path, body), "--retries", 1)
-    assert (0, undisturbed) == (it.code, value(it.printed))
-    assert 4 < len(it.events("start"))
-
-
 def test_a_crash_that_comes_again_at_the_same_step_is_given_up(tmp_path):
     """However many retries there are: so many attempts got no further."""
     body = TRAINS.replace('print("step"', 'os._exit(3) if run.step == 12 else None; print("step"')
@@ -140,6 +110,7 @@ def test_a_crash_that_comes_again_at_the_same_step_is_given_up(tmp_path):
     assert (8, 4) == (it.code, len(it.events("start")))
     assert "exit 3: 3 attempts in a row got no further; it ended with\n" in it.said
     assert [True, False, False, False] == [event["progressed"] for event in it.events("exit")]
+    assert tmp_path / "run" == job_leader.run_of(it.home)  # where it is, relative to the script's own directory
 
 
 def test_a_deadline_of_the_scripts_own_is_no_reason_to_start_again(tmp_path):
@@ -164,19 +135,10 @@ def test_a_run_that_ctrl_c_has_killed_is_not_called_saved(tmp_path):
     assert "saved" not in it.said
 
 
-def test_the_run_says_where_it_is(tmp_path):
-    """Relative to the script's own directory, and told to the supervisor's."""
-    it = supervised(tmp_path, train(tmp_path))
-    assert f'{{"run":"{tmp_path / "run"}"}}\n' == (it.home / "run-here.json").read_text()
-
-
 def test_a_signal_during_the_restore_is_heard(tmp_path, undisturbed):
     """At any moment of a second start, import included: nothing is lost, and the code says run me again."""
     command = train(tmp_path)
-    with Supervised(tmp_path, command) as it:
-        stepped(it)
-        it.send("TERM")
-        assert 75 == it.end()
+    it = steered(tmp_path, command, "step 8\n", "TERM", code=75)
     for _ in range(4):
         before = len(it.events("start"))
         with Supervised(tmp_path, command) as it:
@@ -191,10 +153,7 @@ def test_a_signal_during_the_restore_is_heard(tmp_path, undisturbed):
 def test_ctrl_c_while_python_leaves_a_run_that_has_ended_is_done(tmp_path):
     """The whole group hears it, and Python dies of it; the run had nothing left to do."""
     body = TRAINS.replace('print("value"', 'print("leaving", flush=True); time.sleep(60); print("value"')
-    with Supervised(tmp_path, train(tmp_path, body)) as it:
-        until(lambda: "leaving" in it.printed)
-        it.send("INT")
-        assert 0 == it.end()
+    it = steered(tmp_path, train(tmp_path, body), "leaving", "INT", code=0)
     assert "end" == last_of(tmp_path / "run")["event"]
     assert "train.py: its run had ended when SIGINT came: done" in it.said
     assert "end" == it.story()[-1]
@@ -203,33 +162,16 @@ def test_ctrl_c_while_python_leaves_a_run_that_has_ended_is_done(tmp_path):
 def test_a_save_that_fails_is_told_as_a_failure(tmp_path):
     """Told to stop, it could not save: exit 8, and its own words."""
     body = TRAINS.replace('print("step"', 'Store.commit = full if run.step == 6 else Store.commit; print("step"')
-    body = (
-        """
+    full = """
     from holdfast.errors import NoSpace
     from holdfast.store.store import Store
 
     def full(*_, **__):
         raise NoSpace("no space left")
     """
-        + body
-    )
-    with Supervised(tmp_path, train(tmp_path, body)) as it:
-        stepped(it)
-        it.send("TERM")
-        assert 8 == it.end()
+    it = steered(tmp_path, train(tmp_path, full + body), "step 8\n", "TERM", code=8)
     assert "exit 1: while it was told to stop; it ended with" in it.said
     assert "NoSpace: no space left" in it.said
-
-
-def test_supervisors_nest(tmp_path, undisturbed):
-    """The inner one hears what the outer one does."""
-    inner = [sys.executable, "-m", "holdfast", "run", "--run", "inner", "--", *train(tmp_path)]
-    with Supervised(tmp_path, inner) as it:
-        stepped(it)
-        it.send("TERM")
-        assert 75 == it.end()
-    again = supervised(tmp_path, inner)
-    assert (0, undisturbed) == (again.code, value(again.printed))
 
 
 def test_the_drill_proves_a_supervised_script(tmp_path):
@@ -258,7 +200,8 @@ def test_a_held_run_is_not_started_again_until_it_is_released(tmp_path, undistur
     with Supervised(tmp_path, command) as it:
         stepped(it, 2)
         done = hold("hold", tmp_path / "run")
-        told = f"{tmp_path / 'run'}: held: once it stops it is neither started again nor requeued, until `holdfast release {tmp_path / 'run'}`\n"
+        run = tmp_path / "run"
+        told = f"{run}: held: once it stops it is neither started again nor requeued, until `holdfast release {run}`\n"
         assert (0, told) == (done.returncode, done.stdout)
         it.strike()
         assert 75 == it.end()
@@ -272,24 +215,18 @@ def test_a_held_run_is_not_started_again_until_it_is_released(tmp_path, undistur
     assert undisturbed == value(it.printed)
 
 
-def test_the_supervisors_own_directory_can_be_held(tmp_path):
-    """For commands that have no run."""
-    count = "n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; exit 75"
+def test_what_begins_on_hold_says_so_once(tmp_path):
+    """The supervisor's own directory, for commands that have no run; and a run, with or without a supervisor."""
     supervised(tmp_path, ["true"], "--run", "place")
     assert 0 == hold("hold", tmp_path / "place").returncode
-    it = supervised(tmp_path, ["bash", "-c", count], "--run", "place")
-    assert (75, "1\n") == (it.code, (tmp_path / "n").read_text())
+    it = supervised(tmp_path, bash("echo begun; exit 75"), "--run", "place")
+    assert (75, "begun\n") == (it.code, it.printed)
     of = f"{tmp_path}/place"
     told = f"holdfast: {of} is on hold: it runs until it stops, and is not started again; holdfast release {of}"
     assert told == it.said.splitlines()[0]
-
-
-def test_a_run_that_begins_on_hold_says_so(tmp_path):
-    """Once, with or without a supervisor."""
-    command = train(tmp_path, TRAINS.replace("time.sleep(0.02)", "pass"))
     (tmp_path / "run").mkdir()
     (tmp_path / "run/hold").touch()
-    it = supervised(tmp_path, command)
+    it = supervised(tmp_path, train(tmp_path, TRAINS.replace("time.sleep(0.02)", "pass")), "--run", "other")
     assert (0, 1) == (it.code, it.said.count(f"{tmp_path}/run is on hold: it runs until it stops"))
 
 
@@ -319,14 +256,11 @@ RANKED = """
 
 
 def test_a_real_torchrun_is_seen_through(tmp_path):
-    """Told by SIGUSR1, which would kill it, it gets SIGTERM and says 1: we say 75. Its process stopped by somebody: again."""
+    """SIGUSR1 would kill it: it gets SIGTERM and says 1, we say 75. Stopped by somebody else it is started again."""
     expected = value(launch(script(tmp_path, RANKED), RANK="0").out)
     (tmp_path / "run").rename(tmp_path / "undisturbed")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", script(tmp_path, RANKED)]
-    with Supervised(tmp_path, torchrun) as it:
-        stepped(it)
-        it.send("USR1")
-        assert 75 == it.end()
+    steered(tmp_path, torchrun, "step 8\n", "USR1", code=75)
     with Supervised(tmp_path, torchrun) as it:
         stepped(it, it.printed.count("step") + 5)
         owner = journal.logs(tmp_path / "run")[-1].owner

@@ -1,19 +1,28 @@
-"""Ask: runs one command of a scheduler, and never for long."""
+"""Ask: runs one command of a scheduler, with a time limit."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ..errors import ClusterError
 
 LIMIT_S = 10.0
+_READ_S = 0.1  # to read what an ended command has written
 
 # Words as the manuals have them, and times as Unix seconds.
 _PLAIN = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+
+# Nobody is at home, or the answer got lost: as opposed to a refusal, worth another try.
+_AWAY = re.compile(
+    r"Unable to contact|Connection refused|timed out|Socket timed out|Communication connection failure|Zero Bytes"
+    r"|Transport endpoint|backup slurmctld|slurmctld is in standby|Resource temporarily unavailable|Connection reset"
+    r"|Unexpected message received|try again",
+    re.IGNORECASE,
+)
 
 
 class Absent(ClusterError):
@@ -21,7 +30,7 @@ class Absent(ClusterError):
 
 
 class Silent(ClusterError):
-    """The scheduler could not be reached just now: worth asking again."""
+    """The scheduler could not be reached: ask again later."""
 
 
 class CommandResult(NamedTuple):
@@ -33,61 +42,62 @@ class CommandResult(NamedTuple):
 def ask(
     command: Sequence[str], *, text: str = "", limit_s: float = LIMIT_S, environment: Mapping[str, str] | None = None
 ) -> CommandResult:
-    """What `command` answers. `text` is its input, `environment` takes the place of ours, as it is: a new job inherits it.
+    """What `command` answers. `text` is its input; `environment` replaces ours as it is: a new job inherits it.
 
     Raises:
         Absent: there is no such command.
-        Silent: it did not answer within `limit_s`.
+        Silent: it did not answer within `limit_s`, or its own server was away.
     """
-    import subprocess
+    answer = Asked(command, limit_s, environment, reads=True).answer(text, limit_s)
+    if answer.code and _AWAY.search(answer.err):
+        raise Silent(f"{command[0]}: {_words(answer)}")
+    return answer
 
-    around = {**os.environ, **_PLAIN} if environment is None else environment
-    try:
-        done = subprocess.run(
-            command,
-            input=text.encode(),
-            env=around,
-            capture_output=True,
-            check=False,
-            timeout=limit_s,
-        )
-    except OSError as error:
-        raise Absent(f"{command[0]} cannot be started: {error.strerror}") from error
-    except subprocess.TimeoutExpired as error:
-        raise Silent(f"{command[0]} did not answer within {limit_s:g} s") from error
-    return _answer(done.returncode, done.stdout, done.stderr)
+
+def obeyed(command: Sequence[str], *, text: str = "", environment: Mapping[str, str] | None = None) -> CommandResult:
+    """As `ask`, of a command that has done what it was told.
+
+    Raises:
+        ClusterError: it refused, with its own words.
+    """
+    return agreed(ask(command, text=text, environment=environment), " ".join(command[:2]))
+
+
+def agreed(answer: CommandResult, what: str) -> CommandResult:
+    """The answer, unless it is a refusal of `what`.
+
+    Raises:
+        ClusterError: it is.
+    """
+    if answer.code:
+        raise ClusterError(f"{what}: {_words(answer)}")
+    return answer
 
 
 class Asked:
-    """A question that is under way: begun here, looked at now and then, ended after `limit_s`.
+    """A command that has been started: `look` takes its answer, of at most 64 KiB, and ends it after `limit_s`.
 
     No thread waits for it: a loader's worker, forked at any instant, inherits nothing that it could hang on.
     """
 
-    def __init__(self, command: Sequence[str], limit_s: float = LIMIT_S) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        limit_s: float = LIMIT_S,
+        environment: Mapping[str, str] | None = None,
+        *,
+        reads: bool = False,
+    ) -> None:
         import subprocess
 
-        self._ends_s = time.monotonic() + limit_s
-        self._name, self._out = command[0], b""
+        self._name, self._limit_s, self._ends_s = command[0], limit_s, time.monotonic() + limit_s
         self._pid = os.getpid()
+        around = {**os.environ, **_PLAIN} if environment is None else environment
+        pipe, stdin = subprocess.PIPE, subprocess.PIPE if reads else subprocess.DEVNULL
         try:
-            self._child = subprocess.Popen(
-                command,
-                env={**os.environ, **_PLAIN},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
+            self._child = subprocess.Popen(command, env=around, stdin=stdin, stdout=pipe, stderr=pipe)
         except OSError as error:
             raise Absent(f"{command[0]} cannot be started: {error.strerror}") from error
-        self._pipe = self._child.stdout
-        os.set_blocking(self._pipe.fileno() if self._pipe else -1, False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
 
     def look(self) -> CommandResult | None:
         """The answer; None while there is none yet. Never waits.
@@ -95,32 +105,36 @@ class Asked:
         Raises:
             Silent: the time is up.
         """
-        code = self._child.poll()
-        self._read()
-        if code is not None:
-            self.end()
-            return _answer(code, self._out, b"")
-        if time.monotonic() > self._ends_s:
-            self.end()
-            raise Silent(f"{self._name} did not answer in time")
-        return None
+        ended = self._child.poll() is not None
+        if not ended and time.monotonic() <= self._ends_s:
+            return None
+        return self.answer("", _READ_S * ended)
 
-    def end(self) -> None:
+    def answer(self, text: str, wait_s: float) -> CommandResult:
+        """The answer to the input `text`, as soon as there is one.
+
+        Raises:
+            Silent: there was none within `wait_s`.
+        """
+        import subprocess
+
+        try:
+            out, err = self._child.communicate(text.encode(), wait_s)
+        except subprocess.TimeoutExpired:
+            raise Silent(f"{self._name} did not answer within {self._limit_s:g} s") from None
+        finally:
+            self.close()
+        return CommandResult(self._child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    def close(self) -> None:
         """Leave nothing behind. In a forked child, whose parent asks, nothing is touched."""
-        if os.getpid() != self._pid:
-            return
-        if self._child.poll() is None:
-            self._child.kill()
-            self._child.wait()
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
-
-    def _read(self) -> None:
-        with suppress(BlockingIOError):
-            while self._pipe is not None and (piece := os.read(self._pipe.fileno(), 1 << 16)):
-                self._out += piece
+        if os.getpid() == self._pid:
+            with self._child:
+                self._child.kill()
 
 
-def _answer(code: int, out: bytes, err: bytes) -> CommandResult:
-    return CommandResult(code, out.decode(errors="replace"), err.decode(errors="replace"))
+def _words(answer: CommandResult) -> str:
+    """The command's own words, on one line."""
+    lines = (answer.err.strip() or answer.out.strip()).splitlines()
+    said = "; ".join(" ".join(re.sub(r"^\w+: (error|fatal): ", "", line).split()) for line in lines if line.strip())
+    return said[:500] or f"exit code {answer.code} and no word"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 _BLANK = re.compile(r"(?:[ \t\r]|\\\n)+")
 _REDIRECTION = re.compile(r"\d*(&>>|&>|>>|>&|<&|<<<|<<-|<<|<>|>\||[<>](?!\())")
-_OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|\|&|[;&|()\n]")
+_OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|\|&|\([ \t]*\)|[;&|()\n]")
 _DEEPEST = 50  # brackets inside of one another; below that they are plain characters
 _ENDS_WORD = " \t\r\n;&|()<>"
 _HEADS = {"if", "then", "elif", "else", "while", "until", "do", "!", "time", "{"}
@@ -52,7 +52,7 @@ class _Reader:
         self.patterns = False  # between `in` or `;;` of a case and its `)`
 
     def read(self) -> list[ShellCommand]:
-        for index, token in enumerate(self.tokens):
+        for token in self.tokens:
             if token.word:
                 self._word(token)
             elif self.patterns:
@@ -60,19 +60,14 @@ class _Reader:
                 self.words = []
             elif self.words and self.words[0].text == "[[" and self.words[-1].text != "]]" and token.text != "\n":
                 self.words.append(token)
-            elif token.text == "(" and self.words and self._follows(index, ")"):
-                self.defined, self.words = self.words[-1].text, []
-            elif token.text == ")" and self.defined and self.tokens[index - 1].text == "(":
-                continue
+            elif token.text[0] == "(" and token.text[-1] == ")":  # of a function
+                self.defined, self.words = self.words[-1].text if self.words else self.defined, []
             elif token.text == "(":
                 self._open()
             else:
                 self._operator(token.text)
         self._end()
         return self.found
-
-    def _follows(self, index: int, text: str) -> bool:
-        return index + 1 < len(self.tokens) and self.tokens[index + 1].text == text
 
     def _word(self, token: _Token) -> None:
         if self.patterns and token.text == "esac":
@@ -142,7 +137,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             after = _BLANK.match(text, match.end())
             place = _word_end(text, after.end() if after else match.end())
             if match[1] in ("<<", "<<-"):
-                here.append(_plain(text[match.end() : place].strip()))
+                here.append(plain(text[match.end() : place].strip()))
         elif text.startswith("((", place):  # arithmetic
             place = _after(text, place)
             yield _Token(line, text[start:place], word=True)
@@ -157,7 +152,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         else:
             place = max(_word_end(text, place), place + 1)
             raw = text[start:place]
-            yield _Token(line, _plain(raw), word=True, quoted=raw[0] in "\"'\\")
+            yield _Token(line, plain(raw), word=True, quoted=raw[0] in "\"'\\")
         line += text.count("\n", start, place)
 
 
@@ -197,11 +192,10 @@ def _after(text: str, place: int, depth: int = 0) -> int:
     return place + 1
 
 
-def _plain(raw: str) -> str:
-    """A word without its quotes."""
-    return re.sub(r"""\\\n|\\(.)|'([^']*)'|"((?:\\.|[^"\\])*)\"""", _unquoted, raw)
+def plain(raw: str, escaped: str = r'["\\$`]') -> str:
+    """A word without its quotes. `escaped`: what a backslash escapes within double ones."""
 
+    def unquoted(match: re.Match[str]) -> str:
+        return match[1] or match[2] or re.sub(rf"\\\n|\\({escaped})", r"\1", match[3] or "")
 
-def _unquoted(match: re.Match[str]) -> str:
-    escaped, single, double = match.groups()
-    return escaped or single or re.sub(r'\\\n|\\(["\\$`])', r"\1", double or "")
+    return re.sub(r"""\\\n|\\(.)|'([^']*)'|"((?:\\.|[^"\\])*)\"""", unquoted, raw)

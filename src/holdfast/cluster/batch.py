@@ -1,4 +1,4 @@
-"""Batch: a Slurm batch script as lint sees it: its options, its commands, its traps, and the program it is for. Pure."""
+"""Batch: a Slurm batch script as lint sees it: options, commands, traps, and the program that it is for. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,12 @@ class Script(NamedTuple):
 
     def option(self, *names: str) -> sbatch.Option | None:
         """The last of these options."""
-        return next((option for option in reversed(self.options) if option.name in names), None)
+        return sbatch.last(self.options, *names)
+
+    def line_of(self, *names: str) -> int:
+        """Where that option is; 1 where it is not."""
+        option = self.option(*names)
+        return option.line if option else 1
 
     @property
     def body(self) -> list[ShellCommand]:
@@ -193,18 +198,13 @@ def starts(command: ShellCommand, name: str) -> bool:
     )
 
 
-class Finding(NamedTuple):
+class Fault(NamedTuple):
     """What is wrong at a line, why, and what to write instead."""
 
     line: int
-    rule: str
     what: str
     why: str
     fix: str
 
 
-Rule = Callable[[Script], Iterator[Finding]]
-
-
-def line_of(option: sbatch.Option | None) -> int:
-    return option.line if option else 1
+Rule = Callable[[Script], Iterator[Fault]]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from .. import disk, owner
 from ..errors import ClusterError
 from ..job import Job
+from ..terminal import say
 from . import slurm
 
 LOOK_S = 2.0  # between two questions to Slurm
@@ -27,9 +28,9 @@ def is_over(directory: Path, job: Job | None) -> bool:
 
 
 def end(directory: Path, job: Job | None) -> str | None:
-    """The work is done: tasks that start nevertheless will see it, and those that wait are cancelled.
+    """Mark the work as done, for tasks that start nevertheless, and cancel those that wait.
 
-    What of that could not be done; the work is done all the same.
+    Returns what of that failed; the work is done all the same.
     """
     if job is None or job.array is None:
         return None
@@ -49,19 +50,17 @@ def end(directory: Path, job: Job | None) -> str | None:
 
 
 class Earlier(NamedTuple):
-    """Who was in a place before, has said no good-bye, and may live."""
+    """An earlier owner of a place, whose journal is not closed and who may still run."""
 
     owner: Mapping[str, Any]
-    close: Callable[[], Any]  # say good-bye for him
+    close: Callable[[], Any]  # close its journal
 
 
-def await_turn(
-    place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job | None, say: Callable[[str], Any]
-) -> None:
+def await_turn(place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job | None) -> None:
     """Wait while other tasks of this array end in `place`, as long as Slurm lets them.
 
-    It starts the next task in the second in which it tells one to end. Who said good-bye, or is provably gone, is not in
-    `earlier` any more; who is over as Slurm says, is closed. Others are left to whoever enters.
+    Slurm starts the next task in the second in which it tells one to end. `earlier` no longer gives those who have
+    closed their journal or are provably gone. Of a task that is over, as Slurm says, the journal is closed here.
     """
     until_s = 0.0
     while here is not None and (tasks := [each for each in earlier() if task_of(each.owner, here) is not None]):

@@ -1,4 +1,4 @@
-"""Outermost: which process speaks for a job. A supervisor announces itself to what it starts, in two ways.
+"""Job leader: which process speaks for a job. A supervisor announces itself to what it starts, in two ways.
 
 The environment tells most children. A file in the submit directory tells those that were started with an environment of
 their own (`srun --export=NONE`, a container).
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
@@ -25,30 +26,24 @@ RUN_HERE = "run-here.json"  # in the supervisor's directory: where the run is th
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
-class _Announced(msgspec.Struct, frozen=True, omit_defaults=True):
-    directory: str
+class _Announced(msgspec.Struct, frozen=True):
+    directory: str  # quoted as in a URL, for its name may be no text
     restart_count: int
     owner: dict[str, Any]
-    raw: bytes = b""  # the directory, when its name is no text
-
-
-class _RunHere(msgspec.Struct, frozen=True, omit_defaults=True):
-    run: str
-    raw: bytes = b""  # the same of the run
 
 
 @contextmanager
 def announced(directory: Path) -> Iterator[dict[str, str]]:
     """While it holds, children know that a supervisor with this directory speaks for the job.
 
-    What it yields belongs into the child's environment. That is all where the submit directory cannot be written, and of
-    a supervisor that itself does not speak for the job: the file is another's.
+    It yields what belongs into the child's environment. No file is written where the submit directory cannot be
+    written, or where another process speaks for the job.
     """
     directory = directory.absolute()
     here = job()
     place = _place() if here is not None and speaks(here) and supervisor() is None else None
     if place is not None and here is not None:
-        facts = _Announced(str(directory), here.restart_count, owner.me(), _raw(directory))
+        facts = _Announced(_quoted(directory), here.restart_count, owner.me())
         with suppress(OSError):
             disk.make_dirs(place.parent)
             disk.replace_with(place, [legible.json_bytes(facts) + b"\n"])
@@ -74,7 +69,7 @@ def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
         return None
     if facts.restart_count != here.restart_count or owner.proven_gone(facts.owner, written_s):
         return None
-    return Path(os.fsdecode(facts.raw) or facts.directory)
+    return _path(facts.directory)
 
 
 def speaks(here: Job, environment: Mapping[str, str] = os.environ) -> bool:
@@ -86,21 +81,23 @@ def speaks(here: Job, environment: Mapping[str, str] = os.environ) -> bool:
 def tell_run(directory: Path, run: Path) -> None:
     """Tell the supervisor where the run lives. A directory that is gone or read-only is no reason to fail."""
     with suppress(OSError):
-        here = _RunHere(str(run.absolute()), _raw(run.absolute()))
-        disk.replace_with(directory / RUN_HERE, [legible.json_bytes(here) + b"\n"])
+        disk.replace_with(directory / RUN_HERE, [legible.json_bytes({"run": _quoted(run.absolute())}) + b"\n"])
 
 
 def run_of(directory: Path) -> Path | None:
     """The run that was told to this supervisor; None before one was."""
     try:
-        facts = msgspec.json.decode((directory / RUN_HERE).read_bytes(), type=_RunHere)
-        return Path(os.fsdecode(facts.raw) or facts.run)
-    except (OSError, msgspec.DecodeError):
+        return _path(msgspec.json.decode((directory / RUN_HERE).read_bytes(), type=dict[str, str])["run"])
+    except (OSError, msgspec.DecodeError, KeyError):
         return None
 
 
-def _raw(path: Path) -> bytes:
-    return b"" if legible.is_text(str(path)) else os.fsencode(path)
+def _quoted(path: Path) -> str:
+    return quote(os.fsencode(path))
+
+
+def _path(quoted: str) -> Path:
+    return Path(os.fsdecode(unquote_to_bytes(quoted)))
 
 
 def _start(here: Job | None) -> str:

@@ -1,15 +1,15 @@
-"""Notices: what a cloud says of a machine that it is about to take back, polled between two steps. No thread, no wait."""
+"""Notices: a cloud's word that it takes this machine back, polled between two steps. No thread, no wait."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
+import re
 import select
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 LIMIT_S = 2.0  # for one answer; the address is on the machine itself
@@ -31,27 +31,18 @@ class Cloud(NamedTuple):
     token_header: str = ""  # that carries it
 
 
-def _is_preempted(status: int, body: str) -> bool:
-    return status == 200 and body.strip() == "TRUE"
+def _holds(pattern: str) -> Callable[[int, str], bool]:
+    return lambda status, body: status == 200 and re.search(pattern, body) is not None
 
 
-def _has_action(status: int, body: str) -> bool:
-    return status == 200 and _read(body).get("action") in {"terminate", "stop", "hibernate"}
-
-
-def _has_preemption(status: int, body: str) -> bool:
-    events = _read(body).get("Events")
-    kinds = [event.get("EventType") for event in events if isinstance(event, dict)] if isinstance(events, list) else []
-    return status == 200 and bool({"Preempt", "Terminate"} & {*kinds})
-
-
-# Sources. AWS: EC2 User Guide, "Spot Instance interruption notices" and IMDSv2: 404 until there is one, two minutes ahead.
-# GCP: Compute Engine, "Handle preemption": TRUE, 30 s ahead. Azure: "Scheduled Events for Linux VMs": Preempt, 30 s ahead.
+# Sources. AWS: EC2 User Guide, "Spot Instance interruption notices" and IMDSv2: 404 until there is one, two minutes
+# ahead. GCP: Compute Engine, "Handle preemption": TRUE, 30 s ahead. Azure: "Scheduled Events for Linux VMs": Preempt,
+# 30 s ahead.
 CLOUDS: Mapping[str, Cloud] = {
     "aws": Cloud(
         f"{_HERE}/latest/meta-data/spot/instance-action",
         {},
-        _has_action,
+        _holds(r'"action"\s*:\s*"(terminate|stop|hibernate)"'),
         f"{_HERE}/latest/api/token",
         {"X-aws-ec2-metadata-token-ttl-seconds": "21600"},
         "X-aws-ec2-metadata-token",
@@ -59,12 +50,12 @@ CLOUDS: Mapping[str, Cloud] = {
     "gcp": Cloud(
         f"{_HERE}/computeMetadata/v1/instance/preempted",
         {"Metadata-Flavor": "Google"},
-        _is_preempted,
+        _holds(r"\A\s*TRUE\s*\Z"),
     ),
     "azure": Cloud(
         f"{_HERE}/metadata/scheduledevents?api-version=2020-07-01",
         {"Metadata": "true"},
-        _has_preemption,
+        _holds(r'"EventType"\s*:\s*"(Preempt|Terminate)"'),
     ),
 }
 
@@ -169,7 +160,7 @@ class _Question:
             self._error = error.strerror or str(error)
 
     def __del__(self) -> None:
-        self._socket.close()  # who asks goes away in the midst of it
+        self._socket.close()
 
     def answer(self) -> _Answer | None:
         """What came, or what went wrong; None while it is under way."""
@@ -182,18 +173,14 @@ class _Question:
                     data = self._socket.recv(4096)
                     self._heard += data
                     if not data or len(self._heard) > _MOST_BYTES:
-                        return self._close(_parsed(self._heard))
+                        return _parsed(self._heard)
                 elif time.monotonic() >= self._ends_s:
                     self._error = f"no answer within {LIMIT_S:g} s"
                 else:
                     return None
             except OSError as error:
                 self._error = error.strerror or str(error)
-        return self._close(_Answer(0, "", self._error))
-
-    def _close(self, answer: _Answer) -> _Answer:
-        self._socket.close()
-        return answer
+        return _Answer(0, "", self._error)
 
 
 def _parsed(data: bytes) -> _Answer:
@@ -202,11 +189,3 @@ def _parsed(data: bytes) -> _Answer:
     if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdecimal():
         return _Answer(0, "", "no answer in HTTP")
     return _Answer(int(words[1]), body)
-
-
-def _read(body: str) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -1,19 +1,21 @@
-"""Carry: what becomes of a job whose outermost process has stopped: carried on, or left alone. The last act of that process."""
+"""Requeue: whether a job whose outermost process has stopped is started again. The last act of that process."""
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..errors import ClusterError, StoreError, Superseded
 from ..job import Job
-from . import other, slurm
-from .ask import Silent
+from ..terminal import warn
+from . import other, sbatch, slurm
+from .ask import Silent, obeyed
 from .cause import Cause, Heard, cause
 from .slurm import JobStatus
 from .watch import DICE
@@ -36,87 +38,55 @@ class Continuation(NamedTuple):
     line: str
 
 
-class Journal(NamedTuple):
-    """Where it is written down, before it is done."""
-
-    record: Callable[..., Any]  # (event, **facts); durable when it returns
-    requeues: int = 0  # lines `requeued` in it so far
-
-
 def on_hold(place: Path) -> str:
     """What to say where a command begins, or is to begin, in a place that is on hold."""
-    return f"{place} is on hold: it runs until it stops, and is not started again; holdfast release {shlex.quote(str(place))}"
+    release = f"holdfast release {shlex.quote(str(place))}"
+    return f"{place} is on hold: it runs until it stops, and is not started again; {release}"
 
 
-def continue_job(
-    job: Job,
-    heard: Heard,
-    journal: Journal,
-    *,
-    places: Sequence[Path] = (),
-    limit: int = MOST_REQUEUES,
-    successor: Path | None = None,
-    meanwhile: Callable[[str], Any] | None = None,
-    patience_s: float = PATIENCE_S,
-) -> Continuation:
-    """Requeue the job if the scheduler's own evidence says that it was preempted or ran out of time, and not otherwise.
+@dataclass
+class Requeue:
+    """The end of one job. It is requeued only on the scheduler's own evidence of a preemption or a time limit."""
 
-    The evidence is asked for immediately before. Refused, it submits `successor`, or the job's own script, to begin after
-    this job. A file `hold` in one of the `places` forbids it, and so do `limit` requeues in the journal. While the
-    scheduler is away it tries again, for `patience_s`; `meanwhile` gets a line at the first failure. Never raises, never
-    speaks: the caller says the line.
-    """
-    if job.scheduler != "slurm":
-        return _by_its_rule(job, heard, journal, tuple(places), limit)
-    turn = _Turn(job, heard, journal, tuple(places), limit, successor)
-    give_up_s, wait_s = time.monotonic() + patience_s, FIRST_WAIT_S
-    while True:
-        try:
-            return turn.take()
-        except Superseded as error:
-            return Continuation("superseded", "requeued", str(error))
-        except Silent as error:
-            if time.monotonic() + wait_s > give_up_s:
-                return turn.failed(error)
-            if wait_s == FIRST_WAIT_S and meanwhile is not None:
-                meanwhile(f"{error}; trying again. {turn.to_go_on()}")
-        except ClusterError as error:
-            return turn.failed(error)
-        time.sleep(wait_s * DICE.uniform(0.75, 1.25))
-        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+    job: Job
+    heard: Heard
+    record: Callable[..., Any]  # journals (event, **facts); durable when it returns
+    requeues: int = 0  # how often the journal says `requeued`
+    places: Sequence[Path] = ()
+    limit: int = MOST_REQUEUES
+    successor: Path | None = None
+    patience_s: float = PATIENCE_S
+    seen: JobStatus | None = field(default=None, init=False)
+    why: Cause = field(default="unclear", init=False)
+    _recorded: bool = field(default=False, init=False)
 
+    def continue_job(self) -> Continuation:
+        """Requeue the job, or leave it alone.
 
-def _by_its_rule(job: Job, heard: Heard, journal: Journal, places: Sequence[Path], limit: int) -> Continuation:
-    """What another scheduler than Slurm makes of the job: nobody asks it why, so that little is certain."""
-    held = next((place for place in places if (place / HOLD).exists()), None)
-    if held is not None:
-        return Continuation("held", "unclear", f"job {job.id} is not requeued: {held} is on hold")
-    if journal.requeues >= limit:
-        often = f"it was requeued {journal.requeues} times, and {limit} are the most"
-        return Continuation("limit", "unclear", f"job {job.id} is not requeued: {often}")
-    if heard.what == other.DEADLINE or heard.what in other.RULES[job.scheduler].notices:
-        with suppress(StoreError, OSError):  # before it is done; a full disk is no reason to stop here
-            journal.record("requeued", job=job.id, heard=heard.what, heard_at=heard.at_s)
-    onward = other.carry_on(job, heard.what)
-    why: Cause = "time limit" if onward.how in {"by its rule", "requeued"} else "unclear"
-    return Continuation(onward.how, why, onward.line)
+        The evidence is asked for immediately before. If Slurm refuses, `successor` or the job's own script is
+        submitted, to begin after this job. A file `hold` in one of the `places` forbids all that, and so do `limit`
+        requeues in the journal. While the scheduler is away this tries again, for `patience_s`, and says so once.
+        Never raises.
+        """
+        give_up_s, wait_s = time.monotonic() + self.patience_s, FIRST_WAIT_S
+        while True:
+            try:
+                rule = other.RULES.get(self.job.scheduler)
+                return self._try() if rule is None else self._by_its_rule(rule)
+            except Superseded as error:
+                return Continuation("superseded", "requeued", str(error))
+            except Silent as error:
+                if time.monotonic() + wait_s > give_up_s:
+                    return self._failed(error)
+                if wait_s == FIRST_WAIT_S:
+                    warn(f"{error}; trying again. {self._to_go_on()}")
+            except ClusterError as error:
+                return self._failed(error)
+            time.sleep(wait_s * DICE.uniform(0.75, 1.25))
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
-
-class _Turn:
-    """One job's end."""
-
-    def __init__(
-        self, job: Job, heard: Heard, journal: Journal, places: Sequence[Path], limit: int, successor: Path | None
-    ) -> None:
-        self.job, self.heard, self.journal, self.places = job, heard, journal, places
-        self.limit, self.successor = limit, successor
-        self.seen: JobStatus | None = None
-        self.why: Cause = "unclear"
-        self._recorded = False
-        self._leads: dict[str, float] | None = None
-
-    def take(self) -> Continuation:
-        """One try.
+    def _try(self) -> Continuation:
+        """Once.
 
         Raises:
             Silent: the scheduler is away.
@@ -125,50 +95,83 @@ class _Turn:
         """
         left = self._left_alone()
         if left is None and not self._recorded:  # before the call: the room may be fenced right after it
-            self._record("requeued", restart_count=self.job.restart_count)
+            self._write("requeued", restart_count=self.job.restart_count)
             self._recorded = True
             left = self._left_alone()  # writing it down may have taken long
-        return left or self._carry(f"job {self.job.id}")
+        return left or self._requeue()
+
+    def _by_its_rule(self, rule: other.Rule) -> Continuation:
+        """The same for another scheduler than Slurm: nobody asks it why the job ends, so that little is certain."""
+        what, name = self.heard.what, f"job {self.job.id}"
+        if what not in rule.notices:
+            return self._left("unclear", f": why {what} came is unclear, so it is not requeued")
+        if (left := self._forbidden()) is not None:
+            return left
+        self.why = "time limit"
+        code = other.exit_code(self.job, what)
+        if code is None and not rule.requeue:
+            return self._left("failed", f": {self.job.scheduler} starts no job again")
+        self._write("requeued")
+        if code is not None:
+            line = f"{name}: exit code {code} makes {self.job.scheduler} start it again"
+            return Continuation("by its rule", self.why, line)
+        try:
+            obeyed([word.format(id=self.job.id) for word in rule.requeue])
+        except ClusterError as error:  # also when nobody knows whether it was done
+            return self._failed(error)
+        return Continuation("requeued", self.why, f"{name}: requeued")
 
     def _left_alone(self) -> Continuation | None:
-        """What is said of a job that is not to be carried on, as the scheduler sees it now; None of one that is."""
+        """What is said of a job that is not to be requeued, as the scheduler sees it now; None of one that is."""
         self.seen = slurm.seen(self.job)
         self.why = cause(self._lead(), self.job.restart_count, self.seen)
-        name = f"job {self.job.id}"
         if self.why == "requeued":
-            return self._left("by slurm", f"{name}: Slurm starts it again by itself")
+            self._note("not_requeued", how="by slurm")
+            return Continuation("by slurm", self.why, f"job {self.job.id}: Slurm starts it again by itself")
         if self.why == "cancelled":
-            return self._left("cancelled", f"{name} was cancelled, and is not requeued. {self.to_go_on()}")
+            return self._left("cancelled", " was cancelled, and is not requeued")
         if self.why == "unclear":
-            unclear = f"{name}: why {self.heard.what} came is unclear ({self._evidence()}), so it is not requeued"
-            return self._left("unclear", f"{unclear}. {self.to_go_on()}")
+            seen = self.seen
+            known = f"state {seen.state}, reason {seen.reason}" if seen else "Slurm does not know the job"
+            return self._left("unclear", f": why {self.heard.what} came is unclear ({known}), so it is not requeued")
+        return self._forbidden()
+
+    def _forbidden(self) -> Continuation | None:
+        """What is said of a job on hold, or one that was requeued too often."""
         held = next((place for place in self.places if (place / HOLD).exists()), None)
         if held is not None:
             release = f"holdfast release {shlex.quote(str(held))} && "
-            return self._left("held", f"{name} is not requeued: {held} is on hold. {self.to_go_on(release)}")
-        if self.journal.requeues >= self.limit:
-            often = f"it was requeued {self.journal.requeues} times, and {self.limit} are the most"
-            return self._left("limit", f"{name} is not requeued: {often}. {self.to_go_on()}")
+            return self._left("held", f" is not requeued: {held} is on hold", release)
+        if self.requeues >= self.limit:
+            often = f"it was requeued {self.requeues} times, and {self.limit} are the most"
+            return self._left("limit", f" is not requeued: {often}")
         return None
 
-    def failed(self, error: ClusterError) -> Continuation:
-        """Nothing works: exactly what the user must type."""
-        return self._left("failed", f"job {self.job.id} could not be requeued: {error}. {self.to_go_on()}")
+    def _failed(self, error: ClusterError) -> Continuation:
+        return self._left("failed", f" could not be requeued: {error}")
 
-    def to_go_on(self, first: str = "") -> str:
+    def _left(self, how: How, why: str, first: str = "") -> Continuation:
+        """The job is left alone; the line says exactly what the user must type."""
+        self._note("not_requeued", how=how)
+        return Continuation(how, self.why, f"job {self.job.id}{why}. {self._to_go_on(first)}")
+
+    def _to_go_on(self, first: str = "") -> str:
         """What the user must do: requeue it while Slurm remembers the job, submit its script later."""
-        seen = self.seen
+        seen, rule = self.seen, other.RULES.get(self.job.scheduler)
+        if rule is not None:
+            return f"To go on, type: {first}{rule.again.format(id=self.job.id)}"
         if seen is not None and not seen.batch:
             return "To go on, start it again as you did"
         command = shlex.quote(str(self.successor)) if self.successor else seen.command if seen else ""
         options = {"array": self.job.task, "chdir": seen.options.get("chdir") if seen else None}
         words = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
-        again = f"scontrol requeue {self.job.id}" if seen is None or seen.requeue else ""
-        ways = [*filter(None, [again]), *([" ".join(["sbatch", *words, command])] if command else [])]
+        ways = [f"scontrol requeue {self.job.id}"] * (seen is None or seen.requeue)
+        ways += [" ".join(["sbatch", *words, command])] * bool(command)
         either = " || ".join(ways) or "sbatch, with its script"
         return f"To go on, type: {first}{f'{{ {either}; }}' if first and len(ways) > 1 else either}"
 
-    def _carry(self, name: str) -> Continuation:
+    def _requeue(self) -> Continuation:
+        name = f"job {self.job.id}"
         try:
             slurm.requeue(self.job)
             return Continuation("requeued", self.why, f"{name}: {self.why}; requeued")
@@ -176,13 +179,12 @@ class _Turn:
             raise
         except ClusterError as error:
             refusal = error
-        left = self._left_alone()  # somebody may have been faster
-        if left is not None:
+        if (left := self._left_alone()) is not None:  # somebody may have been faster
             return left
         try:
             number = self._submit()
         except ClusterError as error:  # also when nobody knows whether it was done: two would be worse than none
-            return self.failed(ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}"))
+            return self._failed(ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}"))
         self._note("submitted", successor=number)
         return Continuation("submitted", self.why, f"{name}: {self.why}; {refusal}. Job {number} goes on after it")
 
@@ -190,14 +192,16 @@ class _Turn:
         """The job that begins when this one has ended."""
         if self.successor is not None:
             return slurm.submit([*self._dependency(), str(self.successor)])
-        seen, script = self.seen, self._script()
+        seen, script = self.seen, self._script
         if seen is None or not (script or seen.command):
             raise ClusterError("there is no batch script")
         if " " in seen.command:
             raise ClusterError(f"the words of `sbatch {seen.command}` cannot be told apart")
-        options = [f"--{name}={value}" for name, value in seen.options.items() if not _says(script, name)]
+        said = {option.name for option in sbatch.directives(script).options}
+        options = [f"--{name}={value}" for name, value in seen.options.items() if name not in said]
         return slurm.submit([*self._dependency(), *options, *([] if script else [seen.command])], script)
 
+    @cached_property
     def _script(self) -> str:
         """The script as it was submitted; its file may have changed since. Empty when Slurm does not give it."""
         try:
@@ -216,38 +220,25 @@ class _Turn:
         heard = self.heard
         if heard.lead_s is not None or heard.what == "deadline" or self.seen is None or self.seen.state != "RUNNING":
             return heard
-        if self._leads is None:  # asked once: the look right before the call is to be that, and nothing more
-            self._leads = slurm.lead_s(self._script())
-        return heard._replace(lead_s=self._leads.get(heard.what))
+        signal = sbatch.signal(sbatch.directives(self._script).options)
+        lead_s = float(signal.lead_s) if signal is not None and heard.what == f"SIG{signal.name}" else None
+        return heard._replace(lead_s=lead_s)
 
-    def _evidence(self) -> str:
-        return f"state {self.seen.state}, reason {self.seen.reason}" if self.seen else "Slurm does not know the job"
-
-    def _left(self, how: How, line: str) -> Continuation:
-        self._note("not_requeued", how=how)
-        return Continuation(how, self.why, line)
-
-    def _record(self, event: str, **facts: Any) -> None:
+    def _write(self, event: str, **facts: Any) -> None:
         """Journal it. A full disk is no reason to stop here.
 
         Raises:
             Superseded: a later attempt owns the run.
         """
         try:
-            self.journal.record(
+            self.record(
                 event, cause=self.why, job=self.job.id, heard=self.heard.what, heard_at=self.heard.at_s, **facts
             )
         except Superseded:
             raise
         except (StoreError, OSError):
-            return
+            pass
 
     def _note(self, event: str, **facts: Any) -> None:
         with suppress(Superseded):  # what is noted so calls for nothing any more
-            self._record(event, **facts)
-
-
-def _says(script: str, option: str) -> bool:
-    """Whether the script itself sets this option of sbatch."""
-    letter = {"job-name": "J", "partition": "p", "time": "t", "chdir": "D", "account": "A", "qos": "q"}[option]
-    return bool(re.search(rf"^#SBATCH\s(?:.*\s)?(?:--{option}[= ]|-{letter})", script, re.MULTILINE))
+            self._write(event, **facts)

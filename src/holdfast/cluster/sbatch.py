@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..errors import UsageError
+from . import bash
 
 # Source: sbatch(1), OPTIONS.
 _LETTERS = """
@@ -22,8 +23,8 @@ deadline delay-boot exclusive export export-file external get-user-env gid gpu-b
 gpus-per-socket gpus-per-task gres gres-flags help hint ignore-pbs kill-on-invalid-dep mail-type mail-user mcs-label mem
 mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-requeue ntasks-per-core ntasks-per-gpu ntasks-per-node
 ntasks-per-socket oom-kill-step open-mode parsable power prefer priority profile propagate reboot requeue reservation
-resv-ports segment signal sockets-per-node spread-job stepmgr switches test-only thread-spec threads-per-core time-min tmp
-tres-bind tres-per-task uid umask usage use-min-nodes version wait-all-nodes wckey wrap x11
+resv-ports segment signal sockets-per-node spread-job stepmgr switches test-only thread-spec threads-per-core time-min
+tmp tres-bind tres-per-task uid umask usage use-min-nodes version wait-all-nodes wckey wrap x11
 """
 LONG = dict(zip(_LETTERS.split()[::2], _LETTERS.split()[1::2], strict=True))
 NAMES = frozenset([*LONG.values(), *_NAMES.split()])
@@ -77,10 +78,12 @@ def is_known(name: str) -> bool:
 
 def merged(*layers: Iterable[Option]) -> list[Option]:
     """All options, a later one in the place of an earlier one of the same name."""
-    found: dict[str, Option] = {}
-    for option in (option for layer in layers for option in layer):
-        found[option.name] = option
-    return list(found.values())
+    return list({option.name: option for layer in layers for option in layer}.values())
+
+
+def last(options: Iterable[Option], *names: str) -> Option | None:
+    """The last of these options that is given: it is the one that counts."""
+    return next((option for option in reversed(list(options)) if option.name in names), None)
 
 
 class Directives(NamedTuple):
@@ -119,7 +122,8 @@ def signal(options: Iterable[Option]) -> Signal | None:
 
     Source: sbatch(1), --signal: [{R|B}:]<sig_num>[@sig_time], 60 s by default.
     """
-    text = next((option.value for option in reversed(list(options)) if option.name == "signal"), None)
+    option = last(options, "signal")
+    text = option.value if option else None
     match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", text or "", re.IGNORECASE)
     if match is None:
         return None
@@ -132,15 +136,20 @@ def limit_s(options: Iterable[Option]) -> float:
 
     Source: sbatch(1), --time: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
     """
-    text = next((option.value for option in reversed(list(options)) if option.name == "time"), None) or ""
-    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text) or text == "0":
-        return float("inf")
+    option = last(options, "time")
+    return (seconds(option.value or "") if option else None) or float("inf")
+
+
+def seconds(text: str) -> float | None:
+    """A span of time as Slurm writes it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S; None: it is none."""
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        return None
     days, _, clock = text.rpartition("-")
     parts = [int(part) for part in clock.split(":")]
     if not days and len(parts) < 3:
         parts = [0, *parts]  # minutes come first
-    hours, minutes, seconds = [*parts, 0, 0][:3]
-    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+    hours, minutes, rest = [*parts, 0, 0][:3]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
 def signal_name(text: str) -> str:
@@ -172,10 +181,5 @@ def _words(text: str) -> list[str]:
     for match in re.finditer(r"""(#.*)|((?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s\\])+)""", text):
         if match[1]:
             break
-        words.append(re.sub(r"""\\(.)|"((?:\\.|[^"\\])*)"|'([^']*)'""", _unquoted, match[2]))
+        words.append(bash.plain(match[2], "."))
     return words
-
-
-def _unquoted(match: re.Match[str]) -> str:
-    escaped, double, single = match.groups()
-    return escaped or single or re.sub(r"\\(.)", r"\1", double or "")

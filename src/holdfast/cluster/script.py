@@ -51,7 +51,7 @@ def script(order: JobRequest) -> str:
     Raises:
         UsageError: an option of sbatch that is ours to write, or a value that fits in no script.
     """
-    parts = [_head(order), _ignoring(order), _setup(order), _staging(order), _torchrun(order), _start(order)]
+    parts = [_head(order), _ignoring(order), order.setup, _staging(order), _torchrun(order), _start(order)]
     return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines) + "\n"
 
 
@@ -105,18 +105,15 @@ def _head(order: JobRequest) -> Iterator[str]:
     lines = [(f"#SBATCH {option}", why.get(option.name)) for option in options(order)]
     width = max(len(line) for line, reason in lines if reason)
     yield "#!/bin/bash"
-    yield f"# Written by holdfast submit. Change it as you like: holdfast lint {shlex.quote(order.directory)}/job.sh, then sbatch it."
+    check = f"holdfast lint {shlex.quote(order.directory)}/job.sh"
+    yield f"# Written by holdfast submit. Change it as you like: {check}, then sbatch it."
     for line, reason in lines:
         yield f"{line:<{width}}  # {reason}" if reason else line
 
 
 def _ignoring(order: JobRequest) -> Iterator[str]:
-    yield "# Until holdfast listens the notice must not end this shell. What came before, holdfast knows by the clock."
+    yield "# Until holdfast listens the notice must not end this shell. Holdfast computes the deadline itself."
     yield f"trap '' {notice(order)}"
-
-
-def _setup(order: JobRequest) -> Iterator[str]:
-    yield from order.setup
 
 
 def _staging(order: JobRequest) -> Iterator[str]:
@@ -132,7 +129,10 @@ def _staging(order: JobRequest) -> Iterator[str]:
     yield "    local copy=$SLURM_TMPDIR/${1##*/}"
     yield '    mkdir -p "$SLURM_TMPDIR" || return'
     yield '    [ -e "$copy.whole" ] && [ -z "$(find -L "$1" -newer "$copy.whole" -print -quit)" ] && return'
-    yield '    rm -rf "$copy" "$copy.whole" && touch "$copy.begun" && cp -RL "$1" "$copy" && mv "$copy.begun" "$copy.whole"'
+    yield (
+        '    rm -rf "$copy" "$copy.whole" && touch "$copy.begun" && cp -RL "$1" "$copy"'
+        ' && mv "$copy.begun" "$copy.whole"'
+    )
     yield "}"
     yield ': "${SLURM_TMPDIR:?is not set on this cluster: export it, with holdfast submit --setup}"'
     each = ""
@@ -145,8 +145,10 @@ def _staging(order: JobRequest) -> Iterator[str]:
 
 def _torchrun(order: JobRequest) -> Iterator[str]:
     if _calls_torchrun(order):
-        yield f"# Otherwise torchrun would die of {notice(order)}, and kill its processes after 30 s. Old versions of torch know neither."
-        yield f"export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{notice(order)} PET_SHUTDOWN_TIMEOUT={order.lead_s}"
+        why = f"Otherwise torchrun would die of {notice(order)}, and kill its processes after 30 s."
+        yield f"# {why} Old versions of torch know neither."
+        handled = f"SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{notice(order)}"
+        yield f"export PET_SIGNALS_TO_HANDLE={handled} PET_SHUTDOWN_TIMEOUT={order.lead_s}"
 
 
 def _start(order: JobRequest) -> Iterator[str]:
@@ -166,7 +168,7 @@ def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
     """Shell words that start the command once per task, and the command."""
     if os.path.basename(order.command[0]) in LAUNCHERS[:-1] or not _several(order.options):
         return [], order.command
-    if not _is_torchrun(order):  # since Slurm 22.05 srun does not take over the CPUs by itself
+    if os.path.basename(order.command[0]) != "torchrun":  # since Slurm 22.05 srun does not take over the CPUs by itself
         cpus = any(option.name == "cpus-per-task" for option in order.options)
         return ["srun", *(['--cpus-per-task="$SLURM_CPUS_PER_TASK"'] if cpus else [])], order.command
     if _count(order.options, "nodes") == 1 or any(
@@ -176,10 +178,6 @@ def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
     first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((15000 + SLURM_JOB_ID % 10000))"'
     words = ["srun", "--ntasks-per-node=1", order.command[0], '--nnodes="$SLURM_JOB_NUM_NODES"', "--rdzv-backend=c10d"]
     return [*words, f"--rdzv-endpoint={first}"], order.command[1:]
-
-
-def _is_torchrun(order: JobRequest) -> bool:
-    return os.path.basename(order.command[0]) == "torchrun"
 
 
 def _calls_torchrun(order: JobRequest) -> bool:
@@ -193,6 +191,6 @@ def _several(options: Sequence[Option]) -> bool:
 
 
 def _count(options: Sequence[Option], name: str) -> int:
-    value = next((option.value for option in reversed(options) if option.name == name), None) or "1"
-    number = value.split("-")[0]
+    option = sbatch.last(options, name)
+    number = ((option.value if option else None) or "1").split("-")[0]
     return int(number) if number.isdecimal() else 1

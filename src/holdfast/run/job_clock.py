@@ -14,8 +14,8 @@ from .. import interval, journal
 from ..cluster import chain, job_leader
 from ..cluster.cause import Heard
 from ..cluster.chain import Earlier
-from ..cluster.requeue import HOLD, Journal, continue_job, on_hold
-from ..cluster.watch import DICE, Ends, Grace
+from ..cluster.requeue import HOLD, Requeue, on_hold
+from ..cluster.watch import DICE, JobWatch
 from ..errors import StoreError
 from ..job import Job, job
 from ..journal import Log
@@ -37,8 +37,9 @@ class JobClock:
         self.rank = rank
         self.path, self.stop = path, stop
         self.job = here if here is not None and job_leader.speaks(here) else None
-        supervised = job_leader.supervisor() is not None  # then it asks the scheduler, and signals this process in time
-        self.ends, self.grace = Ends(None if own_deadline or supervised else self.job), Grace(self.job)
+        # A supervisor asks the scheduler and signals this process in time.
+        supervised = job_leader.supervisor() is not None
+        self.watch = JobWatch(self.job, end=not (own_deadline or supervised))
         self.early_s: float | None = None  # before the job's end, at random, so that jobs do not all stop at once
         self._told = False
 
@@ -64,15 +65,14 @@ class JobClock:
         """At each safe point: update the job's end, and how long to wait after each signal."""
         if self.job is None:
             return
-        self.ends.look()
-        self.grace.look()
-        now, end_s = time.time(), self.ends.end_s
+        self.watch.look()
+        now, end_s = time.time(), self.watch.end_s
         if end_s is not None and self.early_s is None:
             self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
         self._warn_of_a_short_grace(save_s, step_s)
         need_s = interval.needed_s(save_s) + step_s
         notice_s = _spare(self._notice_s(now), need_s) / 2
-        kill_s = _spare(self.grace.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
+        kill_s = _spare(self.watch.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
         self.stop.plan(
             None if end_s is None or self.early_s is None else end_s - self.early_s,
             {"SIGTERM": kill_s, "SIGUSR1": notice_s, "SIGUSR2": notice_s},
@@ -88,17 +88,16 @@ class JobClock:
             atexit.register(_last_act)
 
     def close(self) -> None:
-        self.ends.close()
-        self.grace.close()
+        self.watch.close()
 
     def _notice_s(self, now: float) -> float | None:
         """Seconds from a notice that comes now until SIGTERM; None when that is not known."""
-        if self.ends.end_s is not None and self.ends.end_s - now < NEAR_S:
-            return self.ends.end_s - now
-        return self.grace.preempt_s
+        if self.watch.end_s is not None and self.watch.end_s - now < NEAR_S:
+            return self.watch.end_s - now
+        return self.watch.preempt_s
 
     def _warn_of_a_short_grace(self, save_s: float, step_s: float) -> None:
-        kill_wait_s = self.grace.kill_wait_s
+        kill_wait_s = self.watch.kill_wait_s
         if not self._told and kill_wait_s is not None and save_s and save_s + step_s > kill_wait_s:
             self._told = True
             notice_s = interval.enough_s(save_s + step_s)
@@ -110,9 +109,7 @@ class JobClock:
 
 def await_turn(root: Path, here: Job | None) -> None:
     """Wait while attempts of other tasks of this array end in the run at `root`."""
-    chain.await_turn(
-        root, lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)], here, say
-    )
+    chain.await_turn(root, lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)], here)
 
 
 def _close(log: Log) -> None:
@@ -127,9 +124,8 @@ def _requeue(here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
     requeues = 0
     with suppress(StoreError, OSError):
         requeues = sum(event["event"] == "requeued" for log in journal.logs(path) for event in log.events)
-    limit = settings.max_requeues()
-    done = continue_job(here, heard, Journal(record, requeues), places=[path], limit=limit, meanwhile=warn)
-    say(f"{path}: {done.line}")
+    due = Requeue(here, heard, record, requeues, [path], settings.max_requeues())
+    say(f"{path}: {due.continue_job().line}")
 
 
 _pending: list[tuple[int, Callable[[], None]]] = []  # the requeue that is due when this process ends, and its pid

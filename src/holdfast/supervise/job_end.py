@@ -1,17 +1,18 @@
-"""Within: what the supervisor does about the job that it runs in, if nobody above it speaks for that job."""
+"""Job end: what the supervisor does about its job, unless another process speaks for that job."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..cluster import job_leader, other, requeue, slurm
+from ..cluster import job_leader, other, slurm
 from ..cluster.cause import Heard, cause
+from ..cluster.requeue import Requeue
 from ..errors import ClusterError
 from ..job import Job
-from ..terminal import warn
 from .place import SupervisorDirectory
 from .signals import SignalInbox
 
@@ -19,48 +20,54 @@ ASKED_S = 60.0  # between two questions to the scheduler
 SCRIPT = "job.sh"  # what `holdfast submit` has submitted
 
 
+@dataclass
 class JobEnd:
-    """The job, from its beginning to the last act."""
+    """The supervisor's job: whether it is ending, and its requeue as the last act."""
 
-    def __init__(self, job: Job | None, place: SupervisorDirectory, *, requeue: bool, limit: int, chain: bool) -> None:
-        alone = job is not None and job_leader.supervisor() is None and job_leader.speaks(job)
-        self._job = job if alone else None
-        self._place, self._requeue, self._limit, self._chain = place, requeue, limit, chain
-        self._asked_s = -ASKED_S
-        self.exit_code: int | None = None  # another than 75, that makes the scheduler start the job again
+    job: Job | None
+    place: SupervisorDirectory
+    requeue: bool
+    limit: int
+    chain: bool
+    exit_code: int | None = None  # another than 75, that makes the scheduler start the job again
+    _asked_s: float = -ASKED_S
+
+    def __post_init__(self) -> None:
+        if self.job is not None and (job_leader.supervisor() is not None or not job_leader.speaks(self.job)):
+            self.job = None  # another process speaks for it
 
     def is_ending(self) -> bool:
-        """Whether the scheduler ends the job, and has told the command before us: of a preemption, srun's tasks hear first."""
-        if self._job is None or self._job.scheduler != "slurm" or time.monotonic() < self._asked_s + ASKED_S:
+        """Whether the scheduler ends the job, and has told the command first, as it does with srun's tasks."""
+        if self.job is None or self.job.scheduler != "slurm" or time.monotonic() < self._asked_s + ASKED_S:
             return False
         self._asked_s = time.monotonic()
         try:
-            why = cause(Heard("SIGTERM", time.time()), self._job.restart_count, slurm.seen(self._job))
+            why = cause(Heard("SIGTERM", time.time()), self.job.restart_count, slurm.seen(self.job))
         except ClusterError:
             return False
         return why != "unclear"
 
     def continue_job(self, signals: SignalInbox, what: str, places: Sequence[Path]) -> str | None:
         """Requeue the job, if the scheduler's own evidence says why it was told to stop by `what`; the line to say."""
-        if self._job is None:
+        if self.job is None:
             return None
-        if self._chain and self._job.task is not None:
-            return f"job {self._job.id}: {_next(self._job.task)}"
-        if not self._requeue:
-            return f"job {self._job.id} is not requeued: --no-requeue"
+        if self.chain and self.job.task is not None:
+            return f"job {self.job.id}: {_next(self.job.task)}"
+        if not self.requeue:
+            return f"job {self.job.id} is not requeued: --no-requeue"
         signals.close()
-        script = self._place.path / SCRIPT
-        carried = requeue.continue_job(
-            self._job,
+        script = self.place.path / SCRIPT
+        carried = Requeue(
+            self.job,
             Heard(what, signals.told_unix_s or time.time()),
-            requeue.Journal(self._place.record, self._place.count("requeued")),
-            places=places,
-            limit=self._limit,
-            successor=script if script.is_file() else None,
-            meanwhile=warn,
-        )
+            self.place.record,
+            self.place.count("requeued"),
+            places,
+            self.limit,
+            script if script.is_file() else None,
+        ).continue_job()
         if carried.how == "by its rule":
-            self.exit_code = other.exit_code(self._job, what)
+            self.exit_code = other.exit_code(self.job, what)
         return carried.line
 
 

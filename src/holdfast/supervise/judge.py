@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
@@ -32,11 +33,6 @@ class CommandAttempt(NamedTuple):
     lacks: str = ""  # it ended with 0, and this was not there
 
 
-class Limits(NamedTuple):
-    retries: int = 0
-    no_progress: int = 10
-
-
 class Next(NamedTuple):
     """What to do."""
 
@@ -45,8 +41,10 @@ class Next(NamedTuple):
     wait_s: float = 0.0
 
 
-def judge(attempts: Sequence[CommandAttempt], limits: Limits) -> Next:
+def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int = 10) -> Next:
     """What follows after the last of `attempts`, all that this supervisor has made.
+
+    So many crashes are retried between two gains, and so many attempts in a row may get no further.
 
     leave: the work is to go on, but not here and now. again: it asked for it. retry: it crashed, and may.
     """
@@ -59,21 +57,23 @@ def judge(attempts: Sequence[CommandAttempt], limits: Limits) -> Next:
         return Next("leave", f"told to stop by {last.told}")
     if last.verdict == "damaged":
         return Next("again", "it could not go on from its checkpoint")
-    fruitless = _fruitless(attempts)
-    if fruitless >= limits.no_progress:
+    without_gain = _without_gain(attempts)
+    fruitless = sum(not _is_blameless(each) for each in without_gain)
+    if fruitless >= no_progress:
         return Next("fail", f"{fruitless} attempts in a row got no further")
     if last.verdict == "stopped":
         if last.reason in FINAL or last.late:
             return Next("leave", last.reason if last.reason in FINAL else LATE)
         if last.held:
             return Next("leave", HELD)
-        return Next("again", _why_again(last), _growing(AGAIN_S, _idle(attempts)))
+        # whoever's fault it was, nothing is restarted in a tight circle
+        return Next("again", _why_again(last), _growing(AGAIN_S, len(without_gain) - 1))
     crashes = _crashes(attempts)
-    if crashes > limits.retries:
-        return Next("fail", f"no retry left of {limits.retries}" if limits.retries else "")
+    if crashes > retries:
+        return Next("fail", f"no retry left of {retries}" if retries else "")
     if last.held:
         return Next("fail", "held, so it is not tried again")
-    return Next("retry", f"retry {crashes} of {limits.retries}", _growing(FIRST_S, crashes - 1))
+    return Next("retry", f"retry {crashes} of {retries}", _growing(FIRST_S, crashes - 1))
 
 
 def was_leaving(code: int, told: str | None, told_unix_s: float, event: str, event_unix_s: float) -> bool:
@@ -113,25 +113,14 @@ def _got_further(attempt: CommandAttempt) -> bool:
     return attempt.progressed if attempt.progressed is not None else attempt.took_s >= QUICK_S
 
 
-def _fruitless(attempts: Sequence[CommandAttempt]) -> int:
-    """The last attempts in a row that by themselves got no further. Signals and lost nodes are nobody's fault."""
-    count = 0
-    for attempt in reversed(attempts):
-        if _got_further(attempt):
-            break
-        blameless = attempt.code < 0 or attempt.told or attempt.reason.startswith("SIG") or attempt.verdict == "damaged"
-        count += not blameless
-    return count
+def _without_gain(attempts: Sequence[CommandAttempt]) -> list[CommandAttempt]:
+    """The last attempts in a row that by themselves got no further."""
+    return list(takewhile(lambda each: not _got_further(each), reversed(attempts)))
 
 
-def _idle(attempts: Sequence[CommandAttempt]) -> int:
-    """As `_fruitless`, whoever's fault it was: nothing is restarted in a tight circle. -1 after one that got further."""
-    count = -1
-    for attempt in reversed(attempts):
-        if _got_further(attempt):
-            break
-        count += 1
-    return count
+def _is_blameless(attempt: CommandAttempt) -> bool:
+    """Signals and lost nodes are nobody's fault."""
+    return attempt.code < 0 or bool(attempt.told) or attempt.reason.startswith("SIG") or attempt.verdict == "damaged"
 
 
 def _crashes(attempts: Sequence[CommandAttempt]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import filecmp
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,7 +30,6 @@ RESTLESS = 3  # looks that each find another one: it comes so often that it coun
 SOON_S = 0.1  # the shortest time between two looks, while something new waits until it has settled
 UNSETTLED_S = 30.0  # for so long something new has never settled: that is told
 HELD_S = 60.0  # what a process holds open for writing has settled when it has not changed for so long
-SAME_BYTES = 1 << 20
 
 
 class _Moving(Exception):
@@ -44,15 +43,9 @@ class Kept:
         self.store = Store(root, keep=KEEP)
         self.store.claim()
         self._program = program
-        self._seen: dict[Path, Look] = {}
-        self._since_s = 0.0  # when it was first seen so
-        self._restless = 0  # looks at which it had changed again, since the last commit
-        self._done: dict[Path, Look] = {}  # what has been committed of this start
         self._complaint = ""
-        self._new_s: float | None = None  # since when there has been something new that has not settled
-        self._told = False  # that it never does
-        self.look_s = LOOK_S  # until the next look is due
-        self.committed = 0  # since the last `begin`
+        self._told = False  # that something never settles
+        self.begin()
 
     def newest_valid(self) -> Checkpoint | None:
         """The newest checkpoint of which every byte is what was committed; None when there has been none yet.
@@ -88,8 +81,12 @@ class Kept:
 
     def begin(self) -> None:
         """Before a start."""
-        self._done, self._seen, self._since_s, self._restless = {}, {}, 0.0, 0
-        self._new_s, self.look_s = None, LOOK_S
+        self._seen: dict[Path, Look] = {}
+        self._since_s = 0.0  # when it was first seen so
+        self._restless = 0  # looks at which it had changed again, since the last commit
+        self._done: dict[Path, Look] = {}  # what has been committed of this start
+        self._new_s: float | None = None  # since when there has been something new that has not settled
+        self.look_s = LOOK_S  # until the next look is due
         self.committed = 0
 
     def look(self, pids: Callable[[], Sequence[int]]) -> int | None:
@@ -98,11 +95,8 @@ class Kept:
         `pids`: those who may still be writing it.
         """
         self.look_s = LOOK_S
-        found = self._program.checkpoint()
+        found, now = self._fresh()
         if found is None:
-            return None
-        now = looks(found.files)
-        if not now or now == self._done:
             return None
         if found.settle_s is not None:
             self.look_s = min(max(found.settle_s / 2, SOON_S), LOOK_S)
@@ -125,9 +119,8 @@ class Kept:
         Raises:
             StoreError: it could not be committed.
         """
-        found = self._program.checkpoint()
-        now = looks(found.files) if found is not None else {}
-        if found is None or not now or now == self._done:
+        found, now = self._fresh()
+        if found is None:
             return None
         settled = found.whole or (now == self._seen and self._has_settled(found))
         return self._commit(found, now) if orderly or settled else None
@@ -135,7 +128,7 @@ class Kept:
     def take_over(self, left: Written) -> int | None:
         """Commit the one file that an earlier start has left; the step, if it is not what the store has already.
 
-        Of several files nobody can tell whether all are of the same checkpoint: these stay where they are, and that is told.
+        Several files may be of different checkpoints: they stay where they are, with a warning.
         """
         if len(left.files) > 1:
             names = ", ".join(sorted(path.name for path in left.files))
@@ -146,6 +139,12 @@ class Kept:
     def close(self) -> None:
         with suppress(StoreError):  # a successor owns it, or the disk is full: nothing is lost with a good-bye
             self.store.close()
+
+    def _fresh(self) -> tuple[Written | None, dict[Path, Look]]:
+        """What the program has written and we have not committed, with how its files look; None: nothing."""
+        found = self._program.checkpoint()
+        now = looks(found.files) if found is not None else {}
+        return (found, now) if now and now != self._done else (None, {})
 
     def _has_settled(self, found: Written) -> bool:
         settle_s = LOOK_S if found.settle_s is None else found.settle_s
@@ -174,7 +173,7 @@ class Kept:
             return None
 
     def _commit(self, found: Written, now: dict[Path, Look], note: str | None = None) -> int | None:
-        """The step under which it now lies in the store; None when the program was writing after all, or nothing is new."""
+        """Its step in the store; None when the program was writing after all."""
         newest = next((each.step for each in reversed(self.store.checkpoints())), -1)
         step = found.step if found.step is not None and found.step > newest else newest + 1
         if newest < 0 or self._done or not _same(found, self.store.latest()):
@@ -225,17 +224,9 @@ def _same(found: Written, checkpoint: Checkpoint) -> bool:
         for path in checkpoint.path.rglob("*")
         if path.is_file() and path != checkpoint.path / MANIFEST
     }
-    return theirs.keys() == ours.keys() and all(_equal(theirs[name], ours[name]) for name in theirs)
-
-
-def _equal(a: Path, b: Path) -> bool:
-    try:
-        with open(a, "rb") as left, open(b, "rb") as right:
-            if os.fstat(left.fileno()).st_size != os.fstat(right.fileno()).st_size:
-                return False
-            while block := left.read(SAME_BYTES):
-                if block != right.read(len(block)):
-                    return False
-    except OSError:
-        return False
-    return True
+    filecmp.clear_cache()
+    with suppress(OSError):  # one of them has just gone
+        return theirs.keys() == ours.keys() and all(
+            filecmp.cmp(path, ours[name], shallow=False) for name, path in theirs.items()
+        )
+    return False

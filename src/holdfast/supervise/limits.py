@@ -5,38 +5,29 @@ from __future__ import annotations
 import signal
 import time
 
-from ..cluster.watch import Ends, Grace
+from ..cluster.chain import KILL_WAIT_S
+from ..cluster.watch import JobWatch
 from ..interval import LEAVE_S, SAVE_MARGIN
 from ..job import Job
 from .signals import SignalInbox
 
 PATIENCE_S = 600.0  # for a save, where nobody else will kill
-KILL_WAIT_S = 30.0  # Slurm's own default
 LAST_ACT_S = 5.0  # for our own end: the journal, a commit, a requeue
 LATE_S = 90.0  # limits are looked at twice a minute: SIGTERM may come so much after the end
 LEAD_S = 60.0
 
 
 class Time:
-    """The end of the job, and of our patience. Monotonic seconds, unless it says otherwise."""
+    """When the command has to stop, and when it is killed. Monotonic seconds, unless a name says otherwise."""
 
     def __init__(self, job: Job | None, grace_s: float | None, lead_s: float) -> None:
         self._job, self._grace_option_s, self.lead_s = job, grace_s, lead_s
-        self._ends, self._grace = Ends(job), Grace(job)
+        self.watch = JobWatch(job)
         self.save_s = 0.0  # what the last save may take, when that is known
-
-    def look(self) -> None:
-        """Take in what the scheduler has answered meanwhile. Never waits."""
-        self._ends.look()
-        self._grace.look()
-
-    def close(self) -> None:
-        self._ends.close()
-        self._grace.close()
 
     def left_s(self) -> float | None:
         """Seconds until the job's time is up; None: no end is known."""
-        return None if self._ends.end_s is None else self._ends.end_s - time.time()
+        return None if self.watch.end_s is None else self.watch.end_s - time.time()
 
     def stop_due_s(self) -> float | None:
         """When the command has to be told to stop, should nobody else do it."""
@@ -50,7 +41,7 @@ class Time:
             return self._grace_option_s
         if self._job is None or number not in {signal.SIGTERM, signal.SIGHUP}:
             return PATIENCE_S
-        wait_s = self._grace.kill_wait_s if self._grace.kill_wait_s is not None else KILL_WAIT_S
+        wait_s = self.watch.kill_wait_s if self.watch.kill_wait_s is not None else KILL_WAIT_S
         return max(wait_s - LAST_ACT_S, wait_s / 2)
 
     def patience_ends_s(self, signals: SignalInbox) -> float:

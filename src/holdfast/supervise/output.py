@@ -1,7 +1,7 @@
 """Output: what the command prints reaches our caller untouched, and its end is known.
 
-A file or a terminal is the command's own. Of a file the end is read back; a terminal shows it already. What goes into a pipe
-cannot be read back, so it passes through here.
+A file or a terminal is handed to the command itself. The end of a file is read back; a terminal shows it already.
+A pipe cannot be read back, so its bytes pass through here.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Pipe:
 
 
 def fill_gaps() -> None:
-    """Give a descriptor of 0, 1, 2 that our caller has closed to nobody, or the next pipe of ours would be taken for it."""
+    """Open /dev/null for 0, 1 and 2 where the caller has closed them, or our next pipe would get that number."""
     while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -86,9 +86,9 @@ class Output:
     """Of one start of the command."""
 
     def __init__(self) -> None:
-        self._behind: dict[tuple[int, int], _File | _Pipe] = {}
-        stdin = os.open(os.devnull, os.O_RDONLY) if _is_terminal(0) else None  # from its background nothing can be read
-        self.streams = Streams(stdin, self._prepare(1), self._prepare(2), _is_terminal(1) or _is_terminal(2))
+        self._behind: dict[tuple[int, int] | None, _File | _Pipe] = {}
+        stdin = os.open(os.devnull, os.O_RDONLY) if os.isatty(0) else None  # from its background nothing can be read
+        self.streams = Streams(stdin, self._prepare(1), self._prepare(2), os.isatty(1) or os.isatty(2))
         self.streams = self.streams._replace(sources=tuple(pipe.source for pipe in self.pipes))
 
     def __enter__(self) -> Self:
@@ -122,30 +122,21 @@ class Output:
 
     def _prepare(self, number: int) -> int | None:
         """What takes the place of our descriptor in the command; None: itself."""
-        try:
-            facts = os.fstat(number)
-        except OSError:  # closed by our caller
-            return None
-        place = (facts.st_dev, facts.st_ino)
-        if place not in self._behind:
-            if stat.S_ISFIFO(facts.st_mode) or stat.S_ISSOCK(facts.st_mode):
+        place = _place(number)
+        if place is not None and place not in self._behind:
+            mode = os.fstat(number).st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
                 self._behind[place] = _Pipe(number)
-            elif stat.S_ISREG(facts.st_mode):
+            elif stat.S_ISREG(mode):
                 self._behind[place] = _File(number)
         behind = self._behind.get(place)
         return behind.sink if isinstance(behind, _Pipe) else None
 
 
 def _place(number: int) -> tuple[int, int] | None:
+    """Which file, pipe or terminal it is; None: our caller has closed it."""
     try:
         facts = os.fstat(number)
     except OSError:
         return None
     return facts.st_dev, facts.st_ino
-
-
-def _is_terminal(number: int) -> bool:
-    try:
-        return os.isatty(number)
-    except OSError:
-        return False

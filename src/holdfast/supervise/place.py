@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
 import uuid
@@ -15,7 +16,7 @@ from typing import Any
 from .. import disk, journal, owner
 from ..cluster import chain, script
 from ..cluster.chain import Earlier
-from ..errors import NoSpace, StoreError, UsageError
+from ..errors import NoSpace, UsageError
 from ..job import Job, job
 from ..journal import CLOSING, Event
 from ..terminal import say, warn
@@ -23,7 +24,6 @@ from ..terminal import say, warn
 JOURNAL = "supervisor.jsonl"
 SYNCED = (*CLOSING, "requeued")  # what has to be known after a power loss, or before the scheduler ends us
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_MOST_PLACES = 1000
 
 
 class SupervisorDirectory:
@@ -34,31 +34,24 @@ class SupervisorDirectory:
         self.journal = path / JOURNAL
         self._id = uuid.uuid4().hex[:12]
         self._waiting: list[Event] = []
-        self._complained = False
         self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
 
     def record(self, event: str, /, **facts: Any) -> None:
-        """Note what has happened. A journal that cannot be written is told once, and what it lacks is kept for later."""
+        """Note what has happened. If the journal cannot be written, warn once and write the lines later."""
         known = {name: value for name, value in facts.items() if value is not None}
         self._waiting.append({"event": event, "time": time.time(), **known})
-        self._write(sync=event in SYNCED)
+        try:
+            journal.append(self.journal, self._waiting, sync=event in SYNCED)
+            self._waiting.clear()
+        except OSError as error:
+            if len(self._waiting) == 1:
+                warn(f"{self.journal}: {os.strerror(error.errno or 0)}; supervising goes on, the journal waits")
 
     def close(self, event: str, /, **facts: Any) -> None:
         """Say good-bye, as the last line."""
         self.record(event, supervisor=self._id, **facts)
         if self._waiting:
             warn(f"{self.journal}: the last {len(self._waiting)} lines could not be written")
-
-    def _write(self, *, sync: bool) -> None:
-        try:
-            journal.append(self.journal, self._waiting, sync=sync)
-        except OSError as error:
-            if not self._complained:
-                warn(f"{self.journal}: {os.strerror(error.errno or 0)}; supervising goes on, the journal waits")
-            self._complained = True
-            return
-        self._waiting.clear()
-        self._complained = False
 
     def count(self, event: str) -> int:
         """How many such lines there are, of this supervisor and of those before it."""
@@ -68,7 +61,7 @@ class SupervisorDirectory:
 
     def others(self) -> list[Event]:
         """Supervisors that began here before this one, said no good-bye, and may live."""
-        return [begin for begin in unfinished(self.journal, before=self._id) if not _is_gone(begin)]
+        return living(self.journal, before=self._id)
 
 
 def enter(path: Path | None, name: str, root: Path, begin: Event) -> SupervisorDirectory:
@@ -78,34 +71,30 @@ def enter(path: Path | None, name: str, root: Path, begin: Event) -> SupervisorD
         UsageError: a supervisor lives in `path`, or may.
         NoSpace: it cannot be made.
     """
-    if path is not None:
-        place, others = _enter(path.absolute(), begin)
-        if others:
-            who = owner.describe(others[0].get("owner") or {})
-            place.close("failed", why="the place is taken")
-            raise UsageError(
-                f"{path}: another `holdfast run` may still be running there: {who}. Stop it first, or give this one a "
-                "directory of its own with --run; if you know that it is gone, set HOLDFAST_TAKE_OVER=1"
-            )
-        return place
-    for number in range(1, _MOST_PLACES):
-        chosen = (root / (name if number == 1 else f"{name}-{number}")).absolute()
-        if living(chosen / JOURNAL):
+    names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+    first = path or root / name
+    for chosen in [path] if path is not None else (root / each for each in names):
+        if path is None and living(chosen / JOURNAL):
             continue
-        place, others = _enter(chosen, begin)
+        place = _enter(chosen.absolute(), begin)
+        others = place.others()
         if not others:
-            if number > 1:
+            if chosen != first:
                 say(
-                    f"another `holdfast run` is at work in {(root / name).absolute()}; this one keeps its journal in "
-                    f"{chosen}. If it is to be the same work, stop one of them"
+                    f"another `holdfast run` is at work in {first.absolute()}; this one keeps its journal in "
+                    f"{place.path}. If it is to be the same work, stop one of them"
                 )
             return place
         place.close("failed", why="the place is taken")
-    raise StoreError(f"{root}: too many supervisors called {name}; remove those that are done")
+    who = owner.describe(others[0].get("owner") or {})
+    raise UsageError(
+        f"{path}: another `holdfast run` may still be running there: {who}. Stop it first, or give this one a "
+        "directory of its own with --run; if you know that it is gone, set HOLDFAST_TAKE_OVER=1"
+    )
 
 
-def unfinished(path: Path, before: str | None = None) -> list[Event]:
-    """The first lines of those who have written no last line, oldest first; of `before`'s predecessors only."""
+def living(path: Path, before: str | None = None) -> list[Event]:
+    """The first lines of those who may live, as they have written no last one; of `before`'s predecessors only."""
     begun: dict[str, Event] = {}
     try:
         events = journal.read(path)
@@ -119,12 +108,7 @@ def unfinished(path: Path, before: str | None = None) -> list[Event]:
             begun[name] = event
         elif event["event"] in CLOSING:
             begun.pop(name, None)
-    return list(begun.values())
-
-
-def living(path: Path) -> list[Event]:
-    """Those of them who may live."""
-    return [begin for begin in unfinished(path) if not _is_gone(begin)]
+    return [begin for begin in begun.values() if not _is_gone(begin)]
 
 
 def name_of(command: Sequence[str]) -> str:
@@ -140,19 +124,17 @@ def called(command: Sequence[str]) -> str:
     return next((word for word in words if script.name([word]) == name), command[0])
 
 
-def _enter(path: Path, begin: Event) -> tuple[SupervisorDirectory, list[Event]]:
+def _enter(path: Path, begin: Event) -> SupervisorDirectory:
     try:
         disk.make_dirs(path)
-        if not (path / JOURNAL).exists():
-            with suppress(FileExistsError):  # somebody else begins too
-                disk.write(path / JOURNAL, [])
+        with suppress(FileExistsError):
+            disk.write(path / JOURNAL, [])
         disk.sync_dir(path)
     except OSError as error:
         if error.errno in _FULL:
             raise NoSpace(f"{path}: no space left for the supervisor's journal; nothing was started") from error
         raise
-    place = SupervisorDirectory(path, begin)
-    return place, place.others()
+    return SupervisorDirectory(path, begin)
 
 
 def _is_gone(begin: Event) -> bool:
@@ -169,7 +151,6 @@ def await_turn(directory: Path, here: Job | None) -> None:
         directory,
         lambda: [Earlier(begin.get("owner") or {}, partial(_close, path, begin)) for begin in living(path)],
         here,
-        say,
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import socket
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Self
 
 from ..children.child import SIGNALS
@@ -17,21 +17,19 @@ STOPS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.S
 IGNORED = {signal.SIGHUP, signal.SIGINT}
 
 
-class SignalInbox(AbstractContextManager["SignalInbox"]):
-    """While entered, hears the signals of `SIGNALS`, except those that the caller's shell told us to ignore for good."""
+class SignalInbox:
+    """While entered, receives the signals of `SIGNALS`, except those that the caller's shell has set to be ignored."""
 
     def __init__(self) -> None:
         self.told: str | None = None  # the first signal, or "deadline": from then on nothing is started any more
         self.told_unix_s = 0.0
         self.told_s: dict[int, float] = {}  # when each was heard first
         self.insists = False  # a second Ctrl-C
-        self._ours, self._theirs = socket.socketpair()
-        self._ours.setblocking(False)
-        self._theirs.setblocking(False)
-        self._fd = -1
+        self._source, self._sink = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before = -1  # the descriptor that signals were written to before
 
     def __enter__(self) -> Self:
-        self._fd = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        self._before = signal.set_wakeup_fd(self._sink, warn_on_full_buffer=False)
         for number in SIGNALS:
             if number not in IGNORED or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
@@ -41,20 +39,19 @@ class SignalInbox(AbstractContextManager["SignalInbox"]):
     def __exit__(self, *_: object) -> None:
         self.close()  # this process is about to end, and with which code has been decided
         adopt(orphans=False)
-        signal.set_wakeup_fd(self._fd)
-        self._ours.close()
-        self._theirs.close()
+        signal.set_wakeup_fd(self._before)
+        os.close(self._source)
+        os.close(self._sink)
 
     def fileno(self) -> int:
         """Readable when there is something to `hear`."""
-        return self._ours.fileno()
+        return self._source
 
     def received(self) -> list[int]:
         """What has come since the last call, in order."""
         heard = b""
         with suppress(BlockingIOError):
-            while True:
-                heard += self._ours.recv(4096)
+            heard = os.read(self._source, 1 << 16)  # all that a pipe holds
         numbers = [number for number in heard if number in SIGNALS]
         for number in numbers:
             if number == signal.SIGINT and signal.SIGINT in self.told_s:
@@ -65,8 +62,9 @@ class SignalInbox(AbstractContextManager["SignalInbox"]):
         return numbers
 
     def close(self) -> None:
-        """Hear nothing any more, nor let those hear that are started from now on: a scheduler that is asked to requeue a job
-        goes on to end it, and with it, before they have done their work, its own commands.
+        """Ignore all that means "stop", also in processes started from now on.
+
+        A scheduler that is asked to requeue a job then ends it, and would end the very command that asks.
         """
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)

@@ -34,7 +34,7 @@ _TOLD_BY = {DEADLINE: "the job's time is nearly up", SPOT: "the cloud takes this
 
 @dataclass
 class CommandProcess:
-    """What is being looked after, and what it has been told."""
+    """One start of the command, and the signals that it has been sent."""
 
     program: Program
     command: Sequence[str]
@@ -51,7 +51,7 @@ class CommandProcess:
     elsewhere: str = ""  # what of it does not stand right above our own words
     _waiting: list[int] = field(default_factory=list)  # signals that are to be handed on
     _handed: set[int] = field(default_factory=set)
-    _asking: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _asking: subprocess.Popen[bytes] | None = None
     _ended_s: float | None = None
     _nudged_s: float | None = None
     _looked_s: float = 0.0
@@ -81,13 +81,13 @@ class CommandProcess:
             return child.code if child.code is not None else -signal.SIGKILL
 
     def _flowing(self, output: Output) -> bool:
-        """Whether our reader has not taken everything yet; one who does not read holds up no stop."""
+        """Whether output still has to reach our reader. A reader that does not read delays no stop."""
         return bool(output.pipes) and not (
             self.signals.told and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S
         )
 
     def _wait(self, child: Child, output: Output) -> None:
-        """Until something happens, or it is time for something."""
+        """Until a signal, output or the command's end, or until something is due."""
         poller = select.poll()
         poller.register(self.signals, select.POLLIN)
         if not child.gone:
@@ -105,14 +105,11 @@ class CommandProcess:
         if self._waiting or self._asking or self._ended_s is not None or self.killed:
             return CLOSE_S
         now = time.monotonic()
-        dues = [now + ROUND_S, self._looked_s + self.look_s]
-        if self.signals.told:
-            dues.append(self.time.patience_ends_s(self.signals))
-        if (due := self.time.stop_due_s()) is not None and not self.signals.told:
-            dues.append(due)
+        dues = [self.time.patience_ends_s(self.signals) if self.signals.told else self.time.stop_due_s()]
         if self.notices is not None and not self.signals.told:
             dues.append(self.notices.due_s)
-        return max(min(dues) - now, 0.0) + 0.001
+        due_s = min(now + ROUND_S, self._looked_s + self.look_s, *(due for due in dues if due is not None))
+        return max(due_s - now, 0.0) + 0.001
 
     def _hear(self, child: Child) -> None:
         for number in self.signals.received():
@@ -129,7 +126,7 @@ class CommandProcess:
             self._waiting.append(signal.SIGTERM)
 
     def _untold_reason(self) -> str | None:
-        """Why to stop although no signal has come."""
+        """Why to stop although no signal has come: the deadline, or the cloud's notice."""
         due = self.time.stop_due_s()
         if due is not None and time.monotonic() >= due:
             return DEADLINE
@@ -175,7 +172,7 @@ class CommandProcess:
         return signal.SIGTERM if instead else number
 
     def _will_listen(self, child: Child, number: int, came: int) -> bool:
-        """Whether to wait with a signal that would kill a program which has hardly begun, and may be about to listen."""
+        """Whether to hold a signal back: it would kill a program that has just begun and may soon handle it."""
         young = time.monotonic() < child.began_s + min(self.listens_s, self.time.grace_s(came) / 3)
         if not young or number == signal.SIGINT:
             return False
@@ -187,20 +184,18 @@ class CommandProcess:
         if self._asking or signal.SIGTERM in self._handed:
             return
         try:
-            self._asking.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0)
-            )
+            nothing = subprocess.DEVNULL
+            self._asking = subprocess.Popen(command, stdin=nothing, stdout=nothing, process_group=0)
             self.note("handed", command=[*command])
         except OSError as error:
             warn(f"{command[0]}: {os.strerror(error.errno or 0)}; the program gets SIGTERM instead")
             self._send(child, signal.SIGTERM)
 
     def _forget_asking(self) -> None:
-        for asking in self._asking:
-            if asking.poll() is None:
-                os.killpg(asking.pid, signal.SIGKILL)  # a script's own children with it
-                with suppress(subprocess.TimeoutExpired):  # a system that does not let it die
-                    asking.wait(LOST_S)
+        if self._asking is not None and self._asking.poll() is None:
+            os.killpg(self._asking.pid, signal.SIGKILL)  # a script's own children with it
+            with suppress(subprocess.TimeoutExpired):  # a system that does not let it die
+                self._asking.wait(LOST_S)
 
     def _press(self, child: Child) -> None:
         """Kill what has not ended in time; end what the command has left behind."""
@@ -217,7 +212,7 @@ class CommandProcess:
             self._tidy(child, now)
 
     def _tidy(self, child: Child, now: float) -> None:
-        """End what the command has left behind. When only its shell fell to the signal, the rest may be saving."""
+        """End what the command has left behind. If the signal killed only its shell, the rest may still be saving."""
         fell = self._handed and (child.code or 0) < 0
         if fell and any(processes.heed(processes.members(child.pid), number) for number in self._handed):
             return
@@ -235,7 +230,7 @@ class CommandProcess:
         warn(why)
 
     def _attend(self, child: Child) -> None:
-        self.time.look()
+        self.time.watch.look()
         if child.code is None and time.monotonic() >= self._looked_s + self.look_s:
             self.look_s = self.look(lambda: processes.descendants(os.getpid()))
             self._looked_s = time.monotonic()

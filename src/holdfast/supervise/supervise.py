@@ -27,7 +27,7 @@ from ..terminal import say
 from . import judge
 from .job_end import JobEnd
 from .judge import CommandAttempt, Next
-from .keep import LEFT, LEFT_WORD, LOOK_S, Kept, cut_short
+from .keep import LEFT, LEFT_WORD, Kept, cut_short
 from .limits import LEAD_S, PATIENCE_S, Time
 from .output import fill_gaps
 from .place import SupervisorDirectory, called, enter, name_of
@@ -43,8 +43,8 @@ CARRIED = {
     judge.LATE: "deadline",
     ENDING: "SIGTERM",
 }  # untold reasons to leave, for which the job is carried on: as what
-# What only torchrun reads: how long it lets its workers save (our patience is what counts), and that workers which it starts
-# again get a rendezvous of their own. Else gloo finds in it where the ranks were before. (torch 2.13, measured)
+# Only torchrun reads these: how long it lets its workers save (our patience is what counts), and that restarted workers
+# get a rendezvous of their own. Else gloo finds in it where the ranks were before. (torch 2.13, measured)
 TORCHRUN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(PATIENCE_S)), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 MEASURED_S = 30.0  # between two looks at how long the run's saves take
 LATE_SHARE = 0.02  # of the time left at its start by which a program may stop too early
@@ -109,7 +109,7 @@ class _Supervisor:
     measured_s: float = 0.0
     notices: Notices | None = None
     witness: ProgressWitness = field(init=False)
-    within: JobEnd = field(init=False)
+    job_end: JobEnd = field(init=False)
     time: Time = field(init=False)
     environment: dict[str, str] = field(init=False)
 
@@ -120,10 +120,10 @@ class _Supervisor:
                 self.witness = ProgressWitness(self.place.path)
                 if _is_held(self.place.path):  # a run says so itself
                     say(requeue.on_hold(self.place.path))
-                wanted, limit = self.options.requeue, self.options.max_requeues
-                self.job_end = JobEnd(self.job, self.place, requeue=wanted, limit=limit, chain=self.options.chain)
+                chosen = self.options
+                self.job_end = JobEnd(self.job, self.place, chosen.requeue, chosen.max_requeues, chosen.chain)
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
-                around.callback(self.time.close)
+                around.callback(self.time.watch.close)
                 self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
                 if self.options.keeps:
                     self.kept = Kept(self.place.path, self.program)
@@ -132,23 +132,21 @@ class _Supervisor:
                     **os.environ,
                     **around.enter_context(job_leader.announced(self.place.path)),
                 }
-                last = self._until_over()
-                return self._leave(last)
+                return self._leave(self._until_over())
             except BaseException as error:
                 said = error.reason if isinstance(error, ChildError) else str(error)
                 self.place.close("failed", error=f"{type(error).__name__}: {said.splitlines()[0] if said else ''}")
                 raise
 
     def _until_over(self) -> Next:
-        """Starts, one after another, with what follows from each."""
-        limits = judge.Limits(self.options.retries, self.options.max_no_progress)
+        """Start the command until something other than another start follows."""
         self._take_over()
         while True:
             if self.signals.told is not None:
                 return Next("leave", f"told to stop by {self.signals.told}")
             self.attempts.append(self._attempt())
-            following = judge.judge(self.attempts, limits)
-            self.place.record("next", do=following.do, why=following.why, wait_s=round(following.wait_s, 3))
+            following = judge.judge(self.attempts, self.options.retries, self.options.max_no_progress)
+            self.place.record("next", **following._asdict())
             if following.do in {"done", "leave", "fail"}:
                 return following
             if self.attempts[-1].reason.startswith("SIG") and self.job_end.is_ending():
@@ -157,7 +155,7 @@ class _Supervisor:
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
 
     def _take_over(self) -> None:
-        """What a program that was killed together with its supervisor has written, and nobody has kept."""
+        """Keep what the program wrote before it was killed together with its supervisor."""
         since_s = cut_short(self.place.journal) if self.kept is not None else None
         left = self.program.left(since_s) if since_s is not None and isinstance(self.program, AppFile) else None
         if self.kept is None or left is None:
@@ -168,12 +166,11 @@ class _Supervisor:
         self.kept.take_over(left)
 
     def _attempt(self) -> CommandAttempt:
-        """One start, seen out and judged on its own."""
+        """One start of the command, from its checkpoint to its outcome."""
         checkpoint = self.kept.newest_valid() if self.kept is not None else None
         time_left_s = self.time.left_s()
-        command = self.program.begin(
-            self.command, checkpoint.path if checkpoint is not None else None, self._for_program(time_left_s)
-        )
+        own_s = None if time_left_s is None else max(time_left_s - self.options.lead_s, 1.0)
+        command = self.program.begin(self.command, checkpoint.path if checkpoint is not None else None, own_s)
         if self.kept is not None:
             self.kept.begin()
         self.witness.before()
@@ -187,7 +184,7 @@ class _Supervisor:
             self.time,
             self.place.record,
             self._look,
-            LOOK_S if self.kept is not None else ROUND_S,
+            self.kept.look_s if self.kept is not None else ROUND_S,
             LISTENS_S if self.witness.run is not None else PERHAPS_S,
             self.notices,
         )
@@ -226,32 +223,23 @@ class _Supervisor:
             self.kept.set_aside(checkpoint, word, "could not be read by the program")
         elif verdict == "damaged":
             verdict = "failed"
-        took_s = time.monotonic() - began_s
-        self.place.record(
-            "exit",
-            code=code,
-            verdict=verdict,
-            took_s=round(took_s, 3),
-            told=told,
-            reason=said.reason,
-            progressed=progressed,
-            step=step,
-        )
-        return CommandAttempt(
+        attempt = CommandAttempt(
             verdict,
             code,
-            took_s,
+            time.monotonic() - began_s,
             told,
             failed=said.event == "failed" or (self.kept is not None and verdict == "failed"),
-            reason=said.reason if verdict == "stopped" else "",
+            reason=said.reason,
             progressed=progressed,
             late=self._is_late(time_left_s),
             held=self.held,
             lacks=self.program.lacks if code == 0 and isinstance(self.program, AppFile) else "",
         )
+        self.place.record("exit", step=step, **attempt._asdict())
+        return attempt
 
     def _leave(self, last: Next) -> Outcome:
-        """The end of it: the journal's last line, and then what the job needs to be carried on.
+        """Write the journal's last line; then requeue the job if its cause allows that.
 
         Raises:
             ChildError: the command failed.
@@ -298,15 +286,12 @@ class _Supervisor:
 
     @property
     def _resumable(self) -> bool:
-        """Whether the next start has something to go on from, or will at least know that it has not."""
+        """Whether the next start can resume, or at least finds out that it cannot."""
         return self.witness.run is not None or (self.kept is not None and bool(self.kept.store.checkpoints()))
 
     @property
     def _name(self) -> str:
         return called(self.command) if self.command else self.options.name or self.place.path.name
-
-    def _for_program(self, left_s: float | None) -> float | None:
-        return None if left_s is None else max(left_s - self.options.lead_s, 1.0)
 
     def _is_late(self, left_at_start_s: float | None) -> bool:
         """Whether another start in this job is not worth it: the program may have stopped for want of time."""
@@ -316,13 +301,13 @@ class _Supervisor:
         return left_s <= self.options.lead_s * 1.5 + LATE_SHARE * left_at_start_s
 
     def _has_failed_with_what_was_left(self, verdict: str, code: int, checkpoint: Checkpoint | None) -> bool:
-        """Whether it is to be taken for half a file: nobody saw it settle, and it has brought the program nowhere."""
+        """Whether the checkpoint counts as half a file: nobody saw it settle, and the program got nowhere with it."""
         if self.kept is None or checkpoint is None or checkpoint.head.note != LEFT or self.signals.told is not None:
             return False
         return verdict == "failed" and code != -signal.SIGKILL and not self.kept.committed
 
     def _look(self, pids: Callable[[], Sequence[int]]) -> float:
-        """Look at what is to be looked at; in how many seconds it is due again."""
+        """Look at the run's saves and at new checkpoints; seconds until the next look."""
         if self.time.left_s() is not None and time.monotonic() >= self.measured_s + MEASURED_S:
             self.witness.look()
             self.time.save_s, self.measured_s = self.witness.save_s, time.monotonic()

@@ -1,8 +1,7 @@
-"""Witness: what the run that the command holds says of itself, for launchers that eat exit codes."""
+"""Witness: what the command's run says in its journal, for launchers that change exit codes."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +13,6 @@ from ..errors import StoreError
 from ..journal import CLOSING, Event
 from ..store.format import Name, parse_name
 from ..store.store import Store
-
-LOOKED_AT_BYTES = 1 << 18  # of the end of a journal that grows
 
 
 class Said(NamedTuple):
@@ -34,27 +31,28 @@ class ProgressWitness:
         self._place = place
         self._furthest: dict[Path, tuple[int, int]] = {}
         self._attempts: dict[Path, int] = {}
-        self.run: Path | None = job_leader.run_of(place)
-        self.save_s = 0.0  # the longest of the run's last saves
+        self.save_s = 0.0  # the longest of the run's saves
+
+    @property
+    def run(self) -> Path | None:
+        """Where the run is, as it has told; None before it has."""
+        return job_leader.run_of(self._place)
 
     def before(self) -> None:
         """Look at the run as it is before a start."""
-        self.run = run = job_leader.run_of(self._place)
-        if run is not None:
+        if (run := self.run) is not None:
             self._attempts[run], events = _last(run)
             self._furthest[run] = max(self._furthest.get(run, (-1, 0)), _newest(run))
             self._take_saves(events)
 
     def look(self) -> None:
         """While it runs: learn how long its saves take."""
-        self.run = job_leader.run_of(self._place)
-        if self.run is not None:
-            self._take_saves(_last(self.run)[1])
+        if (run := self.run) is not None:
+            self._take_saves(_last(run)[1])
 
     def after(self, began_unix_s: float) -> Said:
         """What that start, which began then, has left."""
-        self.run = run = job_leader.run_of(self._place)
-        if run is None:
+        if (run := self.run) is None:
             return Said()
         number, events = _last(run)
         known = self._attempts.get(run)
@@ -73,19 +71,15 @@ class ProgressWitness:
 
 
 def _last(run: Path) -> tuple[int, list[Event]]:
-    """The number of the run's last attempt, and its first and its last events."""
+    """The number of the run's last attempt, and its events."""
     found = [*run.glob("attempts/*/attempt-*.jsonl"), *run.glob("history/attempt-*.jsonl")]
     numbers = {int(text): path for path in found if (text := path.stem.removeprefix("attempt-")).isdecimal()}
     number = max(numbers, default=0)
     if not number:
         return 0, []
-    try:
-        with open(numbers[number], "rb") as file:
-            first = file.read(LOOKED_AT_BYTES)
-            file.seek(max(len(first), file.seek(0, os.SEEK_END) - LOOKED_AT_BYTES))
-            return number, journal.parse(first + b"\n" + file.read())
-    except OSError:  # its successor has just moved it: we are a ghost
-        return number, []
+    with suppress(OSError):  # its successor has just moved it: we are a ghost
+        return number, journal.read(numbers[number])
+    return number, []
 
 
 def _newest(run: Path) -> tuple[int, int]:

@@ -9,7 +9,7 @@
 #SBATCH --open-mode=append   # or each start would empty the output
 #SBATCH --signal=B:USR1@120  # a notice, 120 to 150 s before the time is over
 
-# Until holdfast listens the notice must not end this shell. What came before, holdfast knows by the clock.
+# Until holdfast listens the notice must not end this shell. Holdfast computes the deadline itself.
 trap '' USR1
 
 # exec: holdfast takes the place of this shell, and so hears what Slurm has to say.

@@ -10,7 +10,7 @@
 #SBATCH --open-mode=append   # or each start would empty the output
 #SBATCH --signal=B:USR1@300  # a notice, 300 to 330 s before the time is over
 
-# Until holdfast listens the notice must not end this shell. What came before, holdfast knows by the clock.
+# Until holdfast listens the notice must not end this shell. Holdfast computes the deadline itself.
 trap '' USR1
 
 module load anaconda/3

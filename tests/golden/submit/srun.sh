@@ -11,7 +11,7 @@
 #SBATCH --open-mode=append   # or each start would empty the output
 #SBATCH --signal=B:USR2@120  # a notice, 120 to 150 s before the time is over
 
-# Until holdfast listens the notice must not end this shell. What came before, holdfast knows by the clock.
+# Until holdfast listens the notice must not end this shell. Holdfast computes the deadline itself.
 trap '' USR2
 
 # Copies $1 to the node's own disk, unless a whole copy is there already that is not older.
