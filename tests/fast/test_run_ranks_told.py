@@ -149,7 +149,7 @@ def test_a_loop_that_is_longer_on_one_rank_is_refused_on_all(tmp_path, among):
 
     found = among(2, work)
     assert [UsageError, UsageError] == [type(each) for each in found]
-    assert all("rank 1 wants 5 epochs, and rank 0 4 epochs" in str(each) for each in found)
+    assert all("rank 0 wants 4 epochs; rank 1 wants 5 epochs:" in str(each) for each in found)
     assert [] == passes
 
 
@@ -167,7 +167,7 @@ def test_a_rank_that_breaks_out_alone_is_told_where_it_was(tmp_path, among):
 
     found = among(2, work)
     assert [RanksError, RanksError] == [type(each) for each in found]
-    assert "rank 0 saves at step-000000007, epoch 1, and rank 1 at step-000000006-end" in str(found[0])
+    assert "rank 0 saves at step-000000007, epoch 1; rank 1 saves at step-000000006-end" in str(found[0])
 
 
 def test_a_rank_at_another_point_of_the_program_says_its_step(tmp_path, among):
