@@ -17,7 +17,7 @@ import msgspec
 
 from .. import disk
 from ..children import child as children
-from ..children import processes
+from ..children import processes, warden
 from ..children.warden import Streams
 from ..data.order import key
 from ..errors import ChildError, StoreError
@@ -100,7 +100,7 @@ class ChildTree:
     def lose_rank(self, which: float) -> None:
         """SIGKILL to one of the processes that have a rank, and to nothing else. A command without ranks is its only one."""
         ranks = sorted(processes.workers(self._child.pid, "RANK")) or [self._child.pid]
-        children.strike(ranks[int(which * len(ranks))])
+        warden.send([ranks[int(which * len(ranks))]], signal.SIGKILL)
 
     def finish(self) -> int:
         """End whatever still runs of it; the command's exit status."""
