@@ -316,6 +316,8 @@ def main() -> int:
     )
     parser.add_argument("--walk", choices=WALKS, action="append", help="this walk only (may be repeated)")
     asked = parser.parse_args()
+    if not (asked.root / "src/holdfast").is_dir():
+        parser.error(f"{asked.root} has no src/holdfast: give the root of a checkout")
     results = measure(asked.root.resolve(), tuple(asked.walk or WALKS))
     if asked.json:
         print(json.dumps(results, indent=1))

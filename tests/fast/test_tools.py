@@ -74,6 +74,12 @@ def test_a_checkout_is_weighed_as_json(tmp_path):
     assert (3, 7, 1) == (found["src"]["tokens"], found["tests"]["tokens"], found["text"]["sentences"])
 
 
+def test_a_folder_that_is_no_checkout_is_refused_in_one_line(tmp_path):
+    for name in ("weight.py", "walks.py"):
+        said = subprocess.run([sys.executable, TOOLS / name, tmp_path], capture_output=True, text=True, check=False)
+        assert (2, name, True) == (said.returncode, name, "has no src/holdfast" in said.stderr.splitlines()[-1])
+
+
 def traced(folder, script):
     """What the tracer of walks counts while `script` runs on the package in `folder`."""
     code = f"""

@@ -64,12 +64,16 @@ def training(tmp_path):
     return Training(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def ends(place):
     """What each of two ranks ends with when nothing happens."""
-    training = Training(tmp_path_factory.mktemp("undisturbed"))
+    training = Training(place)
     training.finish()
     return [training.result(rank) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return ends(tmp_path_factory.mktemp("undisturbed"))
 
 
 @pytest.mark.parametrize(("rank", "name"), [(0, "TERM"), (1, "USR1")])
@@ -124,19 +128,23 @@ def _drift(training):
 KILLS = [{"1": "save"}, {"0": "commit"}, {"1": "step:12"}, {"1": "restore"}]
 
 
-def test_killed_ranks_cost_what_was_not_saved(training, undisturbed):
-    """One while it writes, one before the commit, in a step, while it restores: torchrun starts all of them again each
-    time, and one launch sees it through.
-    """
-    launched = training.start(kills=KILLS, restarts=len(KILLS), timeout_s=8)
+def see_through(training, kills, undisturbed):
+    """One launch, with a kill in each start but the last: torchrun starts all ranks again each time, and they finish."""
+    launched = training.start(kills=kills, restarts=len(kills))
     assert 0 == launched.code, launched.err
-    resumed = [[training.noted("resumed", rank, attempt) for attempt in range(1, 6)] for rank in range(2)]
-    assert resumed[0] == resumed[1]
-    assert [[0], [0], [0], []] == resumed[0][:4]
-    assert resumed[0][4] in ([5], [10])
-    training.attempts += len(KILLS)
+    starts = range(1, len(kills) + 2)
+    resumed, others = ([training.noted("resumed", rank, start) for start in starts] for rank in range(2))
+    assert resumed == others
+    assert [[] if "restore" in kill.values() else [0] for kill in kills] == resumed[:-1]
+    assert resumed[-1] in ([5], [10])
+    training.attempts += len(kills)
     assert undisturbed == [training.result(each) for each in range(2)]
     assert [] == list(chain.from_iterable(checkpoint.problems() for checkpoint in Store(training.run).checkpoints()))
+
+
+def test_killed_ranks_cost_what_was_not_saved(training, undisturbed):
+    """A rank is killed in its step. tests/prove kills it while it writes, before the commit, and in the restore, too."""
+    see_through(training, KILLS[2:3], undisturbed)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
