@@ -2,12 +2,13 @@
 
     python tools/weight.py [ROOT] [--json]
 
-Python is weighed in `src` and in `tests`. A token is what `tokenize` gives, without comments and without what only lays text out
-(line ends, indents, encoding). An import is a module of our own that another one names, wherever in the file it does so.
+Python is weighed in `src` and in `tests`. A token is what `tokenize` gives, without comments and without what only
+lays text out (line ends, indents, encoding). An import is a module of our own that another one names, wherever in the
+file it does so.
 
-Sentences are those of README.md and of the Markdown files in docs. Code blocks do not count. A heading, a list item and a table's
-cell each stand alone; the lines of a paragraph are joined. A sentence ends at `.`, `!` or `?` before a space, or where its block
-ends. Inline code is one word, a link is its text, and a word has a letter or a digit in it.
+Sentences are those of README.md and of the Markdown files in docs. Code blocks do not count. A heading, a list item
+and a table's cell each stand alone; the lines of a paragraph are joined. A sentence ends at `.`, `!` or `?` before a
+space, or where its block ends. Inline code is one word, a link is its text, and a word has a letter or a digit in it.
 """
 
 import argparse

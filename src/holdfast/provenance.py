@@ -1,4 +1,4 @@
-"""Provenance: what a manifest tells of a checkpoint's origin, without secrets. Values of environment variables are not told."""
+"""Provenance: what a manifest tells of a checkpoint's origin, without secrets and without environment variables."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def libraries() -> dict[str, str]:
 
 
 def redact(argv: Sequence[str]) -> list[str]:
-    """`argv` without values of options and assignments with a telling name, URL user info, and tokens of well-known kinds.
+    """`argv` without values of options and assignments with a telling name, of URL user info, and of well-known tokens.
 
-    Where in doubt it hides. A secret without a name and in no known form cannot be told from any other word.
+    It hides what is in doubt. A secret without a name and in no known form cannot be told from any other word.
     """
     hidden = _values_of_telling_options(argv)
     return [REDACTED if index in hidden else _redact_word(word) for index, word in enumerate(argv)]
@@ -143,7 +143,7 @@ def _redact_word(word: str) -> str:
 
 
 def _redact_text(text: str) -> str:
-    """`text` without known kinds of secrets, and without what follows a telling name: a quoted string, else all the rest."""
+    """`text` without known kinds of secrets, and without what follows a telling name: a quoted string, or the rest."""
     pieces, at = [], 0
     for named in NAMED.finditer(text):
         if named.start() >= at and _tells(named[1]):

@@ -1,4 +1,4 @@
-"""The terminal: lines that say what Holdfast did, and a progress line. Nothing here ever raises into a training loop."""
+"""The terminal: lines that say what Holdfast did, and a progress line. Nothing here raises into a training loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _rank = 0
 
 
 def speak_for(rank: int) -> None:
-    """From here on this process is that rank of a run: any but 0 only warns, and says which one it is."""
+    """This process is that rank of a run from now on. Ranks other than 0 only warn, and name their number."""
     global _rank  # noqa: PLW0603  of a process, as stderr is
     _rank = rank
 
@@ -44,7 +44,7 @@ def tell(line: str) -> None:
 
 
 def mark(line: str) -> None:
-    """Writes to the process's own stdout, whatever has taken its place meanwhile, after all that was printed so far."""
+    """Writes to the process's original stdout, even if sys.stdout was replaced, after all that was printed so far."""
     for stream in (sys.stdout, sys.__stdout__):
         if stream is not None:
             with suppress(OSError, ValueError):
@@ -53,13 +53,13 @@ def mark(line: str) -> None:
 
 
 def flush() -> None:
-    """Write out what stdout and stderr still hold: nobody else will."""
+    """Write out what stdout and stderr still buffer: the interpreter will not."""
     _write(sys.stdout, "")
     _write(sys.stderr, "")
 
 
 def relay(number: int, data: bytes) -> bool:
-    """Hand on what somebody else has printed, byte for byte, to our descriptor 1 or 2; False when nobody reads it any more."""
+    """Write what another process has printed, byte for byte, to our descriptor 1 or 2; False when nobody reads it."""
     stream = sys.stdout if number == 1 else sys.stderr
     raw = getattr(stream.buffer, "raw", stream.buffer)  # past Python's own buffer, if it has one
     rest = memoryview(data)

@@ -6,6 +6,7 @@ from test_run_ranks_processes import KILLS, Training, ends, see_through
 pytestmark = pytest.mark.ranks
 
 
-def test_killed_ranks_cost_what_was_not_saved_wherever_they_are(tmp_path):
+def test_killed_ranks_cost_what_was_not_saved_wherever_they_are(tmp_path_factory):
     """The first has no checkpoint to go on from; one launch sees all of it through."""
-    see_through(Training(tmp_path / "killed"), KILLS, ends(tmp_path / "undisturbed"))
+    place, undisturbed = map(tmp_path_factory.mktemp, ("killed", "undisturbed"))
+    see_through(Training(place), KILLS, ends(undisturbed))

@@ -15,19 +15,19 @@ _OURS = "events.out.tfevents.*.holdfast.*"
 
 
 class Board:
-    """Writes the metrics log of the run at `run` where TensorBoard finds it; by default beside the run, in `<run>-board`.
+    """Writes the metrics log of the run at `run` for TensorBoard; by default beside the run, in `<run>-board`.
 
         board = Board("runs/digits")
         board.update()  # as often as you like, in one process at a time
 
-    Each attempt of the run gets a file of its own. It begins by taking back what earlier ones said of steps that were done
-    again, and by saying once more what a power loss has taken from the last one. So TensorBoard shows each step once, and
-    none is missing, whatever happened to the run or to the board.
+    Each attempt of the run gets its own file. It begins by revoking what earlier files said of steps that were done
+    again, and repeats what a power loss took from the last file. So TensorBoard shows each step once, and none is
+    missing, whatever happened to the run or to the board.
 
     Args:
         run: the run's directory.
-        directory: what TensorBoard's --logdir is to find.
-        only: the attempt to follow, which then leaves the board to its successors.
+        directory: the directory for TensorBoard's --logdir.
+        only: follow this attempt alone; write nothing once a later one has begun.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class Child:
         return self._link.fileno()
 
     def send(self, number: int, *, alone: bool = False) -> None:
-        """Send a signal to the command's group, or to the command `alone`; once that has ended, to all that it left behind.
+        """Send a signal to the command's group, or to the command `alone`; once it has ended, to all that it has left.
 
         SIGKILL always goes to all, also to those in sessions of their own.
         """
@@ -105,7 +105,7 @@ class Child:
         return int(number)
 
     def _part(self) -> None:
-        """The warden has ended: because nothing is left, or because it was killed. Then its orphans are ours to kill."""
+        """The warden has ended: nothing is left, or it was killed, and then its orphans are ours to kill."""
         self.gone = True
         _, status = os.waitpid(self._warden, 0)
         if os.waitstatus_to_exitcode(status) == 0 and (self.code is not None or b"code" in self._heard):

@@ -4,9 +4,9 @@ It starts the command, adopts processes that the command abandons, hands on sign
 however suddenly, the socket between the two closes and the warden kills all that is left. When the warden dies, the
 kernel kills the command, and the starter kills the rest, if it has adopted them (`adopt`).
 
-It receives single bytes: each is the number of a signal, plus ALONE when only the command itself is meant. It sends lines:
-`pid 17` when the command was started, `error 2` when it could not be, `code -9` when it has ended. It closes the socket
-when no process of the command is left.
+It receives single bytes: each is the number of a signal, plus ALONE when only the command itself is meant. It sends
+lines: `pid 17` when the command was started, `error 2` when it could not be, `code -9` when it has ended. It closes the
+socket when no process of the command is left.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:
 
 
 def _quota() -> Iterator[Check]:
-    """What quota(1) says, where it is installed. File systems with other quotas have other tools, which are not asked."""
+    """What quota(1) says, where it is installed. Other tools for quotas are not asked."""
     if shutil.which("quota") is None:
         return
     try:

@@ -16,7 +16,8 @@ def examine() -> Iterator[Check]:
     """Nothing is imported."""
     yield ok(
         "versions",
-        f"holdfast {metadata.version('holdfast')}, Python {platform.python_version()}, {platform.system()} {platform.release()}",
+        f"holdfast {metadata.version('holdfast')}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.release()}",
     )
     for name, lowest in _needed().items():
         try:

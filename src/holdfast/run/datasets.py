@@ -52,7 +52,7 @@ def _codes(kind: type) -> Iterator[CodeType]:
 
 
 def _changed(code: CodeType) -> set[str]:
-    """Attributes that it assigns or stores items into, as `self.cache[index] = ...`, and methods that change a container."""
+    """Attributes that it assigns or stores items into (`self.cache[0] = ...`), and calls that change a container."""
     found, before, attribute = set(_CHANGES.intersection(code.co_names)), "", ""
     for each in dis.get_instructions(code):
         if each.opname in ("STORE_ATTR", "DELETE_ATTR"):

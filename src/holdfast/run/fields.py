@@ -19,8 +19,8 @@ class Fields(Attributes):
     A restore fills what can be changed in place (arrays, tensors, lists, models, optimizers) and sets the others
     (numbers, strings) as attributes.
 
-    For a dict, the names are keys. `Fields(globals(), "x", "y", "best_loss")` tracks variables of a script at module level,
-    also those that its loop binds anew, as in `x, y = get_batch()`.
+    For a dict, the names are keys. `Fields(globals(), "x", "y", "best_loss")` tracks variables of a script at module
+    level, also those that its loop binds anew, as in `x, y = get_batch()`.
 
     Raises:
         UsageError: there is no such attribute or name, or it cannot be set: a method, a read-only property, a frozen

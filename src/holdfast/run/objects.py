@@ -69,7 +69,7 @@ def _frameworks(target: Any) -> list[str]:
 
 
 def is_generator(target: Any) -> bool:
-    """Whether it is one of Python's or NumPy's random generators, which keep their state in an attribute of their own."""
+    """Whether it is one of Python's or NumPy's random generators, each of which keeps its state in its own way."""
     return isinstance(target, random.Random) or _has_bits(target) or _is_legacy(target)
 
 

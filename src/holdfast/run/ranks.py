@@ -156,9 +156,9 @@ def _differences(ranks: Ranks, topic: str, mine: str) -> str:
 
 
 def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
-    """The cause of `error`, described as `mine`, for the journal: when another rank failed first, that rank's own error.
+    """The cause of `error`, described as `mine`, for the journal: another rank's own error, if that failed first.
 
-    A framework reports a lost rank by a RuntimeError. Errors of ranks that only noticed the loss are named after the cause.
+    A framework reports a lost rank by a RuntimeError. Errors of ranks that only noticed the loss are no causes.
     """
     if ranks.alone or not isinstance(error, RuntimeError | RanksError):
         return mine

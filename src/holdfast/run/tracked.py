@@ -80,7 +80,7 @@ class Tracked:
         return lines + fill.misfits
 
     def nested_differences(self, stored: Iterable[str]) -> list[str]:
-        """The places in containers where such an object stood when the checkpoint was saved, and where none stands now."""
+        """The places in containers where such an object stood when the checkpoint was saved, and where none is now."""
         absent = set(stored).difference(self.nested())
         return [f"{path}: an object with a state of its own in the checkpoint, none here" for path in sorted(absent)]
 

@@ -65,7 +65,7 @@ def is_users(file: str, module: str) -> bool:
 def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Iterator[Variable]:
     """The script's variables, then those of `roots`, each object once.
 
-    `held`: ids of the objects that the run tracks; what they save of themselves is passed over, their attributes are not.
+    `held`: ids of the tracked objects. What they save of themselves is left out, their other attributes are not.
     """
     walk = _Walk(held)
     for variable in _named(frames()):

@@ -147,7 +147,7 @@ def _is_abandoned(others: int, value: Any) -> bool:
 
 
 class _Place(NamedTuple):
-    """Where names stand: a frame by its identity and code (the frame itself would keep them alive), or a module's names."""
+    """Where names are: a frame, by its identity and code (a reference to it would keep them alive), or a module."""
 
     frame: int
     code: CodeType | None
@@ -166,7 +166,7 @@ def _caller() -> _Place:
 
 
 def _is_running(place: _Place) -> bool:
-    """Whether it is among the frames of this thread. A module's names last: a notebook's cells are frames of their own."""
+    """Whether it is on this thread's stack. Names of a module last: each cell of a notebook has a frame of its own."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001
     while frame is not None:
         if frame.f_globals is place.module or (id(frame) == place.frame and frame.f_code is place.code):
@@ -181,21 +181,22 @@ def _replaced(place: str, name: str, value: Any) -> Lost:
         return Lost(
             "generator_replaced",
             name,
-            f"{held} random generator; the loop draws from another one, which is not saved. env.reset(seed=...) makes a "
-            "new one: call it before Run(...), and give the run the one it made",
+            f"{held} random generator; the loop draws from another one, which is not saved. env.reset(seed=...) makes "
+            "a new one: call it before Run(...), and give the run the one it made",
         )
     first = "" if place.startswith("run.vars") else f" (first value: vars=dict({name}={name}))"
     return Lost(
         "rebound",
         name,
         f"{held} {type(value).__name__}; the loop has bound the name to another one, which is not saved. "
-        f"Write run.vars.{name} in the place of {name} in the loop{first}, or change it in place: {_in_place(name, value)}",
+        f"Write run.vars.{name} in the place of {name} in the loop{first}, or change it in place: "
+        f"{_in_place(name, value)}",
     )
 
 
 def _unreachable(name: str, value: Any) -> Lost:
     line = (
-        f"state[{name!r}]: nobody but the run holds this {type(value).__name__}, so the loop cannot change it. Give the "
+        f"state[{name!r}]: only the run holds this {type(value).__name__}, so the loop cannot change it. Give the "
         "object that the loop uses: an object itself, and not its state_dict(); or keep the value in run.vars"
     )
     return Lost("rebound", name, line)
