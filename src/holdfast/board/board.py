@@ -34,11 +34,12 @@ class Board:
         self, run: str | os.PathLike[str], directory: str | os.PathLike[str] | None = None, *, only: int | None = None
     ) -> None:
         self.run = Path(os.path.abspath(run))
-        self.directory = (
-            self.run.with_name(f"{self.run.name}-board") if directory is None else Path(os.path.abspath(directory))
-        )
+        self.directory = Path(os.path.abspath(f"{self.run}-board" if directory is None else directory))
         self._only = only
-        self._attempt = 0  # the one that is being followed
+        self._follow(0)
+
+    def _follow(self, attempt: int) -> None:
+        self._attempt = attempt
         self._read = 0  # bytes of its journal
         self._waiting: list[journal.Event] = []  # read, before it is known where the attempt goes on
         self._file: Path | None = None
@@ -54,7 +55,7 @@ class Board:
         if self._only not in (None, attempt):
             return
         if attempt != self._attempt or (self._file is not None and not self._file.exists()):
-            self._attempt, self._read, self._waiting, self._file = attempt, 0, [], None
+            self._follow(attempt)
         data = _whole_lines(path, self._read)
         self._read += len(data)
         found = journal.parse(data)
@@ -68,15 +69,14 @@ class Board:
             self._waiting = []
 
     def _begin(self, log: journal.Log) -> None:
-        """A file for this attempt, which begins where the others are true and whole."""
+        """Begin the file of this attempt at the step up to which the other files are right and whole."""
         logs = [*(each for each in journal.logs(self.run) if each.attempt < log.attempt), log]
         files = sorted(self.directory.glob(_OURS))
         first = _first_step(logs, files)
         lines = [line for line in journal.merged(logs) if line["step"] >= first]
         now = time.time()
-        when = max(
-            [int(now), *(_when(file) + 1 for file in files)]
-        )  # TensorBoard reads files by name, whatever clocks say
+        # TensorBoard reads files in the order of their names, whatever clocks say
+        when = max(int(now), *(int(file.name.split(".")[3]) + 1 for file in files), 0)
         file = self.directory / _NAME.format(when=when, attempt=log.attempt)
         disk.make_dirs(self.directory)
         disk.write(file, [events.header(now), events.start(now, first), *map(_scalars, lines)])
@@ -84,7 +84,7 @@ class Board:
         self._last = next((event for event in reversed(log.events) if event["event"] == "metrics"), {})
 
     def _add(self, found: Iterable[journal.Event]) -> None:
-        """Append what the attempt has logged; an append to its journal that a full disk cut short was made again."""
+        """Append what the attempt has logged, once; a full disk makes it append lines to its journal twice."""
         written = []
         for event in found:
             again = journal.position(event) < journal.position(self._last) or event == self._last
@@ -104,10 +104,6 @@ def _first_step(logs: Sequence[journal.Log], files: Sequence[Path]) -> int:
             later = [log.restored[0] for log in logs if log.attempt > shown and log.restored is not None]
             return min([reached, *later])
     return 0
-
-
-def _when(file: Path) -> int:
-    return int(file.name.split(".")[3])
 
 
 def _newest(run: Path) -> tuple[int, Path]:

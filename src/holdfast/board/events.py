@@ -9,6 +9,7 @@ tensorflow/core/framework/summary.proto; RFC 3720, appendix B.4 (CRC-32C).
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Mapping
 
@@ -54,10 +55,7 @@ def _event(time: float, step: int) -> bytes:
 
 
 def _scalar(tag: str, value: float) -> bytes:
-    try:
-        packed = struct.pack("<f", value)
-    except OverflowError:  # more than 32 bits hold
-        packed = struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+    packed = struct.pack("<f", ctypes.c_float(value).value)  # infinite where 32 bits are too few
     return _TAG + _sized(tag.encode("utf-8", "replace")) + _SIMPLE_VALUE + packed
 
 

@@ -43,13 +43,16 @@ class Variable(NamedTuple):
 
 def frames() -> list[FrameType]:
     """The script's frames on the stack of this call, outermost first."""
-    found: list[FrameType] = []
+    ours = [each for each in stack() if is_users(each.f_code.co_filename, str(each.f_globals.get("__name__", "")))]
+    return ours[::-1]
+
+
+def stack() -> Iterator[FrameType]:
+    """All frames of this thread, innermost first."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames' own way is private
     while frame is not None:
-        if is_users(frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))):
-            found.append(frame)
+        yield frame
         frame = frame.f_back
-    return found[::-1]
 
 
 @lru_cache(maxsize=1024)

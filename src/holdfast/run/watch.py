@@ -13,7 +13,7 @@ import sysconfig
 from collections import deque
 from collections.abc import Iterator, Mapping
 from inspect import CO_NEWLOCALS
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, NamedTuple
 
 from ..state import codec
@@ -21,6 +21,7 @@ from ..state.captured import ATOMS, MAPPINGS, MUTABLE
 from .objects import is_generator
 from .tracked import Tracked, framework_modules
 from .vars import Vars
+from .visible import stack
 
 MOST_MEMBERS = 1000  # of a container that is looked through
 COUNTS = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -150,29 +151,23 @@ class _Place(NamedTuple):
     """Where names are: a frame, by its identity and code (a reference to it would keep them alive), or a module."""
 
     frame: int
-    code: CodeType | None
+    code: CodeType
     module: dict[str, Any] | None
 
 
 def _caller() -> _Place:
     """The nearest frame that is not Holdfast's."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "holdfast":
-        frame = frame.f_back
-    if frame is None:
-        return _Place(0, None, None)
+    frame = next(each for each in stack() if str(each.f_globals.get("__name__")).partition(".")[0] != "holdfast")
     in_function = frame.f_code.co_flags & CO_NEWLOCALS
     return _Place(id(frame), frame.f_code, None if in_function else frame.f_globals)
 
 
 def _is_running(place: _Place) -> bool:
     """Whether it is on this thread's stack. Names of a module last: each cell of a notebook has a frame of its own."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001
-    while frame is not None:
-        if frame.f_globals is place.module or (id(frame) == place.frame and frame.f_code is place.code):
-            return True
-        frame = frame.f_back
-    return False
+    return any(
+        frame.f_globals is place.module or (id(frame) == place.frame and frame.f_code is place.code)
+        for frame in stack()
+    )
 
 
 def _replaced(place: str, name: str, value: Any) -> Lost:
