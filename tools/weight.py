@@ -39,6 +39,7 @@ _FENCE = re.compile(r"\s*(```|~~~)")
 _BLOCK = re.compile(r"\s*(#+|[-*+]|\d+\.|>)\s+")
 _RULE = re.compile(r"[\s|:-]+")
 _END = re.compile(r"(?<=[.!?])[\"')\]*_]*\s+")
+_DIRECTIVE = re.compile(r"^:::.*\n(?: {4}.*\n)*", re.MULTILINE)  # of mkdocstrings
 
 
 @dataclass
@@ -133,7 +134,7 @@ def blocks(markdown: str) -> Iterator[str]:
     """What stands alone in a Markdown text: a paragraph, a heading, a list item, a table's cell."""
     paragraph: list[str] = []
     fenced = listed = False
-    for line in [*markdown.splitlines(), ""]:
+    for line in [*_DIRECTIVE.sub("", markdown).splitlines(), ""]:
         if _FENCE.match(line):
             fenced = not fenced
         begins = _BLOCK.match(line)
