@@ -202,10 +202,6 @@ WHY = {
     "deadline": "has passed",
     "type": "is torch.nn.modules.linear.Linear, on rank 0 torch.nn.modules.linear.Bilinear",
     "file system": "rank 1 does not see what rank 0 does",
-    "steps": "rank 0 wants 7 steps; rank 1 wants 8 steps:",
-    "asks alone": "rank 0 saves at step-000000008, epoch 0; rank 1 saves at step-000000003",
-    "fails alone": "of rank 1 alone",
-    "state that cannot be saved": "cannot save",
 }
 
 
