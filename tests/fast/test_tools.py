@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -176,18 +177,7 @@ def test_a_sample_has_each_rooms_share_also_in_its_beginning():
 
 def figures(**outcomes):
     """What `quality.py collect` writes, of a tree with one room and these mutants."""
-    side = {
-        "tokens": 10,
-        "files": 1,
-        "files_under_50_lines": 1,
-        "lines_over_110": 0,
-        "lines_over_120": 0,
-        "docstring_lines_per_function": 1.0,
-        "imports_mean": 0.0,
-        "imports_max": 0,
-        "imports_most": "",
-        "class_names_repeated": {},
-    }
+    side = asdict(weight.Weight(tokens=10, files=1))
     room = {"covered_lines": 3, "num_statements": 4, "covered_branches": 1, "num_branches": 2}
     return {
         "weight": {"src": side, "tests": side},
