@@ -138,7 +138,7 @@ def calls(module: Module) -> Iterator[tuple[ast.Call, str]]:
 
 
 def points_down(module: Module) -> Iterator[Problem]:
-    """Imports point to a lower layer or stay in their room; frameworks may be neighbours, the front door stays below them."""
+    """Imports point to a lower layer or stay in their room; the front door imports no framework."""
     own = LAYER["run"] + 1 if module.path == FRONT_DOOR else LAYER.get(module.room)
     if own is None:
         yield Problem(1, f"{module.room} has no layer")
@@ -153,9 +153,11 @@ def points_down(module: Module) -> Iterator[Problem]:
 
 
 CHANGES_FILES = {
-    "os": "rename replace renames unlink remove mkdir makedirs rmdir removedirs link symlink truncate ftruncate write pwrite "
-    "writev pwritev sendfile copy_file_range posix_fallocate chmod fchmod chown utime mkfifo mknod setxattr fsync fdatasync",
-    "shutil": "copy copy2 copyfile copyfileobj copymode copystat copytree move rmtree make_archive unpack_archive chown",
+    "os": "rename replace renames unlink remove mkdir makedirs rmdir removedirs link symlink truncate ftruncate write "
+    "pwrite writev pwritev sendfile copy_file_range posix_fallocate chmod fchmod chown utime mkfifo mknod setxattr "
+    "fsync fdatasync",
+    "shutil": "copy copy2 copyfile copyfileobj copymode copystat copytree move rmtree make_archive unpack_archive "
+    "chown",
     "tempfile": "mkdtemp mkstemp mktemp TemporaryDirectory NamedTemporaryFile TemporaryFile SpooledTemporaryFile",
     "numpy": "save savez savez_compressed savetxt memmap",
     "torch": "save",
@@ -185,7 +187,7 @@ THROUGH_THE_DOOR = {  # what torch writes goes into memory, or a file of ours, a
 
 
 def changes_files_only_at_the_door(module: Module) -> Iterator[Problem]:
-    """The disk door: what changes the file system is in disk.py and bulk.py, where each call can be counted and made to fail."""
+    """The disk door: only disk.py and bulk.py change the file system; each call there can be made to fail."""
     if module.path in {"disk.py", "bulk.py"}:
         return
     for node, name in names(module):
@@ -233,7 +235,8 @@ def signals_only_in_stop_drill_and_supervise(module: Module) -> Iterator[Problem
 
 
 CHILD_CALLS = re.compile(
-    r"os\.(system|popen|fork|forkpty|exec\w+|spawn\w+|posix_spawn\w*)|subprocess\b.*|pty\..*|asyncio\.create_subprocess\w+"
+    r"os\.(system|popen|fork|forkpty|exec\w+|spawn\w+|posix_spawn\w*)|subprocess\b.*|pty\..*"
+    r"|asyncio\.create_subprocess\w+"
 )
 
 

@@ -34,7 +34,7 @@ def test_a_token_is_neither_comment_nor_layout():
 
 
 def test_the_figures_of_a_folder(tmp_path):
-    a = 'from . import b\nfrom .c import d\nimport os\n\n\nclass Twice:\n    def f(self):\n        """One.\n\n        Three."""\n'
+    a = 'from . import b\nfrom .c import d\nimport os\nclass Twice:\n  def f(self):\n    """One.\n\n    Three."""\n'
     b = "class Twice: pass\n" + "#" * 111 + "\n" + "#" * 121 + "\n"
     found = weight.weigh(written(tmp_path, a=a, b=b, c__d="x = 1\n", c__e="from .. import a\n" + "\n" * 60))
     assert (4, 3, 2, 1) == (found.files, found.files_under_50_lines, found.lines_over_110, found.lines_over_120)
@@ -100,7 +100,7 @@ print(json.dumps(tracer.result()))
 
 
 def test_a_move_is_a_call_from_one_room_into_another(tmp_path):
-    """Not one within a room, not one of the script or of a module's body; one through the standard library, or in a thread."""
+    """Not one within a room, of the script or of a module's body; one through the standard library, or in a thread."""
     folder = written(
         tmp_path / "house",
         __init__="",

@@ -129,7 +129,7 @@ KILLS = [{"1": "save"}, {"0": "commit"}, {"1": "step:12"}, {"1": "restore"}]
 
 
 def see_through(training, kills, undisturbed):
-    """One launch, with a kill in each start but the last: torchrun starts all ranks again each time, and they finish."""
+    """One launch, with a kill in each start but the last: torchrun starts all ranks again each time."""
     launched = training.start(kills=kills, restarts=len(kills))
     assert 0 == launched.code, launched.err
     starts = range(1, len(kills) + 2)
@@ -143,7 +143,7 @@ def see_through(training, kills, undisturbed):
 
 
 def test_killed_ranks_cost_what_was_not_saved(training, undisturbed):
-    """A rank is killed in its step. tests/prove kills it while it writes, before the commit, and in the restore, too."""
+    """A rank is killed in its step. tests/prove kills it as it writes, before the commit, and in the restore."""
     see_through(training, KILLS[2:3], undisturbed)
 
 

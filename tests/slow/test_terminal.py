@@ -127,7 +127,8 @@ def test_progress_is_drawn_at_most_five_times_a_second():
 
 def test_the_programs_own_prints_stay_whole():
     """Whatever the program prints while the line is shown is on the screen as if it had not been."""
-    prints = 'print(f"line {step}"); print("half", end=""); time.sleep(0.25 if step == 9 else 0); print(" whole"); say("saved")'
+    prints = 'print(f"line {step}"); print("half", end=""); time.sleep(0.25 if step == 9 else 0)'
+    prints += '; print(" whole"); say("saved")'
     written = on_a_terminal(LOOP.replace("PRINTS", prints))
     expected = [line for step in range(1, 31) for line in (f"line {step}", "half whole", "holdfast: saved")]
     assert [*expected, "done", ""] == screen(written)
