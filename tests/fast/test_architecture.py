@@ -283,47 +283,14 @@ def executes_nothing_it_reads(module: Module) -> Iterator[Problem]:
     for call, name in calls(module):
         if name in EXECUTING_CALLS:
             yield Problem(call.lineno, name)
-        if name.endswith("import_module") and not _from_a_table(call.args[0], module):
+        if name.endswith("import_module") and not _from_a_table(call.args[0]):
             yield Problem(call.lineno, f"{name} of what is in no table")
 
 
-def _from_a_table(node: ast.expr, module: Module) -> bool:
-    if isinstance(node, ast.Constant):
-        return True
-    if isinstance(node, ast.Name):
-        sources = [source for name, source in _bindings(module) if name == node.id]
-        return bool(sources) and all(_reads_a_table(source, module) for source in sources)
-    return _reads_a_table(node, module)
-
-
-def _reads_a_table(node: ast.expr | None, module: Module) -> bool:
-    """TABLE, TABLE[...], TABLE.get(...), TABLE.items(), a list of such, or a function of the module that returns it."""
-    if isinstance(node, ast.Subscript):
-        return _reads_a_table(node.value, module)
-    if isinstance(node, ast.ListComp | ast.GeneratorExp):
-        return _reads_a_table(node.elt, module)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        reads = node.func.attr in {"get", "items", "values"} and len(node.args) <= 1
-        return reads and _reads_a_table(node.func.value, module)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        called = [each for each in module.tree.body if isinstance(each, ast.FunctionDef) and each.name == node.func.id]
-        returns = [each.value for function in called for each in ast.walk(function) if isinstance(each, ast.Return)]
-        return bool(returns) and all(_reads_a_table(value, module) for value in returns)
-    return isinstance(node, ast.Name | ast.Attribute) and bool(TABLE.fullmatch(dotted(node, {})))
-
-
-def _bindings(module: Module) -> Iterator[tuple[str, ast.expr]]:
-    """Each name that a loop, a comprehension, an assignment or a parameter binds, and from what."""
-    for node in nodes(module):
-        if isinstance(node, ast.For | ast.comprehension):
-            yield from ((inner.id, node.iter) for inner in ast.walk(node.target) if isinstance(inner, ast.Name))
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                yield from ((inner.id, node.value) for inner in ast.walk(target) if isinstance(inner, ast.Name))
-        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and isinstance(node.target, ast.Name) and node.value:
-            yield node.target.id, node.value
-        elif isinstance(node, ast.arg):
-            yield node.arg, ast.Constant(None)  # whatever a caller says: no table
+def _from_a_table(node: ast.expr) -> bool:
+    """A name in quotes, or TABLE[...]."""
+    named = isinstance(node, ast.Subscript) and TABLE.fullmatch(dotted(node.value, {}))
+    return isinstance(node, ast.Constant) or bool(named)
 
 
 def the_core_knows_no_framework(module: Module) -> Iterator[Problem]:
@@ -511,13 +478,12 @@ PLANTED = {
         state/a.py       import importlib; importlib.import_module(LEAVES.get(x, x))
         state/a.py       for x in given.items(): importlib.import_module(x)
         state/a.py       def f(): return x // importlib.import_module(f())
+        state/a.py       for a, b in _FEEDS.items(): importlib.import_module(b)
         state/a.py       __import__(name)
         """,
         """
         state/a.py       import importlib; importlib.import_module('holdfast.torch')
         state/a.py       import importlib; importlib.import_module(LEAVES[name])
-        state/a.py       for a, b in _FEEDS.items(): importlib.import_module(b)
-        a.py             def f(): return [T[x] for x in y] // importlib.import_module(f())
         torch/a.py       model.eval(); import re; re.compile('x')
         """,
     ),

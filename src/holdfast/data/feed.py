@@ -63,8 +63,8 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     """
     if type(loader) is Zip:
         return ZipFeed(loader, [feed_for(each, seed, name) for each in loader.loaders])
-    for module in _frameworks(loader):
-        feed: Feed | None = import_module(module).feed_for(loader, seed)
+    for framework in _frameworks(loader):
+        feed: Feed | None = import_module(FRAMEWORKS[framework]).feed_for(loader, seed)
         if feed is not None:
             return feed
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
@@ -80,7 +80,7 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
 
 def _frameworks(loader: Any) -> list[str]:
     names = dict.fromkeys(cls.__module__.partition(".")[0] for cls in type(loader).__mro__)
-    return [FRAMEWORKS[name] for name in names if name in FRAMEWORKS]
+    return [name for name in names if name in FRAMEWORKS]
 
 
 class SequenceFeed:

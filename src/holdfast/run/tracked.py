@@ -167,7 +167,7 @@ def framework_modules() -> list[Any]:
     """Of the frameworks that this program uses: facts(), initial_seed(), still(targets),
     ranks(timeout_s), Reducers(objects).
     """
-    return [import_module(home) for name, home in _PROGRAMS.items() if name in sys.modules]
+    return [import_module(_PROGRAMS[name]) for name in _PROGRAMS if name in sys.modules]
 
 
 @contextmanager
