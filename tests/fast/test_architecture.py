@@ -165,19 +165,8 @@ CHANGES_FILES = {
     "safetensors.numpy": "save_file",
 }
 CHANGING_CALLS = {f"{module}.{name}" for module, functions in CHANGES_FILES.items() for name in functions.split()}
-CHANGING_METHODS = {
-    "write_text",
-    "write_bytes",
-    "mkdir",
-    "unlink",
-    "rename",
-    "touch",
-    "rmdir",
-    "symlink_to",
-    "hardlink_to",
-    "tofile",
-}
-WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE"}
+CHANGING_METHODS = re.compile(r"write_text|write_bytes|mkdir|unlink|rename|touch|rmdir|symlink_to|hardlink_to|tofile")
+WRITING_FLAGS = re.compile(r"O_(WRONLY|RDWR|CREAT|TRUNC|APPEND|TMPFILE)")
 
 
 THROUGH_THE_DOOR = {  # what torch writes goes into memory, or a file of ours, and from there through the door
@@ -196,11 +185,11 @@ def changes_files_only_at_the_door(module: Module) -> Iterator[Problem]:
     for call, name in calls(module):
         owner, _, method = name.rpartition(".")
         ours = owner.split(".")[-1] == "disk"
-        if method in CHANGING_METHODS and owner and not ours:
+        if CHANGING_METHODS.fullmatch(method) and owner and not ours:
             yield Problem(call.lineno, name)
         elif method == "replace" and owner and not ours and len(call.args) == 1 and not call.keywords:
             yield Problem(call.lineno, f"{name} with one argument: a path's")  # a string's takes two
-        elif name == "os.open" and any(flag in ast.dump(call) for flag in WRITING_FLAGS):
+        elif name == "os.open" and WRITING_FLAGS.search(ast.dump(call)):
             yield Problem(call.lineno, name)
         elif (
             method == "open"
@@ -219,19 +208,16 @@ def _may_write(call: ast.Call, *, is_method: bool) -> bool:
     return any(not isinstance(mode, ast.Constant) or bool(set("wax+") & set(str(mode.value))) for mode in given)
 
 
-SIGNAL_CALLS = {
-    *(
-        f"signal.{name}"
-        for name in ("signal", "sigaction", "set_wakeup_fd", "setitimer", "alarm", "pthread_kill", "pthread_sigmask")
-    ),
-    *("signal.raise_signal", "signal.siginterrupt", "signal.sigwait", "os.kill", "os.killpg"),
-}
+SIGNAL_CALLS = re.compile(
+    r"signal\.(signal|sigaction|set_wakeup_fd|setitimer|alarm|pthread_kill|pthread_sigmask)"
+    r"|signal\.(raise_signal|siginterrupt|sigwait)|os\.(kill|killpg)"
+)
 
 
 def signals_only_in_stop_drill_and_supervise(module: Module) -> Iterator[Problem]:
     """The signal door: run/stop.py listens, a loader's workers are deaf, children/ hands on and kills."""
     if module.path not in {"run/stop.py", "torch/workers.py"} and module.room not in {"children", "drill", "supervise"}:
-        yield from (Problem(node.lineno, name) for node, name in names(module) if name in SIGNAL_CALLS)
+        yield from (Problem(node.lineno, name) for node, name in names(module) if SIGNAL_CALLS.fullmatch(name))
 
 
 CHILD_CALLS = re.compile(
@@ -260,28 +246,18 @@ def speaks_only_in_terminal_and_cli(module: Module) -> Iterator[Problem]:
     yield from (Problem(call.lineno, name) for call, name in calls(module) if name in {"print", "input"})
 
 
-EXECUTES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "runpy", "code"}
-EXECUTING_CALLS = {
-    "eval",
-    "exec",
-    "compile",
-    "__import__",
-    "torch.load",
-    "torch.jit.load",
-    "numpy.load",
-    "builtins.eval",
-    "builtins.exec",
-}
+EXECUTES = re.compile(r"(_?pickle|cPickle|cloudpickle|dill|marshal|shelve|joblib|runpy|code)(\..*)?")
+EXECUTING_CALLS = re.compile(r"(builtins\.)?(eval|exec)|compile|__import__|torch\.(jit\.)?load|numpy\.load")
 TABLE = re.compile(r"(.*\.)?_?[A-Z][A-Z0-9_]*")
 
 
 def executes_nothing_it_reads(module: Module) -> Iterator[Problem]:
     """No pickle, no eval, and modules are imported by name only from a table in the code."""
     for line, name in imports(module):
-        if name.split(".")[0] in EXECUTES:
+        if EXECUTES.fullmatch(name):
             yield Problem(line, f"imports {name}")
     for call, name in calls(module):
-        if name in EXECUTING_CALLS:
+        if EXECUTING_CALLS.fullmatch(name):
             yield Problem(call.lineno, name)
         if name.endswith("import_module") and not _from_a_table(call.args[0]):
             yield Problem(call.lineno, f"{name} of what is in no table")
