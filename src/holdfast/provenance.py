@@ -16,7 +16,7 @@ REDACTED = "[redacted]"
 LIBRARIES = ("torch", "numpy", "jax", "keras", "tensorflow", "lightning", "transformers", "safetensors")
 GIT_TIMEOUT_S = 5
 LONGEST_TEXT = 1000  # characters of an object that is no plain value: a tensor among the hyperparameters stays readable
-DEEPEST = 32  # what lies deeper becomes text: a mapping that holds itself must not end a save
+DEEPEST = 32  # deeper values become text: a mapping that contains itself must not fail a save
 
 # Parts of names, written together: "--api-key", "apiKey" and "API_KEY" are all "apikey".
 TELLING_PARTS = (  # compiled when first asked, as KNOWN_SECRETS: together a millisecond of every start
@@ -189,7 +189,7 @@ def _redact_value(value: Any, depth: int = DEEPEST) -> Any:
 
 
 def _text(value: object) -> str:
-    """What Python says of an object that is no plain value; a mark when it cannot, being nested too deeply for one."""
+    """The text of an object that is no plain value; a mark when it has none, as one nested too deeply."""
     try:
         return str(value)[:LONGEST_TEXT]
     except Exception as error:  # of the object's own __str__, too

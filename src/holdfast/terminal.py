@@ -125,7 +125,7 @@ class Progress:
         """Wipe the line and give the streams back. A second call does nothing."""
         self.wipe_before("\n")
         for name, stream in self._wiping.items():
-            if getattr(sys, name) is stream:  # otherwise somebody has replaced it since: theirs to undo
+            if getattr(sys, name) is stream:  # otherwise other code has replaced it since, and restores it
                 setattr(sys, name, stream.stream)
         self._wiping, self._console = {}, None
 

@@ -1,4 +1,4 @@
-"""Processes: what Linux's /proc says of them. Reads, and touches nobody. Source: proc(5)."""
+"""Processes, as Linux's /proc shows them. Only reads. Source: proc(5)."""
 
 from __future__ import annotations
 

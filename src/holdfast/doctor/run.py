@@ -41,7 +41,7 @@ class Known(NamedTuple):
 
 
 def know(directory: Path, save_s: float | None) -> Known:
-    """Read what there is to know."""
+    """Read the batch script and where the run is."""
     try:
         script = batch.read((directory / SCRIPT).read_text(encoding="utf-8", errors="replace"), Around())
     except OSError:

@@ -1,4 +1,4 @@
-"""Versions: of what is installed, beside the lowest that Holdfast works with."""
+"""Versions of the installed libraries, compared with the lowest that Holdfast works with."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Stateful(Protocol):
 
 
 def adapter_for(target: Any) -> Any:
-    """The framework's own adapter module for `target`, or None for what is merely stateful."""
+    """The framework's own adapter module for `target`, or None when it has none."""
     module = next((import_module(_ADAPTERS[name]) for name in _frameworks(target) if name in _ADAPTERS), None)
     return module if module is not None and module.handles(target) else None
 

@@ -1,4 +1,4 @@
-"""Opened: in a drilled process, notes the files that another run of the drill has written and this one reads."""
+"""Opened: in a drilled process, notes the files that it reads and that another run of the drill has written."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SYSTEM = ("/proc/", "/dev/", "/sys/", "/run/")
 
 def begin() -> None:
     """Listen to what this process opens, if a drill asks for it. Its forked children listen, too."""
-    with suppress(UsageError):  # the run itself will say so
+    with suppress(UsageError):  # the run itself raises it
         wishes = settings.drilled()
         if wishes.opened is not None:
             sys.addaudithook(_Listener(wishes, Path(wishes.opened)).hear)
 
 
 class _Listener:
-    """Hears of each `open` and `rename`, and keeps what matters. Never raises: that would forbid the call."""
+    """Called for each `open` and `rename`; notes those that matter. Never raises: that would forbid the call."""
 
     def __init__(self, wishes: Drilled, evidence: Path) -> None:
         self._evidence, self._since_ns = evidence, wishes.since_ns

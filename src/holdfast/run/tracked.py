@@ -48,7 +48,7 @@ class Tracked:
         return dict(found.values())
 
     def nested(self) -> list[str]:
-        """The paths of those in containers, each place of one that stands in several."""
+        """The paths of all such objects in containers. One object in several containers has several paths."""
         return [path for path, _ in self._own() if "/" in path]
 
     def _own(self) -> list[tuple[str, Any]]:
@@ -90,7 +90,7 @@ class Tracked:
         return fill, [fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types)) for name in names]
 
     def outvoted(self, checkpoint: Checkpoint, types: Iterable[type]) -> dict[str, list[str]]:
-        """For each object, the options that the script gives otherwise than the checkpoint, whose values are used."""
+        """For each object, the options whose values in the script differ from the checkpoint's, which are used."""
         return {
             path: adapter.outvoted(target, handles_at(checkpoint, path, types))
             for path, target in self.inside().items()
@@ -98,18 +98,18 @@ class Tracked:
         }
 
     def reducers(self) -> dict[str, Any]:
-        """What several ranks' frameworks have seen that decides in which order they sum."""
+        """What the frameworks of several ranks have seen and what decides the order of their sums."""
         if not self._reducers:
             self._reducers = [module.Reducers(self.inside()) for module in framework_modules()]
         return {name: seen for each in self._reducers for name, seen in each.capture().items()}
 
     def warm(self, seen: Mapping[str, Any]) -> None:
-        """Let them see it again, before a restore, on all ranks at once."""
+        """Show the reducers the same again, before a restore, on all ranks at once."""
         self._cold = dict(seen)
         self.warm_late()
 
     def warm_late(self) -> None:
-        """The same with those that have come since: a script may wrap its model after the restore."""
+        """The same for reducers that are new since then: a script may wrap its model after the restore."""
         for module in framework_modules() if self._cold else ():
             for name in module.Reducers(self.inside()).warm(self._cold):
                 del self._cold[name]

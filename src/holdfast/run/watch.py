@@ -36,14 +36,14 @@ class Lost(NamedTuple):
 
 
 class Watch:
-    """Which tracked values something besides the run held when the run was entered; each is told once it is lost."""
+    """The tracked values that the script held when it entered the run. Each one that it drops is reported once."""
 
     def __init__(self, tracked: Tracked, variables: Vars) -> None:
         self._state, self._given = tracked.objects, tracked.given
         self._vars = variables
         self._caller = _caller()
         self._held_state: list[str] = []
-        self._unreachable: list[str] = []  # nobody held these from the beginning
+        self._unreachable: list[str] = []  # only the run held these from the beginning
         self._held_vars: dict[str, int] = {}  # and the ids of their values
         if not COUNTS:
             return
@@ -106,11 +106,11 @@ def _count(box: list[Any]) -> int:
     return sys.getrefcount(box[0])
 
 
-_ALONE = _count([object()])  # of what lies in such a box and nowhere else
+_ALONE = _count([object()])  # references to an object that only such a list holds
 
 
 def _others(box: list[Any], ours: int) -> int:
-    """References to what lies in `box`, besides `ours`."""
+    """References to the one object in `box`, besides `ours`."""
     return _count(box) - _ALONE - ours
 
 

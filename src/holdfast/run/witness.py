@@ -1,7 +1,7 @@
 """Witness: in a drilled run, notes at each safe point which batch was consumed and what the script's variables hold.
 
-The drill compares these notes: what differs after a resume, and did not before, is what was not restored. Nothing is
-drawn, iterated or changed here, and a variable that cannot be read is noted as such.
+The drill compares these notes: a variable that differs only after a resume was not restored. Nothing is drawn, iterated
+or changed here, and a variable that cannot be read is noted as such.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Witness:
 
 
 def _guarded(value: Any, largest: int) -> tuple[str, int]:
-    """What stands for `value` in a comparison, and how many bytes were read for it."""
+    """A short text to compare `value` by, and the number of bytes that were read for it."""
     try:
         return _stands_for(value, largest)
     except Exception:  # a script's objects may raise what they like
