@@ -18,6 +18,7 @@ from holdfast.run.stop import Stop
 from holdfast.run.weights import StartFrom
 from rank_threads import everywhere
 from run_ranks import Part, alone, among_threads, noted_saves, on, stop_at, train, training
+from stores import flip
 from toy import events, names
 
 
@@ -233,22 +234,16 @@ def test_a_disk_that_is_full_once_a_save_is_committed_is_no_failure_of_it(tmp_pa
     assert [] == events(tmp_path, "save_failed")
 
 
-def spoil(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 def test_what_one_rank_finds_damaged_is_damaged_for_all(tmp_path, trained):
     """The next older one is restored by all; none is an error on all, never a silent start from scratch."""
     trained(tmp_path, steps=9)
-    spoil(tmp_path / "checkpoints" / "step-000000009" / "rank-00001.json")
+    flip(tmp_path / "checkpoints" / "step-000000009" / "rank-00001.json")
     assert alone() == trained(tmp_path)
     assert ["step-000000009-damaged"] == os.listdir(tmp_path / "quarantine")
     (restored,) = [event for event in events(tmp_path, "restored") if event["checkpoint"]]
     assert "step-000000008" == restored["checkpoint"]
     for name in names(tmp_path):
-        spoil(tmp_path / "checkpoints" / name / "rank-00001.json")
+        flip(tmp_path / "checkpoints" / name / "rank-00001.json")
     assert [StoreError, StoreError] == [type(each) for each in trained(tmp_path)]
     assert alone() == trained(tmp_path, allow_fresh=True)
 
