@@ -141,24 +141,34 @@ def test_an_attribute_that_is_bound_anew_is_told(tmp_path):
 
 
 def test_values_in_use_and_values_given_inline_are_silent(tmp_path):
-    """In-place changes, constants, views, members, what is read from run.vars, and what nobody but the run ever
-    held.
+    """In-place changes, constants, what is read from run.vars; and what a view, a member or a base still reaches, whether
+    its own name is gone before the run or in its loop.
     """
-    array, weights, buffer = np.zeros(4), torch.ones(3), torch.zeros(4)
-    rows, items, queue = [np.zeros(2), np.zeros(2)], [1], deque()
-    row, part, view = rows[0], buffer[:2], array[:2]
-    state = {"array": array, "weights": weights, "buffer": buffer, "rows": rows}
-    first = {"items": items, "queue": queue, "best": {}}
-    del array, buffer, rows, items
+    for gone in ("before", "in the loop"):
+        base, weights, queue = np.zeros(4), torch.ones(3), deque()
+        array, buffer, rows, items, shown = np.zeros(4), torch.zeros(4), [np.zeros(2), np.zeros(2)], [1], base[:2]
+        row, part, view = rows[0], buffer[:2], array[:2]
+        state = {"array": array, "weights": weights, "buffer": buffer, "rows": rows, "shown": shown}
+        first = {"items": items, "queue": queue, "best": {}}
 
-    def body(run, step):
-        row[:] += 1
-        part.add_(1)
-        view[:] += 1
-        run.vars.items.append(step)
-        queue.append(float(weights.sum()))
+        def forget():
+            nonlocal array, buffer, rows, items, shown
+            array = buffer = rows = items = shown = None
 
-    assert [] == walk(tmp_path, state, body, vars=first)
+        def body(run, step, kept=(row, part, view, base, weights, queue)):
+            if step == 0:
+                forget()
+            row, part, view, base, weights, queue = kept
+            for each in (row, view, base):
+                each[:] += 1
+            part.add_(1)
+            run.vars.items.append(step)
+            queue.append(float(weights.sum()))
+
+        if gone == "before":
+            forget()
+        with asked_of(gone):
+            assert [] == walk(tmp_path / gone, state, body, vars=first)
 
 
 def test_a_function_that_made_the_objects_and_returned_rebinds_nothing(tmp_path):
@@ -306,24 +316,6 @@ def test_models_that_no_optimizer_steps_are_silent(tmp_path):
             path = tmp_path / make.__name__
             step = lambda *_, model=model, state=state: learn(model, state["optimizer"])
             assert [] == walk(path, state, step, **options)
-
-
-def test_a_value_that_can_still_be_reached_is_silent_when_its_name_is_gone(tmp_path):
-    """By a view of its memory, by a member, or by the array that it shows."""
-    base = np.zeros(4)
-    array, buffer, rows, shown = np.zeros(4), torch.zeros(4), [np.zeros(2), np.zeros(2)], base[:2]
-    view, part, row = array[:2], buffer[:2], rows[0]
-    state = {"array": array, "buffer": buffer, "rows": rows, "shown": shown}
-    with Run(tmp_path, state, every=Every(steps=1)) as run:
-        for step in run.steps(6):
-            if step == 0:
-                array = buffer = rows = shown = None
-            view[:] += 1
-            part.add_(1)
-            row[:] += 1
-            base[:] += 1
-    assert [] == told(tmp_path)
-    assert array is buffer is rows is shown is None
 
 
 # In place: interrupted runs equal those that were not ----------------------------------------------------------------
