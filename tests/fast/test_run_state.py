@@ -141,8 +141,9 @@ def test_an_attribute_that_is_bound_anew_is_told(tmp_path):
 
 
 def test_values_in_use_and_values_given_inline_are_silent(tmp_path):
-    """In-place changes, constants, what is read from run.vars; and what a view, a member or a base still reaches, whether
-    its own name is gone before the run or in its loop.
+    """In-place changes, constants, what is read from run.vars; and what a view, a member or a base still reaches.
+
+    The names themselves are gone before the run, or in its loop.
     """
     for gone in ("before", "in the loop"):
         base, weights, queue = np.zeros(4), torch.ones(3), deque()
