@@ -1,4 +1,4 @@
-"""Runs tables of single figures, which print JSON lines, and keeps what they print: benchmarks/figures.py shuffle scale"""
+"""Runs benchmarks that print JSON lines, and keeps what they print: benchmarks/figures.py shuffle scale"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the third save of a LoRA-like state costs: 99% of its bytes are frozen, layer by layer between trained adapters."""
+"""What the third save of a LoRA-like state costs: 99% of its bytes are frozen, between trained adapters."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Holdfast(Lora):
 
 
 class Background(Lora):
-    """A run's saves beside its loop, each waited for, one right after the other: nothing is read back before it is linked."""
+    """A run's background saves, each waited for, one right after the other: no file is read back early."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -194,12 +194,12 @@ COLUMNS = [
     Column("raw cold read of all, s", "read_s"),
 ]
 NOTES = """
-Medians (smallest to largest) of the rounds after the first. All saves are durable when their time ends; the loop waits for
-those in the background, too. Written: blocks on the disk of files that were not there before (a hard link is none). Read
-back: what the process fetched from the disk to see that a file is whole before it is linked, during the third save or
-between the second and the third, beside a loop that waits here and has steps to make elsewhere. Without a pause there is no
-time for that: the third save comes right after the second. The peers write everything; saving the adapters alone would be
-as small, and no whole checkpoint.
+Medians (smallest to largest) of the rounds after the first. All saves are durable when their time ends; the loop
+waits for those in the background, too. Written: blocks on the disk of files that were not there before (a hard link
+is none). Read back: what the process fetched from the disk to see that a file is whole before it is linked, during
+the third save or between the second and the third, beside a loop that waits here and has steps to make elsewhere.
+Without a pause there is no time for that: the third save comes right after the second. The peers write everything;
+saving the adapters alone would be as small, and no whole checkpoint.
 """
 
 

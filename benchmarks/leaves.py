@@ -104,8 +104,8 @@ COLUMNS = [
     Column("first restore, s", "first restore_s", digits=2),
 ]
 NOTES = """
-Medians (smallest to largest) of the rounds after the first; 100,000 leaves of 256 float32; every one compared afterwards.
-DCP is left out: it takes about 25 s to save such a state, and as long to restore it.
+Medians (smallest to largest) of the rounds after the first; 100,000 leaves of 256 float32; every one compared
+afterwards. DCP is left out: it takes about 25 s to save such a state, and as long to restore it.
 """
 
 

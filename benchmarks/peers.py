@@ -1,4 +1,5 @@
-"""Peers: how their own documents say to save and restore, made as durable as Holdfast, with as many threads where they take a number.
+"""Peers: how their own documents say to save and restore, made as durable as Holdfast, with as many threads where
+they take a number.
 
 `wait_s` of a synchronous peer ends before the fsync, which a thread of the user's could do.
 """

@@ -22,7 +22,8 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #24292
 .wait { fill: #8c959f } .durable { fill: #d0d7de } .ours.wait { fill: #1a7f37 } .ours.durable { fill: #8ddb9f }
 .red { fill: #cf222e; font-size: 11px }
 @media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .small { fill: #9198a1 } .grid { stroke: #3d444d } .limit { stroke: #ff7b72 } .red { fill: #ff7b72 }
+  text { fill: #e6edf3 } .small { fill: #9198a1 } .grid { stroke: #3d444d }
+  .limit { stroke: #ff7b72 } .red { fill: #ff7b72 }
   .wait { fill: #9198a1 } .durable { fill: #4b535d } .ours.wait { fill: #3fb950 } .ours.durable { fill: #1f6f36 }
 }
 """
@@ -64,9 +65,11 @@ def main() -> None:
     given = parser.parse_args()
     saves, restores = (at_size(read(Path(given.out) / f"{table}.jsonl")) for table in ("save", "restore"))
     panels = [
-        Panel("saved: the loop waits (upper bar), durable (lower); logarithmic", saves, save.RAW, [Bar("wait", "wait_s"), Bar("durable", "durable_s")],
+        Panel("saved: the loop waits (upper bar), durable (lower); logarithmic", saves, save.RAW,
+              [Bar("wait", "wait_s"), Bar("durable", "durable_s")],
               {"wait_s": "one memcpy", "durable_s": "raw write"}),
-        Panel("restored, cold, into live memory; logarithmic", restores, restore.RAW, [Bar("wait", "cold_s")], {"cold_s": "raw read"}),
+        Panel("restored, cold, into live memory; logarithmic", restores, restore.RAW, [Bar("wait", "cold_s")],
+              {"cold_s": "raw read"}),
     ]  # fmt: skip
     Path(given.picture).write_text(draw([panel for panel in panels if panel.lines]))
 

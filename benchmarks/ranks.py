@@ -1,4 +1,5 @@
-"""What a save costs as ranks grow, besides the data: who writes what, the parts, the manifest. One process plays all ranks.
+"""What a save costs as ranks grow, besides the data: who writes what, the parts, the manifest. One process plays all
+ranks.
 
 Two states of 1,000 leaves: `replicated`, alike on every rank but for five leaves (DDP), and `divided`, a piece of each
 leaf on every rank (FSDP). What rank 0 does while all others wait is timed whole; of what every rank does at the same

@@ -1,4 +1,5 @@
-"""What a safe point costs with nothing due, alone and with two ranks: benchmarks/ranks_steps.py [--step-ms 1] [--steps 5000]
+"""What a safe point costs with nothing due, alone and with two ranks: benchmarks/ranks_steps.py [--step-ms 1]
+[--steps 5000]
 
 Each step is a wait of its length; what passes between two bodies is the safe point. Prints one JSON line a figure.
 """

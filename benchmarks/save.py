@@ -38,7 +38,8 @@ COLUMNS = [
 NOTES = """
 Medians (smallest to largest) of the rounds after the first; ratios are formed within a round. Every contender's files
 and directories are synced inside `durable`. A synchronous peer's loop waits until its own call returns, without our
-fsync. DCP's overlapped mode: what the loop waits for in the save and in the next step, which computes longer than the copy takes.
+fsync. DCP's overlapped mode: what the loop waits for in the save and in the next step, which computes longer than the
+copy takes.
 """
 
 

@@ -122,9 +122,9 @@ COLUMNS = [
     Column("durable, s", "durable_s"),
 ]
 NOTES = """
-Medians (smallest to largest) of the rounds after the first. One compute thread. Slower: the median step while the save is
-in flight against the median step before and after. What a save costs the loop: its wait, and what all steps beside it
-took longer.
+Medians (smallest to largest) of the rounds after the first. One compute thread. Slower: the median step while the
+save is in flight against the median step before and after. What a save costs the loop: its wait, and what all steps
+beside it took longer.
 """
 
 

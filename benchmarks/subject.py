@@ -96,7 +96,7 @@ class Live:
         self.rebind()
 
     def rebind(self) -> None:
-        """The optimizer's moments are the shared memory again; torch's own load_state_dict puts others in their place."""
+        """The optimizer's moments are the shared memory again; torch's own load_state_dict replaces them."""
         for number, parameter in enumerate(self.model):
             first, second = self._moments[number], self._moments[PARAMETERS + number]
             step = self._torch.tensor(1.0)

@@ -38,7 +38,8 @@ def train(path, board=None, cut=None, every=3):
             run.log(acc=epoch)
 
 
-def cut_off(path, board, cut, every=3):
+def cut_off(path, board, cut=None, every=3):
+    """Train until the cut, or to the end with a last update of the board."""
     try:
         train(path, board, cut, every)
     except Cut:

@@ -1,4 +1,4 @@
-"""A NumPy program with threads, unaware of us: 40 lines into the file that it is given, 0.1 s each; then exit 3 if asked."""
+"""A NumPy program with threads that knows nothing of Holdfast: 40 lines into a file, 0.1 s each; then an exit code."""
 
 import sys
 import threading

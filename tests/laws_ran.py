@@ -1,7 +1,7 @@
 """A pytest plugin: a run of a whole folder of tests fails when a law of docs/guarantees.md that lies there did not run.
 
-A law is named as `test_file.py::test_name`. It counts as proved when it passed for every parameter. One that was skipped
-is printed; where `CI` is set, or with `--every-law`, it fails the run, unless it needs a GPU, DMTCP or CRIU.
+A law is named as `test_file.py::test_name`. It counts as proved when it passed for every parameter. One that was
+skipped is printed; where `CI` is set, or with `--every-law`, it fails the run, unless it needs a GPU, DMTCP or CRIU.
 """
 
 import ast

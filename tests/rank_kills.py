@@ -1,4 +1,4 @@
-"""One rank is killed at an instant that a seed chooses: whatever it was doing, the run goes on, and nobody hangs.
+"""One rank is killed at an instant that a seed chooses: whatever it was doing, the run goes on, and no rank hangs.
 
     python tests/rank_kills.py 50        # prints a line for each instant
 
@@ -14,7 +14,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,7 @@ from holdfast.store.store import Store
 from rank_processes import everywhere
 from rank_training import train
 
-DEADLINE_S = 3.0  # that ranks wait for each other, here
+DEADLINE_S = 5.0  # that the others wait for the killed one
 WORLD, STEPS = 3, 5  # of the eight steps, those that the first launch makes when nobody is killed before
 
 
@@ -112,11 +111,9 @@ def ranked(rank: int, path: str, steps: int | None, aim: Aim | None, launch: int
 
 
 def launched(path: Path, steps: int | None, aim: Aim | None = None, launch: int = 0):
-    """What became of each rank, and how long it took."""
-    began = time.monotonic()
+    """What became of each rank. One that hangs is ended by `everywhere`, with SIGABRT."""
     work = partial(ranked, path=str(path), steps=steps, aim=aim, launch=launch)
-    outcomes = everywhere(WORLD, work, method="forkserver", timeout_s=DEADLINE_S)
-    return outcomes, time.monotonic() - began
+    return everywhere(WORLD, work, method="forkserver", timeout_s=DEADLINE_S if aim else 60.0)
 
 
 class Reference(NamedTuple):
@@ -125,20 +122,18 @@ class Reference(NamedTuple):
     path: Path
     begun: Path  # as its first launch has left it
     seen: dict[tuple[int, int], list[str]]  # launch, rank -> its instants
-    took_s: float
 
 
 def reference(place: Path) -> Reference:
     """A run of two launches that nobody disturbs, and what instants its ranks came to."""
-    seen, longest_s, begun = {}, 0.0, place.with_name("begun")
+    seen, begun = {}, place.with_name("begun")
     for launch, steps in enumerate((STEPS, None)):
         if launch:
             shutil.copytree(place, begun, symlinks=True)
-        outcomes, took_s = launched(place, steps, launch=launch)
+        outcomes = launched(place, steps, launch=launch)
         assert [""] * WORLD == [outcome.error for outcome in outcomes]
         seen |= {(launch, rank): outcome.value for rank, outcome in enumerate(outcomes)}
-        longest_s = max(longest_s, took_s)
-    return Reference(place, begun, seen, longest_s)
+    return Reference(place, begun, seen)
 
 
 def aims(found: Reference, count: int, seed: int = 0) -> Iterator[Aim]:
@@ -164,19 +159,20 @@ def nth_of(found: Reference, kind: str, rank: int, launch: int = 0) -> Aim:
 
 
 def ask(found: Reference, place: Path, aim: Aim) -> str:
-    """Strike there; what came of it, in a few words. Raises AssertionError when a law is broken. Nothing: the rank
-    did not come there.
+    """Strike there; what came of it, in a few words, or nothing when the rank did not come there.
+
+    Raises:
+        AssertionError: a law is broken.
     """
     if aim.launch:
         shutil.copytree(found.begun, place, symlinks=True)
-    outcomes, took_s = launched(place, (STEPS, None)[aim.launch], aim, aim.launch)
+    outcomes = launched(place, (STEPS, None)[aim.launch], aim, aim.launch)
     dead = [rank for rank, outcome in enumerate(outcomes) if outcome.exit_code == -signal.SIGKILL]
     assert dead in ([], [aim.rank]), (aim, outcomes)
     assert not [each for each in outcomes if each.exit_code not in (0, -signal.SIGKILL)], (aim, outcomes)
-    assert took_s < found.took_s * 3 + 2 * DEADLINE_S, (aim, f"hung: {took_s:.1f} s", outcomes)
-    came = f"{took_s:.1f} s, {_told(outcomes)}" if dead else ""
+    came = _told(outcomes) if dead else ""
     _require_readable(place)
-    outcomes, _ = launched(place, None, launch=2)
+    outcomes = launched(place, None, launch=2)
     assert [""] * WORLD == [outcome.error for outcome in outcomes], (aim, outcomes)
     _require_readable(place)
     differences = same_state(Store(found.path).latest(), Store(place).latest())

@@ -62,25 +62,30 @@ def train(path, rank, steps=12, before=lambda run: None, part=None, **options):
     return part.common, part.own
 
 
-def alone(rank, steps=12):
-    part = Part(rank)
-    for _ in range(steps):
+def training(among):
+    """A function that trains on all ranks; what each of them came to."""
+    return lambda path, world=2, timeout_s=60.0, **options: among(
+        world, lambda rank: train(path, rank, **options), timeout_s
+    )
+
+
+def alone(steps=12, world=2):
+    """What the ranks end with when nothing happens."""
+    parts = [Part(rank) for rank in range(world)]
+    for part in parts * steps:
         part.learn()
-    return part.common, part.own
+    return [(part.common, part.own) for part in parts]
+
+
+def on(rank, step, act):
+    """To be done before each step: `act`, on that rank, when it comes to that step."""
+    return lambda run: act(run) if (run._session.ranks.rank, run.step) == (rank, step) else None
 
 
 def stop_at(step, of=0):
     """Has rank `of` stop when it comes to that step; wherever the others are."""
-
-    def before(rank):
-        def at(run):
-            time.sleep(0.002)
-            if rank == of and run.step == step:
-                run._session.stop.hear("SIGUSR1")
-
-        return at
-
-    return before
+    stop = on(of, step, lambda run: run._session.stop.hear("SIGUSR1"))
+    return lambda run: time.sleep(0.002) or stop(run)
 
 
 def noted_saves(monkeypatch):

@@ -1,7 +1,7 @@
 """Every mutant that simple operators make of a package, each with a name that outlives moved lines. Pure.
 
-A mutant is named by file, function, operator, source text of what is changed, and its number among equals in that function.
-Annotations, docstrings, decorators, messages, `if TYPE_CHECKING` and the texts of errors are left alone.
+A mutant is named by file, function, operator, source text of what is changed, and its number among equals in that
+function. Annotations, docstrings, decorators, messages, `if TYPE_CHECKING` and the texts of errors are left alone.
 """
 
 import ast

@@ -3,8 +3,8 @@
     python tools/quality.py collect ROOT WORK --out FILE       weighs ROOT, takes the walks, adds what lies in WORK
     python tools/quality.py page BEFORE [AFTER] --out PAGE     Markdown; without AFTER its column stays open
 
-WORK holds what reach.py and sample_mutants.py wrote. `collect --walks FILE` takes the output of `walks.py --json` instead of
-measuring it again.
+WORK holds what reach.py and sample_mutants.py wrote. `collect --walks FILE` takes the output of `walks.py --json`
+instead of measuring it again.
 """
 
 import argparse

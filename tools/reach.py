@@ -1,11 +1,11 @@
 """Find which test runs which line, how long each test takes, and the branch coverage of each room.
 
     python tools/reach.py run ROOT WORK [--select MARKS] [--tests FILES...]     runs pytest under coverage.py
-    python tools/reach.py report ROOT WORK                                      writes WORK/reach.json and WORK/coverage.json
+    python tools/reach.py report ROOT WORK     writes WORK/reach.json and WORK/coverage.json
 
-`run` starts one pytest process for every few test files, so that it can be stopped and started again: a group whose result
-exists is not run a second time. The environment needs coverage.py beside the packages of the tests. Only this process and its
-threads are measured. Lines that run while a module is imported belong to no test.
+`run` starts one pytest process for every few test files, so that it can be stopped and started again: a group whose
+result exists is not run a second time. The environment needs coverage.py beside the packages of the tests. Only this
+process and its threads are measured. Lines that run while a module is imported belong to no test.
 """
 
 import argparse

@@ -1,14 +1,15 @@
 """Run a seeded sample of mutants of the whole package against the tests that reach each changed line.
 
     python tools/sample_mutants.py list ROOT [--count 400] [--seed 11]      prints the sample
-    python tools/sample_mutants.py run ROOT WORK [--minutes M]              judges it; goes on where an earlier call stopped
-    python tools/sample_mutants.py run ROOT WORK --like FILE [--renames R]  judges the mutants of an earlier table instead
+    python tools/sample_mutants.py run ROOT WORK [--minutes M]    judges it; goes on where an earlier call stopped
+    python tools/sample_mutants.py run ROOT WORK --like FILE [--renames R]    judges the mutants of an earlier table
 
-`run` needs WORK/reach.json, which `reach.py` writes, and the environment of `reach.py`. The results are in WORK/mutants.jsonl.
+`run` needs WORK/reach.json, which `reach.py` writes, and the environment of `reach.py`. The results are in
+WORK/mutants.jsonl.
 
-For each mutant: the tests that ran its line, quickest first, until the first failure, or until the mutant has used CAP_S seconds of
-CPU. The file is changed in a copy of the package, and a fork of this process, which has imported torch, NumPy and pytest but no module
-of holdfast, runs the tests. The outcomes:
+For each mutant: the tests that ran its line, quickest first, until the first failure, or until the mutant has used
+CAP_S seconds of CPU. The file is changed in a copy of the package, and a fork of this process, which has imported
+torch, NumPy and pytest but no module of holdfast, runs the tests. The outcomes:
 
     killed      a test failed by name; it fails again alone with the mutant, and passes alone without it
     survived    all tests that reach the line passed

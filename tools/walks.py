@@ -2,15 +2,15 @@
 
     python tools/walks.py ROOT [--json] [--draw] [--walk NAME]
 
-A room is a top-level package or module of holdfast: holdfast.store, holdfast.disk. A move is a call from a function of one room
-into a function of another; the caller is the nearest function of holdfast on the stack, so a call that goes through the standard
-library or torch counts. A call by the script, or the first call in a thread, is no move. Resuming a generator is a call. Module
-bodies, and all that runs while a module is imported, do not count. Files are the source files in which a function was called;
-file moves are counted like moves, between files.
+A room is a top-level package or module of holdfast: holdfast.store, holdfast.disk. A move is a call from a function
+of one room into a function of another; the caller is the nearest function of holdfast on the stack, so a call that
+goes through the standard library or torch counts. A call by the script, or the first call in a thread, is no move.
+Resuming a generator is a call. Module bodies, and all that runs while a module is imported, do not count. Files are
+the source files in which a function was called; file moves are counted like moves, between files.
 
-The walks: `resume` (a run with one checkpoint, from `Run(...)` to the first step), `save` (one periodic save, from the safe point
-until it is durable, with the threads that write it), `stop` (from SIGTERM to the end of the process with exit code 75), `show`
-(the command `holdfast show RUN`).
+The walks: `resume` (a run with one checkpoint, from `Run(...)` to the first step), `save` (one periodic save, from
+the safe point until it is durable, with the threads that write it), `stop` (from SIGTERM to the end of the process
+with exit code 75), `show` (the command `holdfast show RUN`).
 """
 
 import argparse
@@ -170,7 +170,7 @@ def resume(tracer: Tracer, home: Path) -> None:
 
 
 def save(tracer: Tracer, home: Path) -> None:
-    """The second save of the run, which is due after step 8; the first one may import and link what the others need not."""
+    """The second save of the run, due after step 8; only the first one may import and link."""
     state, loader, step = training(home)
     with new_run(home, state) as run:
         for _ in run.epochs(1):
@@ -316,6 +316,8 @@ def main() -> int:
     )
     parser.add_argument("--walk", choices=WALKS, action="append", help="this walk only (may be repeated)")
     asked = parser.parse_args()
+    if not (asked.root / "src/holdfast").is_dir():
+        parser.error(f"{asked.root} has no src/holdfast: give the root of a checkout")
     results = measure(asked.root.resolve(), tuple(asked.walk or WALKS))
     if asked.json:
         print(json.dumps(results, indent=1))

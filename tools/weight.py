@@ -2,12 +2,13 @@
 
     python tools/weight.py [ROOT] [--json]
 
-Python is weighed in `src` and in `tests`. A token is what `tokenize` gives, without comments and without what only lays text out
-(line ends, indents, encoding). An import is a module of our own that another one names, wherever in the file it does so.
+Python is weighed in `src` and in `tests`. A token is what `tokenize` gives, without comments and without what only
+lays text out (line ends, indents, encoding). An import is a module of our own that another one names, wherever in the
+file it does so.
 
-Sentences are those of README.md and of the Markdown files in docs. Code blocks do not count. A heading, a list item and a table's
-cell each stand alone; the lines of a paragraph are joined. A sentence ends at `.`, `!` or `?` before a space, or where its block
-ends. Inline code is one word, a link is its text, and a word has a letter or a digit in it.
+Sentences are those of README.md and of the Markdown files in docs. Code blocks do not count. A heading, a list item
+and a table's cell each stand alone; the lines of a paragraph are joined. A sentence ends at `.`, `!` or `?` before a
+space, or where its block ends. Inline code is one word, a link is its text, and a word has a letter or a digit in it.
 """
 
 import argparse
@@ -38,6 +39,7 @@ _FENCE = re.compile(r"\s*(```|~~~)")
 _BLOCK = re.compile(r"\s*(#+|[-*+]|\d+\.|>)\s+")
 _RULE = re.compile(r"[\s|:-]+")
 _END = re.compile(r"(?<=[.!?])[\"')\]*_]*\s+")
+_DIRECTIVE = re.compile(r"^:::.*\n(?: {4}.*\n)*", re.MULTILINE)  # of mkdocstrings
 
 
 @dataclass
@@ -132,7 +134,7 @@ def blocks(markdown: str) -> Iterator[str]:
     """What stands alone in a Markdown text: a paragraph, a heading, a list item, a table's cell."""
     paragraph: list[str] = []
     fenced = listed = False
-    for line in [*markdown.splitlines(), ""]:
+    for line in [*_DIRECTIVE.sub("", markdown).splitlines(), ""]:
         if _FENCE.match(line):
             fenced = not fenced
         begins = _BLOCK.match(line)

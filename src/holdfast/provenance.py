@@ -1,4 +1,4 @@
-"""Provenance: what a manifest tells of a checkpoint's origin, with secrets taken out. Environment variables are never read."""
+"""Provenance: what a manifest tells of a checkpoint's origin, without secrets and without environment variables."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import takewhile
 from typing import Any
 
 REDACTED = "[redacted]"
 LIBRARIES = ("torch", "numpy", "jax", "keras", "tensorflow", "lightning", "transformers", "safetensors")
 GIT_TIMEOUT_S = 5
 LONGEST_TEXT = 1000  # characters of an object that is no plain value: a tensor among the hyperparameters stays readable
-DEEPEST = 32  # what lies deeper becomes text: a mapping that holds itself must not end a save
+DEEPEST = 32  # deeper values become text: a mapping that contains itself must not fail a save
 
 # Parts of names, written together: "--api-key", "apiKey" and "API_KEY" are all "apikey".
 TELLING_PARTS = (  # compiled when first asked, as KNOWN_SECRETS: together a millisecond of every start
     r"password|passwd|passphrase|secret|credential|bearer|cookie|signature"
-    r"|(api|access|private|encryption|account|ssh|auth|signing|license|wandb|subscription|storage|master|shared|deploy)keys?"
+    r"|(api|access|private|encryption|account|ssh|auth|signing|license|wandb|subscription|storage|master|shared|deploy)"
+    r"keys?"
 )
 TELLING_WORDS = {"token", "pass", "pwd", "pw", "auth", "authorization", "oauth", "jwt", "otp", "sas"}
 # max_tokens is no secret
 COUNTING_WORDS = {"max", "min", "num", "n", "total", "new", "per", "seen", "batch", "special"}
 
 KNOWN_SECRETS = (
-    r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|npm_|AIza)(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}|[a-z]{20,})"  # hf_transformers is none
+    # hf_transformers is none
+    r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|npm_|AIza)(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}|[a-z]{20,})"
     r"|(?<![A-Za-z0-9])(?:sk-|sk_live_|github_pat_|glpat-|xox[a-z]-|eyJ)(?:(?=[a-z_-]*[A-Z0-9])[\w.-]{10,}|[\w.-]{20,})"
     r"|(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*"
@@ -55,9 +58,9 @@ def document(hyperparameters: Mapping[str, Any] | None = None, dataset: object =
 
 @functools.cache
 def git_state(directory: str) -> dict[str, Any] | None:
-    """Commit of the repository around `directory`, and whether tracked files differ from it; None without git or a repository.
+    """Commit of the repository around `directory`, and whether tracked files differ from it; None without a repository.
 
-    Asked once a process: the code that runs is the code that was read at its start.
+    Also None without git. Asked once a process: the code that runs is the code that was read at its start.
     """
     import subprocess
 
@@ -93,16 +96,16 @@ def libraries() -> dict[str, str]:
 
 
 def redact(argv: Sequence[str]) -> list[str]:
-    """`argv` without values of options and assignments with a telling name, URL user info, and tokens of well-known kinds.
+    """`argv` without values of options and assignments with a telling name, of URL user info, and of well-known tokens.
 
-    Where in doubt it hides. A secret without a name and in no known form cannot be told from any other word.
+    It hides what is in doubt. A secret without a name and in no known form cannot be told from any other word.
     """
     hidden = _values_of_telling_options(argv)
     return [REDACTED if index in hidden else _redact_word(word) for index, word in enumerate(argv)]
 
 
 def redact_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
-    """`mapping` as JSON-like values, without the secrets that its keys, or the values themselves, give away. At any depth."""
+    """`mapping` as JSON-like values, at any depth without secrets that its keys or the values themselves reveal."""
     return _redact_items(mapping.items(), DEEPEST)
 
 
@@ -128,11 +131,8 @@ def _values_of_telling_options(argv: Sequence[str]) -> set[int]:
         if not re.fullmatch(r"-+[^=\s]+", word) or not _tells(word):
             continue
         hidden.add(index + 1)
-        following = range(index + 2, len(argv)) if word.endswith("s") else ()  # --tokens A B C
-        for later in following:
-            if argv[later].startswith("-"):
-                break
-            hidden.add(later)
+        if word.endswith("s"):  # --tokens A B C
+            hidden.update(takewhile(lambda later: not argv[later].startswith("-"), range(index + 2, len(argv))))
     return hidden
 
 
@@ -143,7 +143,7 @@ def _redact_word(word: str) -> str:
 
 
 def _redact_text(text: str) -> str:
-    """`text` without what follows a telling name (its quoted string, else all the rest), and without known kinds of secrets."""
+    """`text` without known kinds of secrets, and without what follows a telling name: a quoted string, or the rest."""
     pieces, at = [], 0
     for named in NAMED.finditer(text):
         if named.start() >= at and _tells(named[1]):
@@ -167,38 +167,30 @@ def _tells(name: str) -> bool:
 def _redact_items(items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
     redacted = {}
     for name, value in items:
-        hide = _tells(_text(name)) and not _says_nothing(value)
+        hide = _tells(_text(name)) and not isinstance(value, bool | None)
         redacted[_redact_text(_text(name))] = REDACTED if hide else _redact_value(value, depth)
     return redacted
 
 
-def _says_nothing(value: object) -> bool:
-    return value is None or isinstance(value, bool)
-
-
 def _redact_value(value: Any, depth: int = DEEPEST) -> Any:
-    if _says_nothing(value):
+    if isinstance(value, bool | None):
         return value
     if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else float(value)  # an IntEnum, a NumPy float: the plain number
     if depth > 0 and isinstance(value, Mapping):
         return _redact_items(value.items(), depth - 1)
     if depth > 0 and isinstance(value, list | tuple | set | frozenset):
-        return _redact_sequence(list(value), depth - 1)
+        if all(isinstance(each, str) for each in value):
+            return redact([*value])  # a command line, perhaps
+        return [_redact_value(each, depth - 1) for each in value]
     if depth > 0 and is_dataclass(value) and not isinstance(value, type):
         return _redact_items(((field.name, getattr(value, field.name)) for field in fields(value)), depth - 1)
     return _redact_text(value if isinstance(value, str) else _text(value))
 
 
 def _text(value: object) -> str:
-    """What Python says of an object that is no plain value; a mark when it cannot, being nested too deeply for one."""
+    """The text of an object that is no plain value; a mark when it has none, as one nested too deeply."""
     try:
         return str(value)[:LONGEST_TEXT]
     except Exception as error:  # of the object's own __str__, too
         return f"[a {type(value).__qualname__} without text: {type(error).__name__}]"
-
-
-def _redact_sequence(values: list[Any], depth: int) -> list[Any]:
-    if all(isinstance(value, str) for value in values):
-        return list(redact(values))  # a command line, perhaps
-    return [_redact_value(value, depth) for value in values]

@@ -1,4 +1,4 @@
-"""The terminal: lines that say what Holdfast did, and a progress line. Nothing here ever raises into a training loop."""
+"""The terminal: lines that say what Holdfast did, and a progress line. Nothing here raises into a training loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ _rank = 0
 
 
 def speak_for(rank: int) -> None:
-    """From here on this process is that rank of a run: any but 0 only warns, and says which one it is."""
+    """This process is that rank of a run from now on. Ranks other than 0 only warn, and name their number."""
     global _rank  # noqa: PLW0603  of a process, as stderr is
     _rank = rank
 
@@ -44,7 +44,7 @@ def tell(line: str) -> None:
 
 
 def mark(line: str) -> None:
-    """Writes to the process's own stdout, whatever has taken its place meanwhile, after all that was printed so far."""
+    """Writes to the process's original stdout, even if sys.stdout was replaced, after all that was printed so far."""
     for stream in (sys.stdout, sys.__stdout__):
         if stream is not None:
             with suppress(OSError, ValueError):
@@ -53,13 +53,13 @@ def mark(line: str) -> None:
 
 
 def flush() -> None:
-    """Write out what stdout and stderr still hold: nobody else will."""
+    """Write out what stdout and stderr still buffer: the interpreter will not."""
     _write(sys.stdout, "")
     _write(sys.stderr, "")
 
 
 def relay(number: int, data: bytes) -> bool:
-    """Hand on what somebody else has printed, byte for byte, to our descriptor 1 or 2; False when nobody reads it any more."""
+    """Write what another process has printed, byte for byte, to our descriptor 1 or 2; False when nobody reads it."""
     stream = sys.stdout if number == 1 else sys.stderr
     raw = getattr(stream.buffer, "raw", stream.buffer)  # past Python's own buffer, if it has one
     rest = memoryview(data)
@@ -80,88 +80,66 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self._screen: _Screen | None = None
         self._console: Console | None = None
+        self._facts: dict[str, Any] = {"metrics": {}}
         self._drawn_at = -REFRESH_S
-        self._facts: dict[str, Any] = {}
+        self._drawn = False
+        self._unfinished = False  # the program's own last write ended without a newline
+        self._wiping: dict[str, _Wiping] = {}  # in the place of sys.stdout and sys.stderr
 
     def __enter__(self) -> Self:
         if _wanted(sys.stderr):
             from rich.console import Console
 
             self._console = Console(file=sys.stderr, force_terminal=True)
-            self._screen = _Screen(sys.stderr)
+            terminals = {name: stream for name in ("stdout", "stderr") if _is_terminal(stream := getattr(sys, name))}
+            self._wiping = {name: _Wiping(stream, self) for name, stream in terminals.items()}
+            vars(sys).update(self._wiping)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def update(
-        self,
-        *,
-        step: int | None = None,
-        total: int | None = None,
-        epoch: int | None = None,
-        epochs: int | None = None,
-        metrics: Mapping[str, float] | None = None,
-    ) -> None:
-        """Remembers what is given and draws it, at most five times a second. Epochs count from 0, and are shown from 1."""
-        if self._screen is None or self._console is None:
+    def update(self, *, metrics: Mapping[str, float] | None = None, **position: int | None) -> None:
+        """Note what is given and draw it, at most five times a second. Names: step, total, epoch (from 0), epochs."""
+        if self._console is None:
             return
-        given = {"step": step, "total": total, "epoch": epoch, "epochs": epochs}
-        self._facts.update({name: value for name, value in given.items() if value is not None})
-        self._facts["metrics"] = {**self._facts.get("metrics", {}), **(metrics or {})}
+        self._facts.update({name: value for name, value in position.items() if value is not None})
+        self._facts["metrics"].update(metrics or {})
         now = time.monotonic()
         if now - self._drawn_at >= REFRESH_S:
             self._drawn_at = now
-            self._screen.draw(_line(self._console, self._facts))
+            line = _line(self._console, self._facts)
+            if not self._unfinished:
+                _write(self._console.file, f"{ERASE}{line}\r")
+                self._drawn = True
+
+    def wipe_before(self, text: str) -> None:
+        """Wipe the line, since the program is about to write `text`."""
+        if self._drawn and self._console is not None:
+            _write(self._console.file, ERASE)
+            self._drawn = False
+        self._unfinished = not text.endswith("\n")
 
     def close(self) -> None:
-        """Wipes the line and gives the streams back; once is enough, twice does no harm."""
-        screen, self._screen = self._screen, None
-        if screen is not None:
-            screen.close()
-
-
-class _Screen:
-    """The terminal behind stderr, and the one line of it that is ours."""
-
-    def __init__(self, terminal: TextIO) -> None:
-        self.terminal = terminal
-        self.drawn = False
-        self.unfinished = False  # the program's own last write ended without a newline
-        self._wiping = {name: _Wiping(stream, self) for name, stream in _terminals().items()}
+        """Wipe the line and give the streams back. A second call does nothing."""
+        self.wipe_before("\n")
         for name, stream in self._wiping.items():
-            setattr(sys, name, stream)
-
-    def draw(self, line: str) -> None:
-        if not self.unfinished:
-            _write(self.terminal, f"{ERASE}{line}\r")
-            self.drawn = True
-
-    def wipe(self) -> None:
-        if self.drawn:
-            _write(self.terminal, ERASE)
-            self.drawn = False
-
-    def close(self) -> None:
-        self.wipe()
-        for name, stream in self._wiping.items():
-            if getattr(sys, name) is stream:  # otherwise somebody has replaced it since: theirs to undo
+            if getattr(sys, name) is stream:  # otherwise other code has replaced it since, and restores it
                 setattr(sys, name, stream.stream)
+        self._wiping, self._console = {}, None
 
 
 class _Wiping:
     """Stands in for sys.stdout or sys.stderr: wipes the progress line before the program's own words."""
 
-    def __init__(self, stream: TextIO, screen: _Screen) -> None:
+    def __init__(self, stream: TextIO, progress: Progress) -> None:
         self.stream = stream
-        self._screen = screen
+        self._progress = progress
 
     def write(self, text: str) -> int:
         if text:
-            self._screen.wipe()
-            self._screen.unfinished = not text.endswith("\n")
+            self._progress.wipe_before(text)
         return self.stream.write(text)
 
     def writelines(self, lines: list[str]) -> None:
@@ -169,11 +147,6 @@ class _Wiping:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
-
-
-def _terminals() -> dict[str, TextIO]:
-    """Those of sys.stdout and sys.stderr that are terminals; a pipe or a file is left alone."""
-    return {name: stream for name in ("stdout", "stderr") if _is_terminal(stream := getattr(sys, name))}
 
 
 def _wanted(stream: TextIO | None) -> bool:
@@ -188,7 +161,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def _write(stream: TextIO | None, text: str) -> None:
+def _write(stream: IO[str] | None, text: str) -> None:
     if stream is not None:
         with suppress(OSError, ValueError):  # closed, hung up, or of an encoding that lacks the character
             stream.write(text)

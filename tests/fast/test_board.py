@@ -10,11 +10,7 @@ from holdfast import Every, journal
 from holdfast.board import Board, events
 from toy import Cut, Toy, new_run
 
-
-@pytest.fixture(autouse=True)
-def _no_syncs(monkeypatch):
-    """Thousands of saves; what a power loss does to the board is asked below."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_syncs")  # thousands of saves
 
 
 def test_a_whole_run_is_shown_as_it_was_logged(tmp_path):
@@ -22,8 +18,7 @@ def test_a_whole_run_is_shown_as_it_was_logged(tmp_path):
     board = Board(tmp_path / "run")
     board.update()
     assert not (tmp_path / "run-board").exists()
-    train(tmp_path / "run", board)
-    board.update()
+    cut_off(tmp_path / "run", board)
     expected = logged(tmp_path / "run")
     assert {tag: len(points) for tag, points in expected.items()} == {"acc": 2, "half": 16, "loss": 16}
     assert shown(tmp_path / "run-board") == expected
@@ -38,21 +33,20 @@ def test_an_attempt_that_has_not_chosen_yet_takes_nothing_back(tmp_path):
     path = tmp_path / "run"
     board = Board(path)
     cut_off(path, board, 8)
-    before = shown(tmp_path / "run-board")
-    room = path / "attempts" / "2"
-    room.mkdir()
-    lines = room / "attempt-2.jsonl"
-    lines.write_bytes(b'{"event":"begin","time":1}\n')
-    board.update()
-    assert shown(tmp_path / "run-board") == before
-    with lines.open("ab") as file:
-        file.write(b'\n{"event":"restored","step":3,"phase":"step","time":2}\n\n{"event":"metrics","step":4,')
-        file.flush()
+    whole = logged(path)["loss"]
+    place = path / "attempts" / "2"
+    place.mkdir()
+    restored = b'\n{"event":"restored","step":3,"phase":"step","time":2}\n\n{"event":"metrics","step":4,'
+    rest = b'"epoch":0,"phase":"step","values":{"loss":7},"time":3}\n'
+    for piece, expected in [
+        (b'{"event":"begin","time":1}\n', whole),
+        (restored, whole[:3]),
+        (rest, [*whole[:3], (4, 7.0)]),
+    ]:
+        with (place / "attempt-2.jsonl").open("ab") as file:
+            file.write(piece)
         board.update()
-        assert [step for step, _ in shown(tmp_path / "run-board")["loss"]] == [1, 2, 3]
-        file.write(b'"epoch":0,"phase":"step","values":{"loss":7},"time":3}\n')
-    board.update()
-    assert shown(tmp_path / "run-board")["loss"] == [(1, 0.0), (2, 1.0), (3, 2.0), (4, 7.0)]
+        assert shown(tmp_path / "run-board")["loss"] == expected
 
 
 def test_lines_that_were_appended_twice_are_shown_once(tmp_path):
@@ -105,8 +99,7 @@ def test_files_are_read_in_the_order_of_their_attempts(tmp_path, monkeypatch):
     names = [file.name for file in sorted((tmp_path / "run-board").iterdir())]
     assert [int(name.split(".")[-1]) for name in names] == [1, 2, 3]
     monkeypatch.setattr("time.time", lambda: 1_600_000_000.0)
-    train(path, board := Board(path))
-    board.update()
+    cut_off(path, Board(path))
     assert shown(tmp_path / "run-board") == logged(path)
 
 

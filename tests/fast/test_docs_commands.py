@@ -1,4 +1,4 @@
-"""Commands and code blocks of the documents are possible ones: each `holdfast` line parses, each Python block compiles."""
+"""Commands and code blocks of the documents: each `holdfast` line parses, each Python block compiles."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted((ROOT / "docs").glob("*.md"))
 FENCES = re.compile(r"^```([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINE = re.compile(r"^(?: {4}|\$ )(?:exec )?holdfast ((?:[a-z]+) .*?)(?: {2,}.*|#.*)?$", re.MULTILINE)
-# `python` runs, given a model and a loader; `python program` is a whole script; `python no-run` needs a harness of its own.
+# `python` runs, given a model and a loader; `python program` is a whole script; `python no-run` needs a harness.
 LANGUAGES = {"python", "python program", "python no-run", "console", "toml", "lammps", "text"}
 
 

@@ -15,6 +15,7 @@ from holdfast import disk, journal
 from holdfast.cli import commands
 from holdfast.doctor import files, versions
 from holdfast.store.store import Store
+from subjects import asked_of
 
 CONFIG = """Configuration data as of 2026-11-21T16:00:00
 JobRequeue              = {requeue}
@@ -103,46 +104,37 @@ def test_a_healthy_folder_has_a_line_for_each_check_and_stays_empty(place):
     assert [] == list(place.iterdir())
 
 
-FAULTS = {
-    "link": ("hard links", "warning", "written anew"),
-    "rename_new": ("rename", "problem", "choose another file system"),
-    "sync_dir": ("durable", "problem", "choose another file system"),
-    "open_plain": ("O_DIRECT", "warning", "page cache"),
-}
+def refuse(*_args, **_options):
+    raise OSError(errno.EPERM, "Operation not permitted")
 
 
-@pytest.mark.parametrize("call", FAULTS)
-def test_what_a_file_system_refuses_is_named_with_what_follows(place, monkeypatch, call):
-    """Each refusal at the disk's own door; and nothing is left behind then either."""
-    name, level, todo = FAULTS[call]
-
-    def refuse(*_args, **_options):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(disk, call, refuse)
-    checks, code = asked()
-    assert (level, "Operation not permitted") == checks[name][:2]
-    assert todo in checks[name][2]
-    assert code == (level == "problem")
-    assert [] == list(place.iterdir())
+def written_late(path, chunks, write=disk.write):
+    write(path, chunks)
+    os.utime(path, (time.time() - 60, time.time() - 60))
 
 
-def test_a_rename_that_replaces_is_a_problem(place, monkeypatch):
-    """A commit would be lost."""
-    monkeypatch.setattr(disk, "rename_new", os.replace)
-    assert "replaced an existing directory" == asked()[0]["rename"][1]
+NOT_HERE = "choose another file system"
+FAULTS = [  # an operation, what it does instead, and what is said
+    ("link", refuse, "hard links", "warning", "Operation not permitted", "written anew"),
+    ("rename_new", refuse, "rename", "problem", "Operation not permitted", NOT_HERE),
+    ("rename_new", os.replace, "rename", "problem", "replaced an existing directory", NOT_HERE),  # it loses a commit
+    ("sync_dir", refuse, "durable", "problem", "Operation not permitted", NOT_HERE),
+    ("open_plain", refuse, "O_DIRECT", "warning", "Operation not permitted", "page cache"),
+    ("write", written_late, "clock", "warning", "the file server's is 60 s behind", "tell the site"),
+    ("make_dir", refuse, "writing", "problem", ".: Operation not permitted", "choose a directory of your own"),
+]
 
 
-def test_a_file_servers_clock_that_differs_is_named(place, monkeypatch):
-    """By how much, and in which direction."""
-    write = disk.write
-
-    def late(path, chunks):
-        write(path, chunks)
-        os.utime(path, (time.time() - 60, time.time() - 60))
-
-    monkeypatch.setattr(disk, "write", late)
-    assert ("warning", "the file server's is 60 s behind") == asked()[0]["clock"][:2]
+def test_what_a_file_system_does_wrong_is_named_with_what_to_do(place, monkeypatch):
+    """Each fault at the disk's own door; nothing is left behind, and nothing is tried where a folder cannot be made."""
+    for call, instead, name, level, what, todo in FAULTS:
+        with asked_of(call, instead), monkeypatch.context() as patch:
+            patch.setattr(disk, call, instead)
+            checks, code = asked()
+            assert (level, what, level == "problem") == (*checks[name][:2], code)
+            assert todo in checks[name][2]
+            assert ("rename" in checks) == (call != "make_dir")
+            assert [] == list(place.iterdir())
 
 
 def test_a_slow_disk_and_little_space_are_named(place, monkeypatch):
@@ -154,19 +146,6 @@ def test_a_slow_disk_and_little_space_are_named(place, monkeypatch):
     assert ("warning", "warning", "warning", 0) == (checks["fsync"][0], checks["space"][0], checks["files"][0], code)
     needed = list(files.examine(Path(), needed_bytes=1 << 60))
     assert ["problem"] == [check.level for check in needed if check.name == "space"]
-
-
-def test_a_folder_that_cannot_be_written_is_a_problem(place, monkeypatch):
-    """And nothing more is tried there."""
-
-    def refuse(*_args):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(disk, "make_dir", refuse)
-    checks, code = asked()
-    assert ("problem", ".: Permission denied") == checks["writing"][:2]
-    assert "rename" not in checks
-    assert code == 1
 
 
 def test_what_a_killed_doctor_left_is_tidied_up_later(place):
@@ -185,15 +164,14 @@ QUOTA = """Disk quotas for user ada (uid 1000):
 """
 
 
-@pytest.mark.parametrize(("used", "level"), [("5000", "ok"), ("99500000", "warning"), ("100000000*", "problem")])
-def test_quotas_are_read_as_quota_prints_them(place, used, level):
+def test_quotas_are_read_as_quota_prints_them(place):
     """A limit that is reached is a problem, one that is near a warning; no limit is no line."""
-    (place.parent / "quota.txt").write_text(QUOTA.format(used=used))
     program(place, "quota", f"exec /bin/cat {place.parent}/quota.txt")
-    checks, code = asked()
-    assert level == checks["quota"][0]
-    assert checks["quota"][1].startswith("/home: ")
-    assert code == (level == "problem")
+    for used, level in (("5000", "ok"), ("99500000", "warning"), ("100000000*", "problem")):
+        (place.parent / "quota.txt").write_text(QUOTA.format(used=used))
+        checks, code = asked()
+        assert (used, level, level == "problem") == (used, checks["quota"][0], code)
+        assert checks["quota"][1].startswith("/home: ")
 
 
 # Scheduler ------------------------------------------------------------------------------------------------------
@@ -225,10 +203,8 @@ def test_what_slurm_is_set_to_do_is_said_of_the_partition_that_counts(place):
     assert ("ok", 0) == (checks["JobRequeue"][0], code)
     assert ("ok", "preempt: 30 s of grace, then REQUEUE") == asked("--partition", "preempt")[0]["preemption"][:2]
     assert "warning" == asked("--partition", "pcancel")[0]["preemption"][0]
-    assert (
-        "there is no partition nope; there are long, pcancel, preempt"
-        == asked("--partition", "nope")[0]["scheduler"][1]
-    )
+    known = "there are long, pcancel, preempt"
+    assert f"there is no partition nope; {known}" == asked("--partition", "nope")[0]["scheduler"][1]
     slurm(place, kill_wait=5, requeue=0)
     checks, _ = asked()
     assert ("warning", "warning") == (checks["KillWait"][0], checks["JobRequeue"][0])

@@ -15,9 +15,9 @@ from holdfast.provenance import REDACTED, document, git_state, libraries, redact
 SECRETS = st.text("abcXYZ0189+/=_-.!$#", min_size=12, max_size=40).filter(lambda text: text.strip("-"))
 NAMES = st.sampled_from(
     [
-        "api-key", "api_key", "apiKey", "API_KEY", "token", "hf-token", "access_token", "authToken", "password", "db.password",
-        "passwd", "secret", "client-secret", "my_secret_thing", "aws_secret_access_key", "credentials", "private-key", "auth",
-        "logger.wandb.api_key", "tokens", "bearer", "sas-token", "pwd",
+        "api-key", "api_key", "apiKey", "API_KEY", "token", "hf-token", "access_token", "authToken", "password",
+        "db.password", "passwd", "secret", "client-secret", "my_secret_thing", "aws_secret_access_key", "credentials",
+        "private-key", "auth", "logger.wandb.api_key", "tokens", "bearer", "sas-token", "pwd",
     ]
 )  # fmt: skip
 KNOWN = st.sampled_from(
@@ -77,7 +77,11 @@ def test_no_planted_secret_survives_in_a_command_line(planted):
 
 
 PLAIN = st.text("lrxyz", min_size=1)  # spells no telling name
-VALUES = st.recursive(st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(PLAIN, inner), max_leaves=6)  # fmt: skip
+VALUES = st.recursive(
+    st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none(),
+    lambda inner: st.lists(inner) | st.dictionaries(PLAIN, inner),
+    max_leaves=6,
+)
 
 
 @given(

@@ -17,13 +17,19 @@ from holdfast.run.ranks import agreed, require_alike
 from holdfast.run.stop import Stop
 from holdfast.run.weights import StartFrom
 from rank_threads import everywhere
-from run_ranks import Part, alone, among_threads, noted_saves, stop_at, train
+from run_ranks import Part, alone, among_threads, noted_saves, on, stop_at, train, training
+from stores import flip
 from toy import events, names
 
 
 @pytest.fixture
 def among(monkeypatch):
     return among_threads(monkeypatch)
+
+
+@pytest.fixture
+def trained(among):
+    return training(among)
 
 
 @pytest.fixture
@@ -34,17 +40,12 @@ def saves(monkeypatch):
 # One state, one position -------------------------------------------------------------------------------------------
 
 
-def test_a_deadline_is_kept_by_rank_0(tmp_path, among, saves, monkeypatch):
+def test_a_deadline_is_kept_by_rank_0(tmp_path, trained, saves, monkeypatch):
     """The clocks of the others may be wrong."""
     began = time.time()
     monkeypatch.setattr("holdfast.run.stop.interval.must_stop", lambda now, deadline, save_s, step_s: now > began + 0.2)
     deadline = began + 3600
-    ended = among(
-        2,
-        lambda rank: train(
-            tmp_path, rank, steps=9999, every=None, deadline=deadline, before=lambda _: time.sleep(0.01)
-        ),
-    )
+    ended = trained(tmp_path, steps=9999, every=None, deadline=deadline, before=lambda _: time.sleep(0.01))
     assert ["deadline"] * 2 == [each.reason.partition(" ")[0] for each in ended]
     assert saves[0] == saves[1]
 
@@ -64,7 +65,9 @@ def test_a_signal_at_the_very_end_is_heard_by_all(tmp_path, among):
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_rank_that_is_lost_after_the_last_word_of_a_stop_changes_nothing(tmp_path, among, monkeypatch, lost, capsys):
+def test_a_rank_that_is_lost_after_the_last_word_of_a_stop_changes_nothing(
+    tmp_path, trained, monkeypatch, lost, capsys
+):
     """All is saved, and the journal says so: whoever is left leaves with 75, and the next attempt goes on."""
     gather = Ranks.gather
 
@@ -74,27 +77,27 @@ def test_a_rank_that_is_lost_after_the_last_word_of_a_stop_changes_nothing(tmp_p
         return gather(self, topic, *rest, **options)
 
     monkeypatch.setattr(Ranks, "gather", killed)
-    found = among(2, lambda rank: train(tmp_path, rank, steps=300, before=stop_at(5)(rank), every=None), timeout_s=2.0)
+    found = trained(tmp_path, steps=300, before=stop_at(5), every=None, timeout_s=2.0)
     assert [SystemExit if rank == lost else Stopped for rank in range(2)] == [type(each) for each in found]
     assert "stop" == journal.logs(tmp_path)[-1].last["event"]
     monkeypatch.undo()
 
 
 def test_a_run_may_be_entered_again(tmp_path, among):
-    """By all ranks; each time they speak anew."""
+    """By all ranks; each time they talk anew."""
 
     def work(rank):
         return [train(tmp_path, rank, steps=steps) for steps in (4, 8)]
 
-    assert [[alone(rank, 4), alone(rank, 8)] for rank in range(2)] == among(2, work)
+    assert [list(each) for each in zip(alone(4), alone(8), strict=True)] == among(2, work)
 
 
-def test_a_further_rank_begins_with_rank_0s_state_and_luck_of_its_own(tmp_path, among, monkeypatch):
+def test_a_further_rank_begins_with_rank_0s_state_and_luck_of_its_own(tmp_path, trained, among, monkeypatch):
     """Of another world size: what a rank had that is not there any more is not needed."""
     restored = threading.local()
     monkeypatch.setattr("holdfast.run.opening.rng.restore", lambda states: setattr(restored, "luck", "own") or [])
     monkeypatch.setattr("holdfast.run.opening.rng.seed", lambda number: setattr(restored, "luck", number))
-    among(2, lambda rank: train(tmp_path, rank, steps=4))
+    trained(tmp_path, steps=4)
 
     def look(rank):
         part = Part(99)
@@ -102,8 +105,8 @@ def test_a_further_rank_begins_with_rank_0s_state_and_luck_of_its_own(tmp_path, 
             return part.common, part.own, restored.luck
 
     first, second, third = among(3, look)
-    assert [(*alone(0, 4), "own"), (*alone(1, 4), "own")] == [first, second]
-    assert alone(0, 4) == third[:2]
+    assert [(*each, "own") for each in alone(4)] == [first, second]
+    assert alone(4)[0] == third[:2]
     assert isinstance(third[2], int)
     assert [first] == among(1, look)
 
@@ -159,21 +162,21 @@ def test_a_best_inside_of_an_epoch_is_measured_by_all(tmp_path, among, saves):
     assert [1, 2, 3] == [step for step, why in saves[0] if why == "new best"]
 
 
-def test_going_back_is_done_once_for_all(tmp_path, among):
+def test_going_back_is_done_once_for_all(tmp_path, trained):
     """Rank 0 moves what is newer aside, and a restart does not repeat it."""
-    among(2, lambda rank: train(tmp_path, rank))
-    ended = among(2, lambda rank: train(tmp_path, rank, steps=6, go_back=4))
-    assert [alone(rank, 6) for rank in range(2)] == ended
+    trained(tmp_path)
+    ended = trained(tmp_path, steps=6, go_back=4)
+    assert alone(6) == ended
     assert ["step-000000004", "step-000000006"] == names(tmp_path)
-    assert ended == among(2, lambda rank: train(tmp_path, rank, steps=6, go_back=4))
+    assert ended == trained(tmp_path, steps=6, go_back=4)
     assert 1 == len(events(tmp_path, "went_back"))
 
 
-def test_a_branch_goes_on_from_what_rank_0_has_chosen(tmp_path, among):
+def test_a_branch_goes_on_from_what_rank_0_has_chosen(tmp_path, trained):
     """Each rank from its own state."""
-    among(2, lambda rank: train(tmp_path / "a", rank, steps=4))
-    found = among(2, lambda rank: train(tmp_path / "b", rank, steps=9, branch_from=tmp_path / "a"))
-    assert [alone(rank, 9) for rank in range(2)] == found
+    trained(tmp_path / "a", steps=4)
+    found = trained(tmp_path / "b", steps=9, branch_from=tmp_path / "a")
+    assert alone(9) == found
 
 
 # Errors are those of all -------------------------------------------------------------------------------------------
@@ -193,16 +196,16 @@ def full_for_rank_1(monkeypatch, most):
     return failed
 
 
-def test_a_full_disk_on_one_rank_is_one_on_all_and_training_goes_on(tmp_path, among, saves, monkeypatch):
+def test_a_full_disk_on_one_rank_is_one_on_all_and_training_goes_on(tmp_path, trained, saves, monkeypatch):
     """Nothing of it is committed; the next save is made by all, on one step. Of the last one, all get the error."""
     failed = full_for_rank_1(monkeypatch, 1)
-    found = among(2, lambda rank: train(tmp_path, rank, steps=40, before=lambda _: time.sleep(0.003)))
-    assert [alone(rank, 40) for rank in range(2)] == found
+    found = trained(tmp_path, steps=40, before=lambda _: time.sleep(0.003))
+    assert alone(40) == found
     assert saves[0] == saves[1]
     assert ["save_failed"] == [event["event"] for event in events(tmp_path, "save_failed")]
     assert (1, False) == (len(failed), failed[0] in names(tmp_path))
     full_for_rank_1(monkeypatch, 99)
-    ended = among(2, lambda rank: train(tmp_path / "last", rank, every=None))
+    ended = trained(tmp_path / "last", every=None)
     assert [NoSpace, NoSpace] == [type(each) for each in ended]
     assert 1 == len(events(tmp_path / "last", "failed"))
 
@@ -231,24 +234,18 @@ def test_a_disk_that_is_full_once_a_save_is_committed_is_no_failure_of_it(tmp_pa
     assert [] == events(tmp_path, "save_failed")
 
 
-def spoil(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def test_what_one_rank_finds_damaged_is_damaged_for_all(tmp_path, among):
+def test_what_one_rank_finds_damaged_is_damaged_for_all(tmp_path, trained):
     """The next older one is restored by all; none is an error on all, never a silent start from scratch."""
-    among(2, lambda rank: train(tmp_path, rank, steps=9))
-    spoil(tmp_path / "checkpoints" / "step-000000009" / "rank-00001.json")
-    assert [alone(rank, 12) for rank in range(2)] == among(2, lambda rank: train(tmp_path, rank))
+    trained(tmp_path, steps=9)
+    flip(tmp_path / "checkpoints" / "step-000000009" / "rank-00001.json")
+    assert alone() == trained(tmp_path)
     assert ["step-000000009-damaged"] == os.listdir(tmp_path / "quarantine")
     (restored,) = [event for event in events(tmp_path, "restored") if event["checkpoint"]]
     assert "step-000000008" == restored["checkpoint"]
     for name in names(tmp_path):
-        spoil(tmp_path / "checkpoints" / name / "rank-00001.json")
-    assert [StoreError, StoreError] == [type(each) for each in among(2, lambda rank: train(tmp_path, rank))]
-    assert [alone(rank) for rank in range(2)] == among(2, lambda rank: train(tmp_path, rank, allow_fresh=True))
+        flip(tmp_path / "checkpoints" / name / "rank-00001.json")
+    assert [StoreError, StoreError] == [type(each) for each in trained(tmp_path)]
+    assert alone() == trained(tmp_path, allow_fresh=True)
 
 
 class Wider(Part):
@@ -258,9 +255,9 @@ class Wider(Part):
         raise Mismatch("wider")
 
 
-def test_a_mismatch_on_one_rank_is_one_on_all(tmp_path, among):
+def test_a_mismatch_on_one_rank_is_one_on_all(tmp_path, trained, among):
     """And speaks against no checkpoint."""
-    among(2, lambda rank: train(tmp_path, rank, steps=4))
+    trained(tmp_path, steps=4)
     found = among(2, lambda rank: train(tmp_path, rank, part=(Wider if rank else Part)(rank)))
     assert [UsageError, UsageError] == [type(each) for each in found]  # the classes differ, which is seen first
     Wider.__qualname__, Wider.__module__ = Part.__qualname__, Part.__module__
@@ -269,38 +266,32 @@ def test_a_mismatch_on_one_rank_is_one_on_all(tmp_path, among):
     assert [] == os.listdir(tmp_path / "quarantine")
 
 
-def test_a_probe_that_differs_on_one_rank_stops_all(tmp_path, among):
+def test_a_probe_that_differs_on_one_rank_stops_all(tmp_path, trained, among):
     """What a resume finds wrong on a rank, no rank goes on from."""
-    among(2, lambda rank: train(tmp_path, rank, steps=4, probe=lambda: 1))
+    trained(tmp_path, steps=4, probe=lambda: 1)
     found = among(2, lambda rank: train(tmp_path, rank, probe=lambda: 1 + rank))
     assert [Mismatch, Mismatch] == [type(each) for each in found]
 
 
-def test_a_state_that_one_rank_cannot_save_fails_on_all(tmp_path, among):
+def test_a_state_that_one_rank_cannot_save_fails_on_all(tmp_path, trained):
     """At once: nobody waits for its part."""
-
-    def before(run):
-        if run.step == 3:
-            run.vars.odd = object()
-
-    found = among(2, lambda rank: train(tmp_path, rank, before=before if rank else lambda _: None))
+    found = trained(tmp_path, before=on(1, 3, lambda run: setattr(run.vars, "odd", object())))
     assert [UsageError, UsageError] == [type(each) for each in found]
 
 
-def test_a_rank_that_fails_is_not_waited_for(tmp_path, among):
+def test_a_rank_that_fails_is_not_waited_for(tmp_path, trained):
     """It says that it leaves, why, and where it was; the journal names it."""
 
-    def before(run):
-        if run.step == 6:
-            raise ValueError("of this rank alone")
+    def fail(run):
+        raise ValueError("of this rank alone")
 
-    found = among(2, lambda rank: train(tmp_path, rank, before=before if rank else lambda _: None), timeout_s=60.0)
+    found = trained(tmp_path, before=on(1, 6, fail))
     assert "rank 1 has left with ValueError: of this rank alone, at step 6, epoch 0" in str(found[0])
     (failed,) = events(tmp_path, "failed")
     assert "rank 1: ValueError: of this rank alone" == failed["error"]
 
 
-def test_a_rank_that_fails_before_the_run_is_claimed_is_not_waited_for(tmp_path, among, monkeypatch):
+def test_a_rank_that_fails_before_the_run_is_claimed_is_not_waited_for(tmp_path, trained, monkeypatch):
     """The others learn why, and not by a deadline."""
 
     def fail(self, root):
@@ -308,15 +299,15 @@ def test_a_rank_that_fails_before_the_run_is_claimed_is_not_waited_for(tmp_path,
             raise SystemExit("not today")
 
     monkeypatch.setattr(JobClock, "await_turn", fail)
-    first, second = among(2, lambda rank: train(tmp_path, rank), timeout_s=3.0)
+    first, second = trained(tmp_path, timeout_s=3.0)
     assert isinstance(first, SystemExit)
     assert isinstance(second, RanksError)
     assert "rank 0 has left with SystemExit: not today" in str(second)
 
 
-def test_what_one_rank_alone_changes_before_the_loop_is_put_back_there(tmp_path, among):
+def test_what_one_rank_alone_changes_before_the_loop_is_put_back_there(tmp_path, trained, among):
     """Nobody else need know of it."""
-    among(2, lambda rank: train(tmp_path, rank, steps=4))
+    trained(tmp_path, steps=4)
 
     def work(rank):
         part = Part(rank)
@@ -326,7 +317,7 @@ def test_what_one_rank_alone_changes_before_the_loop_is_put_back_there(tmp_path,
                 part.learn()
         return part.common, part.own
 
-    assert [alone(rank, 8) for rank in range(2)] == among(2, work)
+    assert alone(8) == among(2, work)
     assert [] == events(tmp_path, "put_back")  # it is another rank's than 0
 
 
@@ -350,7 +341,7 @@ def test_weights_of_another_run_are_read_by_all(tmp_path, among):
     assert str(tmp_path / "a" / "checkpoints" / "step-000000002") == told["source"]
 
 
-def test_of_many_ranks_some_odd_ones_are_named(among):
+def test_of_many_ranks_some_odd_ones_are_named():
     """The message is the same on every rank, and not longer than one can read."""
     said = [{"keep": "Last(3)", "every": "x"} if rank < 2 else {"keep": f"Last({rank})"} for rank in range(12)]
     found = everywhere(12, lambda mine: require_alike(mine, said[mine.rank]))
@@ -395,14 +386,14 @@ def test_only_rank_0_acts_for_the_job(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("error", "counts"), [(ValueError("mine"), True), (RuntimeError("peer is gone"), False)])
-def test_a_lost_rank_does_not_speak_against_a_checkpoint(tmp_path, among, error, counts):
+def test_a_lost_rank_does_not_speak_against_a_checkpoint(tmp_path, trained, error, counts):
     """A collective fails before the first step when another rank is lost: that would look like a poisoned one."""
-    among(2, lambda rank: train(tmp_path, rank, steps=4))
+    trained(tmp_path, steps=4)
 
     def before(run):
         raise error
 
-    assert [error] * 2 == list(among(2, lambda rank: train(tmp_path, rank, before=before)))
+    assert [error] * 2 == list(trained(tmp_path, before=before))
     (failed,) = events(tmp_path, "failed")
     assert counts is failed["counts"]
 
@@ -410,10 +401,10 @@ def test_a_lost_rank_does_not_speak_against_a_checkpoint(tmp_path, among, error,
 # A drill -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_drill_sees_the_state_of_every_rank(tmp_path, among, monkeypatch):
+def test_a_drill_sees_the_state_of_every_rank(tmp_path, trained, monkeypatch):
     """What a rank has otherwise than rank 0 is journalled as its own."""
     monkeypatch.setenv("HOLDFAST_DRILL", '{"digests": true}')
-    among(2, lambda rank: train(tmp_path, rank, steps=2))
+    trained(tmp_path, steps=2)
     first, second = events(tmp_path, "digests")
     assert "@1/tree:part" in first["leaves"]
     assert first["leaves"]["@1/tree:part"] != second["leaves"]["@1/tree:part"]

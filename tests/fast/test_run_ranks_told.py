@@ -9,7 +9,7 @@ from holdfast import Best, Every, Last, Run, Store, journal
 from holdfast.errors import RanksError, UsageError
 from holdfast.run.ranks import blamed
 from rank_threads import ranks
-from run_ranks import among_threads, noted_saves
+from run_ranks import among_threads, noted_saves, train
 from toy import Toy, events
 
 
@@ -21,12 +21,6 @@ def among(monkeypatch):
 @pytest.fixture
 def saves(monkeypatch):
     return noted_saves(monkeypatch)
-
-
-def train(path, **options):
-    with Run(path, {"toy": Toy()}, **{"every": Every(steps=4), **options}) as run:
-        for _ in run.steps(12):
-            pass
 
 
 def test_a_value_that_rank_0_alone_logs_inside_of_an_epoch_is_ranked_where_a_save_falls(
@@ -52,25 +46,6 @@ def test_a_value_that_rank_0_alone_logs_inside_of_an_epoch_is_ranked_where_a_sav
     assert "ranked only where another save falls on that very step" in said
     assert 1 == said.count("logged inside of an epoch, and not on every rank")
     assert "Log it on every rank, or at the end of the epoch" in said
-
-
-def test_the_journal_names_the_rank_that_failed_and_its_error(tmp_path, among):
-    """Not what rank 0 has seen of it: a framework that lost its peer."""
-    lost = threading.Event()
-
-    def work(rank):
-        with Run(tmp_path, {"toy": Toy()}, every=None) as run:
-            for _ in run.steps(9):
-                if run.step == 3 and rank == 1:
-                    lost.set()
-                    raise ValueError("my own bug\nin two lines")
-                if run.step == 3:
-                    assert lost.wait(60)
-                    raise RuntimeError("[pair.cc] Connection closed by peer")
-
-    assert [RuntimeError, ValueError] == [type(each) for each in among(2, work)]
-    (failed,) = events(tmp_path, "failed")
-    assert "rank 1: ValueError: my own bug" == failed["error"]
 
 
 def test_a_rank_that_fails_after_the_loop_fails_the_run(tmp_path, among):
@@ -105,6 +80,7 @@ def test_a_rank_that_fails_after_the_loop_fails_the_run(tmp_path, among):
         (RuntimeError("a"), [None], "mine"),
         (RanksError("a"), [None], "mine"),
         (RanksError("a"), [SystemExit(3)], "rank 1: SystemExit: 3"),
+        (RuntimeError("a"), [ValueError("in two\nlines")], "rank 1: ValueError: in two"),
     ],
 )
 def test_the_first_cause_is_blamed(monkeypatch, mine, others, shown):
@@ -127,7 +103,7 @@ def test_the_first_cause_is_blamed(monkeypatch, mine, others, shown):
 )
 def test_seed_and_names_of_vars_are_those_of_all(tmp_path, among, options, differ):
     """Nothing is written when one rank has others."""
-    found = among(2, lambda rank: train(tmp_path / "run", **options[rank]))
+    found = among(2, lambda rank: train(tmp_path / "run", rank, **options[rank]))
     assert [UsageError, UsageError] == [type(each) for each in found]
     for each in found:
         assert re.search(differ, str(each))
@@ -136,7 +112,7 @@ def test_seed_and_names_of_vars_are_those_of_all(tmp_path, among, options, diffe
 
 def test_values_of_vars_are_each_ranks_own(tmp_path, among):
     """Their names are compared, and nothing else."""
-    assert [None, None] == among(2, lambda rank: train(tmp_path, vars={"mine": rank}))
+    assert [tuple, tuple] == [type(each) for each in among(2, lambda rank: train(tmp_path, rank, vars={"mine": rank}))]
 
 
 def test_a_loop_that_is_longer_on_one_rank_is_refused_on_all(tmp_path, among):
@@ -149,7 +125,7 @@ def test_a_loop_that_is_longer_on_one_rank_is_refused_on_all(tmp_path, among):
 
     found = among(2, work)
     assert [UsageError, UsageError] == [type(each) for each in found]
-    assert all("rank 1 wants 5 epochs, and rank 0 4 epochs" in str(each) for each in found)
+    assert all("rank 0 wants 4 epochs; rank 1 wants 5 epochs:" in str(each) for each in found)
     assert [] == passes
 
 
@@ -167,7 +143,7 @@ def test_a_rank_that_breaks_out_alone_is_told_where_it_was(tmp_path, among):
 
     found = among(2, work)
     assert [RanksError, RanksError] == [type(each) for each in found]
-    assert "rank 0 saves at step-000000007, epoch 1, and rank 1 at step-000000006-end" in str(found[0])
+    assert "rank 0 saves at step-000000007, epoch 1; rank 1 saves at step-000000006-end" in str(found[0])
 
 
 def test_a_rank_at_another_point_of_the_program_says_its_step(tmp_path, among):

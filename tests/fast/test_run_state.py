@@ -141,24 +141,35 @@ def test_an_attribute_that_is_bound_anew_is_told(tmp_path):
 
 
 def test_values_in_use_and_values_given_inline_are_silent(tmp_path):
-    """In-place changes, constants, views, members, what is read from run.vars, and what nobody but the run ever
-    held.
+    """In-place changes, constants, what is read from run.vars; and what a view, a member or a base still reaches.
+
+    The names themselves are gone before the run, or in its loop.
     """
-    array, weights, buffer = np.zeros(4), torch.ones(3), torch.zeros(4)
-    rows, items, queue = [np.zeros(2), np.zeros(2)], [1], deque()
-    row, part, view = rows[0], buffer[:2], array[:2]
-    state = {"array": array, "weights": weights, "buffer": buffer, "rows": rows}
-    first = {"items": items, "queue": queue, "best": {}}
-    del array, buffer, rows, items
+    for gone in ("before", "in the loop"):
+        base, weights, queue = np.zeros(4), torch.ones(3), deque()
+        array, buffer, rows, items, shown = np.zeros(4), torch.zeros(4), [np.zeros(2), np.zeros(2)], [1], base[:2]
+        row, part, view = rows[0], buffer[:2], array[:2]
+        state = {"array": array, "weights": weights, "buffer": buffer, "rows": rows, "shown": shown}
+        first = {"items": items, "queue": queue, "best": {}}
 
-    def body(run, step):
-        row[:] += 1
-        part.add_(1)
-        view[:] += 1
-        run.vars.items.append(step)
-        queue.append(float(weights.sum()))
+        def forget():
+            nonlocal array, buffer, rows, items, shown
+            array = buffer = rows = items = shown = None
 
-    assert [] == walk(tmp_path, state, body, vars=first)
+        def body(run, step, kept=(row, part, view, base, weights, queue)):
+            if step == 0:
+                forget()
+            row, part, view, base, weights, queue = kept
+            for each in (row, view, base):
+                each[:] += 1
+            part.add_(1)
+            run.vars.items.append(step)
+            queue.append(float(weights.sum()))
+
+        if gone == "before":
+            forget()
+        with asked_of(gone):
+            assert [] == walk(tmp_path / gone, state, body, vars=first)
 
 
 def test_a_function_that_made_the_objects_and_returned_rebinds_nothing(tmp_path):
@@ -306,24 +317,6 @@ def test_models_that_no_optimizer_steps_are_silent(tmp_path):
             path = tmp_path / make.__name__
             step = lambda *_, model=model, state=state: learn(model, state["optimizer"])
             assert [] == walk(path, state, step, **options)
-
-
-def test_a_value_that_can_still_be_reached_is_silent_when_its_name_is_gone(tmp_path):
-    """By a view of its memory, by a member, or by the array that it shows."""
-    base = np.zeros(4)
-    array, buffer, rows, shown = np.zeros(4), torch.zeros(4), [np.zeros(2), np.zeros(2)], base[:2]
-    view, part, row = array[:2], buffer[:2], rows[0]
-    state = {"array": array, "buffer": buffer, "rows": rows, "shown": shown}
-    with Run(tmp_path, state, every=Every(steps=1)) as run:
-        for step in run.steps(6):
-            if step == 0:
-                array = buffer = rows = shown = None
-            view[:] += 1
-            part.add_(1)
-            row[:] += 1
-            base[:] += 1
-    assert [] == told(tmp_path)
-    assert array is buffer is rows is shown is None
 
 
 # In place: interrupted runs equal those that were not ----------------------------------------------------------------
@@ -744,28 +737,22 @@ def test_a_value_that_only_the_run_ever_held_is_told(tmp_path):
 
 
 def test_each_line_that_is_told_makes_the_resume_exact(tmp_path):
-    """Written as it says, the interrupted run ends as the other; without it, it does not."""
+    """Kept in run.vars, as the line says, and not when rebound. `hidden_state` above is the same, changed in place."""
 
-    def end(path, way, cut=None):
+    def end(path, kept, cut=None):
         torch.manual_seed(1)
         cell, hidden = nn.RNNCell(2, 2), torch.zeros(1, 2)
-        inside = way == "in run.vars"
-        state = {"cell": cell} if inside else {"cell": cell, "hidden": hidden}
-        with Run(path, state, vars={"hidden": hidden} if inside else {}, every=Every(steps=1)) as run:
-            for step in run.steps(5):
-                x = torch.randn(1, 2)
-                if way == "rebound":
-                    hidden = cell(x, hidden.detach())
-                elif way == "in run.vars":
-                    run.vars.hidden = cell(x, run.vars.hidden.detach())
-                else:
-                    hidden.copy_(cell(x, hidden.detach()).detach())
-                if step == cut:
-                    raise Cut
-            return (run.vars.hidden if inside else hidden).tolist()
 
-    for way in ("rebound", "in run.vars", "in place"):
-        expected = end(tmp_path / way / "whole", way)
-        with pytest.raises(Cut):
-            end(tmp_path / way / "cut", way, cut=2)
-        assert (way, end(tmp_path / way / "cut", way) == expected) == (way, way != "rebound")
+        def body(run, step):
+            nonlocal hidden
+            hidden = cell(torch.randn(1, 2), (run.vars.hidden if kept else hidden).detach())
+            run.vars.hidden = hidden
+
+        state = {"cell": cell, "hidden": None if kept else hidden}
+        run_to(path, state, 5, body, cut=cut, vars={"hidden": torch.zeros(1, 2)})
+        return hidden.tolist()
+
+    for kept in (True, False):
+        expected = end(tmp_path / f"whole {kept}", kept)
+        end(tmp_path / f"cut {kept}", kept, cut=2)
+        assert (kept, kept) == (kept, end(tmp_path / f"cut {kept}", kept) == expected)

@@ -5,6 +5,7 @@ import torch
 
 from holdfast import Best, Every, Last, Run, StartFrom, Store, load_into
 from holdfast.errors import Damaged, Mismatch, NotFound, UsageError
+from stores import flip
 from toy import Cut, events
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -105,29 +106,24 @@ def test_a_start_that_cannot_be_is_refused(tmp_path, start, error, words):
 
 def test_an_override_changes_an_option_once_and_says_so(tmp_path, capsys):
     """The journal has old and new; a restart keeps the value as training left it; another value is another override."""
-    train(tmp_path, objects(), steps=2)
-    state = objects()
-    train(tmp_path, state, steps=3, overrides={"optimizer": {"lr": 0.5, "weight_decay": 0.25}})
-    assert (0.5, 0.25) == (state["optimizer"].param_groups[0]["lr"], state["optimizer"].param_groups[0]["weight_decay"])
+
+    def trained(place, steps, cut=None, **options):
+        """The learning rate and the weight decay in the end."""
+        state = objects()
+        try:
+            train(tmp_path / place, state, steps, cut, overrides={"optimizer": options})
+        except Cut:
+            assert cut is not None
+        (group,) = state["optimizer"].param_groups
+        return group["lr"], group["weight_decay"], len(events(tmp_path / place, "override"))
+
+    train(tmp_path / "later", objects(), steps=2)
+    assert (0.5, 0.25, 2) == trained("later", 3, lr=0.5, weight_decay=0.25)
     assert "override: optimizer: group 0: base lr 0.1 -> 0.5" in capsys.readouterr().err
-    assert 2 == len(events(tmp_path, "override"))
-
-    again = objects()
-    train(tmp_path, again, steps=4, overrides={"optimizer": {"lr": 0.5, "weight_decay": 0.25}})
-    assert 0.5 == again["optimizer"].param_groups[0]["lr"]
-    assert 2 == len(events(tmp_path, "override"))
-    train(tmp_path, objects(), steps=5, overrides={"optimizer": {"lr": 0.7}})
-    assert 3 == len(events(tmp_path, "override"))
-
-
-def test_an_override_of_a_fresh_run_is_made_at_its_start(tmp_path):
-    """It is not lost, and not made again by a restart."""
-    state = objects()
-    with pytest.raises(Cut):
-        train(tmp_path, state, steps=3, cut=1, overrides={"optimizer": {"lr": 0.5}})
-    assert 0.5 == state["optimizer"].param_groups[0]["lr"]
-    train(tmp_path, objects(), steps=3, overrides={"optimizer": {"lr": 0.5}})
-    assert 1 == len(events(tmp_path, "override"))
+    assert (0.5, 0.25, 2) == trained("later", 4, lr=0.5, weight_decay=0.25)
+    assert 3 == trained("later", 5, lr=0.7)[-1]
+    for cut in (1, None):  # of a fresh run at its start: not lost, and not made again by a restart
+        assert (0.5, 1) == trained("fresh", 3, cut, lr=0.5)[::2]
 
 
 def test_weights_are_read_without_a_run(tmp_path):
@@ -152,12 +148,6 @@ def test_weights_are_read_without_a_run(tmp_path):
         load_into(torch.nn.Linear(1, 1), tmp_path)
 
 
-def spoil(path):
-    """Another last byte; the layout holds."""
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-
-
 @pytest.fixture
 def weights(tmp_path):
     """A run of two models with checkpoints of steps 1 and 2; its store, and the models as they were by step."""
@@ -175,7 +165,7 @@ def pair():
 def test_weights_of_a_damaged_newest_come_wholly_from_an_older_one(weights, capsys):
     """As `Store.load` does; a step that was asked for, or a checkpoint's own directory, is not passed over."""
     store, by_step = weights
-    spoil(store[2].path / "model.safetensors")
+    flip(store[2].path / "model.safetensors")
     model = pair()["model"]
     assert load_into(model, store.root).complete
     assert same(by_step[1]["model"], model)
@@ -188,7 +178,7 @@ def test_weights_of_a_damaged_newest_come_wholly_from_an_older_one(weights, caps
 def test_two_models_that_start_from_a_run_take_one_checkpoints_weights(weights, tmp_path):
     """The second one's file is damaged: the first, which was read, is read again from where the second is whole."""
     store, by_step = weights
-    spoil(store[2].path / "other.safetensors")
+    flip(store[2].path / "other.safetensors")
     state = pair()
     with Run(tmp_path / "new", state, every=None, start_from=store.root):
         assert same(by_step[1]["model"], state["model"])
@@ -212,8 +202,8 @@ def test_where_no_checkpoint_is_whole_weights_are_refused(weights):
     assert same(before, model)
     cut.write_bytes(whole)
     store.save({"model": model.state_dict()}, step=3)
-    spoil(cut)
-    spoil(store[3].path / "model.safetensors")
+    flip(cut)
+    flip(store[3].path / "model.safetensors")
     with pytest.raises(Damaged, match=r"step-000000003.*model may hold a part of it"):
         load_into(model, store.root)
     assert not any(torch.equal(x, y) for x, y in zip(by_step[1]["model"].parameters(), model.parameters(), strict=True))
@@ -226,7 +216,7 @@ def test_an_older_checkpoint_that_lacks_something_makes_up_for_nothing(weights, 
     wide = torch.nn.ModuleDict(pair())
     store.save({"model": wide.state_dict()}, step=3)
     store.save({"model": by_step[2]["model"].state_dict()}, step=0)
-    spoil(store[3].path / "model.safetensors")
+    flip(store[3].path / "model.safetensors")
     with pytest.raises(Damaged, match=r"step-000000003.*model may hold a part of it"):
         load_into(torch.nn.ModuleDict(pair()), store.root, strict=strict)
 

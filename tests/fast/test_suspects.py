@@ -1,5 +1,6 @@
 """What the drill takes for a cause: variables that a loop carries on, and that a resume did not bring back."""
 
+import math
 import random
 import sys
 
@@ -195,16 +196,17 @@ def test_code_of_packages_is_not_the_scripts():
 
 class Crops:
     def __init__(self):
-        self.reads = 0
+        self.reads, self.cache = 0, {}
 
     def __getitem__(self, index):
         self.reads += 1
+        self.cache[index] = lambda: math.tau.real  # code without arguments
         return random.randint(0, index)
 
 
 def test_a_datasets_code_says_what_it_draws_and_changes():
     """Its constructor's does not count."""
-    assert datasets.describe(Crops()) == {"draws": ["randint", "random"], "changes": ["reads"]}
+    assert datasets.describe(Crops()) == {"draws": ["randint", "random"], "changes": ["cache", "reads"]}
 
 
 # Suspects -----------------------------------------------------------------------------------------------------------

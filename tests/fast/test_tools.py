@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_a_token_is_neither_comment_nor_layout():
 
 
 def test_the_figures_of_a_folder(tmp_path):
-    a = 'from . import b\nfrom .c import d\nimport os\n\n\nclass Twice:\n    def f(self):\n        """One.\n\n        Three."""\n'
+    a = 'from . import b\nfrom .c import d\nimport os\nclass Twice:\n  def f(self):\n    """One.\n\n    Three."""\n'
     b = "class Twice: pass\n" + "#" * 111 + "\n" + "#" * 121 + "\n"
     found = weight.weigh(written(tmp_path, a=a, b=b, c__d="x = 1\n", c__e="from .. import a\n" + "\n" * 60))
     assert (4, 3, 2, 1) == (found.files, found.files_under_50_lines, found.lines_over_110, found.lines_over_120)
@@ -74,6 +75,12 @@ def test_a_checkout_is_weighed_as_json(tmp_path):
     assert (3, 7, 1) == (found["src"]["tokens"], found["tests"]["tokens"], found["text"]["sentences"])
 
 
+def test_a_folder_that_is_no_checkout_is_refused_in_one_line(tmp_path):
+    for name in ("weight.py", "walks.py"):
+        said = subprocess.run([sys.executable, TOOLS / name, tmp_path], capture_output=True, text=True, check=False)
+        assert (2, name, True) == (said.returncode, name, "has no src/holdfast" in said.stderr.splitlines()[-1])
+
+
 def traced(folder, script):
     """What the tracer of walks counts while `script` runs on the package in `folder`."""
     code = f"""
@@ -93,7 +100,7 @@ print(json.dumps(tracer.result()))
 
 
 def test_a_move_is_a_call_from_one_room_into_another(tmp_path):
-    """Not one within a room, not one of the script or of a module's body; one through the standard library, or in a thread."""
+    """Not one within a room, of the script or of a module's body; one through the standard library, or in a thread."""
     folder = written(
         tmp_path / "house",
         __init__="",
@@ -170,18 +177,7 @@ def test_a_sample_has_each_rooms_share_also_in_its_beginning():
 
 def figures(**outcomes):
     """What `quality.py collect` writes, of a tree with one room and these mutants."""
-    side = {
-        "tokens": 10,
-        "files": 1,
-        "files_under_50_lines": 1,
-        "lines_over_110": 0,
-        "lines_over_120": 0,
-        "docstring_lines_per_function": 1.0,
-        "imports_mean": 0.0,
-        "imports_max": 0,
-        "imports_most": "",
-        "class_names_repeated": {},
-    }
+    side = asdict(weight.Weight(tokens=10, files=1))
     room = {"covered_lines": 3, "num_statements": 4, "covered_branches": 1, "num_branches": 2}
     return {
         "weight": {"src": side, "tests": side},

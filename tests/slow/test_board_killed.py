@@ -7,16 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from boards import cut_off, logged, shown, train
+from boards import cut_off, logged, shown
 from holdfast import Run
 from holdfast.board import Board
 from toy import launch, script
 
-
-@pytest.fixture(autouse=True)
-def _no_syncs(monkeypatch):
-    """Thousands of saves; what a power loss does to the board is asked below."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_syncs")  # thousands of saves
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -32,8 +28,7 @@ def test_however_often_it_was_killed_each_step_is_shown_once(tmp_path, kills, ev
     for cut, new, follows in kills:
         board = Board(place / "run") if new else board
         cut_off(place / "run", board if follows else Board(place / "run", place / "elsewhere"), cut, every)
-    train(place / "run", board)
-    board.update()
+    cut_off(place / "run", board)
     assert shown(place / "run-board") == logged(place / "run")
     shutil.rmtree(place)
 
@@ -52,8 +47,7 @@ def test_what_a_power_loss_took_is_said_again(tmp_path):
             (place / "run-board").mkdir()
             (place / "run-board" / file.name).write_bytes(whole[:size] + tail)
             board = Board(place / "run")
-            train(place / "run", board)
-            board.update()
+            cut_off(place / "run", board)
             assert shown(place / "run-board") == logged(place / "run")
             shutil.rmtree(place)
 

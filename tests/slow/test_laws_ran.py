@@ -1,4 +1,4 @@
-"""The plugin of tests/laws_ran.py, on a small project: a run of a folder fails when a law of the guarantees did not run."""
+"""The plugin of tests/laws_ran.py, on a small project: a run of a folder fails when a law did not run."""
 
 import subprocess
 import sys

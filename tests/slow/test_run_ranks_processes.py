@@ -49,14 +49,18 @@ class Training:
         lines = notes(self.place / "notes", attempt or self.attempts, rank)
         return [line[key] for line in lines if key in line]
 
+    def both(self, key):
+        """The same of both ranks."""
+        return [self.noted(key, rank) for rank in range(2)]
+
     def saves(self, rank):
         lines = notes(self.place / "notes", self.attempts, rank)
         return [(line["saves"], line["why"]) for line in lines if "saves" in line]
 
-    def result(self, rank):
-        """The weights and buffers of a rank, and what its generators give next."""
-        (line,) = [line for line in notes(self.place / "notes", self.attempts, rank) if "finished" in line]
-        return line
+    def results(self, world=2):
+        """The weights and buffers of each rank, and what its generators give next."""
+        found = [notes(self.place / "notes", self.attempts, rank) for rank in range(world)]
+        return [next(line for line in lines if "finished" in line) for lines in found]
 
 
 @pytest.fixture
@@ -64,12 +68,16 @@ def training(tmp_path):
     return Training(tmp_path)
 
 
+def ends(place):
+    """What each of two ranks ends with when nothing happens."""
+    training = Training(place)
+    training.finish()
+    return training.results()
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """What each of two ranks ends with when nothing happens."""
-    training = Training(tmp_path_factory.mktemp("undisturbed"))
-    training.finish()
-    return [training.result(rank) for rank in range(2)]
+    return ends(tmp_path_factory.mktemp("undisturbed"))
 
 
 @pytest.mark.parametrize(("rank", "name"), [(0, "TERM"), (1, "USR1")])
@@ -77,15 +85,15 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_and_the_resume_is_exact(trai
     """Both have saved, and go on with their own weights, buffers and random numbers: bit for bit as if undisturbed."""
     stopped = training.start(step_s=0.005, signals={f"{rank}:12": name})
     assert stopped.code != 0
-    assert [["Stopped"], ["Stopped"]] == [training.noted("error", each) for each in range(2)]
-    assert [[True], [True]] == [training.noted("cleaned", each) for each in range(2)]  # whoever leaves first
+    assert [["Stopped"], ["Stopped"]] == training.both("error")
+    assert [[True], [True]] == training.both("cleaned")  # whoever leaves first
     assert training.saves(0) == training.saves(1)
     step, why = training.saves(0)[-1]
     assert f"SIG{name}" == why
     assert 13 <= step < STEPS
     training.finish()
-    assert [[step], [step]] == [training.noted("resumed", each) for each in range(2)]
-    assert undisturbed == [training.result(each) for each in range(2)]
+    assert [[step], [step]] == training.both("resumed")
+    assert undisturbed == training.results()
 
 
 def test_a_signal_to_the_launcher_stops_all(training, undisturbed):
@@ -96,10 +104,10 @@ def test_a_signal_to_the_launcher_stops_all(training, undisturbed):
         assert process.poll() is None
     os.kill(process.pid, signal.SIGTERM)
     ended(process)
-    assert [["Stopped"], ["Stopped"]] == [training.noted("error", each) for each in range(2)]
+    assert [["Stopped"], ["Stopped"]] == training.both("error")
     assert ["stop"] == [event["event"] for event in events(training.run, "stop")]
     training.finish()
-    assert undisturbed == [training.result(each) for each in range(2)]
+    assert undisturbed == training.results()
 
 
 def test_ranks_that_drift_apart_save_at_the_same_steps(training):
@@ -109,7 +117,7 @@ def test_ranks_that_drift_apart_save_at_the_same_steps(training):
     assert training.saves(0) == training.saves(1)
     assert {"due", "SIGTERM"} == {why for _, why in training.saves(0)}
     assert 49 <= max(_drift(training))
-    assert [["Stopped"], ["Stopped"]] == [training.noted("error", each) for each in range(2)]
+    assert [["Stopped"], ["Stopped"]] == training.both("error")
 
 
 def _drift(training):
@@ -124,19 +132,23 @@ def _drift(training):
 KILLS = [{"1": "save"}, {"0": "commit"}, {"1": "step:12"}, {"1": "restore"}]
 
 
-def test_killed_ranks_cost_what_was_not_saved(training, undisturbed):
-    """One while it writes, one before the commit, in a step, while it restores: torchrun starts all of them again each
-    time, and one launch sees it through.
-    """
-    launched = training.start(kills=KILLS, restarts=len(KILLS), timeout_s=8)
+def see_through(training, kills, undisturbed):
+    """One launch, with a kill in each start but the last: torchrun starts all ranks again each time."""
+    launched = training.start(kills=kills, restarts=len(kills))
     assert 0 == launched.code, launched.err
-    resumed = [[training.noted("resumed", rank, attempt) for attempt in range(1, 6)] for rank in range(2)]
-    assert resumed[0] == resumed[1]
-    assert [[0], [0], [0], []] == resumed[0][:4]
-    assert resumed[0][4] in ([5], [10])
-    training.attempts += len(KILLS)
-    assert undisturbed == [training.result(each) for each in range(2)]
+    starts = range(1, len(kills) + 2)
+    resumed, others = ([training.noted("resumed", rank, start) for start in starts] for rank in range(2))
+    assert resumed == others
+    assert [[] if "restore" in kill.values() else [0] for kill in kills] == resumed[:-1]
+    assert resumed[-1] in ([5], [10])
+    training.attempts += len(kills)
+    assert undisturbed == training.results()
     assert [] == list(chain.from_iterable(checkpoint.problems() for checkpoint in Store(training.run).checkpoints()))
+
+
+def test_killed_ranks_cost_what_was_not_saved(training, undisturbed):
+    """A rank is killed in its step. tests/prove kills it as it writes, before the commit, and in the restore."""
+    see_through(training, KILLS[2:3], undisturbed)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -165,13 +177,13 @@ def test_a_rank_that_does_not_see_the_file_system_of_the_others_stops_all(tmp_pa
     began = time.monotonic()
     assert [1, 1] == [ended(process).code for process in processes]
     assert time.monotonic() - began < 40
-    for rank in range(2):
-        assert ["UsageError"] == training.noted("error", rank)
-        assert "is not there, or without attempt" in training.noted("text", rank)[0]
-        assert "every rank must see one and the same directory" in training.noted("text", rank)[0]
+    assert [["UsageError"]] * 2 == training.both("error")
+    for (text,) in training.both("text"):
+        assert "is not there, or without attempt" in text
+        assert "every rank must see one and the same directory" in text
     assert before == [checkpoint.name for checkpoint in Store(training.run).checkpoints()]
     training.finish(steps=12)
-    assert [[6], [6]] == [training.noted("resumed", rank) for rank in range(2)]
+    assert [[6], [6]] == training.both("resumed")
 
 
 def test_a_run_goes_on_with_more_ranks_or_fewer(training):
@@ -180,7 +192,7 @@ def test_a_run_goes_on_with_more_ranks_or_fewer(training):
     for world in (3, 1, 2):
         training.finish(world=world, steps=10)
         assert [[10]] * world == [training.noted("resumed", rank) for rank in range(world)]
-        luck = [training.result(rank)["luck"] for rank in range(world)]
+        luck = [line["luck"] for line in training.results(world)]
         assert len(luck) == len(set(map(tuple, luck)))
 
 
@@ -194,10 +206,6 @@ WHY = {
     "deadline": "has passed",
     "type": "is torch.nn.modules.linear.Linear, on rank 0 torch.nn.modules.linear.Bilinear",
     "file system": "rank 1 does not see what rank 0 does",
-    "steps": "rank 1 wants 8 steps, and rank 0 7 steps",
-    "asks alone": "rank 0 saves at step-000000008, epoch 0, and rank 1 at step-000000003",
-    "fails alone": "of rank 1 alone",
-    "state that cannot be saved": "cannot save",
 }
 
 

@@ -46,7 +46,7 @@ def test_rarely():
 
 
 def test_each_outcome_is_told_from_the_others(tmp_path):
-    """A crash is no verdict; a test that fails once and not again, here the first time after the control, kills nothing."""
+    """A crash is no verdict; a test that fails once, here the first time after the control, kills nothing."""
     package, work = tmp_path / "src" / "holdfast", tmp_path / "work"
     for folder in (package, work, tmp_path / "tests"):
         folder.mkdir(parents=True)

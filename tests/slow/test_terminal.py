@@ -72,6 +72,11 @@ print("done")
 """
 
 
+def drawn(prints="pass", **options):
+    """What a loop with a progress line writes to a terminal; `prints`: what it does in each step besides."""
+    return on_a_terminal(LOOP.replace("PRINTS", prints), **options)
+
+
 def test_a_line_says_who_speaks(capsys):
     """Every line of ours begins with our name, and goes to stderr."""
     from holdfast.terminal import say, warn
@@ -109,7 +114,7 @@ os._exit(0)
 
 def test_progress_is_drawn_on_a_terminal_and_gone_at_the_end():
     """A person sees epoch, step and metrics while it runs, and a clean screen after it."""
-    written = on_a_terminal(LOOP.replace("PRINTS", "pass"))
+    written = drawn()
     seen = ESCAPES.sub("", written)
     assert "epoch 1/4" in seen
     assert "step 1/30" in seen
@@ -120,15 +125,16 @@ def test_progress_is_drawn_on_a_terminal_and_gone_at_the_end():
 def test_progress_is_drawn_at_most_five_times_a_second():
     """The loop pays for five drawings a second, however fast its steps are."""
     started = time.monotonic()
-    written = on_a_terminal(LOOP.replace("PRINTS", "pass"))
+    written = drawn()
     seconds = time.monotonic() - started
     assert 1 <= written.count("step ") <= 5 * seconds + 1
 
 
 def test_the_programs_own_prints_stay_whole():
     """Whatever the program prints while the line is shown is on the screen as if it had not been."""
-    prints = 'print(f"line {step}"); print("half", end=""); time.sleep(0.25 if step == 9 else 0); print(" whole"); say("saved")'
-    written = on_a_terminal(LOOP.replace("PRINTS", prints))
+    prints = 'print(f"line {step}"); print("half", end=""); time.sleep(0.25 if step == 9 else 0)'
+    prints += '; print(" whole"); say("saved")'
+    written = drawn(prints)
     expected = [line for step in range(1, 31) for line in (f"line {step}", "half whole", "holdfast: saved")]
     assert [*expected, "done", ""] == screen(written)
 
@@ -137,7 +143,7 @@ def test_stdout_that_is_no_terminal_is_left_alone(tmp_path):
     """`python train.py > log` gets its own words into the log, and nothing else; the line stays on the terminal."""
     log = tmp_path / "log"
     with log.open("w") as stdout:
-        written = on_a_terminal(LOOP.replace("PRINTS", 'print("mine")'), stdout=stdout)
+        written = drawn('print("mine")', stdout=stdout)
     assert "mine\n" * 30 + "done\n" == log.read_text()
     assert "step 1/30" in ESCAPES.sub("", written)
 
@@ -159,9 +165,9 @@ def test_progress_is_silent_without_a_terminal():
 @pytest.mark.parametrize("columns", [10, 20, 40])
 def test_the_line_fits_a_narrow_terminal(columns):
     """A line that wrapped could not be erased."""
-    written = on_a_terminal(LOOP.replace("PRINTS", "pass"), columns=columns)
-    drawn = [ESCAPES.sub("", piece).split("\n")[-1] for piece in written.split("\r")]
-    assert max(map(len, drawn)) < columns
+    written = drawn(columns=columns)
+    lines = [ESCAPES.sub("", piece).split("\n")[-1] for piece in written.split("\r")]
+    assert max(map(len, lines)) < columns
     assert ["done", ""] == screen(written)
 
 

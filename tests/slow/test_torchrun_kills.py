@@ -9,7 +9,7 @@ pytestmark = pytest.mark.ranks
 
 @pytest.mark.parametrize(("kind", "rank", "launch"), INSTANTS[:3])
 def test_a_rank_that_is_killed_takes_nothing_with_it(undisturbed, tmp_path, kind, rank, launch):
-    """The others are gone within the deadline; every checkpoint is read by every rank; the same bits in the end."""
+    """The others end by themselves; every checkpoint is read by every rank; the same bits in the end."""
     assert ask(undisturbed, tmp_path / "run", nth_of(undisturbed, kind, rank, launch))
 
 

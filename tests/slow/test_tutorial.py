@@ -3,8 +3,9 @@
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
+
+from causes import TORCH
 
 PAGE = (Path(__file__).parents[2] / "docs/tutorial.md").read_text()
 PROGRAM = re.search(r"^```python program\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[1]
@@ -14,10 +15,11 @@ WHOLE, STOPPED, KILLED, FINISHED, _ = re.findall(
 NUMBERS = re.compile(r"step-\d+(?:-end)?|\d+(?:\.\d+)?(?:e[-+]\d+)?|[\w./-]*runs/first")
 
 
-def attempt(folder, until=None, kind=signal.SIGINT):
+def attempt(python, folder, until=None, kind=signal.SIGINT):
     """Run the program, with `kind` sent to it once it prints `until`: its lines and its exit status."""
-    command = [sys.executable, "-u", "train.py"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+    with subprocess.Popen(
+        [*python, "train.py"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as child:
         lines = []
         for line in child.stdout:
             lines.append(line.rstrip())
@@ -38,18 +40,19 @@ def masked(line):
     return NUMBERS.sub("#", line)
 
 
-def test_the_tutorial_prints_what_the_page_shows(tmp_path):
-    """Uninterrupted; stopped by Ctrl-C; killed; finished, with the same sum and the same means as without interruption."""
+def test_the_tutorial_prints_what_the_page_shows(tmp_path, zygotes):
+    """Uninterrupted; stopped by Ctrl-C; killed; finished, with the same sum and means as without interruption."""
     (tmp_path / "train.py").write_text(PROGRAM)
-    whole, code = attempt(tmp_path)
+    python = zygotes(*TORCH)
+    whole, code = attempt(python, tmp_path)
     assert ([masked(line) for line in whole], code) == (shown(WHOLE), 0)
     (tmp_path / "runs").rename(tmp_path / "before")
 
-    stopped, code = attempt(tmp_path, "epoch 0", signal.SIGINT)
+    stopped, code = attempt(python, tmp_path, "epoch 0", signal.SIGINT)
     assert ([masked(line) for line in stopped], code) == (shown(STOPPED), 75)
-    killed, code = attempt(tmp_path, "epoch 2", signal.SIGKILL)
+    killed, code = attempt(python, tmp_path, "epoch 2", signal.SIGKILL)
     assert ([masked(line) for line in killed], code) == (shown(KILLED), -signal.SIGKILL)
-    finished, code = attempt(tmp_path)
+    finished, code = attempt(python, tmp_path)
     assert (masked(finished[0]), code) == (shown(FINISHED)[0], 0)
     assert finished[-1] == whole[-1]
     told = {line for line in [*stopped, *killed, *finished] if line.startswith("epoch")}

@@ -15,30 +15,31 @@ _OURS = "events.out.tfevents.*.holdfast.*"
 
 
 class Board:
-    """Writes the metrics log of the run at `run` where TensorBoard finds it; by default beside the run, in `<run>-board`.
+    """Writes the metrics log of the run at `run` for TensorBoard; by default beside the run, in `<run>-board`.
 
         board = Board("runs/digits")
         board.update()  # as often as you like, in one process at a time
 
-    Each attempt of the run gets a file of its own. It begins by taking back what earlier ones said of steps that were done
-    again, and by saying once more what a power loss has taken from the last one. So TensorBoard shows each step once, and
-    none is missing, whatever happened to the run or to the board.
+    Each attempt of the run gets its own file. It begins by revoking what earlier files said of steps that were done
+    again, and repeats what a power loss took from the last file. So TensorBoard shows each step once, and none is
+    missing, whatever happened to the run or to the board.
 
     Args:
         run: the run's directory.
-        directory: what TensorBoard's --logdir is to find.
-        only: the attempt to follow, which then leaves the board to its successors.
+        directory: the directory for TensorBoard's --logdir.
+        only: follow this attempt alone; write nothing once a later one has begun.
     """
 
     def __init__(
         self, run: str | os.PathLike[str], directory: str | os.PathLike[str] | None = None, *, only: int | None = None
     ) -> None:
         self.run = Path(os.path.abspath(run))
-        self.directory = (
-            self.run.with_name(f"{self.run.name}-board") if directory is None else Path(os.path.abspath(directory))
-        )
+        self.directory = Path(os.path.abspath(f"{self.run}-board" if directory is None else directory))
         self._only = only
-        self._attempt = 0  # the one that is being followed
+        self._follow(0)
+
+    def _follow(self, attempt: int) -> None:
+        self._attempt = attempt
         self._read = 0  # bytes of its journal
         self._waiting: list[journal.Event] = []  # read, before it is known where the attempt goes on
         self._file: Path | None = None
@@ -54,7 +55,7 @@ class Board:
         if self._only not in (None, attempt):
             return
         if attempt != self._attempt or (self._file is not None and not self._file.exists()):
-            self._attempt, self._read, self._waiting, self._file = attempt, 0, [], None
+            self._follow(attempt)
         data = _whole_lines(path, self._read)
         self._read += len(data)
         found = journal.parse(data)
@@ -68,15 +69,14 @@ class Board:
             self._waiting = []
 
     def _begin(self, log: journal.Log) -> None:
-        """A file for this attempt, which begins where the others are true and whole."""
+        """Begin the file of this attempt at the step up to which the other files are right and whole."""
         logs = [*(each for each in journal.logs(self.run) if each.attempt < log.attempt), log]
         files = sorted(self.directory.glob(_OURS))
         first = _first_step(logs, files)
         lines = [line for line in journal.merged(logs) if line["step"] >= first]
         now = time.time()
-        when = max(
-            [int(now), *(_when(file) + 1 for file in files)]
-        )  # TensorBoard reads files by name, whatever clocks say
+        # TensorBoard reads files in the order of their names, whatever clocks say
+        when = max(int(now), *(int(file.name.split(".")[3]) + 1 for file in files), 0)
         file = self.directory / _NAME.format(when=when, attempt=log.attempt)
         disk.make_dirs(self.directory)
         disk.write(file, [events.header(now), events.start(now, first), *map(_scalars, lines)])
@@ -84,7 +84,7 @@ class Board:
         self._last = next((event for event in reversed(log.events) if event["event"] == "metrics"), {})
 
     def _add(self, found: Iterable[journal.Event]) -> None:
-        """Append what the attempt has logged; an append to its journal that a full disk cut short was made again."""
+        """Append what the attempt has logged, once; a full disk makes it append lines to its journal twice."""
         written = []
         for event in found:
             again = journal.position(event) < journal.position(self._last) or event == self._last
@@ -104,10 +104,6 @@ def _first_step(logs: Sequence[journal.Log], files: Sequence[Path]) -> int:
             later = [log.restored[0] for log in logs if log.attempt > shown and log.restored is not None]
             return min([reached, *later])
     return 0
-
-
-def _when(file: Path) -> int:
-    return int(file.name.split(".")[3])
 
 
 def _newest(run: Path) -> tuple[int, Path]:

@@ -1,14 +1,15 @@
 """TensorBoard's event files: how a line of scalars is written, and how far a file goes. Pure.
 
-A file is a row of records: length, checksum of the length, an Event, checksum of the Event. Four fields of an Event are
-used: when, at which step, scalars by name, and "from this step on nothing before counts" (SessionLog.START).
+A file is a row of records: length, checksum of the length, an Event, checksum of the Event. Four fields of an Event
+are used: time, step, scalars by name, and SessionLog.START: earlier values from this step on do not count.
 
-Sources: tensorflow/core/lib/io/record_writer.h; tensorflow/core/util/event.proto; tensorflow/core/framework/summary.proto;
-RFC 3720, appendix B.4 (CRC-32C).
+Sources: tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto,
+tensorflow/core/framework/summary.proto; RFC 3720, appendix B.4 (CRC-32C).
 """
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Mapping
 
@@ -24,7 +25,7 @@ def header(time: float) -> bytes:
 
 
 def start(time: float, step: int) -> bytes:
-    """From here on, what was said of `step` and later ones before does not count."""
+    """A record that revokes all earlier values of `step` and of later steps."""
     return _record(_event(time, step) + _SESSION_LOG + _sized(_START))
 
 
@@ -35,7 +36,7 @@ def scalars(time: float, step: int, values: Mapping[str, float]) -> bytes:
 
 
 def last_step(data: bytes) -> int | None:
-    """The step of the last whole record; what is torn, or was never written, ends a file. None: there is none."""
+    """The step of the last whole record; a torn or missing one ends the file. None: there is no whole record."""
     at, found = 0, None
     while at + _HEAD_BYTES <= len(data):
         size, checksum = struct.unpack_from("<QI", data, at)
@@ -54,10 +55,7 @@ def _event(time: float, step: int) -> bytes:
 
 
 def _scalar(tag: str, value: float) -> bytes:
-    try:
-        packed = struct.pack("<f", value)
-    except OverflowError:  # more than 32 bits hold
-        packed = struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+    packed = struct.pack("<f", ctypes.c_float(value).value)  # infinite where 32 bits are too few
     return _TAG + _sized(tag.encode("utf-8", "replace")) + _SIMPLE_VALUE + packed
 
 

@@ -1,4 +1,4 @@
-"""Children: a command that somebody else wrote, started so that nothing of it is lost, and nothing of it outlives us.
+"""Children: start a command so that no process of it is lost, and none outlives us.
 
 child       the command, as its starter sees it
 warden      the process in between

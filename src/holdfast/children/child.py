@@ -15,11 +15,11 @@ from . import warden
 from .warden import Streams
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
-LOST_S = 10.0  # for what an ended warden left to be killed and reaped
+LOST_S = 10.0  # for killing and reaping what an ended warden has left
 
 
 class Child:
-    """One start of the command. Leaving the block kills whatever is left of it.
+    """One start of the command. Leaving the block kills whatever processes are left of it.
 
     Raises:
         UsageError: there is no such command, or it cannot be executed.
@@ -53,7 +53,7 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill what is left. What the system does not let die in time stays the warden's."""
+        """Kill what is left. The warden goes on waiting for processes that do not die in time."""
         self.send(signal.SIGKILL)
         until = time.monotonic() + LOST_S
         while not self.gone and time.monotonic() < until:
@@ -66,14 +66,15 @@ class Child:
         return self._link.fileno()
 
     def send(self, number: int, *, alone: bool = False) -> None:
-        """To the command's group, or to the command `alone`; once that is over, to all that it left behind. SIGKILL: to all,
-        always, also in sessions of their own.
+        """Send a signal to the command's group, or to the command `alone`; once it has ended, to all that it has left.
+
+        SIGKILL always goes to all, also to those in sessions of their own.
         """
         with suppress(OSError):
             self._link.send(bytes([number | (warden.ALONE if alone else 0)]))
 
     def look(self) -> None:
-        """Take in what has happened since the last look."""
+        """Note what has happened since the last look."""
         try:
             while not self.gone:
                 said = self._link.recv(4096)
@@ -85,10 +86,8 @@ class Child:
         except OSError:
             self._part()
         *lines, self._heard = self._heard.split(b"\n")
-        for line in lines:
-            word, _, number = line.partition(b" ")
-            if word == b"code":
-                self.code = int(number)
+        for line in lines:  # `code 3`
+            self.code = int(line.split()[1])
 
     def _begin(self, name: str) -> int:
         while b"\n" not in self._heard:
@@ -98,7 +97,7 @@ class Child:
                 raise ChildError(f"{name}: the process that was to start it was killed")
             self._heard += said
         line, _, self._heard = self._heard.partition(b"\n")
-        word, _, number = line.partition(b" ")
+        word, number = line.split()
         if word == b"error":
             os.waitpid(self._warden, 0)
             why = os.strerror(int(number)) if int(number) else "the system does not say why"
@@ -106,29 +105,16 @@ class Child:
         return int(number)
 
     def _part(self) -> None:
-        """The warden is gone: as it should when nothing is left, or killed; then we are the next whom orphans fall to."""
+        """The warden has ended: nothing is left, or it was killed, and then its orphans are ours to kill."""
         self.gone = True
         _, status = os.waitpid(self._warden, 0)
         if os.waitstatus_to_exitcode(status) == 0 and (self.code is not None or b"code" in self._heard):
             return
-        until = time.monotonic() + LOST_S
-        while time.monotonic() < until:
+        until, left = time.monotonic() + LOST_S, True
+        while left and time.monotonic() < until:
             warden.kill_all()
-            try:
-                while True:
-                    pid, status = os.waitpid(-1, os.WNOHANG)
-                    if pid == 0:
-                        break
-                    if pid == self.pid:
-                        self.code = os.waitstatus_to_exitcode(status)
-            except ChildProcessError:
-                break
-            time.sleep(0.02)
+            code, left = warden.reap(self.pid)
+            self.code = self.code if code is None else code
+            time.sleep(0.02 * left)
         if self.code is None:
             self.code = -signal.SIGKILL
-
-
-def strike(pid: int) -> None:
-    """SIGKILL to one process, whoever's child it is."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)

@@ -1,8 +1,9 @@
-"""Processes: what Linux's /proc says of them. Reads, and touches nobody. Source: proc(5)."""
+"""Processes, as Linux's /proc shows them. Only reads. Source: proc(5)."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ def descendants(ancestor: int) -> list[int]:
 
 def workers(ancestor: int, variable: str) -> list[int]:
     """Its descendants that were started with that environment variable, by a process that was not."""
-    found = {pid: parent for pid, parent in _born(ancestor) if _was_given(pid, variable)}
+    given = f"\0{variable}="
+    found = {pid: parent for pid, parent in _born(ancestor) if given in "\0" + _read(f"{pid}/environ")}
     return [pid for pid, parent in found.items() if parent not in found]
 
 
@@ -37,14 +39,14 @@ def catch(pids: Iterable[int], number: int) -> bool:
 
 
 def heed(pids: Iterable[int], number: int) -> bool:
-    """Whether one of the processes does not ignore the signal: who had it, and is still there, is at work on it."""
+    """Whether one of the processes does not ignore the signal: one that had it and still runs is handling it."""
     return any(not _has(pid, "SigIgn", number) for pid in pids)
 
 
 def writes(pids: Collection[int], files: Collection[Path]) -> bool:
     """Whether one of the processes has one of the files open for writing."""
-    wanted = {(facts.st_dev, facts.st_ino) for path in files if (facts := _facts(path)) is not None}
-    return any(_writes(pid, wanted) for pid in pids)
+    wanted = {found for path in files if (found := _identity(path))}
+    return any(_writes(pid, number, wanted) for pid in pids for number in _listed(f"/proc/{pid}/fd"))
 
 
 def _born(ancestor: int) -> list[tuple[int, int]]:
@@ -62,58 +64,50 @@ def _born(ancestor: int) -> list[tuple[int, int]]:
     return found
 
 
-def _was_given(pid: int, variable: str) -> bool:
-    try:
-        given = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # it is over, or somebody else's
-        return False
-    return any(each.startswith(f"{variable}=".encode()) for each in given)
-
-
 def _all() -> Iterator[Process]:
     """None where there is no /proc: then only the command's group is looked after."""
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if name.isdecimal():
-            try:
-                text = Path("/proc", name, "stat").read_text(encoding="utf-8", errors="replace")
-            except OSError:  # it is over
-                continue
+    for name in _listed("/proc"):
+        if name.isdecimal() and (text := _read(f"{name}/stat")):
             _, parent, group = text[text.rindex(")") + 2 :].split()[:3]  # the name before it may hold anything
             yield Process(int(name), int(parent), int(group))
 
 
 def _has(pid: int, mask: str, number: int) -> bool:
-    """Whether the signal is in that mask of the process; a process that is over has none."""
+    """Whether the signal is in that mask of the process."""
+    return bool(_field(f"{pid}/status", mask, 16) >> (number - 1) & 1)
+
+
+def _writes(pid: int, number: str, wanted: Collection[tuple[int, int]]) -> bool:
+    if _identity(f"/proc/{pid}/fd/{number}") not in wanted:
+        return False
+    return _field(f"{pid}/fdinfo/{number}", "flags", 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _field(path: str, name: str, base: int) -> int:
+    """The number in the line `name: 17` of a file in /proc; 0 without such a line."""
+    found = re.search(rf"^{name}:\s*(\w+)", _read(path), re.MULTILINE)
+    return int(found[1], base) if found else 0
+
+
+def _read(path: str) -> str:
+    """A file in /proc; empty when its process is over, or another user's."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+        return Path("/proc", path).read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
-    found = next((int(line.split()[1], 16) for line in lines if line.startswith(f"{mask}:")), 0)
-    return bool(found >> (number - 1) & 1)
+        return ""
 
 
-def _writes(pid: int, wanted: Collection[tuple[int, int]]) -> bool:
+def _listed(path: str) -> list[str]:
     try:
-        opened = os.listdir(f"/proc/{pid}/fd")
+        return os.listdir(path)
     except OSError:
-        return False
-    return any(_wanted(pid, number, wanted) for number in opened)
+        return []
 
 
-def _wanted(pid: int, number: str, wanted: Collection[tuple[int, int]]) -> bool:
-    facts = _facts(Path(f"/proc/{pid}/fd/{number}"))
-    if facts is None or (facts.st_dev, facts.st_ino) not in wanted:
-        return False
+def _identity(path: str | Path) -> tuple[int, int] | None:
+    """The file's device and inode; None when there is no such file."""
     try:
-        lines = Path(f"/proc/{pid}/fdinfo/{number}").read_text().splitlines()
-    except OSError:
-        return False
-    flags = next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), os.O_RDONLY)
-    return flags & os.O_ACCMODE != os.O_RDONLY
-
-
-def _facts(path: Path) -> os.stat_result | None:
-    try:
-        return os.stat(path)
+        facts = os.stat(path)
     except OSError:
         return None
+    return facts.st_dev, facts.st_ino

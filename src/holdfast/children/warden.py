@@ -1,11 +1,12 @@
-"""The warden: a process between us and the command, so that nothing of the command outlives either.
+"""The warden: a process between its starter (us) and the command, so that nothing of the command outlives either.
 
-It starts the command, adopts whatever the command abandons, hands on signals, and reaps. When its starter dies,
+It starts the command, adopts processes that the command abandons, hands on signals, and reaps. When its starter dies,
 however suddenly, the socket between the two closes and the warden kills all that is left. When the warden dies, the
-kernel kills the command, and its starter kills the rest, if that falls to it (`adopt`).
+kernel kills the command, and the starter kills the rest, if it has adopted them (`adopt`).
 
-It hears single bytes, each the number of a signal, plus ALONE when the command itself is meant. It says lines: `pid 17` when the command has been started, or
-`error 2` when it could not be; `code -9` when it has ended. It closes the socket when nothing of it is left.
+It receives single bytes: each is the number of a signal, plus ALONE when only the command itself is meant. It sends
+lines: `pid 17` when the command was started, `error 2` when it could not be, `code -9` when it has ended. It closes the
+socket when no process of the command is left.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import select
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -29,13 +30,13 @@ _prctl: Any = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
 
 
 class Streams(NamedTuple):
-    """Descriptors for the command's input, output and errors; None: ours."""
+    """Descriptors for the command's input, output and errors; None: the command inherits ours."""
 
     stdin: int | None
     stdout: int | None
     stderr: int | None
     terminal: bool = False  # the output is one
-    sources: tuple[int, ...] = ()  # the starter's other ends, which are nobody else's
+    sources: tuple[int, ...] = ()  # the starter's other ends, which only the starter may keep open
 
     def close(self, *, sources: bool) -> None:
         """Give up what this process has of them."""
@@ -45,17 +46,17 @@ class Streams(NamedTuple):
 
 
 def adopt(*, orphans: bool) -> None:
-    """Become, or stop being, the one whom descendants fall to when their parent dies."""
+    """Become, or stop being, the process that adopts descendants when their parent dies."""
     _prctl(_PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
 
 
 def kill_all() -> None:
-    """Kill every descendant of this process. First all are stopped: what is stopped cannot fork."""
+    """Kill every descendant of this process. All are stopped first: a stopped process cannot fork."""
     seen: set[int] = set()
     while fresh := set(processes.descendants(os.getpid())) - seen:
-        _send(fresh, signal.SIGSTOP)
+        send(fresh, signal.SIGSTOP)
         seen |= fresh
-    _send(seen, signal.SIGKILL)
+    send(seen, signal.SIGKILL)
 
 
 def serve(
@@ -66,7 +67,7 @@ def serve(
     mask: Sequence[int],
 ) -> None:
     """The warden's life, in a process that was forked for it with all signals blocked. `mask`: those of the command."""
-    os.setpgid(0, 0)  # what strikes our starter's group is to leave us time to clean up
+    os.setpgid(0, 0)  # a signal to our starter's group does not reach us: we have time to clean up
     adopt(orphans=True)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -79,7 +80,7 @@ def serve(
     except (OSError, subprocess.SubprocessError) as error:
         _say(link, f"error {getattr(error, 'errno', None) or 0}")
         return
-    streams.close(sources=True)  # the command's alone: they are to end with it
+    streams.close(sources=True)  # only the command holds its ends: they close when it ends
     _say(link, f"pid {process.pid}")
     _attend(link, ours, process.pid)
 
@@ -90,7 +91,7 @@ def _start(
     warden = os.getpid()
 
     def settle() -> None:
-        """In the new process: it dies with us, and takes signals as if nobody stood above it."""
+        """In the new process: it dies with us, and signals have their default actions."""
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != warden:
             os._exit(1)
@@ -114,7 +115,7 @@ def _start(
 
 
 def _attend(link: socket.socket, wakeup: socket.socket, pid: int) -> None:
-    """Until nothing is left: reap, and do as we are told."""
+    """Reap, and carry out orders, until no process is left."""
     ended, killing = False, False
     poller = select.poll()
     poller.register(link, select.POLLIN)
@@ -125,7 +126,7 @@ def _attend(link: socket.socket, wakeup: socket.socket, pid: int) -> None:
             while wakeup.recv(4096):
                 pass
         orders = _orders(link) if not killing else b""
-        code, left = _reap(pid)
+        code, left = reap(pid)
         if code is not None:
             ended = True
             _say(link, f"code {code}")
@@ -134,21 +135,16 @@ def _attend(link: socket.socket, wakeup: socket.socket, pid: int) -> None:
         killing = killing or orders is None or signal.SIGKILL in orders
         if killing:
             if not ended:
-                _send_group(pid, signal.SIGKILL)
+                send([-pid], signal.SIGKILL)
             kill_all()
             continue
         for order in orders or b"":
-            number = order & ~ALONE
-            if ended:
-                _send(processes.descendants(os.getpid()), number)
-            elif order & ALONE:
-                _send([pid], number)
-            else:
-                _send_group(pid, number)
+            whom = processes.descendants(os.getpid()) if ended else [pid if order & ALONE else -pid]
+            send(whom, order & ~ALONE)
 
 
 def _orders(link: socket.socket) -> bytes | None:
-    """What the starter said since; None when it is gone."""
+    """The orders that the starter has sent since the last call; None when it is gone."""
     try:
         return link.recv(4096, socket.MSG_DONTWAIT) or None
     except BlockingIOError:
@@ -157,7 +153,7 @@ def _orders(link: socket.socket) -> bytes | None:
         return None
 
 
-def _reap(child: int) -> tuple[int | None, bool]:
+def reap(child: int) -> tuple[int | None, bool]:
     """The exit status of `child`, if it has ended by now, and whether anything is left to wait for."""
     code = None
     while True:
@@ -172,16 +168,12 @@ def _reap(child: int) -> tuple[int | None, bool]:
 
 
 def _say(link: socket.socket, line: str) -> None:
-    with suppress(OSError):  # nobody listens any more: the next look says so
+    with suppress(OSError):  # the starter is gone: the next look finds that
         link.sendall(f"{line}\n".encode())
 
 
-def _send_group(group: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
-def _send(pids: Sequence[int] | set[int], number: int) -> None:
+def send(pids: Collection[int], number: int) -> None:
+    """Send a signal to each process; a negative number means the whole group. Source: kill(2)."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

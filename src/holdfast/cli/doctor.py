@@ -11,7 +11,7 @@ import click
 from ..doctor import files, scheduler, versions
 from ..doctor import run as runs
 from ..doctor.check import Check
-from ..errors import ClusterError, NotFound
+from ..errors import NotFound
 from . import measured, options
 from .shown import echo, echo_json
 
@@ -42,12 +42,8 @@ def examine(run: str | None, partition: str | None) -> Iterator[Check]:
     known = None if run is None else runs.know(Path(run), measured.save_s(run))
     directory = Path(".") if known is None else known.run
     yield from files.examine(directory, 0 if known is None else 2 * known.size_bytes)
-    partition = partition or (known.partition if known else None)
-    yield from scheduler.examine(partition)
+    checks, settings = scheduler.examine(partition or (known.partition if known else None))
+    yield from checks
     yield from versions.examine()
     if known is not None:
-        try:
-            settings = scheduler.settings(partition)
-        except ClusterError:
-            settings = None  # said above
         yield from runs.examine(known, settings)

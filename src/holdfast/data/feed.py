@@ -41,8 +41,8 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     """
     if type(loader) is Zip:
         return ZipFeed(loader, [feed_for(each, seed, name) for each in loader.loaders])
-    home = FRAMEWORKS.get(str(framework(type(loader))))
-    feed: Feed | None = import_module(home).feed_for(loader, seed) if home else None
+    home = framework(type(loader))
+    feed: Feed | None = import_module(FRAMEWORKS[home]).feed_for(loader, seed) if home in FRAMEWORKS else None
     if feed is not None:
         return feed
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):

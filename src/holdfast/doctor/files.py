@@ -1,4 +1,4 @@
-"""Files: what the file system under a directory does when it is asked for what a store needs."""
+"""Files: whether the file system under a directory does what a store needs; each operation is tried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .. import disk
@@ -25,7 +25,7 @@ FORGOTTEN_S = 3600.0  # the folder of a doctor that was killed
 
 
 def examine(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
-    """Try everything in a folder inside `directory`, which is gone afterwards. `needed_bytes`: what two saves take."""
+    """Try all in a folder inside `directory`, and remove that folder. `needed_bytes`: the size of two checkpoints."""
     yield _kind(directory)
     place = directory / f"{NAME}-{os.getpid()}"
     try:
@@ -114,7 +114,7 @@ def _clock(place: Path) -> Check:
     off_s = os.stat(place / "clock").st_mtime - (before_s + time.time()) / 2
     if abs(off_s) > CLOCK_S:
         what = f"the file server's is {abs(off_s):.0f} s {'ahead' if off_s > 0 else 'behind'}"
-        return warning("clock", what, "tell the site; what is newer is judged wrongly until it is mended")
+        return warning("clock", what, "tell the site; until it is corrected, ages of files are judged wrongly")
     return ok("clock", "agrees with the file server's")
 
 
@@ -133,7 +133,7 @@ def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:
 
 
 def _quota() -> Iterator[Check]:
-    """What quota(1) says, where it is installed; file systems with quotas of their own have tools of their own."""
+    """What quota(1) says, where it is installed. Other tools for quotas are not asked."""
     if shutil.which("quota") is None:
         return
     try:
@@ -141,21 +141,11 @@ def _quota() -> Iterator[Check]:
     except ClusterError as error:
         yield warning("quota", str(error), "the file server that keeps quotas does not answer")
         return
-    yield from _read_quota(answer.out.splitlines())
-
-
-def _read_quota(lines: Sequence[str]) -> Iterator[Check]:
-    """Lines: mount point, blocks of 1 KiB, soft limit, hard limit, grace, files, soft limit, hard limit. A * is "over".
-
-    Source: quota(1).
-    """
-    for line in lines[2:]:
-        words = line.split()
-        if len(words) < 4 or not all(word.rstrip("*").isdecimal() for word in words[1:4]):
-            continue
-        used, soft, hard = (int(word.rstrip("*")) << 10 for word in words[1:4])
+    # Lines: mount point, blocks of 1 KiB, soft limit, hard limit, grace, files, ... A * means "over". Source: quota(1).
+    for place, *numbers in re.findall(r"^ *(\S+) +(\d+)\*? +(\d+)\*? +(\d+)\*?", answer.out, re.MULTILINE):
+        used, soft, hard = (int(number) << 10 for number in numbers)
         limit = hard or soft
-        what = f"{words[0]}: {used / 1e9:.3g} GB used of {limit / 1e9:.3g} GB"
+        what = f"{place}: {used / 1e9:.3g} GB used of {limit / 1e9:.3g} GB"
         if limit and used >= limit:
             yield problem("quota", what, "free some: nothing can be saved there")
         elif limit and limit - used < LITTLE_BYTES:

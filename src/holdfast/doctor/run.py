@@ -41,7 +41,7 @@ class Known(NamedTuple):
 
 
 def know(directory: Path, save_s: float | None) -> Known:
-    """Read what there is to know."""
+    """Read the batch script and where the run is."""
     try:
         script = batch.read((directory / SCRIPT).read_text(encoding="utf-8", errors="replace"), Around())
     except OSError:
@@ -70,7 +70,7 @@ def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
     if settings is not None and not settings.preempts.startswith("OFF"):
         grace = f"your grace is {_span(settings.grace_s)}"
         if settings.grace_s < need_s:
-            todo = "a preemption loses what came after the last periodic save: save more often (every=), or a smaller state"
+            todo = "a preemption loses what came after the last periodic save: save more often (every=), or less"
             yield problem("grace", f"{took}, {grace}", todo)
         else:
             yield ok("grace", f"{grace}: enough for a save")

@@ -55,23 +55,19 @@ def settings(partition: str | None) -> Settings | None:
     return Settings(slurm.config(), found.get(partition or default, {}))
 
 
-def examine(partition: str | None) -> Iterator[Check]:
-    """Whether it answers, and what it will do."""
+def examine(partition: str | None) -> tuple[list[Check], Settings | None]:
+    """Whether it answers, and what it will do; its settings, if it has answered."""
     try:
         found = settings(partition)
     except ClusterError as error:
-        yield problem("scheduler", str(error), "nothing can be submitted or requeued until this is mended")
-        return
-    if found is None:
-        here = job()
-        if here is None:
-            yield ok("scheduler", "none here: no scontrol on PATH")
-        else:
-            todo = "a container? start it with holdfast run outside of it, which requeues"
-            yield warning("scheduler", f"a {here.scheduler} job, and no scontrol on PATH", todo)
-        return
-    yield ok("scheduler", f"Slurm {found.whole.get('SLURM_VERSION', '')} answers")
-    yield from _behaviour(found)
+        return [problem("scheduler", str(error), "nothing can be submitted or requeued until it answers")], None
+    if found is not None:
+        answers = ok("scheduler", f"Slurm {found.whole.get('SLURM_VERSION', '')} answers")
+        return [answers, *_behaviour(found)], found
+    if (here := job()) is None:
+        return [ok("scheduler", "none here: no scontrol on PATH")], None
+    todo = "a container? start it with holdfast run outside of it, which requeues"
+    return [warning("scheduler", f"a {here.scheduler} job, and no scontrol on PATH", todo)], None
 
 
 def _behaviour(found: Settings) -> Iterator[Check]:

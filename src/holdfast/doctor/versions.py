@@ -1,4 +1,4 @@
-"""Versions: of what is installed, beside the lowest that Holdfast works with."""
+"""Versions of the installed libraries, compared with the lowest that Holdfast works with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def examine() -> Iterator[Check]:
     """Nothing is imported."""
     yield ok(
         "versions",
-        f"holdfast {metadata.version('holdfast')}, Python {platform.python_version()}, {platform.system()} {platform.release()}",
+        f"holdfast {metadata.version('holdfast')}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.release()}",
     )
     for name, lowest in _needed().items():
         try:

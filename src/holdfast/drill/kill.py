@@ -16,7 +16,7 @@ import msgspec
 
 from .. import disk
 from ..children import child as children
-from ..children import processes
+from ..children import processes, warden
 from ..children.warden import Streams
 from ..data.order import key
 from ..errors import ChildError, StoreError
@@ -90,11 +90,9 @@ class ChildTree(children.Child):
         self.send(signal.Signals[f"SIG{name}"], alone=name != "KILL")
 
     def lose_rank(self, which: float) -> None:
-        """SIGKILL to one of the processes that have a rank, and to nothing else. A command without ranks is its only
-        one.
-        """
+        """SIGKILL to one of the processes that have a rank, and to nothing else; without ranks, to the command."""
         ranks = sorted(processes.workers(self.pid, "RANK")) or [self.pid]
-        children.strike(ranks[int(which * len(ranks))])
+        warden.send([ranks[int(which * len(ranks))]], signal.SIGKILL)
 
     def finish(self) -> int:
         """End whatever still runs of it; the command's exit status."""

@@ -1,13 +1,12 @@
-"""Carried: which variables a loop reads again before it assigns them anew, told from its byte code. Pure.
+"""Carried: which variables a loop reads again before it assigns them anew, found in its byte code. Pure.
 
-A variable that the next pass may read with the value of this pass is *carried*. Only such a variable can make a resumed
-run differ: `loss`, which each pass assigns before it reads it, cannot.
+A variable is *carried* when the next pass may read the value that this pass left. Only such a variable can make a
+resumed run differ: `loss`, which each pass assigns before it reads it, cannot.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 from types import CodeType
@@ -37,15 +36,14 @@ def carried(code: CodeType, at: int) -> Carried:
     here = number_of.get(at, 0)
     reached = _reached(steps, here)
     live = _live(steps, reached)
-    after = frozenset().union(*(live[number] for number in steps[here].follows)) if steps else frozenset()
-    stored = frozenset().union(*(steps[number].writes for number in reached)) if reached else frozenset()
-    shared = frozenset(code.co_cellvars) | frozenset(code.co_freevars)
-    return Carried(after | shared, stored)
+    after = frozenset[str]().union(*(live[number] for number in steps[here].follows))
+    stored = frozenset[str]().union(*(steps[number].writes for number in reached))
+    return Carried(after.union(code.co_cellvars, code.co_freevars), stored)
 
 
 @lru_cache(maxsize=1024)
 def globals_of(code: CodeType) -> frozenset[str]:
-    """Names of the module's that `code`, or a function inside it, speaks of."""
+    """Names of the module that `code`, or a function inside it, reads or assigns."""
     own = {each.argval for each in dis.get_instructions(code) if each.opname.endswith(("_GLOBAL", "_NAME"))}
     inner = [globals_of(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(own).union(*inner)
@@ -70,26 +68,17 @@ def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
     Newer Pythons fuse two of them into one instruction: LOAD_FAST_LOAD_FAST, STORE_FAST_LOAD_FAST.
     """
     names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
-    verbs = list(_verbs(each.opname))
-    reads: set[str] = set()
-    writes: set[str] = set()
-    for verb, name in zip(verbs, names, strict=False):
-        if isinstance(name, str):
-            (reads if verb == "LOAD" else writes).add(name)
-    return frozenset(reads - writes if len(verbs) == 1 else reads), frozenset(writes)
-
-
-def _verbs(name: str) -> Iterator[str]:
-    words = name.split("_")
-    for verb, kind in pairwise(words):
-        if verb in ("LOAD", "STORE", "DELETE") and kind in _VARIABLES:
-            yield verb
+    words = pairwise(each.opname.split("_"))
+    verbs = [verb for verb, kind in words if verb in ("LOAD", "STORE", "DELETE") and kind in _VARIABLES]
+    found = [(verb, name) for verb, name in zip(verbs, names, strict=False) if isinstance(name, str)]
+    reads = frozenset(name for verb, name in found if verb == "LOAD")
+    return reads, frozenset(name for verb, name in found if verb != "LOAD")
 
 
 def _reached(steps: list[_Step], begin: int) -> list[int]:
     """Numbers of the instructions that may still be executed after `begin`, the first ones first."""
     seen: set[int] = set()
-    waiting = list(steps[begin].follows) if steps else []
+    waiting = list(steps[begin].follows)
     while waiting:
         number = waiting.pop()
         if number not in seen:
@@ -106,7 +95,7 @@ def _live(steps: list[_Step], reached: list[int]) -> dict[int, frozenset[str]]:
         changed = False
         for number in reversed(reached):
             step = steps[number]
-            after = frozenset().union(*(live[follow] for follow in step.follows)) if step.follows else frozenset()
+            after = frozenset[str]().union(*(live[follow] for follow in step.follows))
             now = step.reads | (after - step.writes)
             if now != live[number]:
                 live[number], changed = now, True

@@ -52,16 +52,14 @@ def _codes(kind: type) -> Iterator[CodeType]:
 
 
 def _changed(code: CodeType) -> set[str]:
-    found = {each.argval for each in dis.get_instructions(code) if each.opname in ("STORE_ATTR", "DELETE_ATTR")}
-    return found | set(_filled(code)) | (_CHANGES & set(code.co_names))
-
-
-def _filled(code: CodeType) -> Iterator[str]:
-    """Attributes of `self` into which an item is stored: `self.cache[index] = ...`."""
-    before, attribute = "", ""
+    """Attributes that it assigns or stores items into (`self.cache[0] = ...`), and calls that change a container."""
+    found, before, attribute = set(_CHANGES.intersection(code.co_names)), "", ""
     for each in dis.get_instructions(code):
-        if each.opname in ("LOAD_ATTR", "LOAD_METHOD") and before == code.co_varnames[0]:
+        if each.opname in ("STORE_ATTR", "DELETE_ATTR"):
+            found.add(each.argval)
+        if each.opname in ("LOAD_ATTR", "LOAD_METHOD") and code.co_varnames[:1] == (before,):
             attribute = str(each.argval)
-        if each.opname == "STORE_SUBSCR" and attribute:
-            yield attribute
+        if each.opname == "STORE_SUBSCR":
+            found.add(attribute)
         before = str(each.argval) if each.opname.startswith("LOAD_FAST") else ""
+    return found - {""}

@@ -19,18 +19,19 @@ class Fields(Attributes):
     A restore fills what can be changed in place (arrays, tensors, lists, models, optimizers) and sets the others
     (numbers, strings) as attributes.
 
-    Of a dict they are the values under these names. `Fields(globals(), "x", "y", "best_loss")` tracks variables of a script
-    at module level, also those that its loop binds anew, as in `x, y = get_batch()`.
+    For a dict, the names are keys. `Fields(globals(), "x", "y", "best_loss")` tracks variables of a script at module
+    level, also those that its loop binds anew, as in `x, y = get_batch()`.
 
     Raises:
-        UsageError: there is no such attribute or name, or it cannot be set: a method, a read-only property, a frozen dataclass.
+        UsageError: there is no such attribute or name, or it cannot be set: a method, a read-only property, a frozen
+            dataclass.
     """
 
     def __init__(self, target: Any, *names: str) -> None:
         if not names:
             raise UsageError('Fields: name the attributes that change, as in Fields(buffer, "pos", "full")')
         for name in names:
-            if why := _refusal_in_dict(target, name) if type(target) is dict else _refusal(target, name):
+            if why := _refusal(target, name):
                 raise UsageError(f"Fields({type(target).__qualname__}, {name!r}): {why}")
         super().__init__(target, tuple(dict.fromkeys(names)))
 
@@ -56,17 +57,12 @@ class Fields(Attributes):
         put()
 
 
-def _refusal_in_dict(target: dict[Any, Any], name: Any) -> str:
-    """Why this value of a dict cannot be tracked by its name; empty when it can."""
-    if not isinstance(name, str):
-        return "values are named by strings"
-    return "" if name in target else "it has no such name; one that is set later needs a first value"
-
-
 def _refusal(target: Any, name: Any) -> str:
-    """Why this attribute cannot be tracked; empty when it can."""
+    """Why this attribute, or this value of a dict, cannot be tracked; empty when it can."""
     if not isinstance(name, str):
-        return "attributes are named by strings"
+        return "attributes and values are named by strings"
+    if type(target) is dict:
+        return "" if name in target else "it has no such name; one that is set later needs a first value"
     if not hasattr(target, name):
         return "it has no such attribute; one that is set later needs a first value"
     kind = type(target)

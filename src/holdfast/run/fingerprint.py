@@ -40,10 +40,10 @@ def alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def require_accepted(name: str, before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]) -> None:
-    """The loader `name` is to go on in the middle of an epoch.
+    """Check that the loader `name` can go on in the middle of an epoch.
 
     Raises:
-        Mismatch: a change that moves the data position is not among `accepted`.
+        Mismatch: something changed that moves the position in the data, and is not among `accepted`.
     """
     same = {"batch_size", "accumulate"} if _same_steps(before, now) else set()
     moved = [key for key in sorted(MOVES - same) if before.get(key) != now.get(key) and key not in accepted]
@@ -56,7 +56,7 @@ def require_accepted(name: str, before: Mapping[str, Any], now: Mapping[str, Any
 
 
 def _over_ranks(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What a step takes in all, where that is what has changed; whoever changes the number of ranks means it to stay."""
+    """The samples of a step over all ranks, if their number has changed: with more ranks it should stay the same."""
     was, size = before.get("global_batch_size"), now.get("global_batch_size")
     if not was or not size or was == size:
         return ""

@@ -26,7 +26,7 @@ class Stateful(Protocol):
 
 
 def adapter_for(target: Any) -> Any:
-    """The framework's own adapter module for `target`, or None for what is merely stateful."""
+    """The framework's own adapter module for `target`, or None when it has none."""
     module = next((import_module(_ADAPTERS[name]) for name in _frameworks(target) if name in _ADAPTERS), None)
     return module if module is not None and module.handles(target) else None
 
@@ -38,25 +38,23 @@ def weights_for(target: Any) -> Any:
 
 
 def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:
-    """What the checkpoint holds of the object at `path`, where `Tracked.inside` names it; its leaves as handles.
+    """What the checkpoint holds of the object at `path` (as `Tracked.inside` names it), its leaves as handles.
 
     Raises:
-        NotFound: nothing stands there.
+        NotFound: the checkpoint holds nothing there.
     """
     if path in checkpoint.parts():
         return checkpoint.handles(part=path, types=types)
     name, *steps = path.split("/")
     found = checkpoint.handles(part=name, types=types)
     for step in steps:
-        members = found if isinstance(found, dict) else dict(enumerate(found)) if isinstance(found, _SEQUENCES) else {}
-        named = {str(key): member for key, member in members.items()}
-        if step not in named:
+        if isinstance(found, list | tuple | deque):
+            found = dict(enumerate(found))
+        members = {str(key): member for key, member in found.items()} if isinstance(found, dict) else {}
+        if step not in members:
             raise NotFound(f"{checkpoint.path}: holds no {path!r}")
-        found = named[step]
+        found = members[step]
     return found
-
-
-_SEQUENCES = (list, tuple, deque)
 
 
 def model_facts(target: Any) -> dict[str, Any] | None:
@@ -71,7 +69,7 @@ def _frameworks(target: Any) -> list[str]:
 
 
 def is_generator(target: Any) -> bool:
-    """Whether it is one of Python's or NumPy's random generators, which keep their state in an attribute of their own."""
+    """Whether it is one of Python's or NumPy's random generators, each of which keeps its state in its own way."""
     return isinstance(target, random.Random) or _has_bits(target) or _is_legacy(target)
 
 
@@ -107,8 +105,7 @@ class Objects:
 
     def differences(self, value: Any, stored: Any) -> list[str]:
         adapter = adapter_for(value)
-        lines: list[str] = adapter.differences(value, stored) if adapter is not None else []
-        return lines
+        return [] if adapter is None else list(adapter.differences(value, stored))
 
     def restore(self, value: Any, stored: Any) -> None:
         adapter = adapter_for(value)

@@ -1,4 +1,4 @@
-"""Opened: in a drilled process, notes the files that another run of the drill has written and this one reads."""
+"""Opened: in a drilled process, notes the files that it reads and that another run of the drill has written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sysconfig
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -18,25 +17,25 @@ from .. import disk
 from ..errors import UsageError
 from . import settings
 from .settings import Drilled
+from .visible import frames
 
 MOST = 1000  # lines of one process
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CACHES = ("/__pycache__/", "/site-packages/", "/dist-packages/", "/torchinductor_", "/.triton/", "/.cache/")
 _CACHE_DIRS = ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR")
 _SYSTEM = ("/proc/", "/dev/", "/sys/", "/run/")
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 def begin() -> None:
     """Listen to what this process opens, if a drill asks for it. Its forked children listen, too."""
-    with suppress(UsageError):  # the run itself will say so
+    with suppress(UsageError):  # the run itself raises it
         wishes = settings.drilled()
         if wishes.opened is not None:
             sys.addaudithook(_Listener(wishes, Path(wishes.opened)).hear)
 
 
 class _Listener:
-    """Hears of each `open` and `rename`, and keeps what matters. Never raises: that would forbid the call."""
+    """Called for each `open` and `rename`; notes those that matter. Never raises: that would forbid the call."""
 
     def __init__(self, wishes: Drilled, evidence: Path) -> None:
         self._evidence, self._since_ns = evidence, wishes.since_ns
@@ -75,13 +74,13 @@ class _Listener:
         real = self._real(path)
         if real is not None and real not in self._wrote | self._read:
             self._read.add(real)
-            self._note({"read": real, "at": _line_of_script(), "written_ns": facts.st_mtime_ns})
+            self._note(read=real, written_ns=facts.st_mtime_ns)
 
     def _written(self, path: Any) -> None:
         real = self._real(path)
         if real is not None and real not in self._wrote:
             self._wrote.add(real)
-            self._note({"wrote": real, "at": _line_of_script()})
+            self._note(wrote=real)
 
     def _real(self, path: Any) -> str | None:
         """The file itself; None when it is the drill's own, the system's, a package's or a cache's."""
@@ -89,19 +88,10 @@ class _Listener:
         ours = real.startswith((self._own, *_SYSTEM, *self._passed_over))
         return None if ours or real.endswith(".pyc") or any(part in real for part in _CACHES) else real
 
-    def _note(self, line: dict[str, Any]) -> None:
+    def _note(self, **line: object) -> None:
+        """Add a line, with the innermost line of the script that led here, as `train.py:12`."""
         if len(self._wrote) + len(self._read) <= MOST:
-            disk.append(self._evidence, msgspec.json.encode(line) + b"\n", sync=False)
-
-
-def _line_of_script() -> str:
-    """`train.py:12`: the innermost line outside of Python, of installed packages and of Holdfast."""
-    library = sysconfig.get_paths()["stdlib"] + os.sep
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to the caller
-    while frame is not None:
-        name = frame.f_code.co_filename
-        installed = "site-packages" in name or "dist-packages" in name or name.startswith((library, "<", _PACKAGE))
-        if not installed:
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
+            place = next(
+                (f"{os.path.basename(each.f_code.co_filename)}:{each.f_lineno}" for each in frames()[::-1]), ""
+            )
+            disk.append(self._evidence, msgspec.json.encode({**line, "at": place}) + b"\n", sync=False)

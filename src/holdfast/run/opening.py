@@ -19,10 +19,11 @@ from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
 from . import drilled, fingerprint, relaunch, resume, summary, weights
+from .objects import adapter_for
 from .position import Position
 from .safe_point import stop_now
 from .session import Session
-from .tracked import RESERVED, adapter_for, digests, framework_modules
+from .tracked import RESERVED, digests, framework_modules
 from .weights import StartFrom
 
 

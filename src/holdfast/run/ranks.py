@@ -1,4 +1,4 @@
-"""Ranks of a run: which processes are in it, what they have to have in common, and outcomes that are the same for all."""
+"""Ranks of a run: which processes belong to it, what must be the same on all of them, and outcomes that all share."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from ..state import tree
 from ..store import format
 from ..store.parts import own_key
 from ..terminal import warn
+from .objects import adapter_for
 from .settings import ranks_timeout_s
-from .tracked import Tracked, adapter_for, framework_modules
+from .tracked import Tracked, framework_modules
 from .vars import Vars
 
 T = TypeVar("T")
-GOOD_BYE_S = 20.0  # that rank 0, when the run has stopped, waits for the others to hear of it
-CONFESSION_S = 1.0  # that rank 0, when it fails, waits for a rank to say that it was the first
-_AFTERWARDS = ("RuntimeError", "RanksError", "Dist")  # how kinds begin of errors that come of another rank's
-MOST_LINES, MOST_RANKS = 4, 8  # of what differs, that a message shows
+GOOD_BYE_S = 20.0  # how long rank 0 waits, when the run has stopped, until the others know
+CONFESSION_S = 1.0  # how long rank 0 waits, when it fails, for a rank that failed before it
+_AFTERWARDS = ("RuntimeError", "RanksError", "Dist")  # an error whose kind begins so follows another rank's error
+MOST_LINES, MOST_RANKS = 4, 8  # that a message shows of what differs
 
 
 def here() -> Ranks:
-    """The ranks of which this process is one: as its framework's process group says, else it is alone.
+    """The ranks of the process group that this process belongs to; without a group it is alone.
 
     Raises:
         UsageError: it was started as one of several, and there is no process group.
@@ -42,13 +43,13 @@ def here() -> Ranks:
     if size != "1":
         raise UsageError(
             f"WORLD_SIZE is {size}, and there is no process group: call torch.distributed.init_process_group() before "
-            "Run. Should each of these processes make a run of its own, start them without WORLD_SIZE"
+            "Run. For a run of its own in each process, start them without WORLD_SIZE"
         )
     return ALONE
 
 
 def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> dict[str, str]:
-    """What has to be the same on every rank, in words: the caller's options, and what is tracked."""
+    """What must be the same on every rank, as text: the caller's options, and what is tracked."""
     alike = "path keep every whole background start_from branch_from go_back overrides allow_fresh seed"
     found = {name: str(getattr(options, name)) for name in alike.split()}
     found |= {"accept": str(sorted(options.accept)), "probe": "none" if options.probe is None else "given"}
@@ -66,7 +67,7 @@ def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> d
 def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
     """
     Raises:
-        UsageError: on every rank, when one says something else than rank 0; it names the ranks and what differs.
+        UsageError: on every rank, when one differs from rank 0; it names the ranks and what differs.
     """
     data = legible.json_bytes(dict(mine))
     said = ranks.agree("arguments", format.digest(data).encode())
@@ -85,39 +86,39 @@ def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
 
 
 def _lines(first: Mapping[str, str], mine: Mapping[str, str]) -> list[str]:
-    def said(facts: Mapping[str, str], key: str) -> str:
-        return facts.get(key, "nothing")
-
     keys = [key for key in {**first, **mine} if first.get(key) != mine.get(key)]
     more = [f"and {len(keys) - MOST_LINES} more"] if len(keys) > MOST_LINES else []
-    return [f"{key} is {said(mine, key)}, on rank 0 {said(first, key)}" for key in keys[:MOST_LINES]] + more
+    return [
+        f"{key} is {mine.get(key, 'nothing')}, on rank 0 {first.get(key, 'nothing')}" for key in keys[:MOST_LINES]
+    ] + more
 
 
 def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
     """What `work` returns when it has succeeded on every rank.
 
     Raises:
-        Damaged, NotFound: the same one on every rank: what one of them read was no good.
+        Damaged, NotFound: the same one on every rank: a rank could not use the checkpoint.
         HoldfastError: another error of this or of any rank, which goes before these.
     """
-    if ranks.alone:
-        return work()
-    result, poor, wrong = None, None, None
-    try:
-        result = work()
-    except (Damaged, NotFound) as error:
-        poor = error
-    except Exception as error:
-        wrong = error
-    ranks.report(topic, wrong)
-    mine = ("" if poor is None else type(poor).__name__, str(poor))
-    found = ranks.agree(topic, legible.json_bytes(mine))
-    _require_good([msgspec.json.decode(each, type=tuple[str, str]) for each in found])
-    return result  # type: ignore[return-value]
+    results: list[T] = []
+
+    def tried() -> bytes:
+        kind = text = ""
+        try:
+            results.append(work())
+        except (Damaged, NotFound) as error:
+            if ranks.alone:
+                raise
+            kind, text = type(error).__name__, str(error)
+        return legible.json_bytes((kind, text))
+
+    ranks.collect(topic, tried, _require_good)
+    return results[0]
 
 
-def _require_good(found: Sequence[tuple[str, str]]) -> None:
-    """`found`: by rank, the kind of what it came to and the message; no kind: all went well."""
+def _require_good(words: Sequence[bytes]) -> bytes:
+    """`words`: by rank, the kind of its error and the message; no kind: the rank succeeded."""
+    found = [msgspec.json.decode(each, type=tuple[str, str]) for each in words]
     for rank, (kind, text) in enumerate(found):
         if kind == Damaged.__name__:
             raise Damaged(text if rank == 0 else f"rank {rank}: {text}")
@@ -126,17 +127,16 @@ def _require_good(found: Sequence[tuple[str, str]]) -> None:
     for rank, (kind, text) in enumerate(found):
         if kind:
             raise StoreError(f"rank {rank} does not see what rank 0 sees: {text}")
+    return b""
 
 
 def require_one_loop(ranks: Ranks, kind: str, total: int) -> None:
     """
     Raises:
-        UsageError: on every rank, when one is to go through another loop than rank 0, or further.
+        UsageError: on every rank, when one is about to run another loop than rank 0, or a longer one.
     """
-    first, others = _compared(ranks, "a loop", f"{total} {kind}")
-    if others:
-        shown = ", ".join(f"rank {rank} wants {theirs}" for rank, theirs in others.items())
-        raise UsageError(f"{shown}, and rank 0 {first}: every rank must run the same loop, to the same end")
+    if differences := _differences(ranks, "a loop", f"wants {total} {kind}"):
+        raise UsageError(f"{differences}: every rank must run the same loop, to the same end")
 
 
 def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
@@ -144,26 +144,21 @@ def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> Non
     Raises:
         RanksError: on every rank, when one has come to the save at another step than rank 0.
     """
-    first, others = _compared(ranks, "a save", f"{name}, epoch {epoch}")
-    if others:
-        shown = "; ".join(f"rank {rank} at {theirs}" for rank, theirs in others.items())
-        raise RanksError(
-            f"rank 0 saves at {first}, and {shown}: every rank must make the same steps, and ask for the same saves"
-        )
+    if differences := _differences(ranks, "a save", f"saves at {name}, epoch {epoch}"):
+        raise RanksError(f"{differences}: every rank must make the same steps, and ask for the same saves")
 
 
-def _compared(ranks: Ranks, topic: str, mine: str) -> tuple[str, dict[int, str]]:
-    """What rank 0 says, and who says something else; no more of these than a message shows."""
-    if ranks.alone:
-        return mine, {}
+def _differences(ranks: Ranks, topic: str, mine: str) -> str:
+    """What rank 0 says, and the first ranks that say something else; empty when all say the same."""
     said = ranks.agree(topic, legible.legible(mine).encode())
-    return said[0].decode(), {rank: said[rank].decode() for rank in differing(said)[:MOST_RANKS]}
+    odd = differing(said)[:MOST_RANKS]
+    return "; ".join(f"rank {rank} {said[rank].decode()}" for rank in [0, *odd]) if odd else ""
 
 
 def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
-    """What the journal says of `error`, described as `mine`: when a rank was lost, that rank's own error.
+    """The cause of `error`, described as `mine`, for the journal: another rank's own error, if that failed first.
 
-    A framework tells of a lost rank by a RuntimeError. Of others that are lost by the same one, what they say comes after it.
+    A framework reports a lost rank by a RuntimeError. Errors of ranks that only noticed the loss are no causes.
     """
     if ranks.alone or not isinstance(error, RuntimeError | RanksError):
         return mine
@@ -180,7 +175,7 @@ def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
 
 @contextmanager
 def present(ranks: Ranks) -> Iterator[None]:
-    """Whatever leaves the block is told to the others: they need not wait for this rank."""
+    """An exception that leaves the block is told to the other ranks: they stop waiting for this one."""
     try:
         yield
     except BaseException as error:
@@ -190,10 +185,10 @@ def present(ranks: Ranks) -> Iterator[None]:
 
 @contextmanager
 def parting(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
-    """The last that a rank does; it leaves when rank 0 has done its, and rank 0 when nobody needs it any more.
+    """The last act of a rank: it leaves when rank 0 is done, and rank 0 when no other rank needs it.
 
-    Rank 0 may hold the rendezvous. It waits for so long, and then leaves all the same: when its last line is written a rank
-    that is lost changes nothing any more.
+    Rank 0 may host the rendezvous. It waits for at most `patience_s`: once its last line is written, a lost rank
+    changes nothing.
     """
     failure = None
 
@@ -219,13 +214,9 @@ def parting(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
 
 
 def merged(ranks: Ranks, digests: Mapping[str, str]) -> dict[str, str]:
-    """On rank 0 the digests of all ranks: what another one has otherwise, under a key of its own."""
-    if ranks.alone:
-        return dict(digests)
+    """On rank 0 the digests of all ranks: one that differs on another rank stands under a key of that rank."""
     found = dict(digests)
-    said = ranks.gather("digests", msgspec.json.encode(dict(digests)))
-    for rank, each in enumerate(said):
-        theirs = msgspec.json.decode(each, type=dict[str, str])
+    for rank, each in enumerate(ranks.gather("digests", msgspec.json.encode(found))):
+        theirs = dict.fromkeys(digests, "") | msgspec.json.decode(each, type=dict[str, str])
         found |= {own_key(rank, key): digest for key, digest in theirs.items() if digests.get(key) != digest}
-        found |= {own_key(rank, key): "" for key in digests.keys() - theirs.keys()}
     return found

@@ -32,13 +32,13 @@ from ..terminal import Progress as Display
 from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
 from .metrics import Metrics
-from .objects import model_facts
+from .objects import adapter_for, model_facts
 from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
 from .resume import Origin
 from .saves import Saves
 from .stop import Deadline, Stop
-from .tracked import RESERVED, Digests, Tracked, adapter_for, digests, framework_modules, still
+from .tracked import RESERVED, Digests, Tracked, digests, framework_modules, still
 from .vars import Vars
 from .watch import Watch
 from .weights import StartFrom

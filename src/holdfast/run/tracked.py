@@ -1,4 +1,4 @@
-"""Tracked: the live objects that make up a run's state, captured and restored through one adapter each."""
+"""Tracked: the live objects of a run's state; each is captured and restored through its adapter."""
 
 from __future__ import annotations
 
@@ -17,21 +17,8 @@ from ..state.fill import Act, Fill
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from .objects import OBJECTS, adapter_for, handles_at, weights_for
+from .objects import OBJECTS, adapter_for, handles_at
 from .vars import Vars
-
-__all__ = [
-    "RESERVED",
-    "Digests",
-    "Tracked",
-    "adapter_for",
-    "digests",
-    "framework_modules",
-    "handles_at",
-    "require_fit",
-    "still",
-    "weights_for",
-]
 
 RESERVED = "holdfast"  # the top-level key of what the run itself remembers
 _PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed and stillness of the framework as a whole
@@ -51,7 +38,7 @@ class Tracked:
         self.objects = {name: target for name, target in objects.items() if target is not None}
         self.variables = Vars() if variables is None else variables
         self._reducers: list[Any] = []
-        self._cold: dict[str, Any] = {}  # what reducers have seen that were not there to be warmed
+        self._cold: dict[str, Any] = {}  # what reducers had seen that do not exist yet
 
     def inside(self) -> dict[str, Any]:
         """The objects that are restored in their own way, those in containers too, by their paths; each once."""
@@ -61,7 +48,7 @@ class Tracked:
         return dict(found.values())
 
     def nested(self) -> list[str]:
-        """The paths of those in containers, each place of one that stands in several."""
+        """The paths of all such objects in containers. One object in several containers has several paths."""
         return [path for path, _ in self._own() if "/" in path]
 
     def _own(self) -> list[tuple[str, Any]]:
@@ -93,13 +80,9 @@ class Tracked:
         return lines + fill.misfits
 
     def nested_differences(self, stored: Iterable[str]) -> list[str]:
-        """Of the places in containers where such objects stood when the checkpoint was saved, those where none stands."""
-        here = set(self.nested())
-        return [
-            f"{path}: an object with a state of its own in the checkpoint, none here"
-            for path in stored
-            if path not in here
-        ]
+        """The places in containers where such an object stood when the checkpoint was saved, and where none is now."""
+        absent = set(stored).difference(self.nested())
+        return [f"{path}: an object with a state of its own in the checkpoint, none here" for path in sorted(absent)]
 
     def _plan(self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool) -> tuple[Fill, list[Act]]:
         fill, stored = Fill(OBJECTS, compare=compare), set(checkpoint.parts())
@@ -107,27 +90,26 @@ class Tracked:
         return fill, [fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types)) for name in names]
 
     def outvoted(self, checkpoint: Checkpoint, types: Iterable[type]) -> dict[str, list[str]]:
-        """For each object, the options that the script gives otherwise than the checkpoint, whose values are used."""
-        found = {}
-        for path, target in self.inside().items():
-            adapter = adapter_for(target)
-            if adapter is not None:
-                found[path] = adapter.outvoted(target, handles_at(checkpoint, path, types))
-        return found
+        """For each object, the options whose values in the script differ from the checkpoint's, which are used."""
+        return {
+            path: adapter.outvoted(target, handles_at(checkpoint, path, types))
+            for path, target in self.inside().items()
+            if (adapter := adapter_for(target)) is not None
+        }
 
     def reducers(self) -> dict[str, Any]:
-        """What several ranks' frameworks have seen that decides in which order they sum."""
+        """What the frameworks of several ranks have seen and what decides the order of their sums."""
         if not self._reducers:
             self._reducers = [module.Reducers(self.inside()) for module in framework_modules()]
         return {name: seen for each in self._reducers for name, seen in each.capture().items()}
 
     def warm(self, seen: Mapping[str, Any]) -> None:
-        """Let them see it again, before a restore, on all ranks at once."""
+        """Show the reducers the same again, before a restore, on all ranks at once."""
         self._cold = dict(seen)
         self.warm_late()
 
     def warm_late(self) -> None:
-        """The same with those that have come since: a script may wrap its model after the restore."""
+        """The same for reducers that are new since then: a script may wrap its model after the restore."""
         for module in framework_modules() if self._cold else ():
             for name in module.Reducers(self.inside()).warm(self._cold):
                 del self._cold[name]
@@ -147,8 +129,6 @@ _NONE_HERE = ": give the object, or begin a new run with start_from="
 
 def _own_in(path: str, value: Any, within: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
     """The objects in `value` that are restored in their own way. `within`: ids of the containers around it."""
-    if type(value) in ATOMS or id(value) in within:
-        return
     if OBJECTS.has(value):
         yield path, value
         return
@@ -159,9 +139,10 @@ def _own_in(path: str, value: Any, within: frozenset[int] = frozenset()) -> Iter
         members = value.items()
     elif isinstance(value, list | tuple | deque) and not ATOMS.issuperset(map(type, value)):
         members = enumerate(value)
+    around = within | {id(value)}
     for key, member in members:
-        if type(member) not in ATOMS:
-            yield from _own_in(f"{path}/{key}", member, within | {id(value)})
+        if type(member) not in ATOMS and id(member) not in around:
+            yield from _own_in(f"{path}/{key}", member, around)
 
 
 class Digests(NamedTuple):
@@ -186,7 +167,7 @@ def framework_modules() -> list[Any]:
     """Of the frameworks that this program uses: facts(), initial_seed(), still(targets),
     ranks(timeout_s), Reducers(objects).
     """
-    return [import_module(home) for name, home in _PROGRAMS.items() if name in sys.modules]
+    return [import_module(_PROGRAMS[name]) for name in _PROGRAMS if name in sys.modules]
 
 
 @contextmanager

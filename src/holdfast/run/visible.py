@@ -1,8 +1,7 @@
-"""Visible: the variables of the script whose loop walks a run, with what they hold. Reads, and calls nothing of the script's.
+"""Visible: the variables of the script that runs the loop, and what they hold. Only reads; calls no code of the script.
 
-Outermost first: the module's names, then those of the functions that lead to the loop, then what a loader is made of, then
-the attributes of tracked objects. Objects are entered by their attributes, so that `env.state` and `loader.dataset.calls`
-have names too.
+The order is outermost first: names of the module, names of the functions that lead to the loop, parts of loaders, and
+attributes of tracked objects. Attributes of objects are variables too, as `env.state` and `loader.dataset.calls`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, Method
 from typing import Any, NamedTuple
 
 from .carried import Carried, carried, globals_of
-from .tracked import adapter_for
+from .objects import adapter_for
 
 MOST = 1000  # variables
 DEEPEST = 4  # attributes in a row
@@ -43,14 +42,17 @@ class Variable(NamedTuple):
 
 
 def frames() -> list[FrameType]:
-    """The frames of the script that led here, outermost first."""
-    found: list[FrameType] = []
+    """The script's frames on the stack of this call, outermost first."""
+    ours = [each for each in stack() if is_users(each.f_code.co_filename, str(each.f_globals.get("__name__", "")))]
+    return ours[::-1]
+
+
+def stack() -> Iterator[FrameType]:
+    """All frames of this thread, innermost first."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames' own way is private
     while frame is not None:
-        if is_users(frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))):
-            found.append(frame)
+        yield frame
         frame = frame.f_back
-    return found[::-1]
 
 
 @lru_cache(maxsize=1024)
@@ -66,7 +68,7 @@ def is_users(file: str, module: str) -> bool:
 def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Iterator[Variable]:
     """The script's variables, then those of `roots`, each object once.
 
-    `held`: ids of the objects that the run tracks; what they save of themselves is passed over, their attributes are not.
+    `held`: ids of the tracked objects. What they save of themselves is left out, their other attributes are not.
     """
     walk = _Walk(held)
     for variable in _named(frames()):
@@ -76,7 +78,7 @@ def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Iterator[Var
 
 
 def within(variable: Variable) -> Iterator[Variable]:
-    """What a variable's object is made of, and the variable itself."""
+    """A variable and the variables inside its object."""
     return _Walk({})(variable, 0)
 
 
@@ -171,7 +173,10 @@ def _members(variable: Variable, *, held: bool) -> list[Variable] | None:
     """What is to be entered of a value; None for one that is a value by itself."""
     value = variable.value
     if isinstance(value, dict | list | tuple):
-        return _items(variable) if len(value) <= MOST_ITEMS and _holds_objects(value) else None
+        items = list(value.items() if isinstance(value, dict) else enumerate(value)) if len(value) <= MOST_ITEMS else []
+        if all(_attributes(each) is None for _, each in items):
+            return None
+        return [variable.member(f"[{name!r}]", each) for name, each in items]
     attributes = _attributes(value)
     if attributes is None or (not held and has_own_state(value) and not is_module(value)):
         return None
@@ -187,21 +192,15 @@ def has_own_state(value: Any) -> bool:
     return stateful and (is_module(value) or not (hasattr(kind, "__iter__") or hasattr(kind, "__next__")))
 
 
+def is_array(kind: type, *others: str) -> bool:
+    """Whether the class is an array of NumPy, torch or JAX, or has one of the `others` among its names."""
+    return any(each.__name__ in ("Tensor", "ndarray", "Array", *others) for each in kind.__mro__)
+
+
 def is_module(value: Any) -> bool:
     """Whether it is a framework's module: its parts are modules, and its state is in their parameters and buffers."""
     attributes = _attributes(value)
     return attributes is not None and "_modules" in attributes and "_parameters" in attributes
-
-
-def _items(variable: Variable) -> list[Variable]:
-    value = variable.value
-    pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    return [variable.member(f"[{name!r}]", each) for name, each in pairs]
-
-
-def _holds_objects(value: Any) -> bool:
-    members = value.values() if isinstance(value, dict) else value
-    return any(_attributes(each) is not None for each in members)
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
@@ -210,17 +209,13 @@ def _attributes(value: Any) -> dict[str, Any] | None:
     top = kind.__module__.partition(".")[0]
     if top in ("numpy", "builtins") or (top in sys.stdlib_module_names and top not in _PLAIN):
         return None
-    if hasattr(kind, "__next__") or _is_tensor(kind):
+    if hasattr(kind, "__next__") or is_array(kind, "Generator"):
         return None
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return None
     return dict(found) if isinstance(found, dict) else None
-
-
-def _is_tensor(kind: type) -> bool:
-    return any(each.__name__ in ("Tensor", "ndarray", "Generator", "Array") for each in kind.__mro__)
 
 
 def _of_module(variable: Variable, attributes: Mapping[str, Any]) -> list[Variable]:

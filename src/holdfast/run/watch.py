@@ -1,9 +1,9 @@
 """Watch: tracked values that the loop no longer uses, because a name or an attribute was bound to another object.
 
-A value that somebody besides the run held when the run was entered, and that nobody besides the run holds now, cannot be
-the one that the loop changes. CPython's reference counts say so. Where they do not (another interpreter, no GIL) nothing
-is told. Neither is anything told of a value that may still be reached: by a view, a member, or memory that it shares.
-The frame that entered the run must still be running: a function that has returned drops its names, and rebinds none.
+The loop cannot change a value that only the run holds now, though something else held it when the run was entered.
+CPython's reference counts show that; without them (another interpreter, no GIL) nothing is told. Nothing is told either
+of a value that can still be reached by a view, a member, or memory that it shares. And the frame that entered the run
+must still be running: a function that has returned drops its names, and rebinds none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sysconfig
 from collections import deque
 from collections.abc import Iterator, Mapping
 from inspect import CO_NEWLOCALS
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, NamedTuple
 
 from ..state import codec
@@ -21,6 +21,7 @@ from ..state.captured import ATOMS, MAPPINGS, MUTABLE
 from .objects import is_generator
 from .tracked import Tracked, framework_modules
 from .vars import Vars
+from .visible import stack
 
 MOST_MEMBERS = 1000  # of a container that is looked through
 COUNTS = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -35,54 +36,52 @@ class Lost(NamedTuple):
 
 
 class Watch:
-    """What was held besides by the run when the run was entered; told once when that has ended."""
+    """The tracked values that the script held when it entered the run. Each one that it drops is reported once."""
 
     def __init__(self, tracked: Tracked, variables: Vars) -> None:
         self._state, self._given = tracked.objects, tracked.given
         self._vars = variables
         self._caller = _caller()
         self._held_state: list[str] = []
-        self._unreachable: list[str] = []  # that nobody held from the beginning
+        self._unreachable: list[str] = []  # only the run held these from the beginning
         self._held_vars: dict[str, int] = {}  # and the ids of their values
         if not COUNTS:
             return
         reachable = type(self._given) is not dict or _others([self._given], 2) > 0  # the tracked objects' and ours
         for name in self._state:
-            if _is_watched(self._state[name]) and (others := self._others(name)) > 0:
+            others, plain = self._others(name), _is_value(self._state[name])
+            if others > 0 and (plain or _is_random(self._state[name])):
                 self._held_state.append(name)
-            elif not reachable and _is_value(self._state[name]) and _is_abandoned(self._state[name], others):
+            elif not reachable and plain and _is_abandoned(others, self._state[name]):
                 self._unreachable.append(name)
         variables._read.clear()  # noqa: SLF001 -- its watch
         for name in _values(variables):
             if _is_plain(_values(variables)[name]) and self._other_vars(name) > 0:
                 self._held_vars[name] = id(_values(variables)[name])
-        self._let_go()
+        self._release_first_values()
 
     def lost(self) -> Iterator[Lost]:
-        """The values of which it has become true since it was asked last."""
+        """The values that were lost since the last call."""
         while self._unreachable:
             name = self._unreachable.pop()
             yield _unreachable(name, self._state[name])
         if not (self._held_state or self._held_vars) or not _is_running(self._caller):
             return
         for name in list(self._held_state):
-            others = self._others(name)
-            if _is_abandoned(self._state[name], others):
+            if _is_abandoned(self._others(name), self._state[name]):
                 self._held_state.remove(name)
-                yield _of_state(name, self._state[name])
+                yield _replaced(f"state[{name!r}]", name, self._state[name])
+        values = _values(self._vars)
         for name, place in list(self._held_vars.items()):
-            others = self._other_vars(name) if name in _values(self._vars) else 1
-            if others > 0 and id(_values(self._vars).get(name)) == place and name not in self._vars._read:  # noqa: SLF001
-                continue
-            if name in self._vars._read or id(_values(self._vars).get(name)) != place:  # noqa: SLF001
+            if name in self._vars._read or id(values.get(name)) != place:  # noqa: SLF001
                 del self._held_vars[name]  # the loop uses run.vars
-            elif _is_abandoned(_values(self._vars)[name], others):
+            elif _is_abandoned(self._other_vars(name), values[name]):
                 del self._held_vars[name]
-                yield _of_vars(name, _values(self._vars)[name])
-        self._let_go()
+                yield _replaced(f"run.vars.{name}", name, values[name])
+        self._release_first_values()
 
-    def _let_go(self) -> None:
-        """Keep no first value alive that nobody watches."""
+    def _release_first_values(self) -> None:
+        """Keep no first value alive that is not watched."""
         if not self._held_vars:
             object.__setattr__(self._vars, "_given", {})
 
@@ -107,11 +106,11 @@ def _count(box: list[Any]) -> int:
     return sys.getrefcount(box[0])
 
 
-_ALONE = _count([object()])  # of what lies in such a box and nowhere else
+_ALONE = _count([object()])  # references to an object that only such a list holds
 
 
 def _others(box: list[Any], ours: int) -> int:
-    """References to what lies in `box`, besides `ours`."""
+    """References to the one object in `box`, besides `ours`."""
     return _count(box) - _ALONE - ours
 
 
@@ -128,19 +127,16 @@ def _is_value(value: Any) -> bool:
     return not hasattr(value, "state_dict") and _is_plain(value)
 
 
-def _is_watched(value: Any) -> bool:
-    return _is_random(value) or _is_value(value)
-
-
-def _is_abandoned(value: Any, others: int) -> bool:
-    """Whether nobody can reach it, nor what is in it, but through the run. `others`: references besides known ones."""
+def _is_abandoned(others: int, value: Any) -> bool:
+    """Whether only the run can reach it, and what is in it. `others`: references besides known ones, counted before."""
     if others > 0:
         return False
     kind = type(value)
-    if kind in MAPPINGS:
-        return len(value) <= MOST_MEMBERS and all(_is_member_abandoned(value, key) for key in value)
-    if kind in (list, tuple, deque):
-        return len(value) <= MOST_MEMBERS and all(_is_member_abandoned(value, index) for index in range(len(value)))
+    if kind in MAPPINGS or kind in (list, tuple, deque):
+        keys = value if kind in MAPPINGS else range(len(value))
+        return len(value) <= MOST_MEMBERS and all(
+            type(value[key]) in ATOMS or _is_abandoned(_others([value[key]], 1), value[key]) for key in keys
+        )
     if kind is set:
         return ATOMS.issuperset(map(type, value))
     bits = getattr(value, "bit_generator", None)
@@ -151,70 +147,52 @@ def _is_abandoned(value: Any, others: int) -> bool:
     return all(module.alone(value) for module in framework_modules())
 
 
-def _is_member_abandoned(container: Any, key: Any) -> bool:
-    if type(container[key]) in ATOMS:
-        return True
-    others = _others([container[key]], 1)
-    return _is_abandoned(container[key], others)
-
-
 class _Place(NamedTuple):
-    """Where names stand: a frame by its identity and code (the frame itself would keep them alive), or a module's names."""
+    """Where names are: a frame, by its identity and code (a reference to it would keep them alive), or a module."""
 
     frame: int
-    code: CodeType | None
+    code: CodeType
     module: dict[str, Any] | None
 
 
 def _caller() -> _Place:
     """The nearest frame that is not Holdfast's."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "holdfast":
-        frame = frame.f_back
-    if frame is None:
-        return _Place(0, None, None)
+    frame = next(each for each in stack() if str(each.f_globals.get("__name__")).partition(".")[0] != "holdfast")
     in_function = frame.f_code.co_flags & CO_NEWLOCALS
     return _Place(id(frame), frame.f_code, None if in_function else frame.f_globals)
 
 
 def _is_running(place: _Place) -> bool:
-    """Whether it is among the frames of this thread. A module's names last: a notebook's cells are frames of their own."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001
-    while frame is not None:
-        if frame.f_globals is place.module or (id(frame) == place.frame and frame.f_code is place.code):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _of_state(name: str, value: Any) -> Lost:
-    if _is_random(value):
-        line = (
-            f"state[{name!r}]: only the run still holds this random generator; the loop draws from another one, which is "
-            "not saved. env.reset(seed=...) makes a new one: call it before Run(...), and give the run the one it made"
-        )
-        return Lost("generator_replaced", name, line)
-    line = (
-        f"state[{name!r}]: only the run still holds this {type(value).__name__}; the loop has bound the name to another "
-        f"one, which is not saved. Write run.vars.{name} in the place of {name} in the loop (first value: "
-        f"vars=dict({name}={name})), or change it in place: {_in_place(name, value)}"
+    """Whether it is on this thread's stack. Names of a module last: each cell of a notebook has a frame of its own."""
+    return any(
+        frame.f_globals is place.module or (id(frame) == place.frame and frame.f_code is place.code)
+        for frame in stack()
     )
-    return Lost("rebound", name, line)
+
+
+def _replaced(place: str, name: str, value: Any) -> Lost:
+    held = f"{place}: only the run still holds this"
+    if _is_random(value):
+        return Lost(
+            "generator_replaced",
+            name,
+            f"{held} random generator; the loop draws from another one, which is not saved. env.reset(seed=...) makes "
+            "a new one: call it before Run(...), and give the run the one it made",
+        )
+    first = "" if place.startswith("run.vars") else f" (first value: vars=dict({name}={name}))"
+    return Lost(
+        "rebound",
+        name,
+        f"{held} {type(value).__name__}; the loop has bound the name to another one, which is not saved. "
+        f"Write run.vars.{name} in the place of {name} in the loop{first}, or change it in place: "
+        f"{_in_place(name, value)}",
+    )
 
 
 def _unreachable(name: str, value: Any) -> Lost:
     line = (
-        f"state[{name!r}]: nobody but the run holds this {type(value).__name__}, so the loop cannot change it. Give the "
+        f"state[{name!r}]: only the run holds this {type(value).__name__}, so the loop cannot change it. Give the "
         "object that the loop uses: an object itself, and not its state_dict(); or keep the value in run.vars"
-    )
-    return Lost("rebound", name, line)
-
-
-def _of_vars(name: str, value: Any) -> Lost:
-    line = (
-        f"run.vars.{name}: only the run still holds this {type(value).__name__}; the loop has bound the name to another "
-        f"one, which is not saved. Write run.vars.{name} in the place of {name} in the loop, or change it in place: "
-        f"{_in_place(name, value)}"
     )
     return Lost("rebound", name, line)
 

@@ -1,4 +1,4 @@
-"""Weights: a model's alone, out of a checkpoint, for a new run or for inference."""
+"""Weights of models alone, read from a checkpoint for a new run or for inference."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.shelf import Shelf
 from ..store.store import Store
+from .objects import handles_at, weights_for
 from .resume import require_sound
-from .tracked import handles_at, weights_for
 
 T = TypeVar("T")
 
@@ -101,22 +101,16 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
     return _Reading(wanted, source.rename, strict=source.strict).read(source.path)
 
 
-def at(path: str | os.PathLike[str], step: int | str | None = None) -> Checkpoint:
+def at(path: str | os.PathLike[str]) -> Checkpoint:
     """The checkpoint that `path` means: itself, or the newest of its run whose layout holds."""
-    where = Path(path)
-    if (where / MANIFEST).exists():
-        return Checkpoint(where)
-    if step is not None:
-        store = Store(where)
-        return store.best() if step == "best" else store[step]
-    return _newest(where, _laid_out)
+    return _read_from(path, None, _laid_out)
 
 
 class _Reading:
-    """Weights on their way into live models, out of one checkpoint.
+    """Reads weights of one checkpoint into live models.
 
-    One that turns out damaged while it is read is made up for by an older one, which is read through beforehand and
-    holds all that was overwritten: the models never end with something of both.
+    When it turns out damaged halfway, an older one takes its place. That one is read through first, and must hold all
+    that was overwritten: the models never end with parts of both.
     """
 
     def __init__(
@@ -126,10 +120,8 @@ class _Reading:
         self._begun: dict[str, Report] = {}  # what a damaged checkpoint may have overwritten
 
     def read(self, path: str | os.PathLike[str], step: int | str | None = None) -> dict[str, Report]:
-        where = Path(path)
-        alone = step is not None or (where / MANIFEST).exists()
         try:
-            return self._read(at(where, step)) if alone else _newest(where, self._read)
+            return _read_from(path, step, self._read)
         except Damaged as error:
             if not self._begun:
                 raise
@@ -177,7 +169,14 @@ def _laid_out(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint
 
 
-def _newest(where: Path, read: Callable[[Checkpoint], T]) -> T:
+def _read_from(path: str | os.PathLike[str], step: int | str | None, read: Callable[[Checkpoint], T]) -> T:
+    """What `read` returns for the checkpoint that `path` means: itself, a step's, or the newest that is not damaged."""
+    where = Path(path)
+    if (where / MANIFEST).exists():
+        return read(Checkpoint(where))
+    if step is not None:
+        store = Store(where)
+        return read(store.best() if step == "best" else store[step])
     shelf = Shelf(where.absolute())
     if not shelf.names():
         raise NotFound(f"{where}: neither a checkpoint nor a run with one")

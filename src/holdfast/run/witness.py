@@ -1,12 +1,13 @@
 """Witness: in a drilled run, notes at each safe point which batch was consumed and what the script's variables hold.
 
-The drill compares these notes: what differs after a resume, and did not before, is what was not restored. Nothing is
-drawn, iterated or changed here, and a variable that cannot be read is noted as such.
+The drill compares these notes: a variable that differs only after a resume was not restored. Nothing is drawn, iterated
+or changed here, and a variable that cannot be read is noted as such.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 import random
 import time
@@ -16,15 +17,15 @@ from typing import Any
 
 import msgspec
 
-from ..errors import HoldfastError
 from ..state import rng, tree
 from ..state.captured import Attributes
 from ..store import format
-from .tracked import adapter_for
-from .visible import Variable, has_own_state, is_module, variables, within
+from .objects import OBJECTS, adapter_for, is_generator
+from .visible import Variable, has_own_state, is_array, is_module, variables, within
 
 LARGEST_BYTES = 32 << 20  # of one variable, and four times as much of all of them
 MOST_MEMBERS = 20_000
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _SHORT = 48  # characters of a value that is shown as it is
 _NEAR_S = 30 * 86400.0  # a number so near the present is a time
 
@@ -79,7 +80,7 @@ class Witness:
             "values": changed,
             "gone": gone,
             "about": msgspec.to_builtins(new),
-            "rng": _generators(),
+            "rng": {name: _digest_of(state)[0] for name, state in rng.capture().items()},
         }
 
     def read_by(self, loaders: Iterable[Any]) -> None:
@@ -92,8 +93,7 @@ class Witness:
         values: dict[str, str] = {}
         about: dict[str, About] = {}
         left = 4 * LARGEST_BYTES
-        found = [*variables(roots, self._held), *(Variable(path, value) for path, value in more.items())]
-        for variable in found:
+        for variable in [*variables(roots, self._held), *itertools.starmap(Variable, more.items())]:
             if variable.path in values:
                 continue
             digest, size = _guarded(variable.value, min(left, LARGEST_BYTES))
@@ -113,7 +113,8 @@ class Witness:
             owner_tracked=self._held.get(id(owner), "") if is_object else "",
             live=variable.live,
             stored=variable.stored,
-            tracked=self._held.get(id(value), "") or self._fields.get((id(owner), _last(variable.path)), ""),
+            tracked=self._held.get(id(value), "")
+            or self._fields.get((id(owner), variable.path.rpartition(".")[2]), ""),
             in_loader=id(value) in self._in_loaders,
             clock=_is_time(value),
             role=_role(value),
@@ -121,46 +122,21 @@ class Witness:
         )
 
 
-def _last(path: str) -> str:
-    return path.rpartition(".")[2]
-
-
-def _generators() -> dict[str, str]:
-    return {name: _digest_of(state)[0] for name, state in rng.capture().items()}
-
-
 def _guarded(value: Any, largest: int) -> tuple[str, int]:
-    """What stands for `value` in a comparison, and how many bytes were read for it."""
+    """A short text to compare `value` by, and the number of bytes that were read for it."""
     try:
         return _stands_for(value, largest)
-    except (HoldfastError, Exception):  # a script's objects may raise what they like
+    except Exception:  # a script's objects may raise what they like
         return UNREAD, 0
 
 
 def _stands_for(value: Any, largest: int) -> tuple[str, int]:
-    if value is None or isinstance(value, bool | int | float | str):
-        shown = repr(value)
-        if len(shown) <= _SHORT and type(value) in (bool, int, float, str, type(None)):
-            return f"={shown}", 0
-    if hasattr(type(value), "__next__"):
+    if type(value) in (bool, int, float, str, type(None)) and len(shown := repr(value)) <= _SHORT:
+        return f"={shown}", 0
+    if hasattr(type(value), "__next__") or (isinstance(value, _CONTAINERS) and len(value) > MOST_MEMBERS):
         return UNREAD, 0
-    if isinstance(value, list | tuple | dict | set | frozenset | deque) and len(value) > MOST_MEMBERS:
-        return UNREAD, 0
-    return _digest_of(_content(value), largest)
-
-
-def _content(value: Any) -> Any:
-    """The state of an object that has one; anything else as it is."""
-    adapter = adapter_for(value)
-    if adapter is not None:
-        return adapter.capture(value)
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if hasattr(type(value), "bit_generator"):
-        return value.bit_generator.state
-    if type(value).__name__ == "RandomState":
-        return value.get_state(legacy=False)
-    return value.state_dict() if has_own_state(value) else value
+    own = is_generator(value) or has_own_state(value) or adapter_for(value) is not None
+    return _digest_of(OBJECTS.capture(value) if own else value, largest)
 
 
 def _digest_of(content: Any, largest: int = LARGEST_BYTES) -> tuple[str, int]:
@@ -184,9 +160,9 @@ def _kind(value: Any) -> str:
         return "iterator"
     if isinstance(value, random.Random) or kind.__name__ in ("Generator", "RandomState"):
         return "generator"
-    if isinstance(value, list | tuple | dict | set | frozenset | deque):
+    if isinstance(value, _CONTAINERS):
         return "container"
-    if any(each.__name__ in ("Tensor", "ndarray", "Array") for each in kind.__mro__):
+    if is_array(kind):
         return "array"
     if has_own_state(value):
         return "stateful"
@@ -215,9 +191,8 @@ def _is_time(value: Any) -> bool:
 
 def _bag(value: Any) -> str:
     """A digest of the members of a container that holds text, in no order; empty for any other."""
-    if not isinstance(value, list | tuple | dict) or not 1 < len(value) <= MOST_MEMBERS:
-        return ""
-    if not all(type(each) is str for each in value):
+    listed = isinstance(value, list | tuple | dict) and 1 < len(value) <= MOST_MEMBERS
+    if not listed or not all(type(each) is str for each in value):
         return ""
     members = sorted(value)
     under = sorted(map(repr, value.values())) if isinstance(value, dict) else []
