@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: links out of docs/ are checked and written as paths; every public name has its place in the API page."""
+"""Hooks of mkdocs: check links out of docs/ and write them as paths; see that the API page has every public name."""
 
 import importlib
 import logging

@@ -1,4 +1,4 @@
-"""What all tests share: the same examples in every CI run, fresh ones on a developer's machine; one thread for operators."""
+"""What all tests share: the same examples in every CI run, fresh ones elsewhere; one thread for operators."""
 
 import gc
 import os
@@ -40,7 +40,7 @@ HANDLED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol():
-    """Give each test the process's own signal handlers: a signal that one leaves ignored, children of others inherit."""
+    """Give each test the process's own signal handlers: children of later tests inherit an ignored signal."""
     before = {number: signal.getsignal(number) for number in HANDLED}
     try:
         return (yield)
