@@ -1,12 +1,9 @@
 """Programs that we did not write, run under `holdfast run --app` and by hand: what several tests of adapters ask."""
 
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from holdfast import Store
 from holdfast.apps.program import ProgramExit
@@ -42,18 +39,6 @@ water
 def gmx(*words, place):
     done = subprocess.run(["gmx", *words], check=False, cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def missing(*programs):
-    """Why tests of real programs are skipped, if they are; .ci/run brings those that Debian has."""
-    absent = [name for name in programs if shutil.which(name) is None]
-    return f"{', '.join(absent)} not on PATH" if absent else ""
-
-
-def needs(*programs):
-    """A mark for what runs real programs."""
-    reason = missing(*programs)
-    return pytest.mark.skipif(bool(reason), reason=reason)
 
 
 class Watched(Supervised):

@@ -1,4 +1,4 @@
-"""A real Slurm on this machine for the tests that are marked `slurm`: one cluster of twenty nodes for all of them.
+"""A real Slurm on this machine for tests: one cluster of twenty nodes for all of them.
 
 `tests/cluster/slurm-cluster` starts it as root within seconds. Workers of pytest share it. The process that began the
 session ends it; should that be killed, `tests/cluster/keep_slurm.py` ends the cluster within seconds. Stories that
@@ -9,7 +9,6 @@ test names; all other jobs run on the rest, which is the default partition `shar
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -19,6 +18,8 @@ import zlib
 from pathlib import Path
 
 import pytest
+
+from needed import missing
 
 SCRIPT = Path(__file__).parent / "cluster" / "slurm-cluster"
 KEEP = SCRIPT.with_name("keep_slurm.py")
@@ -123,18 +124,10 @@ class Slurm:
         return (self.directory / "log" / "slurmctld.log").read_text()
 
 
-def missing() -> str | None:
-    """Why there can be no cluster here."""
-    if os.getuid():
-        return "a real Slurm is started by root only"
-    absent = [name for name in ("slurmctld", "slurmd", "sbatch", "munged") if not shutil.which(name)]
-    return f"not installed: {', '.join(absent)}" if absent else None
-
-
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory):
     """The cluster that all tests share."""
-    if reason := missing():
+    if reason := missing("slurmctld", "slurmd", "sbatch", "munged", root=True):
         pytest.skip(reason)
     base = tmp_path_factory.getbasetemp()
     cluster = Slurm((base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "slurm")
@@ -165,7 +158,6 @@ def concurrently(story):
         print(*begun(_name(story)), sep="\n")
 
     test.__name__, test.__doc__, test.story = story.__name__, story.__doc__, story
-    test.pytestmark = [pytest.mark.slurm]
     return test
 
 

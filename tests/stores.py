@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import commands
 from holdfast.store.store import Facts, Store
-
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
 
 
 def state_of(step: int) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """DDP and FSDP2 under a run, on real processes: every number of ranks, every form, every wrapper."""
 
-import pytest
-
 from elastic import (  # noqa: F401  the laws, for pytest
     pytest_generate_tests,
     resumed,
@@ -14,7 +12,5 @@ from elastic import (  # noqa: F401  the laws, for pytest
     test_what_four_have_saved_eight_go_on_with,
     test_without_the_reducers_warmth_three_ranks_sum_in_another_order,
 )
-
-pytestmark = pytest.mark.ranks
 
 EVERY: dict[str, int] = {}

@@ -6,7 +6,6 @@ engine's threads, new ones for each file, begin at one, so the script is told in
 """
 
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +18,9 @@ import pytest
 from faults import scratched
 from holdfast.errors import NotFound
 from holdfast.store.store import Facts, Store
+from needed import needs
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed; .ci/run brings it"),
-]
+pytestmark = needs("strace")
 
 CLASSES = {
     "write": ("write", "pwrite64", "writev"),
@@ -42,6 +39,7 @@ from holdfast import bulk
 from holdfast.rules import Last
 from holdfast.store import lineage, shards
 from holdfast.store.store import Facts, Store
+from needed import needs
 
 bulk.CHUNK_BYTES, bulk.THREADS = 1 << 14, 1
 lineage.LINK_BYTES = shards.LINK_BYTES = 4000

@@ -1,9 +1,6 @@
 """Ranks under one torchrun are killed in each phase of a save, in a step, and in the restore."""
 
-import pytest
 from test_run_ranks_processes import KILLS, Training, ends, see_through
-
-pytestmark = pytest.mark.ranks
 
 
 def test_killed_ranks_cost_what_was_not_saved_wherever_they_are(tmp_path_factory):

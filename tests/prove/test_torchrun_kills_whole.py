@@ -7,8 +7,6 @@ import pytest
 
 from rank_kills import INSTANTS, ask, nth_of, undisturbed_run  # noqa: F401  a fixture
 
-pytestmark = pytest.mark.ranks
-
 
 @pytest.mark.parametrize(("kind", "rank", "launch"), INSTANTS[3:])
 def test_a_rank_that_is_killed_in_any_phase_takes_nothing_with_it(undisturbed, tmp_path, kind, rank, launch):

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 
-import pytest
 from test_torchrun_launcher import told
 
 from holdfast import journal, owner
@@ -102,7 +101,6 @@ def samples(place):
     return done
 
 
-@pytest.mark.ranks
 def test_a_signal_to_one_rank_stops_all_and_no_restart_goes_on(tmp_path):
     """They leave at the same step; what torchrun starts again leaves at once; the next launch goes on to the end."""
     launched = several(tmp_path, "--standalone", "--nproc-per-node=2", f"--max-restarts={RESTARTS}")
@@ -117,7 +115,6 @@ def test_a_signal_to_one_rank_stops_all_and_no_restart_goes_on(tmp_path):
     assert f"resumes at step {stopped}" in said(tmp_path)
 
 
-@pytest.mark.ranks
 def test_a_lost_rank_is_replaced_by_torchrun_and_every_sample_is_seen_once(tmp_path):
     """SIGKILL to one rank; one launch sees it through."""
     launched = several(tmp_path, "--standalone", "--nproc-per-node=2", f"--max-restarts={RESTARTS}")
@@ -129,7 +126,6 @@ def test_a_lost_rank_is_replaced_by_torchrun_and_every_sample_is_seen_once(tmp_p
     assert [*range(240)] == sorted(number for numbers in samples(tmp_path).values() for number in numbers)
 
 
-@pytest.mark.ranks
 def test_an_elastic_launch_goes_on_with_fewer_ranks_after_it_lost_a_machine(tmp_path):
     """One of four agents is gone with its worker: the others go on as three, and every sample of the epoch is seen
     once.

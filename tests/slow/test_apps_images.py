@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Store
-from programs import Watched, missing, planted, steps
+from needed import missing
+from programs import Watched, planted, steps
 from supervised import until
 from system_fakes import NAMES, install
 
@@ -62,7 +63,7 @@ def test_from_signal_to_image_to_restart_with_fakes(tmp_path, app, monkeypatch):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_numpy_and_threads_go_on_exactly_with_the_program_itself(tmp_path, app, threads):
     """Killed and told, again and again: every thread's file is the uninterrupted one."""
-    if reason := missing(*NAMES[app]) or "CRIU needs root" * (app == "criu" and os.geteuid() != 0):
+    if reason := missing(*NAMES[app], root=app == "criu"):
         pytest.skip(reason)
     want = tmp_path / "want"
     want.mkdir()

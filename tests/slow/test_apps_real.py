@@ -12,7 +12,8 @@ import pytest
 
 from holdfast import Store
 from holdfast.apps import gromacs, lammps
-from programs import MDP, TOP, Watched, by_hand, copied, gmx, interrupted, missing, planted, steps
+from needed import missing
+from programs import MDP, TOP, Watched, by_hand, copied, gmx, interrupted, planted, steps
 from supervised import until
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "apps.md").read_text()

@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 WIDTH = 64
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ from holdfast.compat import directory as room
 from holdfast.compat.cycling_utils import AtomicDirectory
 from rank_processes import everywhere
 
-pytestmark = pytest.mark.ranks
-
 LINK = "AtomicDirectory.latest_checkpoint"
 
 

@@ -1,7 +1,5 @@
 """DDP and FSDP2 under a run, on as many processes or on others: some of the cases; tests/prove asks the laws of all."""
 
-import pytest
-
 from elastic import (  # noqa: F401  the laws, for pytest
     pytest_generate_tests,
     resumed,
@@ -12,8 +10,6 @@ from elastic import (  # noqa: F401  the laws, for pytest
     test_saved_on_some_ranks_restored_on_others,
     test_without_the_reducers_warmth_three_ranks_sum_in_another_order,
 )
-
-pytestmark = pytest.mark.ranks
 
 EVERY = {
     "test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one": 4,

@@ -1,6 +1,5 @@
 """Real file systems, made for the test: full ones, and one that may only be read."""
 
-import shutil
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +12,10 @@ from holdfast import bulk, disk
 from holdfast.errors import NoSpace, StoreError
 from holdfast.rules import Best, Last
 from holdfast.store.store import Store
-from stores import AS_ROOT, listing, mounted, put, steps, whole
+from needed import missing, needs
+from stores import listing, mounted, put, steps, whole
 
-pytestmark = AS_ROOT
+pytestmark = needs("mount", "umount", root=True)
 
 
 @contextmanager
@@ -38,8 +38,8 @@ def small_disk(place: Path, kind: str):
 def test_a_full_disk_is_told_and_the_store_is_as_it_was(tmp_path, monkeypatch, kind, told):
     """Told beforehand, before the first request or in the middle of one:
     NoSpace; after a prune the next save succeeds."""
-    if kind == "ext4" and shutil.which("mkfs.ext4") is None:
-        pytest.skip("no mkfs.ext4 here; .ci/run brings it")
+    if kind == "ext4" and (reason := missing("mkfs.ext4")):
+        pytest.skip(reason)
     if told != "beforehand":
         monkeypatch.setattr(disk, "free_bytes", lambda path: 1 << 50)
     if told == "by a request":

@@ -11,6 +11,7 @@ from itertools import chain
 import pytest
 
 from holdfast import Store
+from needed import needs
 from rank_processes import everywhere
 from rank_scripts import odd, train
 from torchrun import begin, by_hand, ended, notes, torchrun
@@ -161,8 +162,7 @@ def test_without_a_launcher_the_others_end_by_themselves(training, rank):
     assert ("rank 1 did not come" if rank else "rendezvous does not answer") in training.noted("text", 1 - rank)[0]
 
 
-@pytest.mark.system
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+@needs("unshare", "mount", root=True)
 def test_a_rank_that_does_not_see_the_file_system_of_the_others_stops_all(tmp_path):
     """On its node something else is mounted there: one error on every rank, soon, and nothing is written to either."""
     shared = tmp_path / "shared"

@@ -8,14 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import commands
-from programs import missing
+from needed import missing
 from supervised import bash, supervised
 
 
 @pytest.fixture
 def small(tmp_path):
     """A tmpfs of 64 KiB and 12 files, under a name with a space."""
-    if reason := missing("mount", "umount") or "needs root, to mount a file system" * (os.geteuid() != 0):
+    if reason := missing("mount", "umount", root=True):
         pytest.skip(reason)
     place = tmp_path / "my memory"
     place.mkdir()
