@@ -275,6 +275,16 @@ def test_a_lost_link_is_refused_instead_of_beginning_anew(tmp_path, how):
     assert before == there(tmp_path)
 
 
+def test_a_directory_may_be_opened_while_another_process_saves(tmp_path, monkeypatch):
+    """An evaluation reads the latest; a newer one is there before its constructor returns."""
+    training, begin = AtomicDirectory(tmp_path), AtomicDirectory._open
+    save(training, 1)
+    monkeypatch.setattr(AtomicDirectory, "_open", lambda opened: (begin(opened), save(training, 2))[0])
+    AtomicDirectory(tmp_path)
+    monkeypatch.undo()
+    assert resume(tmp_path)[1] == 2
+
+
 def test_what_cannot_be_synced_is_told(tmp_path, monkeypatch):
     """A file below a folder that may be listed and not entered; on Python 3.14 `Path.is_file` hides every error."""
     (tmp_path / "folder").mkdir()
