@@ -139,6 +139,7 @@ class Staged(NamedTuple):
 
     def snapshot_in(self, arena: Arena) -> Staged:
         """The same, written from memory of the arena, into which the snapshot is still to be copied."""
+        bulk.release()  # a snapshot is written from where it lies
         fresh = {key: self.leaves[key] for shard in self.shards for key in shard.keys}
         snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in self.shards], fresh)
         return self._replace(leaves={**self.leaves, **snapshot.blocks}, snapshot=snapshot, whole=None)

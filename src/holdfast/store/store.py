@@ -292,15 +292,15 @@ class Store(Committing):
         Raises:
             Damaged: one of these is not what was committed; it is pinned all the same.
         """
-        checkpoint = self[step]
-        if self.ranks.rank == 0:
+        if self.ranks.rank == 0:  # the others may not see it yet
+            checkpoint = self[step]
             with writing(self.root):
                 pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
         """Let the rules remove that checkpoint again."""
-        name = self[step].path.name
         if self.ranks.rank == 0:
+            name = self[step].path.name
             with writing(self.root):
                 pins.unpin(self.root, name)
 
