@@ -73,8 +73,9 @@ class Seeded:
             self._told = True
             warnings.warn(
                 f"Seeded got a plain {type(index).__name__} as index, without an epoch: every epoch repeats the"
-                " randomness of epoch 0. Load through run.batches(loader) or sampler=holdfast.data.Sampler(...), which"
-                " carry the epoch, and make Seeded the outermost wrapper: Seeded(Subset(...)), not Subset(Seeded(...)).",
+                " randomness of epoch 0. Load through run.batches(loader) or sampler=holdfast.data.Sampler(...),"
+                " which carry the epoch, and make Seeded the outermost wrapper: Seeded(Subset(...)), not"
+                " Subset(Seeded(...)).",
                 UserWarning,
                 stacklevel=3,
             )
