@@ -383,6 +383,13 @@ def test_a_mean_is_the_loops_own_sum_over_count_bit_for_bit(tmp_path):
         assert expected[(cut - 1) // 9 :] == go(path)  # cut at the head of an epoch: the last one's end is done again
 
 
+def test_a_metric_without_a_name_has_a_mean_and_spoils_no_other(tmp_path):
+    with new_run(tmp_path, Toy()) as run:
+        for step in run.steps(2):
+            run.log(**{"": 3.0 - step, "loss": 4.0 * step})
+        assert (2.5, 2.0) == (run.mean(""), run.mean("loss"))
+
+
 def test_a_mean_says_what_it_lacks(tmp_path):
     """Metrics of other calls are no weights; weights that add up to nothing are none; what is not finite stays so."""
     with new_run(tmp_path, Toy()) as run:
