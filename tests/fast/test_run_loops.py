@@ -252,6 +252,7 @@ def test_a_run_that_counts_from_zero_does_not_change_its_mind(tmp_path):
         [*run.epochs(2)]
     stored = Store(tmp_path).latest().load(part="holdfast")["position"]
     assert stored == Position.of(stored).state_dict()
+    assert 0 == Position.of({name: value for name, value in stored.items() if name != "first_epoch"}).first_epoch
     with new_run(tmp_path, Toy()) as run, pytest.raises(Mismatch, match=r"write run\.epochs\(total\)"):
         [*run.epochs(range(1, 3))]
     with pytest.raises(Damaged):
