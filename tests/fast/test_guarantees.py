@@ -1,7 +1,9 @@
 """docs/guarantees.md names the laws that prove each row: each of them exists."""
 
+import re
 from pathlib import Path
 
+import mutant_laws
 from laws_ran import FOLDERS, Law, defined, rows
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +17,14 @@ def test_every_row_names_laws_and_each_is_a_test():
     found = [law for name in FOLDERS for law in defined(ROOT / "tests" / name)]
     named = set().union(*ROWS.values())
     assert sorted(law for law in named if found.count(law) != 1) == []
+
+
+def test_the_laws_that_mutants_are_asked_are_each_defined_once():
+    """They are found by their name, in whatever test module or helper it stands."""
+    text = Path(mutant_laws.__file__).read_text(encoding="utf-8")
+    names = set(re.findall(r'\b(?:named|_module_of|_plain|_alone|_patching)\(\s*"(\w+)"', text))
+    assert len(names) > 25
+    assert dict.fromkeys(names, 1) == {name: len(mutant_laws._defined().get(name, ())) for name in names}
 
 
 PAGE = """

@@ -119,7 +119,7 @@ def test_what_sbatch_refuses_is_one_line_and_exit_6(place, monkeypatch):
         monkeypatch.setenv("PATH", str(place))
 
 
-def refused(place, words, why):
+def is_refused(place, words, why):
     """One line and exit 2; nothing was submitted or written."""
     before = list(place.iterdir())
     result = submit(*words)
@@ -130,8 +130,8 @@ def refused(place, words, why):
 
 def test_wrong_use_is_one_line_and_exit_2(place):
     """And nothing was submitted or written."""
-    refused(place, ["-t", "60"], "what shall be run?")
-    refused(place, ["-t", "60", "--"], "what shall be run?")
+    is_refused(place, ["-t", "60"], "what shall be run?")
+    is_refused(place, ["-t", "60", "--"], "what shall be run?")
     for words, why in {
         "stray": "'stray' is neither an option nor the value of one",
         "-t 60 more": "'more' is neither",
@@ -141,7 +141,7 @@ def test_wrong_use_is_one_line_and_exit_2(place):
         "--lead 60 --time 1": "leaves no time to work: --lead 60",
         "--signal USR1": "say --lead SECONDS",
     }.items():
-        refused(place, [*words.split(), "--", "python", "a.py"], why)
+        is_refused(place, [*words.split(), "--", "python", "a.py"], why)
 
 
 def test_the_lead_is_what_a_save_of_this_run_needs(place):
@@ -270,7 +270,7 @@ def test_a_mistake_in_the_file_is_one_line_and_exit_2(place):
         "[submit.sbatch]\nsignal = 'USR1'\n": "say --lead SECONDS",
     }.items():
         Path("holdfast.toml").write_text(text)
-        refused(place, ["--", "python", "a.py"], why)
+        is_refused(place, ["--", "python", "a.py"], why)
 
 
 def test_the_file_names_options_as_the_command_line_does(place):

@@ -39,7 +39,6 @@ from holdfast import bulk
 from holdfast.rules import Last
 from holdfast.store import lineage, shards
 from holdfast.store.store import Facts, Store
-from needed import needs
 
 bulk.CHUNK_BYTES, bulk.THREADS = 1 << 14, 1
 lineage.LINK_BYTES = shards.LINK_BYTES = 4000
