@@ -50,7 +50,7 @@ EQUIVALENT = {
 _NO_CHUNK = "a chunk never comes back, and the thread that fills files waits for one in a loop: the file is never wrong"
 
 ONLY_HANG = {
-    "_next_chunk: without self._unused.append(pages(CHUNK_BYTES)[:CHUNK_BYTES])": _NO_CHUNK,
+    "_next_chunk: without self._unused.append(chunk[:CHUNK_BYTES])": _NO_CHUNK,
     "_next_chunk: without self._settle()": _NO_CHUNK,
     "_settle: without self._free(chunk)": _NO_CHUNK,
     "_free: without self._unused.extend([chunk] if chunk else [])": _NO_CHUNK,

@@ -23,11 +23,12 @@ from .threads import Hook, WorkerPool, nothing
 
 CHUNK_BYTES = 4 << 20  # size of one request
 THREADS = min(4, 2 * (os.cpu_count() or 1))  # requests under way at the same time
-BUFFERS = THREADS + 2  # chunks of our own at most, besides the caller's memory: 24 MiB
+BUFFERS = THREADS + 2  # chunks of our own at most, besides the caller's memory: 24 MiB, kept for the next file
 DIRECT_BYTES = 4 << 20  # a smaller file is written through the page cache, without threads
 
 _REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+_idle: deque[memoryview] = deque(maxlen=BUFFERS)  # chunks of files that are written: fresh memory is slow to fill
 
 
 class Hash(Protocol):
@@ -77,6 +78,11 @@ def write(
         writing.close()
         os.close(descriptor)
     return writing.digests
+
+
+def release() -> None:
+    """Give back the chunks that are kept between files."""
+    _idle.clear()
 
 
 class _Writing:
@@ -161,7 +167,11 @@ class _Writing:
             self._hand_out(self._chunk, ours=True)
         if not self._unused and self._made < BUFFERS:
             self._made += 1
-            self._unused.append(pages(CHUNK_BYTES)[:CHUNK_BYTES])
+            try:
+                chunk = _idle.pop()
+            except IndexError:
+                chunk = pages(CHUNK_BYTES)
+            self._unused.append(chunk[:CHUNK_BYTES])
         while not self._unused:  # all chunks are being written
             self._settle()
         self._chunk, self._filled = self._unused.popleft(), 0
@@ -211,6 +221,7 @@ class _Writing:
         _set_direct(self._descriptor, wanted=False)
         if tail:
             self._hand_out_last(tail)
+        _idle.extend(chunk for chunk in (*self._unused, self._chunk) if chunk)  # after an error some may be in use
 
     def _hand_out_last(self, tail: memoryview) -> None:
         self._before_each()

@@ -29,6 +29,7 @@ WAIT_S = 60
 @contextmanager
 def nothing_left():
     """No descriptor and no thread: neither after success nor after an error."""
+    bulk.release()
     descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     yield
     assert descriptors == len(os.listdir("/proc/self/fd"))
@@ -339,12 +340,19 @@ def test_an_error_at_any_request_is_raised(tmp_path, code, threads):
 
 @pytest.mark.parametrize("threads", [0, 3])
 def test_a_file_of_any_length_takes_a_few_chunks_of_memory(tmp_path, monkeypatch, threads):
-    """A chunk that reached the disk is filled again."""
+    """A chunk that reached the disk is filled again, also for the next file, unless it was given back."""
     made = []
     monkeypatch.setattr(bulk, "pages", lambda size: made.append(size) or pages(size))
     with requests(CHUNK, threads):
         written(tmp_path / "file", one_image(kind="inside a page"))
-        assert 1 <= len(made) <= bulk.BUFFERS < 10
+        first = len(made)
+        assert 1 <= first <= bulk.BUFFERS < 10
+        for number in range(3):
+            written(tmp_path / f"next-{number}", one_image(kind="inside a page"))
+        assert first == len(made)
+        bulk.release()
+        written(tmp_path / "last", one_image(kind="inside a page"))
+        assert first < len(made)
 
 
 def test_a_system_that_gives_no_thread_gets_the_file_all_the_same(tmp_path, monkeypatch):

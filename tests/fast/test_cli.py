@@ -363,6 +363,46 @@ def test_prune_removes_what_the_rule_does_not_keep_and_gives_the_run_back(run):
     assert [1, 1] == [asked("prune", run, "--keep", "Last(2)")["checkpoints"][0]["goes"], len(store.checkpoints()) - 1]
 
 
+def test_bytes_on_disk_are_those_of_the_files_that_are_there(tmp_path):
+    """Whatever the manifest names, in folders as well. A file that an older checkpoint has too is that one's."""
+    with closing(store := Store(tmp_path)):
+        for step in (1, 2):
+            with store.directory(step=step) as path:
+                (path / "model.pt").write_bytes(bytes(1000))
+                (path / "folder").mkdir()
+                (path / "folder/part").write_bytes(bytes(200))
+    first, second = (tmp_path / "checkpoints" / each["name"] for each in asked("ls", tmp_path)["checkpoints"])
+
+    def on_disk():
+        return [(row["disk_bytes"], row["shares_with"]) for row in asked("ls", tmp_path)["checkpoints"]]
+
+    assert [(1200, []), (1200, [])] == on_disk()
+    (first / "model.pt").unlink()
+    (second / "folder/more").write_bytes(bytes(30))
+    assert [(200, []), (1230, [])] == on_disk()
+    (second / "folder/part").unlink()
+    (second / "folder/part").hardlink_to(first / "folder/part")
+    assert [(200, []), (1030, [first.name])] == on_disk()
+
+
+@pytest.mark.parametrize("how", [[], ["--dry-run"]])
+def test_prune_counts_what_lies_in_folders_as_freed(run, how):
+    """As any other file: once for all its names, and not while a checkpoint that stays has one of them."""
+    before = asked("prune", run, "--keep", "Last(1)", "--dry-run")
+    found = [run / "checkpoints" / row["name"] for row in before["checkpoints"]]
+    for folder in found:
+        (folder / "one/two").mkdir(parents=True)
+    (found[0] / "one/two/own").write_bytes(bytes(1000))
+    (found[1] / "one/own").hardlink_to(found[0] / "one/two/own")
+    (found[0] / "one/stays").write_bytes(bytes(300))
+    (found[2] / "one/two/stays").hardlink_to(found[0] / "one/stays")
+    told = asked("prune", run, "--keep", "Last(1)", *how)
+    assert ([True, True, False], 1000) == (
+        [row["goes"] for row in told["checkpoints"]],
+        told["freed_bytes"] - before["freed_bytes"],
+    )
+
+
 def test_a_living_run_is_not_pruned(run):
     """Exit 2, with the owner named; reading and pinning go on."""
     store = Store(run)

@@ -184,6 +184,13 @@ def test_an_answer_that_takes_its_time_is_not_waited_for(fakes):
     assert ["squeue --noheader --jobs 120 --format %L"] == fakes.calls
 
 
+def test_an_answer_counts_although_what_the_command_began_still_runs(fakes):
+    """A site's wrapper may leave a process behind that holds its output open."""
+    fakes.say("squeue", "3:04\n", after="{ /bin/sleep 3 & }")
+    with closing(Asked(slurm.left_of(HERE))) as asked:
+        assert 184 == slurm.read_left(until(asked.look))
+
+
 def test_a_question_without_an_answer_is_ended(fakes):
     """Nothing is left behind."""
     fakes.say("squeue", after="/bin/sleep 60")

@@ -3,13 +3,16 @@
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from compat_scripts import LINK, fill, number_in, resume, save
 from faults import Memory, counting, door, failing, scratched
 from holdfast.compat.cycling_utils import AtomicDirectory
+from holdfast.compat.numbered import settle
 from holdfast.errors import NotFound, StoreError, UsageError
+from stores import in_a_child
 
 
 def there(output_directory):
@@ -270,6 +273,35 @@ def test_a_lost_link_is_refused_instead_of_beginning_anew(tmp_path, how):
         assert "here are: AtomicDirectory_checkpoint_0" in str(refused.value)
         assert ("ln -s NAME" in str(refused.value)) == (kind is StoreError)
     assert before == there(tmp_path)
+
+
+def test_a_directory_may_be_opened_while_another_process_saves(tmp_path, monkeypatch):
+    """An evaluation reads the latest; a newer one is there before its constructor returns."""
+    training, begin = AtomicDirectory(tmp_path), AtomicDirectory._open
+    save(training, 1)
+    monkeypatch.setattr(AtomicDirectory, "_open", lambda opened: (begin(opened), save(training, 2))[0])
+    AtomicDirectory(tmp_path)
+    monkeypatch.undo()
+    assert resume(tmp_path)[1] == 2
+
+
+def test_what_cannot_be_synced_is_told(tmp_path, monkeypatch):
+    """A file below a folder that may be listed and not entered; on Python 3.14 `Path.is_file` hides every error."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").touch()
+    (tmp_path / "folder").chmod(0o444)
+    monkeypatch.chdir(tmp_path)
+    for name in ("isdir", "isfile", "islink"):
+        monkeypatch.setattr(Path, name.replace("is", "is_").replace("link", "symlink"), getattr(os.path, name))
+
+    def law():
+        if os.getuid() == 0:
+            os.setuid(65534)
+        with pytest.raises(PermissionError):
+            settle(Path("folder"))
+
+    assert in_a_child(law) == 0
+    (tmp_path / "folder").chmod(0o755)
 
 
 def test_a_directory_of_the_originals_goes_on(tmp_path):

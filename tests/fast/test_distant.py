@@ -225,6 +225,7 @@ def test_a_file_of_distant_leaves_is_their_bytes_and_the_digests_are_theirs(tmp_
         expected = [bytes(run.data) for run in runs]
         digests = bulk.write(tmp_path / "file", runs, sum(map(len, expected)), xxhash.xxh3_128)
     finally:
+        bulk.release()
         bulk.CHUNK_BYTES, bulk.DIRECT_BYTES = before
     assert b"".join(expected) == (tmp_path / "file").read_bytes()
     assert [xxhash.xxh3_128(each).hexdigest() for each in expected] == digests

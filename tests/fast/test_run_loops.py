@@ -252,6 +252,7 @@ def test_a_run_that_counts_from_zero_does_not_change_its_mind(tmp_path):
         [*run.epochs(2)]
     stored = Store(tmp_path).latest().load(part="holdfast")["position"]
     assert stored == Position.of(stored).state_dict()
+    assert 0 == Position.of({name: value for name, value in stored.items() if name != "first_epoch"}).first_epoch
     with new_run(tmp_path, Toy()) as run, pytest.raises(Mismatch, match=r"write run\.epochs\(total\)"):
         [*run.epochs(range(1, 3))]
     with pytest.raises(Damaged):
@@ -381,6 +382,13 @@ def test_a_mean_is_the_loops_own_sum_over_count_bit_for_bit(tmp_path):
         with pytest.raises(Cut):
             go(path, cut)
         assert expected[(cut - 1) // 9 :] == go(path)  # cut at the head of an epoch: the last one's end is done again
+
+
+def test_a_metric_without_a_name_has_a_mean_and_spoils_no_other(tmp_path):
+    with new_run(tmp_path, Toy()) as run:
+        for step in run.steps(2):
+            run.log(**{"": 3.0 - step, "loss": 4.0 * step})
+        assert (2.5, 2.0) == (run.mean(""), run.mean("loss"))
 
 
 def test_a_mean_says_what_it_lacks(tmp_path):

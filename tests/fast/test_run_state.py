@@ -319,6 +319,22 @@ def test_models_that_no_optimizer_steps_are_silent(tmp_path):
             assert [] == walk(path, state, step, **options)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_no_graph_made_before_a_restore_goes_backward_over_new_bytes(tmp_path, which):
+    """Of two parameters in one memory, which count their versions apart, each."""
+
+    def tied():
+        first = nn.Parameter(torch.ones(2))
+        return {"a": first, "b": nn.Parameter(first.data)}
+
+    run_to(tmp_path / "run", state := tied(), 1, lambda run, step: state["a"].data.mul_(3))
+    state = tied()
+    loss = state["ab"[which]].square().sum()
+    with Run(tmp_path / "run", state, every=Every(steps=1)), pytest.raises(RuntimeError, match="inplace operation"):
+        loss.backward()
+    assert [3, 3] == state["b"].tolist()
+
+
 # In place: interrupted runs equal those that were not ----------------------------------------------------------------
 
 

@@ -124,6 +124,8 @@ def test_transforms_at_each_read(digits):
     assert torch.equal(first, epoch(0))
     assert not torch.equal(first.sort(dim=0).values, second.sort(dim=0).values)
     assert dataset[5][1] == -dataset.targets[5]
+    dataset.sample_getitem_transform = dataset.target_getitem_transform = None  # for an evaluation
+    assert (dataset.samples[0], dataset.targets[0]) == dataset[0]
 
 
 def test_shapes_that_differ_are_refused_on_a_device(digits, tmp_path):

@@ -23,7 +23,7 @@ from holdfast.errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import attempt as attempts
 from holdfast.store import checkpoint as checkpoints
-from holdfast.store import format
+from holdfast.store import format, shelf
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from kept import bits
@@ -48,6 +48,15 @@ def test_what_was_saved_is_loaded(root):
         assert whole(reader.load(), 20)
         assert whole(reader.load(3), 3)
         assert whole(reader["step-000000001"].load(), 1)
+
+
+def test_the_latest_is_found_without_a_look_at_older_ones(root, monkeypatch):
+    """There may be many, and some that may not be read. A directory that is no checkpoint is passed over."""
+    store, asked, look = having(root, 1, 2, 3), [], shelf.is_committed
+    monkeypatch.setattr(shelf, "is_committed", lambda folder, name: asked.append(name.step) or look(folder, name))
+    assert (3, [3]) == (store.latest().step, asked)
+    (root / "checkpoints" / "step-000000009").mkdir()
+    assert store.latest().step == 3
 
 
 def test_a_checkpoint_that_is_not_there_is_not_found(root):

@@ -120,8 +120,10 @@ class Asked:
 
         try:
             out, err = self._child.communicate(text.encode(), wait_s)
-        except subprocess.TimeoutExpired:
-            raise Silent(f"{self._name} did not answer within {self._limit_s:g} s") from None
+        except subprocess.TimeoutExpired as late:
+            if self._child.poll() is None:
+                raise Silent(f"{self._name} did not answer within {self._limit_s:g} s") from None
+            out, err = late.output or b"", late.stderr or b""  # a process that it has left holds them open
         finally:
             self.close()
         return CommandResult(self._child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))

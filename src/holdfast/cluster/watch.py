@@ -26,7 +26,7 @@ class _Question(NamedTuple):
 
 
 class JobWatch:
-    """The end of a job's time, asked for about once a minute, and its graces, asked for once. None: not known.
+    """The end of a job's time, asked for about once a minute, and its graces, asked for until known. None: not known.
 
     The environment tells the end first. `look` is called at safe points; only process number 0 asks.
     """
@@ -43,7 +43,7 @@ class JobWatch:
             return
         soon_s = (0.0, FIRST_S)
         if end:
-            self._ask(slurm.left_of(here), self._take_end, PAUSE_S if told else soon_s)
+            self._ask(slurm.left_of(here), self._take_end, soon_s if self.end_s is None else PAUSE_S)
         self._ask(slurm.CONFIG, self._take_kill_wait, soon_s)
         if partition := environment.get("SLURM_JOB_PARTITION"):
             self._ask(("scontrol", "show", "partition", partition), self._take_grace, soon_s)

@@ -179,9 +179,10 @@ class AtomicDirectory:
         Raises:
             StoreError: a rank does not see it in time, for example in a directory on another machine's own disk.
         """
+        if self._ranks.alone:  # another process may save meanwhile
+            return
         with self._ranks.together(f"look for {what}"):
-            patience_s = 0.0 if self._ranks.alone else min(SEEN_S, self._ranks.timeout_s / 2)
-            for _ in looks(time.monotonic() + patience_s):
+            for _ in looks(time.monotonic() + min(SEEN_S, self._ranks.timeout_s / 2)):
                 with suppress(FileNotFoundError):
                     if look():
                         return

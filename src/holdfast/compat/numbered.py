@@ -129,12 +129,10 @@ def checked_name(name: str) -> str:
 
 def settle(tree: Path) -> None:
     """Sync `tree` and all plain files and directories below it. Another process may rename or remove some meanwhile."""
-    for path in sorted(tree.iterdir()):
+    for each in sorted(os.scandir(tree), key=lambda entry: entry.name):
         with suppress(FileNotFoundError):
-            if path.is_symlink():
-                continue
-            if path.is_dir():
-                settle(path)
-            elif path.is_file():
-                disk.sync_file(path)
+            if each.is_dir(follow_symlinks=False):
+                settle(Path(each.path))
+            elif each.is_file(follow_symlinks=False):
+                disk.sync_file(Path(each.path))
     disk.sync_dir(tree)

@@ -97,11 +97,11 @@ class Means:
     def add(self, logged: Values) -> None:
         """One call of run.log()."""
         values = {name: float(value) if isinstance(value, str) else value for name, value in logged.items()}
-        weights = [(_PLAIN, 1), *values.items()][: MOST_WEIGHTS + 1]
+        weights = [(_PLAIN, 1), *(each for each in values.items() if each[0] != _PLAIN)][: MOST_WEIGHTS + 1]
         for name, value in values.items():
             by = self._sums.setdefault(name, {})
             for weight, count in weights:
-                if weight != name:
+                if weight != name or weight == _PLAIN:
                     pair = by.get(weight) or by.setdefault(weight, [0.0, 0.0])
                     pair[0] += value * count
                     pair[1] += count

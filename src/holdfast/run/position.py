@@ -36,7 +36,8 @@ class Position:
 
     @classmethod
     def of(cls, stored: Any) -> Position:
-        if not isinstance(stored, Mapping) or stored.keys() != {entry.name for entry in fields(cls)}:
+        names = {entry.name for entry in fields(cls)}
+        if not isinstance(stored, Mapping) or stored.keys() | {"first_epoch"} != names:  # absent in the oldest: 0
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
         return cls(**stored)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .. import retention
+from .. import bulk, retention
 from ..errors import Damaged
 from ..rules import Rule
 from ..threads import Hook, nothing
@@ -57,6 +57,7 @@ def verify(
     Raises:
         Damaged: one of these differs from what was committed.
     """
+    bulk.release()  # what is read needs memory of its own
     with attempt.acting("verify a checkpoint"):
         for checkpoint in checkpoints:
             for names in _parts(checkpoint, sharing.read_back(checkpoint, doomed)):

@@ -140,6 +140,7 @@ class Staged(NamedTuple):
 
     def snapshot_in(self, arena: Arena) -> Staged:
         """Return the same state, to be written from the arena. The caller must still copy the snapshot there."""
+        bulk.release()  # a snapshot is written from where it lies
         fresh = {key: self.leaves[key] for shard in self.shards for key in shard.keys}
         snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in self.shards], fresh)
         return self._replace(leaves={**self.leaves, **snapshot.blocks}, snapshot=snapshot, whole=None)

@@ -56,10 +56,11 @@ class Shelf:
         Raises:
             NotFound: there is none.
         """
-        names = self.names()
-        if not names:
+        folder = self.root / "checkpoints"  # older ones are looked at only if the last name is no checkpoint
+        last = [name for name in _listed(folder)[-1:] if is_committed(folder, name)] or self.names()[-1:]
+        if not last:
             raise NotFound(f"{self.root}: no committed checkpoint")
-        return self.checkpoint(names[-1])
+        return self.checkpoint(last[0])
 
     def best(self, rule: Best | None) -> Checkpoint:
         """Return the checkpoint that `rule` ranks first. Without a rule, use that of the newest checkpoint.

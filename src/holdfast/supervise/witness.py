@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import journal
+from .. import disk, journal
 from ..cluster import job_leader
 from ..errors import StoreError
 from ..journal import CLOSING, Event
 from ..store.format import Name, parse_name
 from ..store.store import Store
+
+LOOKED_AT_BYTES = 1 << 18  # of each end of a journal, which grows with the run and is looked at twice a minute
 
 
 class Said(NamedTuple):
@@ -31,7 +34,7 @@ class ProgressWitness:
         self._place = place
         self._furthest: dict[Path, tuple[int, int]] = {}
         self._attempts: dict[Path, int] = {}
-        self.save_s = 0.0  # the longest of the run's saves
+        self.save_s = 0.0  # the longest of the run's first and last saves
 
     @property
     def run(self) -> Path | None:
@@ -71,14 +74,17 @@ class ProgressWitness:
 
 
 def _last(run: Path) -> tuple[int, list[Event]]:
-    """The number of the run's last attempt, and its events."""
+    """The number of the run's last attempt, and its first and its last events."""
     found = [*run.glob("attempts/*/attempt-*.jsonl"), *run.glob("history/attempt-*.jsonl")]
     numbers = {int(text): path for path in found if (text := path.stem.removeprefix("attempt-")).isdecimal()}
     number = max(numbers, default=0)
     if not number:
         return 0, []
-    with suppress(OSError):  # its successor has just moved it: we are a ghost
-        return number, journal.read(numbers[number])
+    with suppress(OSError), open(disk.open_plain(numbers[number], follow=True), "rb") as file:
+        first = file.read(LOOKED_AT_BYTES)
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOOKED_AT_BYTES))  # lines that are read twice count once
+        return number, journal.parse(first + b"\n" + file.read())
+    # its successor has just moved it: we are a ghost
     return number, []
 
 

@@ -107,17 +107,14 @@ class DistributedShardedDataset:
         count = _count(self.count_of_all, self.world_size, samples_pct_per_replica)
         self.files = [everything[place] for place in dealt(Split(len(everything), self.world_size, self.rank), count)]
         self.shards = [seed if shuffle else None, self.world_size, count]
-        self.sample_getitem_transform = sample_getitem_transform or _unchanged
-        self.target_getitem_transform = target_getitem_transform or _unchanged
+        self.sample_getitem_transform = sample_getitem_transform
+        self.target_getitem_transform = target_getitem_transform
 
-        loaded = map(sample_load_transform or _unchanged, _loaded(loader, [path for path, _ in self.files]))
-        targets = [(target_load_transform or _unchanged)(target) for _, target in self.files]
-        if device_id is None:
-            self.samples: Any = list(loaded)
-            self.targets: Any = targets
-        else:
-            self.samples = self._on(device_id, loaded)
-            self.targets = torch.stack([torch.as_tensor(target) for target in targets]).to(device_id)
+        loaded = map(partial(_applied, sample_load_transform), _loaded(loader, [path for path, _ in self.files]))
+        self.samples: Any = list(loaded) if device_id is None else self._on(device_id, loaded)
+        self.targets: Any = [_applied(target_load_transform, target) for _, target in self.files]
+        if device_id is not None:
+            self.targets = torch.stack([torch.as_tensor(target) for target in self.targets]).to(device_id)
 
     @staticmethod
     def find_classes(directory: str) -> tuple[list[str], dict[str, int]]:
@@ -154,7 +151,8 @@ class DistributedShardedDataset:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        return self.sample_getitem_transform(self.samples[index]), self.target_getitem_transform(self.targets[index])
+        sample, target = self.samples[index], self.targets[index]
+        return _applied(self.sample_getitem_transform, sample), _applied(self.target_getitem_transform, target)
 
     def _on(self, device: str | int | torch.device, samples: Iterable[Any]) -> Tensor:
         """Return the samples as one tensor on `device`. Copied one by one: the host holds only a few."""
@@ -186,8 +184,8 @@ def _count(length: int, world_size: int, fraction: float | None) -> int:
     return math.ceil(round(fraction * length, 6))  # 0.1 of 30 must be 3 in spite of binary fractions
 
 
-def _unchanged(value: Any) -> Any:
-    return value
+def _applied(transform: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if transform is None else transform(value)
 
 
 def _loaded(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:

@@ -55,6 +55,8 @@ class TensorRestore:
         """Let its tensor have these items of its leaf."""
         live, stored = cut.live, cut.stored
         if pieces.is_whole(cut) and DTYPES.get(stored.dtype) is live.dtype and _is_plain(live):
+            # tied tensors may count their versions apart: no graph made before may go backward over new bytes
+            torch.autograd.graph.increment_version(live)
             self._straight.setdefault((stored.key, live.data_ptr()), (live, stored))
         elif live.numel():
             self._parts.setdefault(stored.key, []).append(cut)
@@ -75,8 +77,6 @@ class TensorRestore:
         """Read them all, straight from the files into their memory; of the others, few exist twice at a time."""
         now = Now()
         read_all([(stored, data(live, now)) for live, stored in self._straight.values() if live.numel()])
-        for live, _ in self._straight.values():
-            torch.autograd.graph.increment_version(live)  # a graph made before must not go backward over new bytes
         parts = [*self._parts.values()]
         self._straight, self._parts = {}, {}
         while parts:
