@@ -1,7 +1,7 @@
-"""Bulk: big files, written past the page cache by several threads and digested on the way.
+"""Bulk: writes big files past the page cache in several threads, and digests them meanwhile.
 
-Besides `disk`, the only module that changes files. If a file system refuses O_DIRECT or preallocation, it works without
-them. After `write` the bytes survive a power loss either way.
+Besides `disk`, this is the only module that changes files. If a file system refuses O_DIRECT or preallocation, it works
+without them. In both cases the bytes survive a power loss once `write` has returned.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import NamedTuple, Protocol, TypeGuard
 from .pages import PAGE, Data, address, copy, pages
 from .threads import Hook, WorkerPool, nothing
 
-CHUNK_BYTES = 4 << 20  # of one request
-THREADS = min(4, 2 * (os.cpu_count() or 1))  # requests on their way
-BUFFERS = THREADS + 2  # chunks at most, besides the caller's memory: 24 MiB, kept for the next file
-DIRECT_BYTES = 4 << 20  # a smaller file goes through the page cache, and needs no threads
+CHUNK_BYTES = 4 << 20  # size of one request
+THREADS = min(4, 2 * (os.cpu_count() or 1))  # requests under way at the same time
+BUFFERS = THREADS + 2  # chunks of our own at most, besides the caller's memory: 24 MiB, kept for the next file
+DIRECT_BYTES = 4 << 20  # a smaller file is written through the page cache, without threads
 
 _REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
@@ -37,10 +37,10 @@ class Hash(Protocol):
 
 
 class Extent(NamedTuple):
-    """Pieces of a file that lie one after another in memory, or are distant and are gathered on the way.
+    """Pieces of a file that are adjacent in memory, or are distant and are gathered while they are written.
 
-    `await_first` returns when so many of the bytes are there, and whether others are still filling memory: what is
-    written meanwhile is digested afterwards.
+    `await_first` returns when so many of the bytes are there. It returns whether other threads are still filling
+    memory; until they have finished, digests are postponed.
     """
 
     data: Data
@@ -55,13 +55,14 @@ def write(
     hasher: Callable[..., Hash],
     before_each: Hook = nothing,
 ) -> list[str]:
-    """Create `path` with the `size` bytes of all runs, flushed to the device; the digests of its pieces.
+    """Create `path` with the `size` bytes of all runs, flushed to the device. Return the digests of its pieces.
 
-    The digests are of the bytes as they are handed to the disk. What `before_each` request raises ends the writing.
+    The digests are of the bytes that are given to the disk. `before_each` is called before each request; what it raises
+    ends the write.
 
     Raises:
-        FileExistsError: something has that name.
-        OSError: the file may be there, incomplete.
+        FileExistsError: the name is in use.
+        OSError: the file may exist, incomplete.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     writing = _Writing(descriptor, hasher, before_each)
@@ -85,35 +86,33 @@ def release() -> None:
 
 
 class _Writing:
-    """One file on its way to the disk: pieces come in, chunks go out."""
+    """One file that is being written: `add` takes pieces, and chunks are sent to the disk."""
 
     def __init__(self, descriptor: int, hasher: Callable[..., Hash], before_each: Hook) -> None:
         self.digests: list[str] = []
-        self._pool: WorkerPool[memoryview] | None = (
-            None  # what comes of a request is a chunk of ours that is free again
-        )
+        self._pool: WorkerPool[memoryview] | None = None  # a request returns our chunk, which is free again
         self._direct = False
         self._descriptor, self._hasher, self._before_each = descriptor, hasher, before_each
-        self._end = 0  # of what was handed out
+        self._end = 0  # bytes that were sent
         self._chunk, self._filled = memoryview(b""), 0
-        self._made, self._unused = 0, deque[memoryview]()  # chunks of ours, page-aligned
+        self._made, self._unused = 0, deque[memoryview]()  # chunks of our own, page-aligned
 
     def go_direct(self, threads: int) -> None:
-        """Whole pages past the page cache from here on; without threads, one request after the other."""
+        """Write whole pages past the page cache from here on; if there are no threads, one request after the other."""
         self._direct = True
         _set_direct(self._descriptor, wanted=True)
         pool = WorkerPool[memoryview](threads)
-        self._pool = pool if pool.begin() else None  # the system gives no more threads
+        self._pool = pool if pool.begin() else None  # None if the system gives no more threads
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
 
     def add(self, run: Extent) -> None:
-        """The next pieces, from where they lie if that is at a page's start, else by way of a chunk of our own."""
+        """Write the next pieces: directly from their memory if it starts at a page, else through a chunk of our own."""
         as_it_lies = run.data if self._is_laid_out(run.data) else memoryview(b"")
         whole = as_it_lies.nbytes // CHUNK_BYTES * CHUNK_BYTES
-        owed: list[memoryview] = []  # pieces that were handed out and not digested
+        owed: list[memoryview] = []  # pieces that were sent and not digested yet
         start, sent, last, busy = 0, 0, sum(run.sizes), False
         for end in accumulate(run.sizes):
             while sent < min(end, whole):
@@ -125,7 +124,7 @@ class _Writing:
                 busy = run.await_first(end)
             else:
                 owed.append(as_it_lies[start:end])
-            if gathered or not busy or end == last:  # in their order, whatever waits
+            if gathered or not busy or end == last:  # always in order, even if digests are postponed
                 self._digest(owed)
             if gathered:
                 self._gather(run.data[start:end], max(0, whole - start))
@@ -136,14 +135,14 @@ class _Writing:
         owed.clear()
 
     def _is_laid_out(self, data: Data) -> TypeGuard[memoryview]:
-        """Whether the disk can have it from where it lies: whole pages, as the file's next ones."""
+        """Whether the disk can read these bytes from where they are: whole pages, at a page boundary of the file."""
         at_page = self._direct and not self._filled and self._end % PAGE == 0
         if not at_page or not isinstance(data, memoryview) or data.nbytes < CHUNK_BYTES:
             return False
         return not data.readonly and address(data) % PAGE == 0
 
     def _gather(self, piece: Data, sent: int) -> None:
-        """Copy a piece, but for what was sent of it, into our chunk, and hand that out whenever it is full."""
+        """Copy a piece, except its first `sent` bytes, into our chunk; send the chunk whenever it is full."""
         room = len(self._chunk) - self._filled
         if not sent and piece.nbytes <= room:
             self.digests.append(self._hasher(self._copied(piece)).hexdigest())
@@ -173,7 +172,7 @@ class _Writing:
             except IndexError:
                 chunk = pages(CHUNK_BYTES)
             self._unused.append(chunk[:CHUNK_BYTES])
-        while not self._unused:  # all are on their way to the disk
+        while not self._unused:  # all chunks are being written
             self._settle()
         self._chunk, self._filled = self._unused.popleft(), 0
 
@@ -207,13 +206,13 @@ class _Writing:
             except OSError as error:
                 if refused or error.errno != errno.EINVAL:
                     raise
-                refused = True  # O_DIRECT, by the file system after all, or after a short write: then with the cache
+                refused = True  # the file system refuses O_DIRECT after all, or after a short write: use the cache
                 _set_direct(self._descriptor, wanted=False)
                 continue
             data, offset = data[done:], offset + done
 
     def finish(self) -> None:
-        """The last chunk. Its end, which fills no page, goes through the page cache."""
+        """Write the last chunk. Its end, which does not fill a page, is written through the page cache."""
         aligned = self._filled // PAGE * PAGE if self._direct else 0
         tail = self._chunk[aligned : self._filled]
         if aligned:
@@ -230,7 +229,7 @@ class _Writing:
 
 
 def _preallocate(descriptor: int, size: int, path: Path) -> None:
-    """Reserve the file's bytes: a full disk shows now, and requests need not wait for each other at its end."""
+    """Reserve the file's bytes: a full disk is found now, and requests need not wait to extend the file."""
     while _fallocate is not None and _fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
         code = ctypes.get_errno()
         if code in _REFUSED:
@@ -240,7 +239,7 @@ def _preallocate(descriptor: int, size: int, path: Path) -> None:
 
 
 def _set_direct(descriptor: int, *, wanted: bool) -> bool:
-    """Turn O_DIRECT on or off; whether that changed anything."""
+    """Turn O_DIRECT on or off. Return whether that changed anything."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     if bool(flags & os.O_DIRECT) == wanted:
         return False

@@ -1,6 +1,6 @@
 """Durable file operations: the only module that changes the file system.
 
-Each call is one small step, so that a test can stop the world before, in and after it. After `write` and
+Each call is one small step, so that a test can simulate a crash before, during and after it. After `write` and
 `append(sync=True)` the bytes survive a power loss; a *name* survives it only after `sync_dir` on its directory.
 """
 
@@ -19,21 +19,21 @@ Chunk = bytes | bytearray | memoryview
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
-_NO_SUCH_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # NFS, some FUSE file systems, old kernels
+_NO_SUCH_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # on NFS, some FUSE file systems and old kernels
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
 class NotPlain(OSError):
-    """Something has the name, and it is no plain file: a directory, a link, a pipe, a device."""
+    """The name belongs to something other than a plain file: a directory, a link, a pipe or a device."""
 
 
 def open_plain(path: Path, *, follow: bool = False, direct: bool = False) -> int:
-    """A descriptor that reads `path`, a plain file. Nothing else is read, nor waited for, as a pipe would be.
+    """Return a descriptor that reads the plain file `path`. Other kinds are refused at once; a pipe would block.
 
-    With `direct` it reads whole pages into whole pages, past the page cache; not every file system can.
+    With `direct` it reads whole pages into whole pages, past the page cache; not every file system supports that.
 
     Raises:
-        NotPlain: it is something else; a link, too, unless `follow`.
+        NotPlain: it is not a plain file. A link is refused, too, unless `follow`.
     """
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
@@ -46,7 +46,8 @@ def open_plain(path: Path, *, follow: bool = False, direct: bool = False) -> int
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise NotPlain(errno.EINVAL, "not a plain file", str(path))
-    os.set_blocking(descriptor, True)  # some file systems that fetch from tape refuse to wait otherwise
+    # some file systems that fetch from tape return an error instead of waiting otherwise
+    os.set_blocking(descriptor, True)
     return descriptor
 
 
@@ -54,8 +55,8 @@ def write(path: Path, chunks: Iterable[Chunk]) -> None:
     """Create `path` with the concatenated chunks, flushed to the device.
 
     Raises:
-        FileExistsError: something has that name.
-        OSError: the file may be there, incomplete.
+        FileExistsError: the name is in use.
+        OSError: the file may exist, incomplete.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -67,7 +68,7 @@ def write(path: Path, chunks: Iterable[Chunk]) -> None:
 
 
 def append(path: Path, data: bytes, *, sync: bool) -> None:
-    """Add `data` to the end of an existing file; never creates it.
+    """Add `data` to the end of an existing file; never create it.
 
     Raises:
         NotPlain: it is a link, which is not followed.
@@ -93,11 +94,11 @@ def _write_all(descriptor: int, chunk: Chunk) -> None:
 
 
 def rename_new(source: Path, target: Path) -> None:
-    """Rename a file or directory to a name that nothing has.
+    """Rename a file or directory to a name that is not in use.
 
     Raises:
-        FileExistsError: something has it; `source` stays.
-        FileNotFoundError: `source`, or the directory of either, is gone.
+        FileExistsError: the name is in use; `source` is unchanged.
+        FileNotFoundError: `source`, or the directory of either, is missing.
     """
     if _renameat2 is not None:
         flag = _RENAME_NOREPLACE
@@ -106,7 +107,7 @@ def rename_new(source: Path, target: Path) -> None:
         code = ctypes.get_errno()
         if code not in _NO_SUCH_FLAG:
             raise OSError(code, os.strerror(code), str(source), None, str(target))
-    if os.path.lexists(target):  # a plain rename would replace a file or an empty directory without a word
+    if os.path.lexists(target):  # a plain rename would silently replace a file or an empty directory
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     try:
         os.rename(source, target)
@@ -117,7 +118,7 @@ def rename_new(source: Path, target: Path) -> None:
 
 
 def replace(source: Path, target: Path) -> None:
-    """Rename a file or link over whatever has the name."""
+    """Rename a file or link, replacing any file with the new name."""
     os.replace(source, target)
 
 
@@ -126,7 +127,7 @@ def symlink(text: str, path: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, which nothing has. Its bytes are as durable as they were."""
+    """Give a file a second name, which must not be in use. This does not sync its bytes."""
     os.link(source, target, follow_symlinks=False)
 
 
@@ -150,7 +151,7 @@ def truncate(path: Path, size_bytes: int) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Flush a file that somebody else has written."""
+    """Flush a file that another process or library has written."""
     descriptor = open_plain(path)
     try:
         os.fsync(descriptor)
@@ -159,7 +160,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_dir(path: Path) -> None:
-    """Make the names in `path` survive a power loss: creations, renames and removals alike."""
+    """Make all changes of names in `path` survive a power loss: creations, renames and removals."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -168,7 +169,7 @@ def sync_dir(path: Path) -> None:
 
 
 def make_dirs(path: Path) -> None:
-    """Create `path` and its missing ancestors, durably: also a name whose maker died before syncing it."""
+    """Create `path` and its missing ancestors, durably. Existing names are synced, too: their maker may have died."""
     if not path.is_dir():
         make_dirs(path.parent)
         try:
@@ -176,12 +177,13 @@ def make_dirs(path: Path) -> None:
         except FileExistsError:
             if not path.is_dir():
                 raise
-    with suppress(PermissionError):  # a parent that lets us through and not look is somebody else's to sync
+    # a parent directory without read permission cannot be opened; its owner must sync it
+    with suppress(PermissionError):
         sync_dir(path.parent)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, a link or a whole directory; what is already gone is fine."""
+    """Remove a file, a link or a whole directory; a missing one is accepted."""
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             remove_file(path)
@@ -194,7 +196,7 @@ def remove_tree(path: Path) -> None:
 
 
 def replace_with(path: Path, chunks: Iterable[Chunk]) -> None:
-    """Write a file whole and durable, then put it in the place of `path` in one step."""
+    """Write a whole durable file, then replace `path` with it in one step."""
     with replacing(path) as put:
         for chunk in chunks:
             put(chunk)
@@ -210,7 +212,7 @@ def replacing(path: Path) -> Iterator[Callable[[Chunk], None]]:
     for name in os.listdir(path.parent):
         if name.startswith(f".{path.name}.") and name.endswith(".new"):
             _remove_abandoned(path.parent / name)
-    fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")  # a pid is not unique among containers
+    fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")  # a pid would not be unique among containers
     descriptor = _create_locked(fresh)
     try:
         yield lambda chunk: _write_all(descriptor, chunk)
@@ -225,18 +227,18 @@ def replacing(path: Path) -> Iterator[Callable[[Chunk], None]]:
 
 
 def _create_locked(path: Path) -> int:
-    """A new file, held by a lock that goes with this process, however it ends."""
+    """Create a file and lock it; the kernel drops the lock when this process ends, however it ends."""
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        with suppress(OSError):  # no locks here: then nothing is ever taken for abandoned
+        with suppress(OSError):  # without locks, no file is ever treated as abandoned
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # somebody took it for abandoned in between
+        os.close(descriptor)  # another process removed it before we locked it
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove a file of `_create_locked` whose process is gone; where locks prove nothing, it stays."""
+    """Remove a file of `_create_locked` whose process is gone. If locks do not work here, keep it."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -244,13 +246,14 @@ def _remove_abandoned(path: Path) -> None:
     try:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove_file(path)  # under the lock: its maker, if it has not locked it yet, sees that it is gone
+            # under the lock: a process that has created it and not locked it yet will see that it is gone
+            remove_file(path)
     finally:
         os.close(descriptor)
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that this user may still write on the file system of `path`."""
+    """Return the bytes that this user may still write on the file system of `path`."""
     facts = os.statvfs(path)
     return facts.f_bavail * facts.f_frsize
 
@@ -258,7 +261,7 @@ def free_bytes(path: Path) -> int:
 def forget_cached(path: Path) -> None:
     """Ask the kernel to drop its cached pages of `path`, so that the next read comes from the medium.
 
-    A hint: tmpfs has no medium, and pages that another process has mapped stay.
+    This is only a hint: tmpfs has no medium, and pages that another process has mapped stay.
     """
     descriptor = open_plain(path)
     try:

@@ -8,21 +8,21 @@ from typing import NamedTuple
 from .rules import Every
 
 SAVE_MARGIN = 1.5  # a save into a busy file system takes longer than the measured one
-LATE_S = 30  # Slurm looks at its limits every 30 s: a notice may come that much too late
-LEAVE_S = 1.0  # journal, open files and the interpreter's own end, after the save
+LATE_S = 30  # Slurm checks its limits every 30 s, so a notice may be that late
+LEAVE_S = 1.0  # for the journal, open files and the interpreter's exit, after the save
 
 
 class Mark(NamedTuple):
-    """One safe point: where it lies and when it was reached."""
+    """One safe point: its position and when it was reached."""
 
     step: int
     epoch: int  # counted from 0
-    seconds: float  # of a monotonic clock
-    at_end: bool  # after the epoch's body
+    seconds: float  # on a monotonic clock
+    at_end: bool  # whether it is after the epoch's body
 
 
 def due(every: Every | None, *, last: Mark, now: Mark) -> bool:
-    """Whether to save at `now`, the last save (or the start) having been at `last`.
+    """Whether to save at `now`. The last save (or the start) was at `last`.
 
     Steps and epochs count from the run's beginning, not from the last save: saves forced in between
     (a new best, a stop) do not shift the ones that follow. Epochs are due at their end only.
@@ -41,7 +41,7 @@ def due(every: Every | None, *, last: Mark, now: Mark) -> bool:
 def must_stop(now_s: float, deadline_s: float, save_s: float, step_s: float) -> bool:
     """Whether one more step would leave too little time before the deadline to save and leave.
 
-    `save_s` and `step_s` are what a save and a step have cost so far; both clocks are the same one.
+    `save_s` and `step_s` are the times that a save and a step have taken so far. Both times use one clock.
     """
     return deadline_s - now_s < needed_s(save_s) + step_s
 
@@ -51,10 +51,10 @@ def _epochs_done(mark: Mark) -> int:
 
 
 def needed_s(save_s: float) -> float:
-    """Seconds that a save and the exit after it may take, when the last save took `save_s`."""
+    """Return the seconds that a save and the exit after it may take. The last save took `save_s`."""
     return SAVE_MARGIN * save_s + LEAVE_S
 
 
 def enough_s(save_s: float) -> int:
-    """Seconds before the end of a job at which to ask for a notice, when a save takes `save_s`."""
+    """Return how many seconds before the end of a job to request a notice. A save takes `save_s`."""
     return math.ceil(needed_s(save_s)) + LATE_S

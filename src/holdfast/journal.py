@@ -1,7 +1,7 @@
 """Journal: what happened to a run, one JSON object a line, one file per attempt.
 
-The living attempt writes `attempts/<n>/attempt-<n>.jsonl`; its successor moves the file to `history/`. Readers merge
-them. A torn line (the process died, the disk was full) is dropped by readers and never truncated.
+The current attempt writes `attempts/<n>/attempt-<n>.jsonl`; the next attempt moves the file to `history/`. Readers
+merge them. A torn line (the process died, the disk was full) is dropped by readers and never truncated.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from . import disk, legible
 
 Event = dict[str, Any]
 CLOSING = ("stop", "failed", "end")
-AFTERWARDS = ("requeued", "not_requeued", "submitted")  # what became of the job, once the attempt had stopped
-_ORDER = {"step": 0, "end": 1, "exit": 2}  # metrics after the loop belong to no checkpoint
+AFTERWARDS = ("requeued", "not_requeued", "submitted")  # what happened to the job after the attempt had stopped
+_ORDER = {"step": 0, "end": 1, "exit": 2}  # metrics recorded after the loop belong to no checkpoint
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 
 
 class _Any(msgspec.Struct, kw_only=True):
-    """What a reader may count on in a line of whatever kind."""
+    """The fields that a line of any kind has."""
 
     event: str
     time: float = 0.0
@@ -61,32 +61,33 @@ class Log(NamedTuple):
 
     @property
     def owner(self) -> dict[str, Any]:
-        """Who ran the attempt, as its first line says; empty when that line is torn."""
+        """Who ran the attempt, according to its first line; empty if that line is torn."""
         first = self.events[0] if self.events else {}
         owner = first.get("owner") if first.get("event") == "begin" else None
         return owner if isinstance(owner, dict) else {}
 
     @property
     def last(self) -> Event:
-        """The last that the attempt did; empty when it did nothing."""
+        """The attempt's last event before it stopped; empty if there is none."""
         return next((event for event in reversed(self.events) if event["event"] not in AFTERWARDS), {})
 
     @property
     def closed(self) -> bool:
-        """Whether the attempt said good-bye: it does nothing any more."""
+        """Whether the attempt wrote its closing line."""
         return self.last.get("event") in CLOSING
 
     @property
     def restored(self) -> tuple[int, int] | None:
-        """Where the attempt began, as (step, phase order); None when it died before it had chosen."""
+        """(step, phase order) from the attempt's last `restored` event; None if it died before that."""
         found = [position(event) for event in self.events if event.get("event") == "restored"]
         return found[-1] if found else None
 
 
 def lines(events: Iterable[Event]) -> bytes:
-    """The bytes that record `events`, each with the time if it has none.
+    """Return the lines that record `events`. An event without a time gets the current one.
 
-    Text that is not Unicode is made `legible`. They begin with a newline: after a torn append, they still begin a line.
+    Text that is not Unicode is made `legible`. The bytes begin with a newline, so that they start a new line even
+    after a torn append.
     """
     now = time.time()
     return b"".join(b"\n" + legible.json_bytes({"time": now} | event) for event in events) + b"\n"
@@ -98,9 +99,9 @@ def append(path: Path, events: Iterable[Event], *, sync: bool = False) -> None:
 
 
 def read(path: Path) -> list[Event]:
-    """Every whole line of one journal, once: an append that a full disk cut short was made again.
+    """Return every whole line of one journal. A line that was appended twice, because the disk was full, counts once.
 
-    What is not as Holdfast writes it is passed over: a line, and a directory or a pipe in the journal's place.
+    Lines that Holdfast did not write are ignored; so is a directory or a pipe in the journal's place.
     """
     try:
         with open(disk.open_plain(path, follow=True), "rb") as file:
@@ -111,7 +112,7 @@ def read(path: Path) -> list[Event]:
 
 
 def parse(data: bytes) -> list[Event]:
-    """The whole lines in `data`, a piece of a journal."""
+    """Return the whole lines in `data`, a piece of a journal."""
     found = (_event(line) for line in dict.fromkeys(data.split(b"\n")) if line)
     return [event for event in found if event is not None]
 
@@ -120,19 +121,20 @@ def _event(line: bytes) -> Event | None:
     try:
         event = msgspec.json.decode(line)
         msgspec.convert(event, _KINDS.get(event["event"], _Any))
-    except (ValueError, OverflowError, RecursionError, TypeError, LookupError):  # torn, or somebody else's
+    except (ValueError, OverflowError, RecursionError, TypeError, LookupError):  # torn, or not written by Holdfast
         return None
     found: Event = event
     return found
 
 
 def logs(root: Path) -> list[Log]:
-    """The journals of all attempts of the run at `root`, oldest first."""
+    """Return the journals of all attempts of the run at `root`, oldest first."""
     places = {}
     for path in [*root.glob("attempts/*/attempt-*.jsonl"), *root.glob("history/attempt-*.jsonl")]:
         number = path.stem.removeprefix("attempt-")
         ours = number.isdecimal() and path.parent.name in ("history", number)
-        if ours and (int(number) not in places or path.is_file()):  # what is no file hides no journal
+        # something other than a file must not hide a journal
+        if ours and (int(number) not in places or path.is_file()):
             places[int(number)] = path
     found = []
     for attempt, place in sorted(places.items()):
@@ -140,22 +142,22 @@ def logs(root: Path) -> list[Log]:
             try:
                 found.append(Log(attempt, current, read(current)))
                 break
-            except FileNotFoundError:  # moved to history/ between the look and the read
+            except FileNotFoundError:  # moved to history/ between listing and reading
                 continue
     return found
 
 
 def position(event: Event) -> tuple[int, int]:
-    """(step, phase order) of an event; events compare by it."""
+    """Return (step, phase order) of an event; events are compared by it."""
     step = event.get("step", 0)
     return (step if isinstance(step, int) else 0), _ORDER.get(str(event.get("phase", "step")), 0)
 
 
 def lineage(logs: Sequence[Log], kind: str) -> list[Event]:
-    """The events of one kind that lie on the way to the present state.
+    """Return the events of one kind that led to the present state.
 
-    What an attempt did after the point from which a later one went on was undone by that later one: a line survives
-    only if every later attempt began at or after it.
+    When a later attempt resumed from an earlier point, it undid the events after that point. So an event counts only if
+    every later attempt began at or after it.
     """
     kept: list[Event] = []
     ceiling: tuple[int, int] | None = None
@@ -168,12 +170,12 @@ def lineage(logs: Sequence[Log], kind: str) -> list[Event]:
 
 
 def metrics(root: Path) -> list[Event]:
-    """The metrics of the run at `root`, merged over its attempts: no step twice, none missing."""
+    """Return the metrics of the run at `root`, merged over its attempts: no step twice, none missing."""
     return merged(logs(root))
 
 
 def merged(logs: Sequence[Log]) -> list[Event]:
-    """The metrics of all attempts of a run: no step twice, none missing."""
+    """Return the metrics of all attempts of a run: no step twice, none missing."""
     found: dict[tuple[int, int], Event] = {}
     for event in lineage(logs, "metrics"):
         earlier = found.get(position(event), {"values": {}})

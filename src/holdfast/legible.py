@@ -1,8 +1,8 @@
 r"""Legible: text as JSON can hold it. JSON has no lone surrogates, which stand for bytes that are not UTF-8.
 
 The rule: byte ff of an argument, a path or a variable becomes the four characters `\xff`; any other lone surrogate
-becomes `\ud800`, for example. All other text stays as it is. This is for text that people read; a tree and the path
-of a file keep their exact bytes in ways of their own.
+becomes `\ud800`, for example. All other text stays as it is. This is for text that people read; a tree and the path of
+a file have separate encodings that keep their exact bytes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ def is_text(text: str) -> bool:
 
 
 def legible(text: str) -> str:
-    """`text` with lone surrogates written as escapes."""
+    """Return `text` with lone surrogates written as escapes."""
     return text if is_text(text) else "".join(map(_spelled, text))
 
 
 def _spelled(letter: str) -> str:
-    if "\udc80" <= letter <= "\udcff":  # as os.fsdecode gives a byte that is not UTF-8. Source: PEP 383
+    # os.fsdecode returns such a character for a byte that is not UTF-8. Source: PEP 383
+    if "\udc80" <= letter <= "\udcff":
         return f"\\x{ord(letter) - 0xDC00:02x}"
     return f"\\u{ord(letter):04x}" if "\ud800" <= letter <= "\udfff" else letter
 
 
 def json_bytes(value: Any) -> bytes:
-    """`value` as JSON, its texts and keys legible."""
+    """Return `value` as JSON with legible texts and keys."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -38,7 +39,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def _within(value: Any) -> Any:
-    """`value` with every text and key in it legible; a key that another one is spelled like gets a `~`."""
+    """Return `value` with every text and key legible. If two keys are spelled alike then, one gets a `~`."""
     if isinstance(value, str):
         return legible(value)
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Owner: which process runs an attempt, and what proves that it is gone. Sources: /proc, Slurm's environment."""
+"""Owner: which process runs an attempt, and the evidence that it has ended. Sources: /proc, Slurm's environment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .job import job as job_here
 
 Facts = Mapping[str, Any]
 
-_DEAD_STATES = ("Z", "X", "x")  # proc(5): a zombie runs no more
+_DEAD_STATES = ("Z", "X", "x")  # proc(5): a zombie does not run any more
 
 
 def me() -> dict[str, Any]:
-    """What names this process for others: host, boot, pid and its start, pid namespace, user, Slurm job.
+    """Return facts that identify this process to others: host, boot, pid and its start, pid namespace, user, Slurm job.
 
-    Never an environment variable as such; the job's ids are taken one by one.
+    The environment is never included as a whole; the job's ids are read one by one.
     """
     pid = os.getpid()
     return {
@@ -36,23 +36,23 @@ def me() -> dict[str, Any]:
 
 
 def process(pid: int) -> dict[str, Any]:
-    """What tells a process of this machine from every other one, of other boots too."""
+    """Return facts that distinguish a process of this machine from every other one, in other boots, too."""
     boot, started = _text("/proc/sys/kernel/random/boot_id"), (_process(pid) or ("", ""))[1]
     return {"boot": boot, "pid_space": _pid_space(), "pid": pid, "pid_started": started}
 
 
 def parent(pid: int) -> int | None:
-    """The parent of a process, while that lives. Source: proc(5), field 4."""
+    """Return the parent of a process while that is alive. Source: proc(5), field 4."""
     text = _text(f"/proc/{pid}/stat")
     return int(text[text.rindex(")") + 2 :].split()[1]) if text else None
 
 
 def proven_gone(owner: Facts, last_seen: float) -> bool:
-    """Whether the owner cannot act any more.
+    """Whether it is certain that the owner has ended.
 
     In the same boot and pid namespace: no process has its pid *and* start time. On the same machine (name, id and
-    network hardware agree) after a later boot, one that came after the owner's last sign of life at `last_seen` (Unix
-    seconds). Anything else is no proof.
+    network hardware agree): this is a later boot, which began after the owner's last sign of life at `last_seen` (Unix
+    seconds). Other evidence is not sufficient.
     """
     here = me()
     if owner.get("boot") and owner.get("boot") == here["boot"]:
@@ -70,7 +70,7 @@ def is_me(owner: Facts) -> bool:
 
 
 def precedes(owner: Facts) -> bool:
-    """Whether the owner is an earlier start of this very Slurm job (and array task)."""
+    """Whether the owner is an earlier start of this same Slurm job (and array task)."""
     mine, other = _job(), owner.get("job")
     if mine is None or not isinstance(other, Mapping):
         return False
@@ -80,7 +80,7 @@ def precedes(owner: Facts) -> bool:
 
 
 def describe(owner: Facts) -> str:
-    """The owner in a few words, for messages."""
+    """Describe the owner in a few words, for messages."""
     job = owner.get("job")
     of_job = f", job {job.get('id')}" if isinstance(job, Mapping) else ""
     return f"pid {owner.get('pid', '?')} on {owner.get('host', '?')}, user {owner.get('user', '?')}{of_job}"
@@ -94,14 +94,14 @@ def _job() -> dict[str, Any] | None:
 
 
 def _process(pid: object) -> tuple[str, str] | None:
-    """State and start time (in clock ticks since boot) of a process. Source: proc(5), fields 3 and 22."""
-    if not isinstance(pid, int):  # out of a journal that somebody else wrote
+    """Return the state and start time (in clock ticks since boot) of a process. Source: proc(5), fields 3 and 22."""
+    if not isinstance(pid, int):  # from a journal that another program may have written
         return None
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold spaces and brackets
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may contain spaces and brackets
     return fields[0], fields[19]
 
 

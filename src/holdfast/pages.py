@@ -1,4 +1,4 @@
-"""Pages: page-aligned memory for bulk data, copies into it that let other threads run, and bytes that lie elsewhere."""
+"""Pages: page-aligned memory for bulk data, copies into it that let other threads run, and `Distant` bytes."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
-Wait = Callable[[], object]  # returns when a copy that was begun is there
+Wait = Callable[[], object]  # waits until a copy that was begun is complete
 
-PAGE = 4096  # what O_DIRECT wants of addresses, lengths and offsets; more on no disk that we have seen
-_HUGE = 2 << 20  # below this there is no huge page to have
-_WIPE_ON_FORK = 18  # madvise(2); mmap has no name for it
+PAGE = 4096  # O_DIRECT needs this alignment of addresses, lengths and offsets; no disk that we have seen needs more
+_HUGE = 2 << 20  # the size of a huge page
+_WIPE_ON_FORK = 18  # madvise(2); Python's mmap has no name for it
 _FREEING_BYTES = 256 << 10  # a smaller copy is over before another thread could use the time
-PIECE_BYTES = 4 << 20  # of distant bytes, on the host at a time
-_TORN = threading.Lock()  # two threads may have one item's two halves
+PIECE_BYTES = 4 << 20  # size of a copy of distant bytes on the host
+_TORN = threading.Lock()  # two threads may write the two halves of one item
 
 
 def pages(size: int) -> memoryview:
-    """`size` bytes of zeros, rounded up to whole pages; the first write to each page costs a fault.
+    """Return `size` bytes of zeros, rounded up to whole pages; the first write to each page costs a page fault.
 
-    Forked children get zeros in their place: a save in flight would pay for every page that it writes meanwhile. (Kept
-    from them altogether, the place would go to something else of theirs, which the end of `whole` would take away.)
+    A forked child sees zeros instead, so that writes during a save copy no pages for it. With MADV_DONTFORK a child
+    might map other memory at this address, and unmapping `whole` would destroy it.
     """
     whole = mmap.mmap(-1, max(PAGE, rounded(size)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for advice in (_WIPE_ON_FORK, *([mmap.MADV_HUGEPAGE] if size >= _HUGE else [])):
-        with suppress(OSError):  # a kernel without it
+        with suppress(OSError):  # an old kernel refuses it
             whole.madvise(advice)
     return memoryview(whole)
 
 
 def rounded(size: int) -> int:
-    """`size` rounded up to whole pages."""
+    """Return `size` rounded up to whole pages."""
     return -(-size // PAGE) * PAGE
 
 
 def address(data: Data) -> int:
-    """Where writable, non-empty memory begins. TypeError of distant bytes, which begin nowhere."""
+    """Address of writable, non-empty memory. TypeError for distant bytes: they have no host address."""
     return ctypes.addressof(ctypes.c_char.from_buffer(data))  # type: ignore[arg-type]
 
 
 class Items(Protocol):
-    """A leaf's items where they are: on a device, or in an order that is not C's."""
+    """A leaf's items where they are: on a device, or in another order than C order."""
 
     @property
     def itemsize(self) -> int: ...
     def gather(self, start: int, target: memoryview) -> Wait | None:
-        """Copy whole items from byte `start` on into `target`, in C order. None: done; else done when it is called."""
+        """Copy whole items from byte `start` on into `target`, in C order. Return None if that is done, else a wait."""
 
     def scatter(self, start: int, source: memoryview) -> Wait | None:
-        """Copy `source` over the bytes from `start` on, likewise."""
+        """Copy `source` over the bytes from `start` on. Return None if that is done, else a wait."""
 
 
 class Distant:
-    """Bytes that lie on no host in C order. A slice of them is another; copying gathers them, nothing else does."""
+    """Bytes that are not on the host in C order. A slice is `Distant`, too; only copying gathers the bytes."""
 
     __slots__ = ("_items", "_start", "nbytes", "pin")
 
@@ -64,7 +64,7 @@ class Distant:
         self, items: Items, nbytes: int, start: int = 0, pin: Callable[[memoryview], Wait | None] | None = None
     ) -> None:
         self._items, self._start, self.nbytes = items, start, nbytes
-        self.pin = pin  # makes copies into some memory faster, and says what undoes that
+        self.pin = pin  # makes copies into some memory faster; returns a function that undoes that
 
     def __getitem__(self, part: slice) -> Distant:
         start, stop, _ = part.indices(self.nbytes)
@@ -76,7 +76,7 @@ class Distant:
         return bytes(whole)
 
     def gather(self, target: memoryview) -> Wait | None:
-        """Copy all of them into `target`, which is as long. None: they are there; else after that call."""
+        """Copy all bytes into `target`, which has the same length. Return None if that is done, else a wait."""
         lead, whole = self._split()
         if lead:
             self._item(self._start, target[:lead])
@@ -85,7 +85,7 @@ class Distant:
         return self._items.gather(self._start + lead, target[lead : lead + whole]) if whole else None
 
     def scatter(self, source: memoryview) -> Wait | None:
-        """Let them be those of `source`, which is as long."""
+        """Overwrite these bytes with `source`, which has the same length."""
         lead, whole = self._split()
         if lead:
             self._patch(self._start, source[:lead])
@@ -94,13 +94,13 @@ class Distant:
         return self._items.scatter(self._start + lead, source[lead : lead + whole]) if whole else None
 
     def _split(self) -> tuple[int, int]:
-        """Bytes of an item that begins before them, and of whole items."""
+        """Return two sizes: of the rest of an item that begins before these bytes, and of the whole items after it."""
         size = self._items.itemsize
         lead = min(-self._start % size, self.nbytes)
         return lead, (self.nbytes - lead) // size * size
 
     def _item(self, start: int, target: memoryview) -> memoryview:
-        """Copy a part of one item, from `start` on, into `target`; the whole item."""
+        """Copy a part of one item, from `start` on, into `target`; return the whole item."""
         size = self._items.itemsize
         item, at = memoryview(bytearray(size)), start % size
         settle(self._items.gather(start - at, item))
@@ -119,12 +119,12 @@ Data = memoryview | Distant
 
 
 def slabs(array: Any, start: int, stop: int) -> Iterator[Any]:
-    """Views of a tensor or an array that are, one after another, its items `start` to `stop` in C order."""
+    """Yield views of a tensor or an array that are, one after another, its items `start` to `stop` in C order."""
     if start >= stop:
         return
     each = math.prod(array.shape[1:])
     first, last = start // each, stop // each
-    if first == last:  # within one row
+    if first == last:  # both are in the same row
         yield from slabs(array[first], start - first * each, stop - first * each)
         return
     if start % each:
@@ -137,12 +137,12 @@ def slabs(array: Any, start: int, stop: int) -> Iterator[Any]:
 
 
 def copy(target: memoryview, source: Data) -> None:
-    """Copy `source` over `target`, which is as long; other threads run meanwhile when that is worth it."""
+    """Copy `source` over `target`, which has the same length. Other threads run meanwhile if the copy is big enough."""
     settle(begin_copy(target, source))
 
 
 def begin_copy(target: memoryview, source: Data) -> Wait | None:
-    """As `copy`, but that it may be under way still. None: it is not; else after that call."""
+    """Begin to copy `source` over `target`. Return None if that is done, else a function that waits for the end."""
     if isinstance(source, Distant):
         return source.gather(target)
     if source.nbytes < _FREEING_BYTES or source.readonly:
@@ -153,7 +153,7 @@ def begin_copy(target: memoryview, source: Data) -> Wait | None:
 
 
 def put(target: Data, source: memoryview) -> None:
-    """As `copy`, but that the target may be distant."""
+    """Copy `source` over `target`, which may be distant."""
     if isinstance(target, Distant):
         settle(target.scatter(source))
     else:
@@ -166,7 +166,7 @@ def settle(wait: Wait | None) -> None:
 
 
 def pieces(data: Data) -> Iterator[memoryview]:
-    """Its bytes in order: memory as it is, distant bytes `PIECE_BYTES` at a time, each valid until the next."""
+    """Yield its bytes in order: memory as it is, distant bytes `PIECE_BYTES` at a time, each valid until the next."""
     if isinstance(data, memoryview):
         yield data
         return
@@ -178,7 +178,7 @@ def pieces(data: Data) -> Iterator[memoryview]:
 
 
 def same(one: Data, other: Data) -> bool:
-    """Whether two writable ones of one length hold the same bytes; other threads run meanwhile."""
+    """Whether two writable buffers of one length hold the same bytes; other threads run meanwhile."""
     for start in range(0, one.nbytes, PIECE_BYTES):
         part = slice(start, start + PIECE_BYTES)
         for mine, its in zip(pieces(one[part]), pieces(other[part]), strict=True):
@@ -192,6 +192,6 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 def sample(data: Data) -> bytes:
-    """A few bytes of it: where these differ, all need not be compared."""
+    """Return a few of its bytes. If these differ, the rest need not be compared."""
     middle = data.nbytes // 2
     return bytes(data[:32]) + bytes(data[middle : middle + 32]) + bytes(data[-32:])

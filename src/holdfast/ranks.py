@@ -1,7 +1,7 @@
 """Ranks: the processes that make one attempt of a run together, and the messages between them.
 
 No collective of a framework is used here. Messages go through a store of keys and values, such as torch's. A thread
-needs a `twin` of its own. Every wait has a deadline, and its error names the rank that is missing.
+needs a `twin` of its own. Every wait has a deadline, and its error names the missing rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .legible import legible
 
 TIMEOUT_S = 600.0  # how long to wait for a rank; a save of another rank may take that long
 MOST_BYTES = 4 << 20  # of one value; torch's TCPStore refuses more than 8 MiB
-LEFT_S = 0.2  # between two looks at whether a rank has left
+LEFT_S = 0.2  # between two checks whether a rank has left
 _WISH, _LEFT, _FAILED = "wish", "left", "failed"  # keys that belong to no conversation
 
 
@@ -30,22 +30,22 @@ class Channel(Protocol):
     def put(self, key: str, value: bytes) -> None: ...
 
     def get(self, key: str) -> bytes | None:
-        """The value, without waiting; None: it is not there yet."""
+        """Return the value without waiting; None if it is not there yet."""
         ...
 
     def drop(self, key: str) -> None: ...
 
     def twin(self) -> Channel:
-        """The same keys over a connection of its own, for another thread."""
+        """Return a channel with the same keys over its own connection, for another thread."""
         ...
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True):
-    """A message of a rank, and the point of its program at which it was sent."""
+    """A message of a rank, and the point in its program at which it was sent."""
 
     topic: str
     value: bytes
-    place: str = ""  # in the program, for people
+    place: str = ""  # in the program; shown in error messages
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class _Outcome(NamedTuple):
 
 
 class _Nobody:
-    """The channel of a process that is alone: it keeps nothing."""
+    """The channel of a process without other ranks: it stores nothing."""
 
     def put(self, key: str, value: bytes) -> None:
         del key, value
@@ -87,9 +87,9 @@ class _Nobody:
 class Ranks:
     """All ranks call the same methods in the same order. If one does not, all get an error that says where each is.
 
-    ranks.announce("checkpoint", name)      # rank 0 tells all
-    ranks.gather("digests", mine)           # all tell rank 0
-    ranks.agree("arguments", mine)          # all tell all
+    ranks.announce("checkpoint", name)      # from rank 0 to all
+    ranks.gather("digests", mine)           # from all to rank 0
+    ranks.agree("arguments", mine)          # from all to all
     with ranks.together("restore"): ...     # an error on one rank is raised on all
     ranks.collect("save", write, publish)   # all ranks work; then rank 0 works with their results
     """
@@ -106,7 +106,7 @@ class Ranks:
     ) -> None:
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
         self._channel, self._under = channel or _Nobody(), under  # a prefix of all keys of this conversation
-        self.place = place  # where this rank's program is, for messages; empty: unknown
+        self.place = place  # returns where this rank's program is, for messages; empty: unknown
         self._said, self._twins = 0, Counter[str]()
         self._old: list[str] = []  # rank 0's announcements, which may be dropped after the next `gather`
 
@@ -115,12 +115,12 @@ class Ranks:
         return self.world == 1
 
     def twin(self, name: str) -> Ranks:
-        """The same ranks in a new conversation, for another thread; a further one each time."""
+        """Return the same ranks in a new conversation, for another thread; each call makes a new one."""
         self._twins[name] += 1
         return self._conversation(f"{name}-{self._twins[name]}", self._channel.twin())
 
     def beside(self, name: str) -> Ranks:
-        """The same ranks in a conversation of its own, in the same thread."""
+        """Return the same ranks in a separate conversation, in the same thread."""
         return self._conversation(name, self._channel)
 
     def _conversation(self, name: str, channel: Channel) -> Ranks:
@@ -134,12 +134,12 @@ class Ranks:
         self._channel.put(_WISH, legible(text).encode())
 
     def wished(self) -> str | None:
-        """The text that some rank gave to `wish`, without waiting."""
+        """The text of the last `wish` of any rank, without waiting."""
         found = self._channel.get(_WISH)
         return None if found is None else found.decode()
 
     def mark(self, what: str) -> None:
-        """Leave a mark that this rank has done something, for `all_marked`."""
+        """Leave a mark that this rank has done something; `all_marked` checks for it."""
         self._channel.put(f"{self._under}{what}/{self.rank}", b"")
 
     def all_marked(self, what: str) -> bool:
@@ -175,7 +175,7 @@ class Ranks:
         return RanksError(why)
 
     def sweep(self) -> None:
-        """Drop rank 0's announcements: the caller knows that all have read them."""
+        """Drop rank 0's announcements. The caller must be sure that all ranks have read them."""
         while self._old:
             _drop(self._channel, self._old.pop())
 
@@ -219,10 +219,10 @@ class Ranks:
 
     @contextmanager
     def together(self, topic: str, known: Sequence[type[Exception]] = ()) -> Iterator[None]:
-        """Raise what the block raises on one rank on all ranks, at its end: there as it is, elsewhere as its kind.
+        """At the end of the block, raise an error of one rank on all: elsewhere as an error of the same kind.
 
-        `known`: kinds that are passed on besides our own errors. Exits that are no errors (Ctrl-C, a stop) leave the
-        others waiting.
+        `known`: kinds that are passed on besides our own errors. Exits that are not errors (Ctrl-C, a stop) are not
+        passed on, so the other ranks keep waiting.
         """
         failure = None
         try:
@@ -232,11 +232,11 @@ class Ranks:
         self.report(topic, failure, known)
 
     def report(self, topic: str, error: Exception | None = None, known: Sequence[type[Exception]] = ()) -> None:
-        """Return when every rank has come here without an error.
+        """Return when every rank has reached this call without an error.
 
         Raises:
             Exception: this rank's own error; another rank's of a `known` kind.
-            HoldfastError: another rank's, of its own kind where that is one of ours.
+            HoldfastError: another rank's, of its own kind if that is one of ours.
         """
         self.collect(topic, giving(error=error), known=known)
 
@@ -255,8 +255,8 @@ class Ranks:
     ) -> bytes:
         """Do `work` on every rank, then `then` on rank 0 with all results, by rank; return its result on every rank.
 
-        An error of one rank, or of `then`, is raised on all: there as it is, elsewhere as its kind. Of several errors
-        the first counts. Each rank sends one message and gets one.
+        An error of one rank, or of `then`, is raised on all: its own error there, elsewhere one of the same kind. Of
+        several errors the first counts. Each rank sends one message and receives one.
         """
         if self.alone:
             return then([work()])
@@ -298,7 +298,8 @@ class Ranks:
 
     def _heard(self, key: str, topic: str, rank: int, began: float, most_s: float = float("inf")) -> bytes:
         timeout_s = min(self.timeout_s, most_s)
-        patience_s = timeout_s * (1.1 if self.rank else 1.0)  # rank 0 hears all, and tells who was missing
+        # rank 0 waits less, so that it can tell the others which rank did not answer
+        patience_s = timeout_s * (1.1 if self.rank else 1.0)
         word = self._word(key, topic, began + patience_s)
         if word is None:
             raise self._part(
@@ -314,7 +315,7 @@ class Ranks:
         return word.value
 
     def _word(self, key: str, topic: str, until: float) -> Word | None:
-        """The message under `key` as soon as it is there; None when the time is up.
+        """Return the message under `key` as soon as it is there; None after the time limit.
 
         Raises:
             RanksError: a rank has left.
@@ -323,7 +324,7 @@ class Ranks:
         for waited_s in looks(until, self.world):
             if waited_s - asked_s >= LEFT_S:
                 asked_s, left = waited_s, self._channel.get(_LEFT)
-            first = self._channel.get(key)  # after that look: a rank may leave right after its last message
+            first = self._channel.get(key)  # after checking who left: a rank may leave right after its last message
             if first is not None:
                 return _whole(self._channel, key, first)
             if left is not None:
@@ -339,7 +340,11 @@ def _at(place: str, shape: str = " ({})") -> str:
 
 
 def _put(channel: Channel, key: str, word: Word) -> None:
-    """In pieces. The first says how many others there are, and is put last."""
+    """Store `word` under `key` in pieces.
+
+    The first piece holds the number of the others and is written last, so that readers see all or nothing.
+
+    """
     data = msgspec.msgpack.encode(word)
     rest = range(MOST_BYTES, len(data), MOST_BYTES)
     for number, start in enumerate(rest, 1):
@@ -348,11 +353,11 @@ def _put(channel: Channel, key: str, word: Word) -> None:
 
 
 def looks(until: float, world: int = 1) -> Iterator[float]:
-    """Sleep between looks for a message of another of `world` ranks, until the time is up; yield the seconds so far.
+    """Sleep between looks for a message of another of `world` ranks, until the time limit; yield the seconds so far.
 
     A look is late by a twentieth of the wait at most, and by half a second, or by one second for each 2,000 ranks. So
-    long waits do not overload the store, which all ranks ask. Signals are handled meanwhile; a wait in the store's own
-    client would block them.
+    long waits do not overload the store, which all ranks query. Signals are handled meanwhile; a wait in the store's
+    own client would block them.
     """
     began, nap_s, waited_s = time.monotonic(), 0.0002, 0.0
     yield waited_s
@@ -365,7 +370,7 @@ def looks(until: float, world: int = 1) -> Iterator[float]:
 
 def _whole(channel: Channel, key: str, first: bytes) -> Word:
     more = range(1, int.from_bytes(first[:4], "little") + 1)
-    rest = [channel.get(f"{key}+{number}") or b"" for number in more]  # they were put before the first
+    rest = [channel.get(f"{key}+{number}") or b"" for number in more]  # stored before the first piece
     return msgspec.msgpack.decode(b"".join([first[4:], *rest]), type=Word)
 
 
@@ -377,7 +382,7 @@ def _drop(channel: Channel, key: str) -> None:
 
 
 def giving(value: bytes = b"", error: Exception | None = None) -> Callable[[], bytes]:
-    """A function that raises `error`, if there is one, and else returns `value`."""
+    """Return a function that raises `error`, if there is one, and else returns `value`."""
 
     def give() -> bytes:
         if error is not None:
@@ -413,5 +418,5 @@ def _raised(failure: Failure, known: Sequence[type[Exception]]) -> Exception:
 
 
 def differing(said: Sequence[bytes]) -> list[int]:
-    """Ranks whose value is not rank 0's."""
+    """Return the ranks whose value differs from rank 0's."""
     return [rank for rank, each in enumerate(said) if each != said[0]]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .rules import AnyOf, Best, Every, Last, Rule, Within
 
-PHASES = {"step": 0, "end": 1}  # a step's own checkpoint comes before the one after the epoch's body
+PHASES = {"step": 0, "end": 1}  # a step's own checkpoint sorts before the one after the epoch's body
 
 
 class CheckpointFacts(NamedTuple):
@@ -26,14 +26,14 @@ class CheckpointFacts(NamedTuple):
 
 
 def keep(checkpoints: Sequence[CheckpointFacts], rule: Rule) -> set[str]:
-    """Names of `checkpoints` to keep: the rule's, the pinned, and always the newest."""
+    """Return the names of `checkpoints` to keep: those of the rule, the pinned, and always the newest."""
     ordered = sorted(checkpoints, key=_age)
     kept = [*ordered[-1:], *(facts for facts in ordered if facts.pinned), *_kept_by(rule, ordered)]
     return {facts.name for facts in kept}
 
 
 def beats(value: float, rule: Best, checkpoints: Iterable[CheckpointFacts]) -> bool:
-    """Whether a checkpoint with this `rule.metric` would be among the `rule.n` best. A tie is not, NaN never is."""
+    """Whether a checkpoint with this `rule.metric` would be among the `rule.n` best. A tie would not, and NaN never."""
     if math.isnan(value):
         return False
     others = ranked(rule, checkpoints)
@@ -59,18 +59,18 @@ def _kept_by(rule: Rule, ordered: Sequence[CheckpointFacts]) -> Iterable[Checkpo
 
 
 def ranked(rule: Best, checkpoints: Iterable[CheckpointFacts]) -> list[CheckpointFacts]:
-    """Best first; of equals the older, which earned it first."""
+    """Return the checkpoints, best first; of equals the older one is first."""
     measured = [facts for facts in checkpoints if not math.isnan(facts.metrics.get(rule.metric, math.nan))]
     return sorted(measured, key=lambda facts: (_better(rule, facts.metrics[rule.metric]), _age(facts)))
 
 
 def _better(rule: Best, value: float) -> float:
-    """A number that is smaller for a better value."""
+    """Return a number that is smaller for a better value."""
     return -value if rule.direction is builtins.max else value
 
 
 def _first_of_each_group(rule: Every, ordered: Sequence[CheckpointFacts]) -> Iterable[CheckpointFacts]:
-    """The first of each group. Pruning the others does not change it: the rule may be applied after every save."""
+    """The first of each group. Pruning the others does not change it, so the rule may be applied after every save."""
     firsts: dict[int, CheckpointFacts] = {}
     for facts in ordered:
         group = _group(rule, facts)
@@ -80,14 +80,14 @@ def _first_of_each_group(rule: Every, ordered: Sequence[CheckpointFacts]) -> Ite
 
 
 def _group(rule: Every, facts: CheckpointFacts) -> int | None:
-    """How many boundaries of `rule` lie behind `facts`; None when it knows no epoch."""
+    """Return the number of boundaries of `rule` before `facts`; None if the epoch is unknown."""
     if rule.steps is not None:
         return facts.step // rule.steps
     if rule.minutes is not None:
         return int(facts.created // (60 * rule.minutes))
     if rule.epochs is None or facts.epoch is None:
         return None
-    return (facts.epoch + PHASES[facts.phase]) // rule.epochs  # epochs done: its own one too, once it has ended
+    return (facts.epoch + PHASES[facts.phase]) // rule.epochs  # completed epochs: its own one counts after its end
 
 
 def _newest_within(size_bytes: float, ordered: Sequence[CheckpointFacts]) -> Iterable[CheckpointFacts]:

@@ -1,9 +1,10 @@
-"""Rules: small values that say which checkpoints stay and when the next one is due.
+"""Rules: small values that define which checkpoints to keep and when the next one is due.
 
 As a user writes them:
 
     keep=Last(3) | Best("val_acc", max) | Every(steps=1000)
     every=Every(minutes=10)
+
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .legible import legible
 
 
 class _Joins(msgspec.Struct, frozen=True):  # each dataclass would cost half a millisecond of every start
-    """`a | b` keeps what `a` keeps and what `b` keeps."""
+    """Base of all rules: `a | b` keeps what `a` keeps and what `b` keeps."""
 
     def __or__(self, other: object) -> AnyOf:
         if not isinstance(other, _Joins):
@@ -49,12 +50,12 @@ class Best(_Joins, frozen=True):
             raise UsageError(f'Best("{self.metric}", ...) needs its direction: the builtin max or min')
         if not (isinstance(self.metric, str) and self.metric):
             raise UsageError(f'Best takes the name of a metric, as in Best("val_acc", max), not {self.metric!r}')
-        msgspec.structs.force_setattr(self, "metric", legible(self.metric))  # as checkpoints and the log have it
+        msgspec.structs.force_setattr(self, "metric", legible(self.metric))  # spelled as in checkpoints and the log
         _whole("Best", self.n)
 
 
 class Every(_Joins, frozen=True):
-    """Every so many steps, minutes or epochs (one of the three): when to save, or which checkpoints to keep."""
+    """An interval in steps, minutes or epochs (one of the three): when to save, or which checkpoints to keep."""
 
     steps: int | None = None
     minutes: float | None = None
@@ -78,7 +79,7 @@ class Within(_Joins, frozen=True):
 
 
 class AnyOf(_Joins, frozen=True):
-    """What `|` makes: keep what any of `rules` keeps."""
+    """The result of `|`: keep what any of `rules` keeps."""
 
     rules: tuple[Rule, ...]
 
@@ -87,7 +88,7 @@ Rule = Last | Best | Every | Within | AnyOf
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """How often unchanged bytes are written anew. No more checkpoints than this share one file, and its damage."""
+    """How often unchanged bytes are written anew: at most so many checkpoints share one file, and damage to it."""
 
     checkpoints: int = 20
     hours: float = 24
@@ -98,7 +99,7 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 def parts(rule: Any) -> tuple[Rule, ...]:
-    """The single rules that `rule` joins."""
+    """Return the single rules that `rule` joins."""
     return rule.rules if isinstance(rule, AnyOf) else (rule,)
 
 

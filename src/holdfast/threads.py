@@ -2,7 +2,7 @@
 
 Python runs signal handlers in the main thread, between any two instructions. A KeyboardInterrupt inside `threading`'s
 own code (Event, Condition, `Thread.start`, and the pools and Futures built on them) can leave an inner lock taken.
-Every later call then waits for ever. `Thread.join` and `is_alive` may also report a living thread as dead
+Every later call then waits forever. `Thread.join` and `is_alive` may also report a live thread as dead
 (bpo-45274).
 
 The classes here store each fact in a plain value that one instruction changes. Locks only wake sleeping threads, and
@@ -24,10 +24,10 @@ from typing import Generic, TypeVar, cast
 T = TypeVar("T")
 R = TypeVar("R")
 
-Hook = Callable[[], None]  # is called before each piece of some work; what it raises ends the work
+Hook = Callable[[], None]  # called before each piece of some work; what it raises ends the work
 
 LOOK_S = 0.1  # between two polls of a waiting thread
-SEEN_S = 1.0  # a new thread waits at most so long until `start` has returned in its starter
+SEEN_S = 1.0  # how long a new thread waits at most for `start` to return in the thread that started it
 GONE_S = 1.0  # a thread whose work is done may need so long to end
 
 
@@ -42,13 +42,13 @@ class Condition:
         self._asleep: list[threading.Lock] = []  # one acquired lock for each waiting thread
 
     def ring(self) -> None:
-        """Let the waiting threads look again: what they wait for may be true now."""
+        """Let the waiting threads look again, because their condition may be true now."""
         for each in tuple(self._asleep):
             with suppress(RuntimeError):  # already released: that thread is awake and about to look
                 each.release()
 
     def wait_for(self, true: Callable[[], bool], timeout_s: float = math.inf) -> bool:
-        """Return True as soon as `true()` is; False after `timeout_s` seconds."""
+        """Return True as soon as `true()` is true; False after `timeout_s` seconds."""
         if true():
             return True
         until, mine = time.monotonic() + timeout_s, threading.Lock()
@@ -73,7 +73,7 @@ class Latch:
         self._bell = Condition()
 
     def set(self) -> None:
-        """Set it, for good, and wake all who wait."""
+        """Set it permanently, and wake all waiting threads."""
         self._happened = True
         self._bell.ring()
 
@@ -86,9 +86,9 @@ class Latch:
 
 
 class Worker:
-    """Work that one thread of its own does once, or that is withdrawn and never done. Whichever comes first holds.
+    """Work that a thread of its own does once, unless it is withdrawn before it begins. The first of the two wins.
 
-    If Ctrl-C interrupts `Thread.start`, the thread may run now, later or never, and `Thread` does not tell which.
+    If Ctrl-C interrupts `Thread.start`, the thread may run now, later or never, and `Thread` does not report which.
     """
 
     def __init__(self, work: Callable[[], object], name: str) -> None:
@@ -155,19 +155,19 @@ class Worker:
 
 
 class WorkerGroup:
-    """Several workers. `dismiss` waits for all of them and lets no further one begin."""
+    """Several workers. `dismiss` waits for all of them and prevents further ones."""
 
     def __init__(self) -> None:
-        self.dismissed = False  # workers that look at this end early
+        self.dismissed = False  # workers that check this end early
         self._members: list[Worker] = []
 
     @property
     def at_work(self) -> bool:
-        """Whether a worker runs, or is about to."""
+        """Whether a worker runs, or is about to run."""
         return not all(each.over for each in self._members)
 
     def begin(self, work: Callable[[], object], name: str = "holdfast-worker") -> bool:
-        """Start one more thread for `work`; False when the system gives no more threads."""
+        """Start one more thread for `work`. Return False if the system gives no more threads."""
         member = Worker(work, name)
         self._members.append(member)
         try:
@@ -193,7 +193,7 @@ class WorkerPool(Generic[R]):
     """Runs pieces of work in order, in up to `threads` threads. Starts a thread only when all others are busy."""
 
     def __init__(self, threads: int) -> None:
-        self.under_way = 0  # pieces that were given, and whose results were not taken
+        self.under_way = 0  # pieces that were given and whose results were not taken yet
         self._most, self._begun = threads, 0
         self._crew = WorkerGroup()
         self._todo: deque[Callable[[], R]] = deque()
@@ -201,7 +201,7 @@ class WorkerPool(Generic[R]):
         self._given, self._came = Condition(), Condition()
 
     def begin(self) -> bool:
-        """Start one more thread; False when the limit is reached or the system gives no more threads."""
+        """Start one more thread. Return False if the limit is reached or the system gives no more threads."""
         if self._begun >= self._most or not self._crew.begin(self._work, "holdfast-pool"):
             self._most = self._begun
             return False
@@ -250,9 +250,10 @@ class WorkerPool(Generic[R]):
 def map_in_threads(
     function: Callable[[T], R], items: Sequence[T], threads: int, crew: WorkerGroup | None = None
 ) -> list[R]:
-    """`[function(item) for item in items]` in several threads, if the system gives any. An error begins no more items.
+    """Return `[function(item) for item in items]`, computed in several threads if the system gives any.
 
-    No thread is at work when this returns or raises. After an interrupt some may be: `crew` can wait for them.
+    After an error no more items are begun. No thread is at work when this returns or raises. After an interrupt some
+    may be: `crew` can wait for them.
     """
     crew = WorkerGroup() if crew is None else crew
     todo = deque(enumerate(items))
@@ -263,7 +264,7 @@ def map_in_threads(
         while not (wrong or crew.dismissed):
             try:
                 number, item = todo.popleft()
-            except IndexError:  # nothing is left
+            except IndexError:  # no item is left
                 return
             try:
                 found[number] = function(item)
@@ -275,7 +276,7 @@ def map_in_threads(
             if not crew.begin(work):
                 break
         crew.wait()
-        work()  # what is left
+        work()  # the items that are left
     finally:
         crew.dismiss()
     if wrong:

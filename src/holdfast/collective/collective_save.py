@@ -58,7 +58,7 @@ class CollectiveSave:
         plan, unchanged = self._plan(staged)
         done: list[Written] = []
 
-        def written() -> bytes:
+        def write_share() -> bytes:
             done.append(self.share.write(self.attempt, self.partial, plan, staged, unchanged, hooks.before_each))
             hooks.before_last()
             return msgspec.msgpack.encode(sealed(self.partial, done[0].part, plan.firsts))
@@ -67,11 +67,11 @@ class CollectiveSave:
             seals = [msgspec.msgpack.decode(word, type=Seal) for word in words]
             return commit(self.owner, self.name, facts, self.partial, seals, staged.tree).encode()
 
-        created = self._collect("commit", written, committed).decode()
+        created = self._collect("commit", write_share, committed).decode()
         self.share.remember(self.owner.shelf.checkpoint(self.name).path, created, done[0])
 
     def _plan(self, staged: Staged) -> tuple[WritePlan, Unchanged]:
-        """Decide which rank writes which leaves. The second: which leaves of this rank did not change."""
+        """Decide which rank writes which leaves. Return this rank's plan, and which of its leaves did not change."""
         mine: list[Mine] = []
         found: list[Unchanged] = []
 
@@ -84,7 +84,7 @@ class CollectiveSave:
             found.append(self.share.unchanged(mine[0], self.owner.parent))
             return msgspec.msgpack.encode(mine[0].sheet)
 
-        looked = tried(lambda: self._act(look))  # now, so that all ranks look at their leaves at the same time
+        looked = tried(lambda: self._act(look))  # now, so that all ranks compare their leaves at the same time
         sheet = msgspec.msgpack.decode(self._lead("sheet", looked), type=Sheet)
 
         def answer() -> bytes:

@@ -1,7 +1,7 @@
 """Division: which of several ranks writes which leaves of a state that they save together. Pure, except for digests.
 
-Leaves that all ranks have alike (the common leaves) are found by digests, written once, and divided among the ranks by
-bytes. A rank writes its differing leaves itself, and so its pieces of divided leaves.
+Leaves that are equal on all ranks (the common leaves) are found by digests, written once, and divided among the ranks
+by bytes. A rank writes its differing leaves itself, and so its pieces of divided leaves.
 """
 
 from __future__ import annotations
@@ -23,51 +23,51 @@ from ..store.lineage import digests_of
 from ..store.parts import AS_RANK_0, own_key, top
 from ..store.shards import Staged
 
-SHARE_BYTES = 4 << 20  # of what all have alike; less is not worth a file of one more rank
+SHARE_BYTES = 4 << 20  # of the common leaves; fewer bytes are not worth a file of one more rank
 _IGNORED = {"device", "at", "spare"}  # attributes that may differ among ranks although the leaf is the same
 
 
 class Sheet(msgspec.Struct, frozen=True, array_like=True):
-    """Rank 0's digests of its state; 16 bytes for each leaf."""
+    """Rank 0's digests of its state: 16 bytes for each leaf."""
 
-    whole: dict[str, bytes]  # of leaves that are not divided: facts and bytes
-    divided: dict[str, bytes]  # of divided leaves: facts
-    tree: list[tuple[str | None, bytes]]  # its top-level members; None: the tree is no mapping
+    whole: dict[str, bytes]  # for undivided leaves: digests of facts and bytes
+    divided: dict[str, bytes]  # for divided leaves: digests of facts
+    tree: list[tuple[str | None, bytes]]  # the tree's top-level members and their digests; None: the tree is no mapping
 
 
 class RankDifference(msgspec.Struct, frozen=True, array_like=True):
     """How a rank's state differs from rank 0's."""
 
-    differing: list[int]  # places in `Sheet.whole`
-    volumes: list[int]  # of its pieces, in the order of `Sheet.divided`
-    further: dict[str, tuple[int, int]]  # pieces of leaves that rank 0 lacks: volume, and that of the whole
+    differing: list[int]  # indexes in `Sheet.whole`
+    volumes: list[int]  # item counts of its pieces, in the order of `Sheet.divided`
+    further: dict[str, tuple[int, int]]  # pieces of leaves that rank 0 lacks: item count of the piece, and of the whole
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """A rank's answer to the sheet. Its first part is the same on many ranks."""
+    """A rank's reply to the sheet. Its first part is the same on many ranks."""
 
     difference: bytes
-    held: list[int]  # places in `Sheet.whole` of leaves that are like rank 0's, in files that it can link
-    own_bytes: int  # that this rank writes besides the common leaves
+    held: list[int]  # indexes in `Sheet.whole` of leaves that equal rank 0's, in files that this rank can link
+    own_bytes: int  # bytes that this rank writes besides the common leaves
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
     """All that a rank needs for its plan, besides its own state."""
 
-    differing: list[str]  # keys of rank 0's leaves that some rank lacks, or that differ there
+    differing: list[str]  # keys of rank 0's leaves that some rank lacks or has with other content
     doubtful: list[str]  # keys of divided leaves whose pieces have more items than the whole
-    held: dict[int, list[int]]  # rank -> places in `Sheet.whole` of leaves that it links, and no rank writes
+    held: dict[int, list[int]]  # rank -> indexes in `Sheet.whole` of leaves that it links, so that no rank writes them
 
 
 class WritePlan(NamedTuple):
     """What one rank writes."""
 
     blocks: dict[str, Block]
-    keys: dict[str, str]  # of its blocks: their names in the part
-    digests: Mapping[str, str]  # of its blocks' bytes, without pieces; the bytes must not change until they are written
+    keys: dict[str, str]  # key of each block -> its name in the part
+    digests: Mapping[str, str]  # of the blocks that are not pieces; their bytes must not change until they are written
     tree: list[Any]
     firsts: list[str]  # keys at which this rank's stretches of the common leaves begin
-    spare: dict[str, int]  # its pieces that another rank has, too, and writes
+    spare: dict[str, int]  # its pieces that another rank has, too, and writes; key -> that rank
     elsewhere: list[str]  # common leaves that another rank writes
 
 
@@ -87,12 +87,12 @@ class Mine:
         )
 
     def names(self, rank: int) -> dict[str, str]:
-        """The keys that its leaves may have in its part, and their keys in the state."""
+        """Return the keys that its leaves may have in its part, each with the key in the state."""
         own = {own_key(rank, key): key for key in self.blocks if rank or key in self.pieces}
         return own | {key: key for key in self.digests}
 
     def claim(self, sheet: Sheet, rank: int, linked: Collection[str]) -> Claim:
-        """This rank's answer to `sheet`. It can link files with the leaves `linked`.
+        """Return this rank's reply to `sheet`. It can link files with the leaves `linked`.
 
         Raises:
             UsageError: a leaf is divided here and whole there, or it is a piece of another whole.
@@ -119,14 +119,12 @@ class Mine:
         )
 
     def places(self, keys: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[int]]]:
-        """Of its pieces of these leaves: the shape of the whole, their place in it and their shape."""
+        """For its pieces of these leaves: the whole leaf's shape, the piece's position in it, and the piece's shape."""
         found = [(key, self.pieces[key]) for key in self._written_pieces() if key in set(keys)]
         return {key: (block.attrs["of"], block.attrs["at"], list(block.shape)) for key, block in found}
 
     def _written_pieces(self) -> list[str]:
-        """Keys of the pieces that this rank writes: no copies of another rank's, and none that is empty in a whole that
-        is not.
-        """
+        """Keys of the pieces that this rank writes: no copies of another rank's, no empty piece of a non-empty leaf."""
         return [
             key
             for key, block in self.pieces.items()
@@ -138,11 +136,11 @@ class Mine:
         return 0 if block is None or "spare" in block.attrs else math.prod(block.shape)
 
     def whole_bytes(self, spared: Collection[int]) -> int:
-        """Bytes of all whole leaves, except these places in the sheet. On rank 0: some rank writes them."""
+        """Size of all undivided leaves, except those at the indexes `spared`. On rank 0: some rank writes them."""
         return sum(self.blocks[key].data.nbytes + 512 for place, key in enumerate(self.digests) if place not in spared)
 
     def plan(self, sheet: Sheet, decision: Decision, spare: set[str], ranks: Ranks) -> WritePlan:
-        """What this rank writes. Another rank writes its pieces of the leaves `spare`."""
+        """Return what this rank writes. Other ranks write its pieces of the leaves `spare`."""
         rank, whole, differing = ranks.rank, list(sheet.whole), set(decision.differing)
         held = {whole[place]: holder for holder, places in decision.held.items() for place in places}
         common = sorted(key for key in whole if key not in differing)
@@ -163,13 +161,13 @@ class Mine:
 
 
 def begins(keys: Iterable[str], mine: Collection[str]) -> list[str]:
-    """Those of `mine` whose predecessor in `keys` is none of `mine`."""
+    """Those of `mine` whose predecessor in `keys` is not in `mine`."""
     before = [False, *(key in mine for key in keys)]
     return [key for key, follows in zip(keys, before, strict=False) if key in mine and not follows]
 
 
 def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], None]) -> bytes:
-    """On rank 0: the `Decision` from the claim of each rank.
+    """On rank 0: compute the `Decision` from the claim of each rank.
 
     Raises:
         UsageError: the ranks do not hold pieces of the same leaves.
@@ -187,7 +185,7 @@ def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], N
 
 
 def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dict[int, list[int]]:
-    """Which places each rank links: the first rank that claims a place; of `differing` places only rank 0."""
+    """Decide which leaves each rank links: the first rank that claims a leaf; for those in `differing` only rank 0."""
     taken: set[int] = set()
     found = {}
     for rank, places in enumerate(claimed):
@@ -199,7 +197,7 @@ def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dic
 
 
 def require_covered(mine: Mine, answers: Sequence[tuple[RankDifference, int]]) -> list[str]:
-    """Keys of divided leaves whose pieces on all ranks have more items than the whole: several ranks have the same.
+    """Keys of divided leaves whose pieces have more items than the whole: several ranks have the same piece.
 
     Raises:
         UsageError: the pieces of a leaf have fewer items than the whole.
@@ -219,7 +217,7 @@ def spares(words: Sequence[bytes]) -> bytes:
     """On rank 0: for each rank the keys of its pieces that a lower rank has, too.
 
     Raises:
-        UsageError: the other pieces of a leaf do not make it whole.
+        UsageError: the other pieces of a leaf do not cover the whole leaf.
     """
     kept: dict[str, tuple[tuple[int, ...], set[Box]]] = {}
     spare: list[list[str]] = []
@@ -243,7 +241,7 @@ def _require(wrong: Sequence[str]) -> None:
 
 
 def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
-    """The common leaves that the rank writes: consecutive keys, about as many bytes as each other rank.
+    """Return the common leaves that the rank writes: consecutive keys, about as many bytes as each other rank.
 
     If there are few bytes, few ranks write, far from each other: on different nodes.
     """
@@ -262,7 +260,7 @@ def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
 def own_tree(
     tree: Any, mine: Sequence[tuple[str | None, bytes]], first: Sequence[tuple[str | None, bytes]]
 ) -> list[Any]:
-    """The tree in a part: nothing if it is rank 0's; else the tree, in which members like rank 0's are only named."""
+    """Return the tree for a part: none if it equals rank 0's; else the tree, with tags for members like rank 0's."""
     if list(mine) == list(first):
         return []
     members, known = top(tree), dict(first)
@@ -279,7 +277,7 @@ def _members(tree: Any) -> list[tuple[str | None, bytes]]:
 
 
 def _mark(block: Block, digest: str = "") -> bytes:
-    """Equal for leaves that are the same, and for pieces of the same whole."""
+    """Return a digest that is equal for equal leaves, and for pieces of the same whole leaf."""
     attrs = sorted((name, value) for name, value in block.attrs.items() if name not in _IGNORED)
     shape = () if "of" in block.attrs else tuple(block.shape)
     return _digest(format.json_bytes([block.kind, block.dtype, shape, attrs, digest]))

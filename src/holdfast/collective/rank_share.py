@@ -1,6 +1,6 @@
 """RankShare: what one of several ranks writes of a checkpoint. It links files of its own that did not change.
 
-Links concern this rank alone: a file that cannot be linked after all is written, and no other rank needs to know.
+Links concern this rank alone: if a file cannot be linked after all, it is written, without a message to other ranks.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from .division import Mine, WritePlan
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank wrote, durably."""
+    """What a rank sends when its files are durable."""
 
     entry: PartEntry
     file: File
 
 
 class Written(NamedTuple):
-    """One share that was written."""
+    """The result of writing one share."""
 
     part: Part
-    leaves: Mapping[str, Leaf]  # all leaves that this rank knows of the checkpoint, by their keys in its parts
-    samples: dict[str, bytes]  # of pieces that were written
-    changed: Collection[str]  # keys in the state of leaves that are likely to be written again
-    passing: Collection[str]  # names of files that are likely to be linked
+    leaves: Mapping[str, Leaf]  # all leaves of the checkpoint that this rank has entries of, by their keys in its parts
+    samples: dict[str, bytes]  # of the pieces that were written
+    changed: Collection[str]  # keys in the state of leaves that will probably be written again
+    passing: Collection[str]  # names of files that will probably be linked
 
 
 class RankShare:
-    """The share of this rank, from save to save."""
+    """The share of this rank. It is kept from one save to the next."""
 
     def __init__(self, rank: int, sharing: Sharing) -> None:
         self._rank, self._sharing = rank, sharing
@@ -52,13 +52,13 @@ class RankShare:
         self._passing: Collection[str] = ()
 
     def foreseen(self, leaves: Mapping[str, Block]) -> list[Shard]:
-        """Files for a snapshot: those that this rank writes if it writes the same leaves as last time, and the rest."""
+        """The files for a snapshot: those that this rank writes if it writes the same leaves as before, and others."""
         mine = {key: block for key, block in leaves.items() if key in self._changed}
         rest = {key: block for key, block in leaves.items() if key not in mine}
         return shards.layout(mine, taken=self._passing, prefix=parts.prefix(self._rank)) + shards.layout(rest)
 
     def unchanged(self, mine: Mine, parent: str | None) -> Unchanged:
-        """What this rank has written for the checkpoint `parent` and did not change since."""
+        """Find what this rank has written for the checkpoint `parent` and did not change since."""
         names = mine.names(self._rank)
         digests = {name: mine.digests[key] for name, key in names.items() if key in mine.digests}
         return self._sharing.unchanged({name: mine.blocks[key] for name, key in names.items()}, parent, digests)
@@ -97,18 +97,18 @@ class RankShare:
     def _taken_over(
         self, attempt: Attempt, partial: Path, plan: WritePlan, unchanged: Unchanged, before_each: Hook
     ) -> list[Link]:
-        """The files that are linked now; none from a damaged checkpoint."""
+        """Link the unchanged files; return those that were linked: none if a file is damaged."""
         mine = set(plan.keys.values())
         links = [link for link in unchanged.links if mine.issuperset(link.leaves)]
         try:
             self._sharing.take_over(attempt, links, partial, before_each)
         except Stale:
             self._sharing.distrust(links[0].source.parent.name)
-            self._sharing.take_over(attempt, links := [], partial)  # no link: all files are read back later
+            self._sharing.take_over(attempt, links := [], partial)  # link nothing: all files are read back later
         return links
 
     def remember(self, checkpoint: Path, created: str, written: Written) -> None:
-        """The checkpoint is committed: the next one may link the files that this rank wrote."""
+        """Note that the checkpoint is committed, so that the next one may link the files that this rank wrote."""
         before = self._sharing.lineage
         self._sharing.remember(checkpoint, created, written.part.files, written.leaves)
         self._sharing.sample(written.samples, before)
@@ -125,7 +125,7 @@ def sealed(partial: Path, part: Part, firsts: Collection[str]) -> Seal:
 
 
 def commit(owner: Committing, name: Name, facts: Facts, partial: Path, seals: Collection[Seal], tree: Any) -> str:
-    """Commit the checkpoint of these parts, which are durable. Return when it was created."""
+    """Commit the checkpoint that consists of these durable parts. Return its creation time."""
 
     def fill(_: Path) -> Manifest:
         manifest = owner.manifest(name, facts, {seal.entry.part: seal.file for seal in seals}, {}, tree)
@@ -150,7 +150,7 @@ class PartWriter:
         self._leaves |= {own_key(self._rank, key) if "of" in leaf.attrs else key: leaf for key, leaf in leaves.items()}
 
     def seal(self) -> Seal:
-        """The digests of what was written; durable when this returns."""
+        """Return the digests of what was written. When this returns, all of it is durable."""
         return sealed(self.partial, Part(self._rank, self._files, self._leaves), ())
 
 
@@ -171,7 +171,7 @@ def _written(
 
 
 def _passing(layout: Sequence[Shard], files: Mapping[str, File], steady: Collection[str]) -> set[str]:
-    """Names of the files that are likely to be linked next time: nothing in them changed this time."""
+    """Names of the files that will probably be linked next time, because nothing in them changed this time."""
     large = [shard for shard in layout if files[shard.name].size_bytes >= lineage.LINK_BYTES]
     return {shard.name for shard in large if all(key in steady for key in shard.keys)}
 
@@ -189,5 +189,5 @@ def _require_same(leaves: Mapping[str, Leaf], plan: WritePlan) -> None:
 
 
 def _elsewhere(block: Block, digest: str) -> Leaf:
-    """A leaf that another rank has written."""
+    """The entry of a leaf that another rank has written."""
     return Leaf(block.kind, block.dtype, tuple(block.shape), "", 0, block.data.nbytes, digest, dict(block.attrs))

@@ -1,4 +1,4 @@
-"""CollectiveStore: the checkpoints of a run of several ranks. A checkpoint holds what every rank gave."""
+"""CollectiveStore: the checkpoints of a run of several ranks. A checkpoint holds the state of every rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .rank_share import RankShare
 
 
 class CollectiveStore(Store):
-    """Each of several `ranks` has one, with the same root. They claim, save and load together.
+    """Each rank has one such store, with the same root. They claim, save and load together.
 
     An error on one rank is raised on all. Rank 0 alone pins, prunes and moves to quarantine.
     """
@@ -73,7 +73,7 @@ class CollectiveStore(Store):
             return found[0]
 
         def led(find: Callable[[], Checkpoint]) -> Checkpoint:
-            """The checkpoint that rank 0 finds."""
+            """Return the checkpoint that rank 0 finds, on every rank."""
             name = ranks.lead("checkpoint", lambda: find().path.name.encode())  # noqa: PLW0108  only rank 0 finds
             return shelf.checkpoint(name.decode())
 
@@ -85,13 +85,13 @@ class CollectiveStore(Store):
             except (NotFound, Damaged) as error:
                 ranks.lead("checkpoint", giving(error=error))
                 raise
-        while True:  # until rank 0 has no further one
+        while True:  # until rank 0 finds no further checkpoint
             checkpoint = led(shelf.latest)
             with suppress(NotFound, Damaged):
                 return one(checkpoint)
 
     def lay_out(self, state: Any, arena: Arena | None = None) -> Staged:
-        """As `Store.lay_out`. The files are those that this rank is likely to write."""
+        """As `Store.lay_out`, with the files that this rank will probably write."""
         with uncollected():
             flat = tree.flatten(state)
             staged = Staged(flat.tree, flat.leaves, self._share.foreseen(flat.leaves))
@@ -114,17 +114,17 @@ class CollectiveStore(Store):
     def directory(self, **_: Any) -> Any:
         """
         Raises:
-            UsageError: one process saves a directory.
+            UsageError: always. Only a single process can save a directory.
         """
         raise UsageError("a directory is saved by one process: use a Store on one of the ranks")
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
-        """As `Store.prune`; rank 0 does it, once all have claimed the run."""
+        """As `Store.prune`. All ranks must call it: they claim the run together; then rank 0 prunes."""
         self.claim()
         return [] if self.ranks.rank else super().prune(rule)
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """As `Store.quarantine`; rank 0 does it, once all have claimed the run."""
+        """As `Store.quarantine`. All ranks must call it and claim the run; then rank 0 moves the checkpoint."""
         if self.ranks.rank == 0:
             return super().quarantine(checkpoint, why)
         self.claim()

@@ -1,1 +1,1 @@
-"""Names of other tools, with their documented behaviour and without their faults."""
+"""The names of other tools, with their documented behaviour and without their faults."""

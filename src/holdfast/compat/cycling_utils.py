@@ -2,8 +2,8 @@
 
     from holdfast.compat.cycling_utils import AtomicDirectory, InterruptableDistributedSampler, atomic_torch_save
 
-Signatures are those of cycling_utils (github.com/StrongResearch/cycling_utils, as of November 2025), and so is the
-documented behaviour; docs/migration-cycling-utils.md lists what is different, and the faults that are gone.
+Signatures are those of cycling_utils (github.com/StrongResearch/cycling_utils, as of November 2025), and the behaviour
+is the documented one; docs/migration-cycling-utils.md lists the differences and the removed faults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AtomicDirectory: successive checkpoint directories, and a link to the latest whole one.
+"""AtomicDirectory: successive checkpoint directories, and a link to the latest complete one.
 
 Names, signatures and strategies are those of cycling_utils (github.com/StrongResearch/cycling_utils, README.md and
 cycling_utils/saving.py of November 2025; `atomic_symlink` is what `symlink_latest` was called until March 2025).
@@ -28,11 +28,11 @@ Strategy = Literal["sync_any", "sync_all", "async", "mono"]
 STRATEGIES = ("sync_any", "sync_all", "async", "mono")
 PREPARE = "prepare_checkpoint_directory(), which every rank calls"
 FINISH = "symlink_latest(), which every rank calls"
-SEEN_S = 90.0  # until another machine sees a new name; NFS caches names for 60 s: nfs(5), acdirmax
+SEEN_S = 90.0  # how long another machine may not see a new name; NFS caches names for 60 s: nfs(5), acdirmax
 
 
 class AtomicDirectory:
-    """Saves checkpoints to `<name>_checkpoint_<n>` in `output_directory`, with a link that names the latest whole one.
+    """Saves checkpoints to `<name>_checkpoint_<n>` in `output_directory`, with a link to the latest complete one.
 
         saver = AtomicDirectory(output_directory, is_master=rank == 0)
         latest = os.path.join(output_directory, saver.symlink_name)
@@ -43,9 +43,9 @@ class AtomicDirectory:
         atomic_torch_save(state, os.path.join(path, "checkpoint.pt"))
         saver.symlink_latest(path)                          # on every rank: durable, and the latest from now on
 
-    After a kill at any instant, or a power loss, the link names a whole checkpoint. `keep_last` counts the latest.
-    Older ones are removed when it is durable, so that for a moment there is one more. Those that were saved with
-    `force_save` stay. 0 or less keeps all.
+    After a kill at any instant, or a power loss, the link names a complete checkpoint. `keep_last` counts the latest.
+    Older ones are removed when it is durable, so that there may be one more for a short time. Those that were saved
+    with `force_save` stay. 0 or less keeps all.
 
     The ranks of "sync_any" and "sync_all" save into one directory. They force it when any, or when all of them ask for
     it. Each rank of "async" saves alone, under a name of its own; "mono" belongs to no group. Without a process group
@@ -58,7 +58,7 @@ class AtomicDirectory:
     Raises:
         UsageError: the arguments make no sense, or the ranks disagree on them.
         StoreError: the link names nothing, or is lost; a rank does not see the directory.
-        RanksError: a rank did not come in time.
+        RanksError: a rank did not reach the call in time.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AtomicDirectory:
         self._all_see(f"that {self.symlink_name} names {latest or 'nothing'}", lambda: self._latest() == latest)
 
     def prepare_checkpoint_directory(self, force_save: bool = False) -> str:
-        """Make a new, empty directory; return its path. Unfinished ones are removed, whole ones are not."""
+        """Make a new, empty directory; return its path. Incomplete ones are removed, complete ones are not."""
         wishes = self._ranks.agree(PREPARE, b"force" if force_save else b"")
         forced = all(wishes) if self.strategy == "sync_all" else any(wishes)
         name = self._master_says("begin a checkpoint", lambda: self._begin(forced=forced))
@@ -91,7 +91,7 @@ class AtomicDirectory:
         return os.path.join(self.output_directory, name)
 
     def symlink_latest(self, checkpoint_directory: str | Path) -> None:
-        """Sync all files in the directory, then make it the latest; older ones may be removed then."""
+        """Sync all files in the directory, then make it the latest; then older ones may be removed."""
         with self._ranks.together(FINISH):
             mine = self._mine(checkpoint_directory)
             settle(self._shelf.root / mine.name)
@@ -103,7 +103,7 @@ class AtomicDirectory:
     atomic_symlink = symlink_latest  # its older name
 
     def _meet(self, name: str, *, is_master: bool) -> tuple[Ranks, int]:
-        """The ranks that save together, and which of them is the master.
+        """Return the ranks that save together, and the master's number.
 
         Raises:
             UsageError: their arguments differ; or there are several processes without a process group.
@@ -129,7 +129,7 @@ class AtomicDirectory:
         return self._ranks.agree(topic, said.encode())[self._master].decode()
 
     def _open(self) -> str:
-        """The latest checkpoint's name; make the link absolute, for scripts that open what `os.readlink` returns."""
+        """Return the latest checkpoint's name. Make the link absolute: scripts open what `os.readlink` returns."""
         disk.make_dirs(self._shelf.root)
         latest = self._shelf.latest()
         if latest is None:
@@ -207,11 +207,11 @@ def _master(words: Sequence[dict[str, Any]]) -> int:
 
 
 def _numbers(these: Sequence[int]) -> str:
-    """`rank 3` or `ranks 1, 2`."""
+    """Return `rank 3` or `ranks 1, 2`."""
     return f"rank{'s' if len(these) > 1 else ''} {', '.join(map(str, these))}"
 
 
 def _told(what: str, said: Sequence[Any]) -> str:
-    """`<what> is 'a' on ranks 0, 2 and 'b' on rank 1`."""
+    """Return `<what> is 'a' on ranks 0, 2 and 'b' on rank 1`."""
     who = {repr(value): [rank for rank, other in enumerate(said) if other == value] for value in said}
     return f"{what} is " + " and ".join(f"{value} on {_numbers(these)}" for value, these in who.items())

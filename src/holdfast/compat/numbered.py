@@ -1,6 +1,6 @@
-"""Numbered checkpoint directories, and the link that names the latest whole one. The names are those of cycling_utils.
+"""Numbered checkpoint directories, and the link to the latest complete one. The names are those of cycling_utils.
 
-Moving the link is the commit: a directory with a higher number than the one it names was never finished.
+Moving the link is the commit. A directory with a higher number than the link's target is incomplete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DELETING = ".deleting-"
 class Numbered(NamedTuple):
     name: str
     number: int
-    forced: bool  # `keep_last` does not remove it
+    forced: bool  # whether `keep_last` must not remove it
 
 
 class NumberedDirectories(NamedTuple):
@@ -34,26 +34,26 @@ class NumberedDirectories(NamedTuple):
         return self.root / f"{self.name}.latest_checkpoint"
 
     def read(self, name: str) -> Numbered | None:
-        """The number in a directory's name; None when it is not one of ours."""
+        """Return the number in a directory's name; None if the name has another form."""
         match = re.fullmatch(rf"{re.escape(self.name)}_checkpoint_(\d+)(_force)?", name)
         return match and Numbered(name, int(match[1]), bool(match[2]))
 
     def listed(self) -> list[Numbered]:
-        """All that exist, finished or not, by number."""
+        """All existing directories, complete or not, by number."""
         found = (self.read(each.name) for each in os.scandir(self.root) if each.is_dir(follow_symlinks=False))
         return sorted((each for each in found if each), key=lambda each: each.number)
 
     def latest(self) -> Numbered | None:
-        """The directory *here* whose name the link has. Its path is not followed: directories are moved and copied.
+        """Return the directory *here* whose name the link has. Its path is ignored: directories may be moved.
 
         Raises:
             NotFound: the link names one that is not here.
-            StoreError: the link is lost, so that nobody knows which directories are whole.
+            StoreError: there is no link, so that it is unknown which directories are complete.
         """
         listed, lost = self.listed(), ""
         here = f"here are: {', '.join(each.name for each in listed) or 'none'}"
         if not os.path.lexists(self.link):
-            if not listed or listed[-1].number == 0:  # number 1 is begun only when a link names number 0
+            if not listed or listed[-1].number == 0:  # number 1 is created only when a link names number 0
                 return None
             lost = f"{self.root} has no {self.link.name} (a copy that left links out?)"
         elif not self.link.is_symlink():
@@ -67,23 +67,23 @@ class NumberedDirectories(NamedTuple):
         raise NotFound(f"{self.link} names {name}, which is not in {self.root}; {here}")
 
     def point(self, at: Numbered, *, absolute: bool = False) -> None:
-        """Let the link name that directory, in one step and durably, even if a temporary link was left over."""
+        """Point the link at that directory, in one step and durably, even if a temporary link was left over."""
         fresh = self.root / f"{self.link.name}_temp"
         with suppress(FileNotFoundError):
             disk.remove_file(fresh)
         disk.symlink(str(self.root / at.name) if absolute else at.name, fresh)
-        disk.sync_dir(self.root)  # first: nobody has synced the name of the directory itself
+        disk.sync_dir(self.root)  # first, because the directory's own name may not be synced yet
         disk.replace(fresh, self.link)
         disk.sync_dir(self.root)
 
     def relative(self) -> None:
-        """Let the link's text be a bare name, so that the directory can be moved."""
+        """Change the link's text to a bare name, so that the directory can be moved."""
         latest = self.latest()
         if latest is not None and os.readlink(self.link) != latest.name:
             self.point(latest)
 
     def begin(self, *, forced: bool) -> tuple[Numbered, list[str]]:
-        """Make a new, empty directory after the latest. Remove those that were never finished; return their names."""
+        """Make a new, empty directory after the latest. Remove the incomplete ones; return their names."""
         latest = self.latest()
         number = latest.number + 1 if latest else 0
         unfinished = [each for each in self.listed() if each.number >= number]
@@ -94,7 +94,7 @@ class NumberedDirectories(NamedTuple):
         return made, [each.name for each in unfinished]
 
     def keep(self, last: int) -> None:
-        """Remove all before the `last` ones up to the latest, except the forced; none when `last` is 0 or less."""
+        """Remove all complete ones but the `last` newest and the forced ones; none if `last` is 0 or less."""
         latest = self.latest()
         if latest and last > 0:
             for each in self.listed():
@@ -102,7 +102,7 @@ class NumberedDirectories(NamedTuple):
                     self.discard(each)
 
     def discard(self, gone: Numbered) -> None:
-        """Remove a directory. Readers see it whole, or under another name."""
+        """Rename a directory, then remove it, so that readers never see a part of it under its own name."""
         aside = self.root / f"{_DELETING}{gone.name}"
         disk.remove_tree(aside)
         disk.rename_new(self.root / gone.name, aside)
@@ -110,7 +110,7 @@ class NumberedDirectories(NamedTuple):
         disk.remove_tree(aside)
 
     def sweep(self) -> None:
-        """Finish removals that a crash interrupted."""
+        """Complete the removals that a crash interrupted."""
         for each in os.scandir(self.root):
             if each.name.startswith(_DELETING) and self.read(each.name.removeprefix(_DELETING)):
                 disk.remove_tree(Path(each.path))
@@ -128,7 +128,7 @@ def checked_name(name: str) -> str:
 
 
 def settle(tree: Path) -> None:
-    """Sync all plain files and directories below `tree`, and itself. Another process may rename or remove some."""
+    """Sync `tree` and all plain files and directories below it. Another process may rename or remove some meanwhile."""
     for each in sorted(os.scandir(tree), key=lambda entry: entry.name):
         with suppress(FileNotFoundError):
             if each.is_dir(follow_symlinks=False):

@@ -18,14 +18,14 @@ class MetricsTracker(metrics.MetricsTracker):
         ...
         metrics.end_epoch()           # appends `agg` to `epoch_reports`
 
-    A second `reduce` counts nothing twice.
+    Calling `reduce` again adds only what was not reduced yet.
     """
 
     def __init__(self) -> None:
         super().__init__()
 
     def end_epoch(self) -> Self:
-        """Append what was reduced in this epoch to `epoch_reports`; what was not reduced is left out."""
+        """Append what was reduced in this epoch to `epoch_reports`, without values that were not reduced."""
         self.reset_local()
         return super().end_epoch()
 
@@ -38,7 +38,7 @@ class TimestampedTimer(timing.TimestampedTimer):
 
     @property
     def start_time(self) -> float:
-        """When the part that is not reported yet began, on the clock of time.time()."""
+        """The time at which the part that is not reported yet began, on the clock of time.time()."""
         return time.time() - (time.monotonic() - self._last_s)
 
     @start_time.setter
@@ -54,6 +54,6 @@ class TimestampedTimer(timing.TimestampedTimer):
         return {"start_time": self.start_time, "running": self.running}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Scripts put the whole timer into a checkpoint; the monotonic clock of another process differs."""
+        """Convert the clock: scripts put the timer into a checkpoint, and another process's monotonic clock differs."""
         self._tell = terminal.tell
         self.start_time, self.running = state["start_time"], state["running"]

@@ -1,4 +1,4 @@
-"""cycling_utils' samplers: ours, by their names, with their arguments, attributes, errors and states."""
+"""cycling_utils' samplers: our samplers with their names, arguments, attributes, errors and states."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ..torch.samplers import (
 
 
 class HasNotResetProgressError(UsageError):
-    """Another epoch was begun although this one has progress: `in_epoch` and `reset_progress` end one."""
+    """Another epoch was begun although this one has progress. `in_epoch` and `reset_progress` end an epoch."""
 
 
 class AdvancedTooFarError(UsageError):
-    """More was advanced than an epoch has."""
+    """`advance` passed the end of the epoch."""
 
 
 class _Compatible(Interruptible):
     """The names, errors and states that scripts of cycling_utils expect of a sampler."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to `epoch`: to its start, or to the place that a loaded state of that epoch gave.
+        """Go to the start of `epoch`, or to the position in it that a loaded state gave.
 
         Raises:
-            HasNotResetProgressError: something was advanced since.
+            HasNotResetProgressError: `advance` was called and this epoch was not ended.
         """
         if self._advanced:
             raise HasNotResetProgressError(
@@ -47,7 +47,7 @@ class _Compatible(Interruptible):
         self.reset_progress()
 
     def _reset_progress(self) -> None:
-        """`reset_progress`, by the name that many scripts know."""
+        """`reset_progress` under the name that many scripts use."""
         self.reset_progress()
 
     def state_dict(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class _Compatible(Interruptible):
         return {**super().state_dict(), "progress": sampler.progress}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken, on any number of ranks; a state of cycling_utils itself, on as many.
+        """Continue where `state` was taken, on any number of ranks; one of cycling_utils needs the same number.
 
         Raises:
             AdvancedTooFarError: an epoch has fewer samples.
@@ -95,11 +95,11 @@ class InterruptableDistributedSampler(_Compatible, InterruptibleDistributedSampl
 
 
 class InterruptableDistributedGroupedBatchSampler(_Compatible, InterruptibleDistributedGroupedBatchSampler):
-    """Batches of one group each, for DataLoader's `batch_sampler`; `advance()` counts batches."""
+    """Yields batches of one group each, for DataLoader's `batch_sampler`; `advance()` counts batches."""
 
 
 class InterruptableSampler(_Compatible, InterruptibleDistributedSampler):
-    """The same for a dataset of which each rank holds its own part, such as DistributedShardedDataset.
+    """A sampler for a dataset of which each rank holds its own part, such as DistributedShardedDataset.
 
     `num_replicas`, `rank` and `drop_last` have no effect, as in cycling_utils.
     """

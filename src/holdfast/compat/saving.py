@@ -1,4 +1,4 @@
-"""torch.save, atomic and durable."""
+"""An atomic and durable torch.save."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Attempt: one process's right to write into a run, and its loss.
+"""Attempt: one process's right to write into a run, and how it loses that right.
 
-Attempt n owns the directory `attempts/<n>/` and every change it makes to the run starts from there: a checkpoint is
-built in it and renamed out, a pruned or quarantined one is renamed into it first. Whoever comes next fences it by
-removing that directory; from then on every such rename fails, however late the ghost wakes up.
+Attempt n owns the directory `attempts/<n>/`. Every change that it makes to the run starts there: a checkpoint is built
+in it and renamed out; a pruned or quarantined one is renamed into it first. The next attempt fences this one by
+removing that directory. From then on every such rename fails, however late the old process resumes.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from ..journal import Event
 from . import places
 from .format import MANIFEST, parse_name
 
-JOIN_S = 10.0  # that a process waits to see what another one made: longer than network file systems cache a directory
+JOIN_S = 10.0  # how long a process waits to see another one's file; longer than network file systems cache a directory
 
 
 class Attempt:
-    """The living attempt of a run: its private room and its journal."""
+    """The current attempt of a run: its directory and its journal."""
 
     def __init__(self, root: Path, number: int, run: str) -> None:
         self.root, self.number, self.run = root, number, run
         self.room = root / "attempts" / str(number)
         self.journal = self.room / f"attempt-{number}.jsonl"
         self._waiting: list[Event] = []
-        self._turn = threading.Lock()  # a save in flight writes to the journal too
+        self._turn = threading.Lock()  # the thread of a save also writes to the journal
         self._pid = os.getpid()
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a forked child of the one that owns the attempt."""
+        """Whether this process is a forked child of the process that owns the attempt."""
         return os.getpid() != self._pid
 
     def record(self, event: str, /, **facts: Any) -> None:
-        """Remember an event; it reaches the journal with the next `flush`."""
+        """Note an event; the next `flush` writes it to the journal."""
         self._waiting.append({"event": event, "time": time.time(), **facts})
 
     def flush(self, *, sync: bool = False) -> None:
-        """Write what was recorded, in order; with `sync` it survives a power loss.
+        """Write all noted events in order; with `sync` they survive a power loss.
 
         Raises:
             Superseded: a later attempt owns the run.
@@ -60,21 +60,22 @@ class Attempt:
                 del self._waiting[:count]
 
     def show(self) -> None:
-        """As `flush`, unless another thread is about to."""
-        if self._waiting and not self._turn.locked():  # tried instead, and taken, Ctrl-C could leave it so
+        """Flush, unless another thread is about to do so."""
+        # a look, not `acquire(blocking=False)`: after Ctrl-C that could leave the lock taken
+        if self._waiting and not self._turn.locked():
             self.flush()
 
     def close(self, event: str, /, **facts: Any) -> None:
-        """Say good-bye: with this as its last line, the attempt counts as gone."""
+        """Write the closing line; the attempt then counts as ended."""
         self.record(event, **facts)
         self.flush(sync=True)
 
     @contextmanager
     def acting(self, what: str) -> Iterator[None]:
-        """Turn what the system says into what it means for this attempt.
+        """Translate OS errors into Holdfast's exceptions.
 
         Raises:
-            UsageError: a forked child would act for its living parent, or the attempt's room is a symbolic link.
+            UsageError: a forked child would act for its parent, which is alive; or the attempt's directory is a link.
         """
         if self.inherited:
             raise UsageError(
@@ -86,12 +87,12 @@ class Attempt:
             yield
         except OSError as error:
             raise self._meaning(what, error) from error
-        except NotFound:  # a checkpoint that this attempt counts on: perhaps its successor has removed it
+        except NotFound:  # a checkpoint that this attempt needs is gone: perhaps a later attempt removed it
             self.require()
             raise
 
     def require(self) -> None:
-        """Raise Superseded when a later attempt owns the run."""
+        """Raise Superseded if a later attempt owns the run."""
         if not self.room.is_dir():
             raise self._superseded()
 
@@ -116,17 +117,17 @@ class Attempt:
 
 
 class Joined(Attempt):
-    """The attempt on another rank than 0: the same room and the same fence. Its journal is rank 0's to write."""
+    """The attempt on another rank than 0: the same directory and the same fence. Only rank 0 writes its journal."""
 
     def record(self, event: str, /, **facts: Any) -> None:
-        del event, facts  # then no other method has anything to write
+        del event, facts  # no event is kept, so the other methods have nothing to write
 
 
 def join(root: Path, number: int, run: str) -> Attempt:
-    """Take part in attempt `number` of `run`, which another process of ours has claimed.
+    """Join attempt `number` of `run`, which rank 0's process has claimed.
 
     Raises:
-        UsageError: this process does not see it at `root`, or sees another run there.
+        UsageError: this process does not see the attempt at `root`, or sees another run there.
     """
     attempt = Joined(root, number, run)
     with suppress(FileNotFoundError):
@@ -141,10 +142,10 @@ def join(root: Path, number: int, run: str) -> Attempt:
 
 
 def appear(path: Path, look: Callable[[Path], bool] = Path.is_dir) -> None:
-    """Wait until this process sees what another one made at `path`: until `look(path)` is true.
+    """Wait until this process sees what another process made at `path`: until `look(path)` is true.
 
     Raises:
-        FileNotFoundError: it was not so within `JOIN_S` seconds.
+        FileNotFoundError: `look(path)` was false for `JOIN_S` seconds.
     """
     until = time.monotonic() + JOIN_S
     while not look(path):
@@ -162,10 +163,10 @@ def children(path: Path) -> list[str]:
 
 
 def read_run(root: Path) -> str:
-    """The id in run.json; empty when the file is absent.
+    """Return the id in run.json; an empty string if there is no such file.
 
     Raises:
-        Damaged: it is not what Holdfast wrote.
+        Damaged: Holdfast did not write this content.
     """
     path = root / "run.json"
     try:
@@ -185,24 +186,24 @@ def read_run(root: Path) -> str:
 
 
 def publish(attempt: Attempt, partial: Path, name: str) -> Path:
-    """Commit: from here on the checkpoint exists. `partial` holds everything but its own durability.
+    """Commit: rename the complete directory `partial`; then the checkpoint exists. This syncs its names first.
 
     Raises:
-        UsageError: a checkpoint of that name is committed already.
-        Superseded: this attempt lost the run.
+        UsageError: a checkpoint with that name exists.
+        Superseded: this attempt no longer owns the run.
     """
     target = places.checkpoints(attempt.root) / name
-    disk.sync_dir(partial)  # every name before the rename: the rename may reach the disk first
+    disk.sync_dir(partial)  # sync all names before the rename, because the rename may reach the disk first
     try:
         disk.rename_new(partial, target)
     except FileExistsError as error:
         attempt.require()
         if is_checkpoint(target):
             raise UsageError(f"{target} is already committed; checkpoints are immutable") from error
-        set_aside(attempt, target, "no-manifest")  # what is left of one would block its step for ever
+        set_aside(attempt, target, "no-manifest")  # a directory without a manifest would block this step permanently
         disk.rename_new(partial, target)
     except FileNotFoundError:
-        if not _mine(target, attempt):  # NFS may say so after a rename that it did, and then repeated
+        if not _mine(target, attempt):  # NFS may repeat a rename that succeeded, and then report that its target exists
             raise
     disk.sync_dir(target.parent)
     disk.sync_dir(attempt.room)
@@ -218,7 +219,7 @@ def _mine(target: Path, attempt: Attempt) -> bool:
 
 
 def discard(attempt: Attempt, path: Path) -> None:
-    """Delete a checkpoint so that its manifest never outlives its shards."""
+    """Delete a checkpoint. It is renamed first, so that no manifest without its shards is ever seen."""
     doomed = attempt.room / f"deleting-{path.name}"
     disk.remove_tree(doomed)
     disk.rename_new(path, doomed)
@@ -227,7 +228,7 @@ def discard(attempt: Attempt, path: Path) -> None:
 
 
 def clean_up(path: Path) -> None:
-    """Remove what nobody counts on any more. What stays (a reader on NFS holds it open) goes with the attempt."""
+    """Remove files that are no longer needed. Any that remain are deleted when the attempt is fenced."""
     try:
         disk.remove_tree(path)
     except OSError:
@@ -235,10 +236,10 @@ def clean_up(path: Path) -> None:
 
 
 def set_aside(attempt: Attempt, path: Path, why: str) -> Path:
-    """Move a checkpoint out of the way, never deleting it. `why` becomes part of its name."""
+    """Move a checkpoint out of `checkpoints` without deleting it. `why` becomes part of its name."""
     passing = attempt.room / f"quarantine-{path.name}-{why}"
     disk.rename_new(path, passing)
-    disk.sync_dir(attempt.room)  # the new name before the old one's end: it must never be nowhere
+    disk.sync_dir(attempt.room)  # sync the new name before the old one is removed, so that a crash never loses both
     disk.sync_dir(path.parent)
     return to_quarantine(attempt.root, passing)
 
@@ -258,7 +259,7 @@ def to_quarantine(root: Path, passing: Path) -> Path:
 
 
 def point(attempt: Attempt, link: str, name: str) -> None:
-    """Let `checkpoints/<link>` name a checkpoint, for people: relative, and not what readers go by."""
+    """Point the relative link `checkpoints/<link>` at a checkpoint. It is for users; readers ignore it."""
     draft = attempt.room / f"link-{link}"
     disk.remove_tree(draft)
     disk.symlink(name, draft)
@@ -266,7 +267,7 @@ def point(attempt: Attempt, link: str, name: str) -> None:
 
 
 def unpoint(attempt: Attempt, link: str) -> None:
-    """Take away a link that leads nowhere any more; by way of the room, so that no ghost does it."""
+    """Remove a dangling link through the attempt's own directory, so that a fenced process cannot do it."""
     draft, path = attempt.room / f"link-{link}", attempt.root / "checkpoints" / link
     if path.is_symlink():
         disk.remove_tree(draft)
@@ -275,5 +276,5 @@ def unpoint(attempt: Attempt, link: str) -> None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a checkpoint exists at `path`: its name fits and it has a manifest."""
+    """Whether `path` is a checkpoint: its name has the right form and it has a manifest."""
     return parse_name(path.name) is not None and (path / MANIFEST).exists()

@@ -1,4 +1,4 @@
-"""Boxes: rectangular pieces of a leaf, and where their bytes lie in the whole. Pure."""
+"""Boxes: rectangular pieces of a leaf, and where their bytes lie in the whole leaf. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-_MOST_PAIRS = 1 << 22  # looked at where pieces lie in no grid
+_MOST_PAIRS = 1 << 22  # pairs of boxes to compare if the boxes form no grid
 
 
 class Box(NamedTuple):
-    """Items `at` to `at + shape` of a leaf, in each dimension."""
+    """The items from `at` to `at + shape` of a leaf, in each dimension."""
 
     at: tuple[int, ...]
     shape: tuple[int, ...]
@@ -22,18 +22,18 @@ class Box(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Bytes of a box that lie together in the whole, too."""
+    """Bytes of a box that are contiguous in the whole leaf, too."""
 
-    start: int  # in the whole
-    offset: int  # in the box
+    start: int  # in bytes of the whole leaf
+    offset: int  # in bytes of the box
     size: int
 
 
 def stretches(whole: Sequence[int], box: Box, itemsize: int) -> Iterator[Stretch]:
-    """The bytes of `box`, in C order, and where they lie in a leaf of the shape `whole`; as few as there can be."""
+    """Yield the byte ranges of `box`, in C order, with their places in a leaf of shape `whole`; as few as possible."""
     if box.volume == 0:
         return
-    last = len(whole)  # dimensions from here on are covered whole, or by one item of all before
+    last = len(whole)  # from this dimension on, each is covered whole, or all dimensions before it have one item
     while last and box.shape[last - 1] == whole[last - 1]:
         last -= 1
     size = itemsize * math.prod(box.shape[max(0, last - 1) :])
@@ -59,7 +59,7 @@ def is_tiled(whole: Sequence[int], boxes: Sequence[Box]) -> bool:
 
 
 def _in_grid(whole: Sequence[int], boxes: Sequence[Box], axis: int) -> bool:
-    """Whether they follow on each other without a gap along this axis, and those side by side do along the next."""
+    """Whether the boxes form a grid from this axis on: they are adjacent along it, without gaps."""
     if axis == len(whole):
         return len(boxes) == 1
     rows: dict[tuple[int, int], list[Box]] = {}

@@ -1,4 +1,4 @@
-"""Checkpoint: one committed, immutable directory, as readers see it. Nothing here writes."""
+"""Checkpoint: one committed, immutable directory, as readers see it. This module writes nothing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["Checkpoint", "Piece", "Problem", "StoredLeaf", "StoredPieces"]
 
 
 class Checkpoint:
-    """A checkpoint at `path`. Reading it needs nothing else of its run: a copy will do.
+    """A checkpoint at `path`. Reading it needs no other file of its run, so a copy of the directory is enough.
 
-    One that several ranks wrote reads as rank 0 saved it, its divided leaves whole; `as_rank` gives another's view.
+    If several ranks wrote it, this is rank 0's view, with divided leaves whole. `as_rank` returns another rank's view.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
-        self.path, self._rank = Path(path), rank  # as one that wrote it saw it
+        self.path, self._rank = Path(path), rank  # the view of this rank
         self._root: Manifest | None = None
         self._manifest: Manifest | None = None
         self._head: Head | None = None
@@ -40,12 +40,14 @@ class Checkpoint:
 
     @property
     def manifest(self) -> Manifest:
-        """What it holds, its own digest checked: of several ranks, with the leaves and files of all parts, each under a
-        key of its own; as a rank sees it, with those of its own part.
+        """The manifest of the checkpoint, after a check of its own digest.
+
+        If several ranks wrote it, it has the leaves and files of all parts, each under a key of its own. A rank's view
+        has those of its own part.
 
         Raises:
-            NotFound: there is no checkpoint any more.
-            Damaged: twice, the second time cold, the manifest was not what was written.
+            NotFound: the checkpoint was removed.
+            Damaged: two reads, the second from the medium, returned other bytes than were written.
         """
         if self._manifest is None:
             parts = self._its_parts()
@@ -54,22 +56,22 @@ class Checkpoint:
         return self._manifest
 
     def _whole_root(self) -> Manifest:
-        """The manifest as it lies there, without what is in parts."""
+        """The manifest file as it is, without the entries in the parts."""
         if self._root is None:
             self._root = reading.decoded(self.path / MANIFEST, format.decode)
         return self._root
 
     def _its_parts(self) -> Parts | None:
-        """None: one process wrote it."""
+        """The parts; None if one process wrote the checkpoint."""
         if self._parts is None and self._whole_root().ranks is not None:
             self._parts = Parts(self.path, self._whole_root())
         return self._parts
 
     def as_rank(self, rank: int) -> Checkpoint:
-        """The checkpoint as that rank saved it: what it had in its own way is its own, all else is as in rank 0's.
+        """Return the checkpoint as that rank saved it: its own values where they differ, and rank 0's elsewhere.
 
-        A rank beyond those that wrote it gets rank 0's view. `check_layout` and `problems` then look at what this rank
-        wrote, and no more; other parts are read, and checked, as far as leaves are asked for.
+        A rank beyond those that wrote it gets rank 0's view. `check_layout` and `problems` then check only what this
+        rank wrote. Other parts are read, and checked, only for the leaves that are read.
         """
         parts = self._its_parts()
         if parts is None:
@@ -81,7 +83,7 @@ class Checkpoint:
 
     @property
     def world(self) -> int:
-        """Ranks that wrote it."""
+        """The number of ranks that wrote it."""
         return self.head.world
 
     @property
@@ -92,7 +94,7 @@ class Checkpoint:
 
     @property
     def head(self) -> Head:
-        """The manifest without its leaves, quickly; they are read, and looked at, when `manifest` is asked for.
+        """The manifest without its leaves. This is quick: the leaves are decoded and checked only by `manifest`.
 
         Raises:
             NotFound, Damaged: as `manifest`.
@@ -103,36 +105,36 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """Its directory's name, as in `step-000000100`."""
+        """Its directory's name, for example `step-000000100`."""
         return str(self.head.name)
 
     @property
     def step(self) -> int:
-        """Steps completed when it was saved."""
+        """The number of completed steps when it was saved."""
         return self.head.step
 
     @property
     def phase(self) -> str:
-        """Where it was saved: "step" after a step, "end" after an epoch's body."""
+        """When it was saved: "step" after a step, "end" after an epoch's body."""
         return self.head.phase
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What was measured on exactly this state."""
+        """The metrics measured on exactly this state."""
         return format.unpack_metrics(self.head.metrics)
 
     @property
     def document(self) -> dict[str, Any]:
-        """Who made it, with what: host, command, git commit, library versions, hyperparameters, model."""
+        """Who saved it, and with what: host, command, git commit, library versions, hyperparameters, model."""
         return self.head.document
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all its files but the manifest, shared ones included."""
+        """The size of all its files in bytes, shared files included, the manifest excluded."""
         return self.head.size_bytes
 
     def leaf(self, key: str) -> Stored:
-        """A handle on one leaf; its bytes are read, and checked, when asked for."""
+        """Return a handle on one leaf; its bytes are read, and checked, on demand."""
         parts = self._its_parts()
         if parts is not None:
             found = parts.leaf(key, self._rank or 0)
@@ -148,25 +150,25 @@ class Checkpoint:
         return StoredLeaf(self.path, key, entry)
 
     def _pieces(self) -> dict[str, dict[int, str]]:
-        """Keys of the pieces of each leaf that one process has divided."""
+        """For each leaf that one process divided: the keys of its pieces."""
         if self._divided is None:
             self._divided = divided.current(self.manifest.leaves)
         return self._divided
 
     def leaves(self) -> dict[str, Stored]:
-        """Handles on all leaves of the state, by their keys; those that several ranks hold in pieces are whole."""
+        """Return handles on all leaves of the state, by key. Leaves that several ranks hold in pieces are whole."""
         known = divided.leaves(self.manifest.leaves) if self._its_parts() is None else sorted(leaf_keys(self.tree))
         return {key: self.leaf(key) for key in known}
 
     def parts(self) -> list[str]:
-        """The state's top-level keys, when it is a mapping with string keys."""
+        """The state's top-level keys if it is a mapping with string keys."""
         return list(top(self.tree) or ())
 
     @codec.uncollected()
     def handles(self, part: str | None = None, *, types: Iterable[type] = (), placeholders: bool = False) -> Any:
-        """The state, or what lies under its top-level key `part`, with a `StoredLeaf` in every leaf's place.
+        """Return the state, or its member `part`, with a `StoredLeaf` in the place of every leaf.
 
-        Nothing of the shards is read.
+        This reads no shard.
         """
         return tree.unflatten(self._node(part), self.leaf, types=types, placeholders=placeholders)
 
@@ -179,15 +181,15 @@ class Checkpoint:
         placeholders: bool = False,
         mmap: bool = False,
     ) -> Any:
-        """The state, or what lies under its top-level key `part`, in fresh memory, every byte checked on the way.
+        """Return the state, or its member `part`, in fresh memory. Every byte is checked.
 
-        With `mmap`, leaves lie over private maps of the files: nothing is read before it is looked at, and what is
-        written to them changes no file. Only the layout and the headers are checked then; the bytes, `verify` checks.
+        With `mmap`, leaves are private memory maps of the files. Bytes are read when they are used, and writing to a
+        leaf changes no file. Only the layout and the headers are checked; `verify` checks the bytes.
 
         Raises:
-            NotFound: it was removed, perhaps while it was read.
-            Damaged: a byte differs from what was committed, also when read again from the medium.
-            UsageError: the state holds the user's own types and they are not among `types` or registered ones.
+            NotFound: it was removed, perhaps during the read.
+            Damaged: a byte differs from what was committed, also after a second read from the medium.
+            UsageError: the state holds the user's own types, and they are neither in `types` nor registered.
         """
         self.check_layout()
         if part is None and not mmap:
@@ -196,7 +198,7 @@ class Checkpoint:
         leaves: dict[str, Any] = {}
 
         def leaf(key: str) -> Any:
-            if not leaves:  # now, when the tree's types are known to be at hand
+            if not leaves:  # only now is it certain that the tree's types are available
                 leaves.update(self._leaves(self._keys(node, part), mmap=mmap))
             return leaves[key] if key in leaves else self.leaf(key)
 
@@ -209,7 +211,7 @@ class Checkpoint:
         return known if part is None else leaf_keys(node) & known.keys()
 
     def _leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
-        """The leaves under `keys`, read all in one go, or mapped as far as that is possible."""
+        """Read the leaves with these `keys` together; with `mmap`, map those that can be mapped."""
         stored = {key: self.leaf(key) for key in keys}
         found = _mapped(stored.values()) if mmap else {}
         rest = [leaf for key, leaf in stored.items() if key not in found]
@@ -223,25 +225,25 @@ class Checkpoint:
         return self.tree["dict"][part]
 
     def facts(self, *, pinned: bool = False) -> CheckpointFacts:
-        """What retention goes by."""
+        """The facts that retention rules use."""
         head, at_s = self.head, format.seconds(self.head.created)
         return CheckpointFacts(
             self.name, head.step, head.phase, head.epoch, at_s, self.metrics, head.size_bytes, pinned
         )
 
     def check_layout(self) -> None:
-        """Compare what the directory holds with the manifest: names and sizes, and every shard's header.
+        """Compare the directory with the manifest: file names, sizes, and the header of every shard.
 
         Together with the leaves' own digests this covers every byte.
         """
-        for problem in problems.of_layout(self.path, self.manifest, self.manifest.files):
+        for problem in problems.of_sizes_and_headers(self.path, self.manifest, self.manifest.files):
             raise Damaged(str(problem))
 
     def check_unread(self) -> None:
-        """Read what files hold of pieces that were written again since: no leaf is made of it.
+        """Check bytes that no leaf uses: old pieces in a file that have been replaced by newer ones.
 
         Raises:
-            Damaged: it differs from what was committed.
+            Damaged: they differ from what was committed.
         """
         entries = self.manifest.leaves if self._its_parts() is None else {}
         for leaf in reading.damaged(divided.older(entries, self.path), cold=False):
@@ -254,12 +256,13 @@ class Checkpoint:
         only: Collection[str] | None = None,
         before_each: Hook = nothing,
     ) -> Iterator[Problem]:
-        """Read every byte; tell which differ from what was committed. With `cold`, from the medium and not the cache.
+        """Read every byte; yield the places that differ from what was committed. With `cold`, read from the medium.
 
-        `only`: of the files with these names. What `before_each` piece of a shard raises ends it.
+        `only`: names of the files to read. `before_each` is called before each piece of a shard; what it raises ends
+        this.
 
         Raises:
-            StoreError: this user may not read it, so that nothing can be told.
+            StoreError: this user may not read a file, so that nothing is known about it.
         """
         try:
             yield from self._problems(only, before_each, cold=cold)
@@ -293,7 +296,7 @@ class Checkpoint:
 
 
 def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
-    """Those that can lie over their file's bytes as these are."""
+    """The leaves that can be mapped, as they need no conversion."""
     maps: dict[Path, memoryview | None] = {}
     found = {}
     for leaf in stored:

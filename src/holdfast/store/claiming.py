@@ -1,4 +1,4 @@
-"""Claiming: how the next attempt of a run begins: beside no living one, and after fencing all before it."""
+"""Begins the next attempt of a run. Refuses if another may be alive; fences all earlier ones."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..journal import Log
 from . import places
 from .attempt import Attempt, children, read_run, to_quarantine
 
-_MOST_ROUNDS = 1000  # of emptying a directory that a ghost goes on filling
+_MOST_ROUNDS = 1000  # how often to empty a directory into which an old process keeps writing
 
 
 def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> Attempt:
-    """Begin the next attempt of the run at `root`, after fencing all before it.
+    """Begin the next attempt of the run at `root`, after fencing all earlier ones.
 
     Raises:
-        UsageError: another attempt lives, or may live; or a directory that is written in is a symbolic link.
-        Superseded: a still later attempt began meanwhile.
+        UsageError: another attempt is or may be alive; or a directory to be written to is a symbolic link.
+        Superseded: an even later attempt began meanwhile.
     """
     places.require(root)
     for part in (root, root / "attempts", root / "history", root / "checkpoints", root / "quarantine"):
@@ -38,17 +38,17 @@ def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> At
         try:
             attempt = _enter(root, number, run)
             break
-        except FileExistsError:  # somebody was faster: look who
+        except FileExistsError:  # another process took this number: check whether it may be alive
             older = _living(root)
             _refuse_strangers(root, older, take_over=take_over)
     with attempt.acting("begin"):
         _settle(attempt, take_over=take_over)
-        disk.sync_dir(root / "checkpoints")  # a commit whose maker died before its sync: from here on it counts
+        disk.sync_dir(root / "checkpoints")  # makes a commit durable whose process died before syncing it
     return attempt
 
 
 def _enter(root: Path, number: int, run: str) -> Attempt:
-    """Appear as `attempts/<number>`, complete with the journal's first line, in one step."""
+    """Create `attempts/<number>`, complete with the journal's first line, in one step."""
     attempt = Attempt(root, number, run)
     draft = root / "attempts" / f".claim-{uuid.uuid4().hex}"
     begin = {"event": "begin", "attempt": number, "run": run, "owner": owner.me()}
@@ -65,7 +65,7 @@ def _enter(root: Path, number: int, run: str) -> Attempt:
 
 
 def _settle(attempt: Attempt, *, take_over: bool) -> None:
-    """Fence everything older; give way to anything newer."""
+    """Fence all older attempts. If a newer one exists, remove this one and raise Superseded."""
     rooms = _rooms(attempt.root)
     newer = [number for number in rooms if number > attempt.number]
     if newer:
@@ -86,7 +86,7 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
 
 
 def fence(attempt: Attempt, log: Log) -> None:
-    """End an older attempt for ever: carry its things out, then remove its directory."""
+    """Fence an older attempt: move its files out, then remove its directory."""
     old = attempt.root / "attempts" / str(log.attempt)
     places.refuse_link(old)
     for _ in range(_MOST_ROUNDS):
@@ -97,7 +97,7 @@ def fence(attempt: Attempt, log: Log) -> None:
             break
         except FileNotFoundError:
             break
-        except OSError as error:  # the ghost was quick and put something in again
+        except OSError as error:  # the old process created a file there again
             if error.errno != errno.ENOTEMPTY:
                 raise
     else:
@@ -110,7 +110,7 @@ def _carry_out(attempt: Attempt, number: int, path: Path) -> None:
     try:
         history = attempt.root / "history" / path.name
         if path.name == f"attempt-{number}.jsonl":
-            if os.path.lexists(history):  # whatever that is, a journal is never thrown away
+            if os.path.lexists(history):  # the name is taken: keep the journal under another name
                 history = history.with_name(f"{path.name}-{uuid.uuid4().hex[:8]}")
             disk.rename_new(path, history)
             disk.sync_dir(history.parent)
@@ -135,8 +135,8 @@ def _stale_claim(draft: Path) -> bool:
             log = Log(0, path, journal.read(path))
             if log.owner:
                 return owner.proven_gone(log.owner, _last_seen(log))
-        return time.time() - draft.stat().st_mtime > 3600  # died before its first line; nothing of worth is in it
-    except FileNotFoundError:  # no draft any more: its maker went on
+        return time.time() - draft.stat().st_mtime > 3600  # its process died before writing a line; nothing to keep
+    except FileNotFoundError:  # the draft was renamed: its process succeeded
         return False
 
 
@@ -146,7 +146,7 @@ def _living(root: Path) -> list[Log]:
 
 
 def strangers(root: Path) -> list[Log]:
-    """Attempts that have said no good-bye and may live: `claim` refuses to begin beside them."""
+    """Attempts without a closing line whose process may be alive; `claim` refuses while there are any."""
     return [log for log in _living(root) if _is_stranger(log)]
 
 
@@ -176,12 +176,12 @@ def _rooms(root: Path) -> list[int]:
 
 
 def _numbers(root: Path) -> list[int]:
-    """What no new attempt can be called: also a file by mistake may have such a name."""
+    """Numbers that a new attempt must not use. Stray files may have such names, too."""
     return sorted(int(child) for child in children(root / "attempts") if child.isdecimal())
 
 
 def _run_id(root: Path, note: str | None) -> str:
-    """The run's id, written into run.json when the run begins."""
+    """Return the run's id; write it to run.json if the run is new."""
     path = root / "run.json"
     if not path.exists():
         facts = {"run": uuid.uuid4().hex, "began": time.time(), "by": owner.me(), "note": note}

@@ -1,4 +1,4 @@
-"""Committing: the owner of a run begins, commits and links checkpoints, and removes those that no rule keeps."""
+"""Committing: the owner of a run builds, commits and links checkpoints, and removes those that no rule keeps."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .shards import Abandoned
 from .sharing import Sharing
 from .shelf import Shelf
 
-_SPARE_BYTES = 1 << 20  # for the manifest's fixed part, directories and the journal
+_SPARE_BYTES = 1 << 20  # of the manifest's fixed part, directories and the journal
 
 
 class Facts(NamedTuple):
-    """Facts about a checkpoint that its manifest holds besides the state. All are optional."""
+    """What the manifest records about a checkpoint besides the state. All fields are optional."""
 
     phase: str = "step"
     epoch: int | None = None
@@ -39,27 +39,27 @@ class Facts(NamedTuple):
 
 
 class Committing:
-    """The owner's side of a store; its threads write in turn."""
+    """The owner's side of a store. Its threads write one after another."""
 
     def __init__(self, shelf: Shelf, sharing: Sharing, keep: Rule | None, *, take_over: bool) -> None:
         self.root, self.shelf, self.sharing = shelf.root, shelf, sharing
         self.keep = keep
         self._take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
-        self.attempt: Attempt | None = None  # None: it has written nothing
-        self.parent: str | None = None  # name of the checkpoint after which the next one comes
-        self._turn = threading.RLock()  # of this process's threads, to claim and to write
+        self.attempt: Attempt | None = None  # None: nothing was written yet
+        self.parent: str | None = None  # name of the checkpoint before the next one
+        self._turn = threading.RLock()  # one thread at a time claims or writes
 
     # -- owning ---------------------------------------------------------------------------------------------------
 
     def claim(self) -> Attempt:
-        """Become the run's owner, if this store is not yet.
+        """Become the run's owner if this store is not yet.
 
         Raises:
-            UsageError: another attempt lives, or may live.
+            UsageError: another attempt is or may be alive.
         """
         if self.attempt is None:
             with self._turn:
-                if self.attempt is None:  # still
+                if self.attempt is None:  # check again, now under the lock
                     self.attempt = self._begin()
         return self.attempt
 
@@ -68,7 +68,7 @@ class Committing:
             return claiming.claim(self.root, take_over=self._take_over)
 
     def close(self) -> None:
-        """Give the run back: the next writer need not ask whether this one lives."""
+        """Release the run, so that the next writer knows that this one has ended."""
         attempt = self.attempt
         if attempt is not None:
             with self.acting(attempt, "close"):
@@ -77,29 +77,30 @@ class Committing:
 
     @contextmanager
     def acting(self, attempt: Attempt, what: str) -> Iterator[None]:
-        with attempt.acting(what), self._turn:  # a forked child is refused before it waits for a thread of its parent's
+        # refuse a forked child before it waits for a lock that a thread of its parent may hold
+        with attempt.acting(what), self._turn:
             yield
 
     # -- one checkpoint -------------------------------------------------------------------------------------------
 
     def begin(self, name: Name) -> Path:
-        """An empty directory in the attempt's own room.
+        """Create an empty directory in the attempt's own directory; return its path.
 
         Raises:
-            UsageError: that checkpoint is committed already, or another attempt lives.
+            UsageError: that checkpoint exists already, or another attempt is or may be alive.
         """
         attempt = self.claim()
         partial = attempt.room / str(name)
         with self.acting(attempt, "save"):
             if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
-                attempt.require()  # else it may be a successor's
+                attempt.require()  # without this check the directory may be a later attempt's
                 raise UsageError(f"{self.root}: {name} is already committed; checkpoints are immutable")
             disk.remove_tree(partial)
             disk.make_dir(partial)
         return partial
 
     def finish(self, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Manifest:
-        """Call `fill`, which completes the directory and returns its manifest, and commit. On an error remove it."""
+        """Let `fill` complete the directory and return its manifest; then commit. On an error remove the directory."""
         attempt = self.claim()
         with self.acting(attempt, "save"):
             try:
@@ -118,7 +119,7 @@ class Committing:
     def manifest(
         self, name: Name, facts: Facts, files: dict[str, format.File], leaves: dict[str, Leaf], body: Any
     ) -> Manifest:
-        """What a checkpoint says of itself."""
+        """The manifest of the checkpoint."""
         attempt = self.claim()
         best = self.own_best()
         return Manifest(
@@ -145,12 +146,13 @@ class Committing:
     def require_space(self, need: int) -> None:
         """
         Raises:
-            NoSpace: so many bytes are not free, even without what the rule does not keep.
+            NoSpace: fewer than `need` bytes are free, even after removing all that the rule does not keep.
         """
         free = disk.free_bytes(self.root)
         if need + _SPARE_BYTES > free and self.keep is not None:
-            with suppress(Damaged):  # the newest, which is why nothing was removed
-                if self.prune_but(self.keep):  # what a stop has left
+            with suppress(Damaged):  # the newest is damaged, so nothing was removed
+                # the rule may not have been applied to the last save, if a stop interrupted it
+                if self.prune_but(self.keep):
                     free = disk.free_bytes(self.root)
         if need + _SPARE_BYTES > free:
             raise NoSpace(
@@ -161,14 +163,14 @@ class Committing:
     # -- all of them ----------------------------------------------------------------------------------------------
 
     def apply_rule(self, name: Name, leave: Callable[[], int] = lambda: 0) -> None:
-        """Remove what the rule does not keep, now that `name` is committed."""
+        """Remove what the rule does not keep, after `name` was committed."""
         if self.keep is not None:
             with suppress(Abandoned), self.telling():
                 self.prune_but(self.keep, (str(name),), leave)
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Warn about a file that was damaged after it was read. The save succeeds; the next one rewrites it."""
+        """Warn, instead of failing, if a file was damaged after it was read. The next save rewrites that file."""
         try:
             yield
         except pruning.DamagedSince as error:
@@ -177,12 +179,17 @@ class Committing:
     def prune_but(
         self, rule: Rule, spared: Collection[str] = (), leave: Callable[[], int] = lambda: 0
     ) -> list[Checkpoint]:
-        """What was removed. Abandoned: it is no more than `leave` says, perhaps only now, and nothing was removed."""
+        """Remove what the rule does not keep; return it.
+
+        Raises:
+            Abandoned: at most `leave()` checkpoints would be removed; nothing was.
+        """
         if self.attempt is None and not pruning.prunable(self.shelf, rule, spared):
             return []
         attempt = self.claim()
         with self.acting(attempt, "prune"):
-            plan = pruning.plan(self.shelf, rule, spared)  # as the owner: before, another might have been at work
+            # plan as the owner: before that, another process might have been writing
+            plan = pruning.plan(self.shelf, rule, spared)
             if not plan.doomed:
                 return []
 
@@ -197,7 +204,7 @@ class Committing:
             return removed
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """Move a checkpoint aside, never deleting it; `why` is a word or two that become part of its name."""
+        """Move a checkpoint aside without deleting it; `why` is a word or two that become part of its name."""
         attempt = self.claim()
         self.sharing.forget()
         with self.acting(attempt, "move a checkpoint to quarantine"):
@@ -206,7 +213,7 @@ class Committing:
         return path
 
     def point(self) -> None:
-        """Renew the links for people. Nothing depends on them: an error here is ignored."""
+        """Renew the links for users. Nothing depends on them, so errors are ignored."""
         for link, find in (("latest", self.shelf.latest), ("best", self.best)):
             with suppress(OSError, Damaged):
                 self._point_to(link, find)
@@ -219,10 +226,10 @@ class Committing:
             attempts.unpoint(attempt, link)
 
     def best(self) -> Checkpoint:
-        """The checkpoint that the rule ranks first, or else the newest one's.
+        """Return the checkpoint that this store's rule ranks first, or else the newest checkpoint's rule.
 
         Raises:
-            NotFound: no rule, or no checkpoint with that metric.
+            NotFound: there is no rule, or no checkpoint has that metric.
         """
         return self.shelf.best(self.own_best())
 
@@ -232,7 +239,7 @@ class Committing:
 
 @contextmanager
 def writing(root: Path) -> Iterator[None]:
-    """Raise an OSError as a StoreError."""
+    """Raise an OSError in the block as a StoreError."""
     try:
         yield
     except OSError as error:

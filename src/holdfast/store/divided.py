@@ -1,8 +1,8 @@
-"""Divided: a big leaf of which only a part changes, in pieces, so that pieces that did not change keep their files.
+"""Divided: a big leaf that changes only in part is saved in pieces, so that unchanged pieces keep their files.
 
-A leaf is divided once a save has seen that most of it stayed as it was. From then on each piece is digested before a
-save; the changed ones go into a file of their own, and the other files are linked. Such a file may also hold older
-bytes of pieces that were written again since. They stay in the manifest: a digest covers every byte of the file.
+A leaf is divided once a save finds that most of its bytes did not change. From then on each piece is digested before
+a save. Changed pieces go into a new file; the other files are linked. A linked file may also hold old versions of
+pieces that were written again later. They stay in the manifest, because a digest covers every byte of the file.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from .lineage import Lineage, Link, alike, digests_of
 from .shards import SHARD_BYTES, Shard, header
 from .stored import Piece, StoredLeaf, StoredPieces, check_piece
 
-LEAST_BYTES = 64 << 20  # of a leaf that is divided
-PIECE_BYTES = 64 << 10  # of a piece, at least; a thousandth of a leaf
-MOST_PIECES = 1024  # about
-MOST_LEAVES = 8  # that are divided
-MOST_FILES = 48  # of all divided leaves; from a half of that on files are merged, a little in each save
-_PATIENCE = 256  # saves
-_REWRITTEN = 0.0075  # of a leaf, in one save, so that there are fewer files
+LEAST_BYTES = 64 << 20  # the smallest leaf that is divided
+PIECE_BYTES = 64 << 10  # the smallest piece; pieces are about a thousandth of a leaf
+MOST_PIECES = 1024  # approximate limit for one leaf
+MOST_LEAVES = 8  # the most leaves that are divided
+MOST_FILES = 48  # for all divided leaves; from half of that on, each save merges a few files
+_PATIENCE = 256  # the most saves to wait before another try to divide a leaf
+_REWRITTEN = 0.0075  # at most this share of a leaf is rewritten in one save to reduce the number of files
 _SPOTS, _SPOT_BYTES = 64, 32
 
 _KEY = re.compile(r"@(\d{1,18})\.(\d{1,18})/(.*)", re.DOTALL)
 
 
 class PieceRange(NamedTuple):
-    """What a piece's key says: the write that it comes from, which piece it is, and of which leaf."""
+    """The parts of a piece's key: the write that it comes from, its index, and its leaf."""
 
     number: int
     piece: int
@@ -52,7 +52,7 @@ def parse(key: str) -> PieceRange | None:
 
 
 def current(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
-    """For each divided leaf the keys of its pieces, by their index: of those that were written again, the newest."""
+    """For each divided leaf, the keys of its pieces by index. If a piece was written again, only the newest counts."""
     found: dict[str, dict[int, PieceRange]] = {}
     for place in filter(None, map(parse, leaves)):
         pieces = found.setdefault(place.leaf, {})
@@ -62,25 +62,25 @@ def current(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
 
 
 def leaves(entries: Iterable[str]) -> dict[str, None]:
-    """Keys of a manifest's leaves, of the divided ones those that the tree names."""
+    """Keys of the leaves in a manifest; a divided leaf has the one key that the tree uses."""
     keys = [*entries]
     return dict.fromkeys([*(key for key in keys if parse(key) is None), *current(keys)])
 
 
 def older(entries: Mapping[str, Leaf], folder: Path) -> list[StoredLeaf]:
-    """Pieces that were written again since, in the files of the directory `folder`."""
+    """Old versions of pieces that were written again later, in the files of the directory `folder`."""
     keys = [key for key in entries if parse(key) is not None]
     held = {key for pieces in current(keys).values() for key in pieces.values()}
     return [StoredLeaf(folder, key, entries[key]) for key in keys if key not in held]
 
 
 def big(leaves: Mapping[str, Block]) -> list[str]:
-    """Keys of the leaves that are large enough."""
+    """Keys of the leaves of at least LEAST_BYTES (64 MiB), which a save may divide into pieces."""
     return [key for key, block in leaves.items() if block.data.nbytes >= LEAST_BYTES]
 
 
 def grid(shape: Sequence[int], itemsize: int) -> list[Box]:
-    """The pieces of a leaf, in their order in memory, each in one stretch; empty when it cannot be divided so."""
+    """The pieces of a leaf in memory order, each contiguous. Empty if the leaf cannot be divided in this way."""
     target = max(PIECE_BYTES, -(-math.prod(shape) * itemsize // MOST_PIECES))
     axis = 0
     while axis < len(shape) and itemsize * math.prod(shape[axis + 1 :]) > target:
@@ -102,7 +102,7 @@ def grid(shape: Sequence[int], itemsize: int) -> list[Box]:
 
 
 def pieces(block: Block) -> list[Block]:
-    """The leaf's pieces over the same memory; empty: it is not one to divide."""
+    """Views of the leaf's pieces in the same memory; empty if the leaf is not divided."""
     itemsize = ITEMSIZE.get(block.dtype)
     if not isinstance(block.data, memoryview) or block.data.nbytes < LEAST_BYTES or not itemsize or "of" in block.attrs:
         return []
@@ -116,10 +116,10 @@ def pieces(block: Block) -> list[Block]:
 
 
 def stored(key: str, pieces: Iterable[str], entries: Mapping[str, Leaf], folder: Path) -> StoredPieces:
-    """A handle on a divided leaf in the directory `folder`.
+    """Return a handle on a divided leaf in the directory `folder`.
 
     Raises:
-        Damaged: a piece does not say where it lies.
+        Damaged: a piece has no place in the leaf.
     """
     found = []
     for name in pieces:
@@ -130,16 +130,16 @@ def stored(key: str, pieces: Iterable[str], entries: Mapping[str, Leaf], folder:
 
 
 class Division(NamedTuple):
-    """One leaf of a save, divided."""
+    """How one leaf of a save is divided."""
 
-    kept: dict[str, Block]  # pieces that did not change, and whose files are linked, by their keys
-    fresh: dict[str, Block]  # those that are written
+    kept: dict[str, Block]  # unchanged pieces by key; their files are linked
+    fresh: dict[str, Block]  # pieces to write, by key
     shards: list[Shard]
     links: list[Link]
 
 
 class _Dense(NamedTuple):
-    """A leaf that is left whole for some saves before it is tried again, and for twice as many the next time."""
+    """A leaf that is left whole for some saves before the next try to divide it; each wait is twice as long."""
 
     saves: int
     all_of_them: int
@@ -151,16 +151,16 @@ class _Dense(NamedTuple):
 
 
 class Divided:
-    """Which leaves of a run are divided, and what a save writes of them. A restart begins with no knowledge."""
+    """Decides which leaves of a run are divided, and which pieces a save writes. After a restart it has no history."""
 
     def __init__(self) -> None:
-        self._spots: dict[str, bytes] = {}  # a few bytes from all over each big leaf that was written whole
-        self._dense: dict[str, _Dense] = {}  # leaves of which so much changed that dividing them was of no use
+        self._spots: dict[str, bytes] = {}  # samples of a few bytes from each big leaf that was written whole
+        self._dense: dict[str, _Dense] = {}  # leaves that changed too much for dividing to be useful
 
     def divide(
         self, leaves: Mapping[str, Block], lineage: Lineage, whole: Whole, taken: Collection[str] = ()
     ) -> dict[str, Division]:
-        """Those of `leaves` that are worth it; none of their files gets a name that is `taken`."""
+        """Divide those of `leaves` for which that saves writing; no new file gets a name in `taken`."""
         known = current(lineage.leaves)
         partly = [key for key, block in leaves.items() if self._is_partly(key, block, known, lineage)]
         partly.sort(key=lambda key: (key not in known, -leaves[key].data.nbytes))
@@ -180,7 +180,7 @@ class Divided:
         return divisions
 
     def _is_partly(self, key: str, block: Block, known: Mapping[str, Any], lineage: Lineage) -> bool:
-        """Whether the leaf is divided already, or most of it is as it was when it was last written whole."""
+        """Whether the leaf is divided already, or most of it is unchanged since it was last written whole."""
         if key in known:
             return True
         if key in self._dense and self._dense[key].saves > 0:
@@ -198,7 +198,7 @@ class Divided:
         return 2 * same >= _SPOTS
 
     def note(self, leaves: Mapping[str, Block], written: Iterable[str]) -> None:
-        """Remember a few bytes of the big leaves that a save has written whole."""
+        """Keep samples of the big leaves that a save has written whole."""
         whole = [key for key in big(leaves) if parse(key) is None]
         self._spots |= {key: _spots(leaves[key].data) for key in {*whole}.intersection(written)}
 
@@ -211,14 +211,14 @@ def _spots(data: Data) -> bytes:
 def _division(
     first: PieceRange, parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage, whole: Whole, most_files: int
 ) -> Division | None:
-    """What is written and linked of one leaf; None: so much of it changed that it is better written whole."""
+    """Which pieces of one leaf are written and linked; None if so much changed that writing it whole is better."""
     fits = len(known) == len(parts) and all(alike(parts[index], lineage.leaves[key]) for index, key in known.items())
     same = _unchanged(parts, known, lineage) if fits else set()
     size = sum(part.data.nbytes for part in parts)
     if fits and 2 * sum(parts[index].data.nbytes for index in same) < size:
         return None
     links = lineage.links_of((lineage.leaves[known[index]].shard for index in sorted(same)), whole, time.time())
-    if sum(link.file.size_bytes for link in links) > 3 * size:  # mostly bytes that nobody reads
+    if sum(link.file.size_bytes for link in links) > 3 * size:  # the files hold mostly old versions that are never read
         links = []
     kept = {index for link in links for index in same if known[index] in link.leaves}
     for index in _merged([[i for i in kept if known[i] in link.leaves] for link in links], parts, size, most_files):
@@ -231,7 +231,7 @@ def _division(
 
 
 def _unchanged(parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage) -> set[int]:
-    """Which pieces hold the bytes of the last checkpoint."""
+    """Indexes of the pieces that are the same as in the last checkpoint."""
     samples = lineage.samples
     asked = [i for i, key in known.items() if key not in samples or samples[key] == sample(parts[i].data)]
     found = digests_of([parts[index].data for index in asked])
@@ -239,7 +239,7 @@ def _unchanged(parts: Sequence[Block], known: Mapping[int, str], lineage: Lineag
 
 
 def _merged(held: Sequence[Sequence[int]], parts: Sequence[Block], size: int, most_files: int) -> list[int]:
-    """Pieces to be written although they did not change, so that there are fewer files: a few in each save."""
+    """Indexes of unchanged pieces to write again, so that files can go: at most a share of the leaf in each save."""
     sizes = sorted((sum(parts[index].data.nbytes for index in indices), list(indices)) for indices in held)
     count, budget, found = len(held) + 1, size * _REWRITTEN, list[int]()
     for live, indices in sizes:
@@ -259,7 +259,7 @@ def _merged(held: Sequence[Sequence[int]], parts: Sequence[Block], size: int, mo
 
 
 def _shards(first: PieceRange, fresh: Mapping[str, Block], size: int) -> Iterable[Shard]:
-    """Files for the pieces that are written: one, unless they are many."""
+    """Files for the pieces to write: one file, unless there are many bytes."""
     most = max(SHARD_BYTES, size // 16)
     packs: list[list[str]] = []
     room = 0

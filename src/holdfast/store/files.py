@@ -1,4 +1,4 @@
-"""Files: those of a checkpoint that are no shards, whatever the caller wrote; their digest is one over blocks."""
+"""Files: files of a checkpoint that are not shards, with any content. Such a file's digest is computed over blocks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .format import MANIFEST, File
 
 
 def make_durable(path: Path) -> dict[str, File]:
-    """Sync everything below the directory `path`; the files' entries for the manifest.
+    """Sync all files and directories below `path`; return the files' entries for the manifest.
 
     Raises:
-        UsageError: not all of it is plain files and directories, or something bears the manifest's name.
+        UsageError: there is something other than plain files and directories, or a file has the manifest's name.
     """
     files = {}
     for place, folders, names in os.walk(path):
         for name in itertools.chain(names, folders):
             inside = (Path(place) / name).relative_to(path).as_posix()
             found = Path(place) / name
-            plain = not found.is_symlink() and (found.is_file() or found.is_dir())  # a pipe would be waited for
+            plain = not found.is_symlink() and (found.is_file() or found.is_dir())  # opening a pipe would block
             if not is_text(inside):
                 raise UsageError(f"{inside!r}: a file of a checkpoint has a name in UTF-8; give it another one")
             if not plain or not format.is_inside(inside):
@@ -37,7 +37,7 @@ def make_durable(path: Path) -> dict[str, File]:
 
 
 def sound(path: Path, file: File, *, cold: bool) -> bool:
-    """Whether the bytes are what was committed; from the medium and not the cache, with `cold`."""
+    """Whether the bytes are those that were committed. With `cold`, read them from the medium and not the cache."""
     return reading.twice(path, lambda: _digest(path, cold=cold) == file.digest, bool)
 
 

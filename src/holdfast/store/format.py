@@ -1,4 +1,4 @@
-"""Format: the names in a run's directory and the manifest, as `docs/format.md` defines them. Uses no disk."""
+"""Format: the names in a run's directory and the manifest, as `docs/format.md` defines them. Does no I/O."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ..errors import Damaged, StoreError, UsageError
 from ..pages import Data, Distant, pieces
 from ..rules import Best
 
-VERSION = 1  # unreleased: until 0.1.0 is out it may change, and a checkpoint is read by the code that wrote it
+VERSION = 1  # unreleased: until 0.1.0 it may change, and only the code that wrote a checkpoint can read it
 MANIFEST = "manifest.json"
 PHASES = ("step", "end")
-BLOCK_BYTES = 16 << 20  # a piece of a file that is not a shard
+BLOCK_BYTES = 16 << 20  # size of a block in a file that is not a shard
 
 _NAME = re.compile(r"step-(\d{9,18})(-end)?")
 _HEAD = re.compile(rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",\n')
 _HEX = re.compile(r"[0-9a-f]{32}")
 _ZEROS = b"0" * 32
-_LEAVES = b',\n"leaves": {\n'  # no name of a file or of a field can hold these bytes: JSON's strings have no newlines
+_LEAVES = b',\n"leaves": {\n'  # no name of a file or field can contain these bytes: JSON strings have no newlines
 _DIRECTIONS = {"max": max, "min": min}
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
 class Name(NamedTuple):
-    """A checkpoint's place in its run. Names sort as the run went: `step-000001200` < `step-000001200-end`."""
+    """A checkpoint's position in its run. Names sort in time order: `step-000001200` < `step-000001200-end`."""
 
     step: int
     phase: str = "step"
@@ -46,15 +46,15 @@ class Name(NamedTuple):
 
 
 def parse_name(text: str) -> Name | None:
-    """The step and phase that `text` names, or None."""
+    """Return the step and phase in the name `text`; None if it has another form."""
     match = _NAME.fullmatch(text)
     name = Name(int(match[1]), "end" if match[2] else "step") if match else None
     return name if name is not None and str(name) == text else None
 
 
-# gc=False: what is read from JSON, or written to it, holds no cycles, and Python's collector need not look at each leaf
+# gc=False: values read from JSON or written to it have no cycles, so Python's collector need not visit each leaf
 class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Where one leaf lies. `offset` counts from the start of the shard's file, in bytes."""
+    """The place of one leaf. `offset` is in bytes from the start of the shard's file."""
 
     kind: str
     dtype: str
@@ -67,12 +67,12 @@ class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Its place among the leaves of its file: one without bytes comes before the one that begins where it lies."""
+        """The sort key among the leaves of its file. A leaf without bytes sorts before another one at its offset."""
         return self.offset, self.size_bytes
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One data file. If it is shared: for which checkpoint it was written, when, and how often it was taken over."""
+    """One data file. If it is shared: the checkpoint it was written for, when, and how often it was linked since."""
 
     size_bytes: int
     digest: str
@@ -82,17 +82,17 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the manifest says of the part that one rank wrote."""
+    """The manifest's entry for the part of one rank."""
 
-    part: str  # the file's name
-    size_bytes: int  # of all its shards
+    part: str  # the name of the part's file
+    size_bytes: int  # total size of its shards
     firsts: list[
         str
-    ] = []  # in the sorted keys of the leaves that are equal on all ranks: where each stretch it wrote begins
+    ] = []  # in the sorted keys of the common leaves (equal on all ranks): where each stretch that it wrote begins
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a checkpoint says of itself: its manifest without the leaves."""
+    """The manifest without its leaves."""
 
     step: int
     phase: str
@@ -106,7 +106,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     note: str | None
     document: dict[str, Any]
     files: dict[str, File]
-    ranks: list[PartEntry] | None = None  # one for each rank, where several wrote it
+    ranks: list[PartEntry] | None = None  # one entry for each rank if several ranks wrote it
 
     @property
     def name(self) -> Name:
@@ -114,36 +114,37 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def world(self) -> int:
-        """Ranks that wrote it."""
+        """The number of ranks that wrote it."""
         return len(self.ranks) if self.ranks is not None else 1
 
     @property
     def size_bytes(self) -> int:
         if self.ranks is not None:
-            known = (each for each in self.ranks if each.part in self.files)  # one rank's view knows its own
+            # the view of one rank has only its own part
+            known = (each for each in self.ranks if each.part in self.files)
             return sum(self.files[each.part].size_bytes + each.size_bytes for each in known)
         return sum(file.size_bytes for file in self.files.values())
 
     @property
     def best_rule(self) -> Best | None:
-        """The `Best` under which it was saved; None: under none, or under one that nobody knows."""
+        """The `Best` rule under which it was saved; None if there was none or if this version cannot read it."""
         said = self.best or {}
         metric, direction = said.get("metric"), _DIRECTIONS.get(said.get("direction", ""))
         return Best(metric, direction) if metric and direction else None
 
 
 class Manifest(Head, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a checkpoint holds."""
+    """The whole manifest of a checkpoint."""
 
     leaves: dict[str, Leaf]
     tree: Any
 
 
-hasher = xxhash.xxh3_128  # of pieces that come in parts
+hasher = xxhash.xxh3_128  # for data that is hashed in several pieces
 
 
 def digest(data: bytes | bytearray | Data) -> str:
-    """xxh3_128 of `data`, 32 hex digits: it finds damage, not malice."""
+    """Return xxh3_128 of `data` as 32 hex digits. It detects damage, not manipulation."""
     if not isinstance(data, Distant):
         return xxhash.xxh3_128_hexdigest(data)
     found = hasher()
@@ -153,12 +154,12 @@ def digest(data: bytes | bytearray | Data) -> str:
 
 
 def joined_digest(digests: Iterable[str]) -> str:
-    """The digest of a file: that of its pieces' digests, written one after another."""
+    """Return the digest of a file: the digest of its pieces' digests, concatenated."""
     return digest("".join(digests).encode())
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The bytes of manifest.json: a first line of fixed form, then a line for every field, file and leaf."""
+    """Return the bytes of manifest.json: a first line of fixed form, then one line for every field, file and leaf."""
     fields = msgspec.structs.asdict(manifest)
     if manifest.ranks is None:
         del fields["ranks"]
@@ -168,7 +169,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def field_lines(fields: Mapping[str, Any]) -> bytes:
-    """A line for every field, and within `files` and `leaves` for every entry. What is for people is made `legible`.
+    """Return one line for each field; in `files` and `leaves`, one for each entry. Texts for users are made `legible`.
 
     Raises:
         UsageError: a name in the tree is not Unicode text.
@@ -188,7 +189,7 @@ def _field(key: str, value: Any) -> str:
 
 
 def json_bytes(value: Any) -> bytes:
-    """`value` as the manifest writes it, on one line."""
+    """Return `value` as one line of JSON, as in the manifest."""
     return msgspec.json.encode(value)
 
 
@@ -201,11 +202,11 @@ def _lines(entries: Mapping[str, Any]) -> str:
 
 
 def decode(data: bytes, where: object) -> Manifest:
-    """Read a manifest that may be damaged, foreign or hostile.
+    """Decode a manifest, which may be damaged, foreign or hostile.
 
     Raises:
-        Damaged: its own digest does not hold, or it contradicts itself.
-        StoreError: it is whole, but of a format that this version does not know.
+        Damaged: its own digest is wrong, or it contradicts itself.
+        StoreError: it is whole, but this version cannot read its format.
     """
     try:
         manifest = msgspec.json.decode(_sound(data, where), type=Manifest)
@@ -219,7 +220,7 @@ def decode(data: bytes, where: object) -> Manifest:
 
 
 def decode_head(data: bytes, where: object) -> Head:
-    """The same, quickly: of what follows the files only the digest is checked."""
+    """Decode the head of a manifest, quickly: after the files, only the digest is checked."""
     text = _sound(data, where)
     cut = data.find(_LEAVES, len(data) - len(text))
     if cut < 0:
@@ -227,13 +228,13 @@ def decode_head(data: bytes, where: object) -> Head:
     try:
         head = msgspec.json.decode(bytes(text[: cut - len(data)]) + b"}", type=Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return decode(data, where)  # whole, and not laid out as we do; or it says what is wrong
+        return decode(data, where)  # it is valid but laid out differently, or this raises the exact error
     _check(head, where)
     return head
 
 
 def _sound(data: bytes, where: object) -> memoryview:
-    """The fields as JSON, once the digest holds."""
+    """Check the digest; return the fields as JSON."""
     head = _HEAD.match(data)
     if head is None:
         raise Damaged(f"{where}: the first line is not a Holdfast manifest's")
@@ -271,7 +272,7 @@ def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], where: objec
 
 
 def check_files(files: Mapping[str, File], where: object) -> None:
-    """Raise Damaged unless a checkpoint can hold them."""
+    """Raise Damaged unless a checkpoint can contain these files."""
     for name, file in files.items():
         if not is_inside(name) or file.size_bytes < 0 or not _HEX.fullmatch(file.digest):
             raise Damaged(f"{where}: file {name!r} is not one that a checkpoint can hold")
@@ -280,7 +281,7 @@ def check_files(files: Mapping[str, File], where: object) -> None:
 
 
 def check_leaves(leaves: Mapping[str, Leaf], files: Mapping[str, File], where: object) -> None:
-    """Raise Damaged unless each lies inside one of the files."""
+    """Raise Damaged unless each leaf lies inside one of the files."""
     sizes = {name: file.size_bytes for name, file in files.items() if "/" not in name}
     for key, leaf in leaves.items():
         inside = 0 <= leaf.offset <= leaf.offset + leaf.size_bytes <= sizes.get(leaf.shard, -1)
@@ -289,19 +290,19 @@ def check_leaves(leaves: Mapping[str, Leaf], files: Mapping[str, File], where: o
 
 
 def is_inside(name: str) -> bool:
-    """Whether `name`, a relative path with forward slashes, stays within the checkpoint's directory."""
+    """Whether `name`, a relative path with forward slashes, stays inside the checkpoint's directory."""
     parts = name.split("/")
     plain = all(part not in ("", ".", "..") for part in parts) and not any(c in name for c in "\0\\")
     return plain and name != MANIFEST
 
 
 def part_name(rank: int) -> str:
-    """The file in which a rank says what it wrote; its shards begin with the same."""
+    """The name of the file in which a rank lists what it wrote; its shards' names have the same prefix."""
     return f"rank-{rank:05d}.json"
 
 
 def shard_stem(key: str) -> str:
-    """A file name, without ending, for the leaves under top-level `key`."""
+    """Return a file name, without extension, for the leaves under the top-level `key`."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", key).lstrip("-") or "_"
 
 
@@ -310,7 +311,7 @@ def utc(seconds: float) -> str:
 
 
 def seconds(created: str) -> float:
-    """Unix seconds of a manifest's `created`."""
+    """Return a manifest's `created` in Unix seconds."""
     try:
         return datetime.fromisoformat(created).timestamp()
     except ValueError as error:
@@ -318,19 +319,19 @@ def seconds(created: str) -> float:
 
 
 def pack_metrics(metrics: Mapping[str, Any]) -> dict[str, float | str | None]:
-    """Numbers and names as JSON can hold them: what is not finite becomes "nan", "inf" or "-inf"."""
+    """Return metrics as JSON can hold them: values that are not finite become "nan", "inf" or "-inf"."""
     return {legible.legible(name): number(name, value) for name, value in metrics.items()}
 
 
 def number(name: str, value: Any) -> float | str:
-    """`value` as a metric: a Python number, or the name of one that is not finite.
+    """Return `value` as a metric: a Python number, or the name of a value that is not finite.
 
     Raises:
-        UsageError: it is no number, nor an array or tensor of one.
+        UsageError: it is not a number, nor an array or tensor of one element.
     """
     if type(value) not in (bool, int, float):
         with suppress(AttributeError, ValueError, RuntimeError, TypeError):
-            value = value.item()  # a NumPy scalar, a tensor of one element
+            value = value.item()  # a NumPy scalar or a tensor of one element
     if not isinstance(value, int | float):
         raise UsageError(
             f"metric {name!r} is a {type(value).__qualname__}, not one number: log its mean(), for example"

@@ -1,8 +1,8 @@
-"""Lineage: what of a state did not change since the checkpoint before it, so that its shards are linked, not written.
+"""Lineage: which leaves are unchanged since the last checkpoint, so that their shards are linked instead of written.
 
-A leaf that has changed once is taken to change again; so only leaves that were the same in the last two checkpoints are
-looked at before a save, and they lie in shards of their own. A shared file shares its damage: it is read back from the
-medium before each link, and written anew every so often (`Whole`).
+A leaf that has changed once is expected to change again. So a save compares only leaves that were the same in the last
+two checkpoints; these leaves have shards of their own. Damage to a shared file affects all checkpoints that share it.
+So the file is read back from the medium before each link, and written anew from time to time (`Whole`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..state.codec import Block
 from ..threads import map_in_threads
 from .format import File, Leaf, digest, seconds
 
-LINK_BYTES = 1 << 20  # of leaves that did not change; fewer are not worth a file
+LINK_BYTES = 1 << 20  # the least total size of unchanged leaves that get a file of their own
 THREADS = min(4, os.cpu_count() or 1)
 _HOUR_S = 3600.0
-_SAMPLED_BYTES = 64 << 10  # a smaller leaf is digested in the time that asking takes
+_SAMPLED_BYTES = 64 << 10  # a smaller leaf is digested as quickly as a sample is compared
 
 
 class Link(NamedTuple):
-    """A shard that is the same as in the checkpoint before."""
+    """A shard that is the same as in the last checkpoint."""
 
     name: str
     source: Path
@@ -37,22 +37,23 @@ class Link(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """The checkpoint from which the next one may take over files.
+    """The checkpoint whose files the next one may link.
 
-    Of several ranks, what this one wrote of it, and, without a file, what all had alike and another one wrote.
+    With several ranks: the leaves that this rank wrote. Also, without a file, common leaves that another rank wrote.
     """
 
     path: Path
     created: str
     files: Mapping[str, File]
     leaves: Mapping[str, Leaf]
-    steady: frozenset[str] | None = None  # leaves that were the same in the one before it; None: nobody knows
-    samples: Mapping[str, bytes] = {}  # a few bytes of big leaves: where these differ nothing need be digested
+    steady: frozenset[str] | None = None  # leaves that were the same in the checkpoint before it; None: unknown
+    # a few bytes of each big leaf: if these differ, the leaf changed and is not digested
+    samples: Mapping[str, bytes] = {}
 
     def unchanged(self, leaves: Mapping[str, Block], digests: Mapping[str, str] = MappingProxyType({})) -> set[str]:
-        """Keys of leaves whose bytes are the same as in this checkpoint, among those that are worth a look.
+        """Keys of leaves whose bytes are the same as in this checkpoint. Only probable candidates are compared.
 
-        `digests`: of leaves, as far as somebody has asked for them.
+        `digests`: those that were computed already, by key.
         """
         likely = self.leaves.keys() if self.steady is None else self.steady
         worth = [
@@ -69,13 +70,13 @@ class Lineage(NamedTuple):
         return {key for key in worth if (found.get(key) or digests[key]) == self.leaves[key].digest}
 
     def links(self, unchanged: Collection[str], whole: Whole, now_s: float) -> list[Link]:
-        """The shards of which every leaf is unchanged, and that are not due to be written anew."""
+        """The shards of which every leaf is unchanged, except those that must be written anew."""
         found = self.links_of((leaf.shard for leaf in self.leaves.values()), whole, now_s)
         large = (link for link in found if link.file.size_bytes >= LINK_BYTES)
         return [link for link in large if all(key in unchanged for key in link.leaves)]
 
     def links_of(self, names: Iterable[str], whole: Whole, now_s: float) -> list[Link]:
-        """The files with these names that are not due to be written anew, with all that they hold."""
+        """The files with these names and all their leaves, except files that must be written anew."""
         members: dict[str, dict[str, Leaf]] = {name: {} for name in names}
         for key, leaf in self.leaves.items():
             if leaf.shard in members:
@@ -87,12 +88,12 @@ class Lineage(NamedTuple):
         ]
 
     def after(self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]) -> Lineage:
-        """The lineage when a checkpoint with these has been committed at `path`."""
+        """The lineage after a checkpoint with these files and leaves was committed at `path`."""
         steady = (key for key, leaf in leaves.items() if key in self.leaves and _same(leaf, self.leaves[key]))
         return Lineage(path, created, files, leaves, frozenset(steady))
 
     def sampled(self, before: Lineage | None, samples: dict[str, bytes]) -> Lineage:
-        """With samples of the leaves that were written; of the others as `before`."""
+        """The lineage with samples of the leaves that were written; the other samples are taken from `before`."""
         old = before.samples if before is not None else {}
         return self._replace(samples={key: old[key] for key in old if key in self.leaves} | samples)
 
@@ -106,12 +107,12 @@ class Lineage(NamedTuple):
 
 
 def samples_of(leaves: Mapping[str, Block], keys: Iterable[str]) -> dict[str, bytes]:
-    """A few bytes of each that is big."""
+    """Return a few bytes of each big leaf."""
     return {key: sample(leaves[key].data) for key in keys if leaves[key].data.nbytes >= _SAMPLED_BYTES}
 
 
 def alike(block: Block, leaf: Leaf) -> bool:
-    """Whether they have the same kind, dtype, shape and attributes."""
+    """Whether both have the same kind, dtype, shape and attributes."""
     return (
         block.data.nbytes == leaf.size_bytes
         and (block.kind, block.dtype, tuple(block.shape)) == (leaf.kind, leaf.dtype, leaf.shape)
@@ -125,7 +126,7 @@ def _same(leaf: Leaf, old: Leaf) -> bool:
 
 
 def digests_of(views: Sequence[Data]) -> list[str]:
-    """The digest of each, by one thread for each core. Each thread's share is contiguous, as small leaves need."""
+    """Return the digest of each, with one thread per core. A thread's share is contiguous: small leaves need that."""
     total, ends, sent = sum(view.nbytes for view in views), [0], 0
     for index, view in enumerate(views, 1):
         sent += view.nbytes

@@ -1,4 +1,4 @@
-"""Locate: what RUN means to a command: a run's directory, its `checkpoints`, one checkpoint, or a copy of these."""
+"""Locate: resolve a command's RUN argument: a run's directory, its `checkpoints`, one checkpoint, or a copy."""
 
 from __future__ import annotations
 
@@ -15,52 +15,50 @@ from .checkpoint import Checkpoint
 from .format import MANIFEST, parse_name
 from .shelf import committed
 
-Step = int | str | None  # a number, "best", "latest", a checkpoint's name; None: the newest
+Step = int | str | None  # a number, "best", "latest" or a checkpoint's name; None: the newest
 T = TypeVar("T")
 
-_ROUNDS = 5  # of looking again, when what was listed went before it was read
+_ROUNDS = 5  # tries to list again when a listed checkpoint was removed before it was read
 
 
 class Location(NamedTuple):
-    """Where checkpoints are. Nothing of it is remembered: each question looks at the disk."""
+    """Where checkpoints are. Nothing is cached: each call reads the directory again."""
 
     path: Path
-    root: Path | None  # the run's directory, where there is one
-    single: bool  # `path` is one checkpoint
+    root: Path | None  # the run's directory, if there is one
+    single: bool  # whether `path` is one checkpoint
 
     def checkpoints(self) -> list[Checkpoint]:
-        """What is committed there now, oldest first."""
+        """Checkpoints that are committed there now, oldest first."""
         if self.single:
             return [Checkpoint(self.path)]
         folder = self.path if self.root is None else self.root / "checkpoints"
         return [Checkpoint(folder / str(name)) for name in committed(folder)]
 
     def readable(self) -> list[Checkpoint]:
-        """Those whose manifest is whole; the others are `verify`'s and `ls`'s to tell."""
+        """Checkpoints with a valid manifest; `verify` and `ls` report the others."""
         return [checkpoint for checkpoint in self.checkpoints() if fault(checkpoint) is None]
 
     def select(self, step: Step = None) -> Checkpoint:
-        """One checkpoint, its manifest read: the newest, a step's (the end of its epoch if both exist), or the best.
+        """Return the newest checkpoint, a step's (the end of its epoch if both exist), or the best; with its manifest.
 
         Raises:
-            NotFound: there is none such.
-            Damaged: its manifest is not what was committed.
+            NotFound: there is no such checkpoint.
+            Damaged: its manifest differs from what was committed.
         """
 
         def look() -> Checkpoint:
             chosen = self._choose(step)
-            _ = (
-                chosen.tree
-            )  # which is in the manifest itself; of several ranks, their parts are read as they are asked for
+            _ = chosen.tree  # the manifest itself has that; the parts of several ranks are read on demand
             return chosen
 
         return again(look)
 
     def best(self) -> Checkpoint:
-        """The checkpoint that ranks first by the rule that the newest manifest with one carries; of equals the oldest.
+        """Return the checkpoint that ranks first by the rule in the newest manifest that has one; of equals the oldest.
 
         Raises:
-            NotFound: no rule, or nothing measured.
+            NotFound: there is no rule, or no checkpoint has that metric.
         """
         found = best_of(self.readable())
         if found is None:
@@ -80,19 +78,19 @@ class Location(NamedTuple):
 
 
 def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Of readable ones, oldest first."""
+    """Return the best of these readable checkpoints, which are given oldest first."""
     rule = next((c.head.best_rule for c in reversed(checkpoints) if c.head.best_rule), None)
-    by_name = {c.path.name: c for c in checkpoints}  # a copy may bear any name
+    by_name = {c.path.name: c for c in checkpoints}  # a copy may have any name
     facts = [c.facts()._replace(name=name) for name, c in by_name.items()]
     ranked = retention.ranked(rule, facts) if rule else []
     return by_name[ranked[0].name] if ranked else None
 
 
 def locate(path: str | os.PathLike[str]) -> Location:
-    """What lies at `path`.
+    """Find out what is at `path`.
 
     Raises:
-        NotFound: nothing does, or nothing of ours.
+        NotFound: there is nothing, or nothing that Holdfast wrote.
     """
     place = Path(path)
     if not place.is_dir():
@@ -112,7 +110,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
 def require_run(path: Path) -> None:
     """
     Raises:
-        UsageError: not a run's directory, which is wanted, but a checkpoint's, or that of a run's checkpoints.
+        UsageError: `path` is not a run's directory but a checkpoint, or the `checkpoints` directory of a run.
     """
     place = path.resolve()
     if _is_ours(place / MANIFEST):
@@ -126,7 +124,7 @@ def require_run(path: Path) -> None:
 
 
 def one(text: str, step: Step = None) -> Checkpoint:
-    """The checkpoint that `text` means: RUN, or RUN@STEP."""
+    """Return the checkpoint that `text` names: RUN, or RUN@STEP."""
     path, at, after = text.rpartition("@")
     if at and not os.path.lexists(text):
         return locate(path).select(parse_step(after))
@@ -134,7 +132,7 @@ def one(text: str, step: Step = None) -> Checkpoint:
 
 
 def parse_step(text: str) -> int | str:
-    """A step as people write it: a number, `best`, `latest`, or a checkpoint's name.
+    """Parse a step as users write it: a number, `best`, `latest`, or a checkpoint's name.
 
     Raises:
         UsageError: it is none of these.
@@ -147,10 +145,10 @@ def parse_step(text: str) -> int | str:
 
 
 def run_of(place: Location) -> Path:
-    """The run's directory around `place`, for commands that change something there.
+    """Return the run's directory around `place`, for commands that change something there.
 
     Raises:
-        UsageError: there is none: it is a copy of checkpoints only.
+        UsageError: there is none, because `place` is a copy of checkpoints only.
     """
     if place.root is None:
         raise UsageError(
@@ -160,7 +158,7 @@ def run_of(place: Location) -> Path:
 
 
 def fault(checkpoint: Checkpoint) -> str | None:
-    """Why its manifest cannot be read; None when it can, "gone" when the checkpoint went meanwhile."""
+    """Return why its manifest cannot be read; None if it can be read, "gone" if the checkpoint was removed."""
     try:
         _ = checkpoint.head
     except NotFound:
@@ -175,7 +173,7 @@ def fault(checkpoint: Checkpoint) -> str | None:
 
 
 def again(look: Callable[[], T]) -> T:
-    """What `look` finds; asked anew while checkpoints go between its listing and its reading."""
+    """Return the result of `look`. Call it again if a checkpoint was removed between listing and reading."""
     for _ in range(_ROUNDS - 1):
         try:
             return look()
@@ -186,25 +184,25 @@ def again(look: Callable[[], T]) -> T:
 
 def _names(checkpoint: Checkpoint, *, single: bool) -> tuple[int | str, ...]:
     name = parse_name(checkpoint.path.name)
-    if single or name is None:  # a copy may bear any name
+    if single or name is None:  # a copy may have any name
         name = checkpoint.head.name
     return name.step, str(name)
 
 
 def _is_run(path: Path) -> bool:
-    """A copied run may lack journals, a new one checkpoints; other programs use the same folder names."""
+    """Whether `path` is a run. A copied run may lack journals, a new one checkpoints. Others use such names."""
     inside = path / "checkpoints"
     began = (path / "run.json").is_file() and ((path / "attempts").is_dir() or inside.is_dir())
     return began or any(is_checkpoint(inside / entry) for entry in _entries(inside))
 
 
 def _run_around(folder: Path) -> Path | None:
-    """The run whose `checkpoints` directory `folder` is."""
+    """Return the run whose `checkpoints` directory is `folder`."""
     return folder.parent if folder.name == "checkpoints" and _is_run(folder.parent) else None
 
 
 def _is_ours(manifest: Path) -> bool:
-    """Whether a manifest, perhaps a damaged one, of a checkpoint is there; other programs have files of that name."""
+    """Whether `manifest` is, or was before damage, a checkpoint's manifest; other programs have files of that name."""
     if not manifest.is_file():
         return False
     with open(manifest, "rb") as file:

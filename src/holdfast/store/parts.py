@@ -1,7 +1,7 @@
-"""Parts: the file in which each rank lists what it wrote of a checkpoint, and which rank has which leaf.
+"""Parts: in each part one rank lists what it wrote of a checkpoint. This module finds which rank has which leaf.
 
-What all ranks have alike stands under its own key, in the part of whichever rank wrote it; so does what rank 0 has in a
-way of its own. What another rank has in its own way, and every piece of a divided leaf, stands under `@<rank>/<key>`.
+Common leaves, which are equal on all ranks, have their own key in the part of the rank that wrote them. So have rank
+0's own leaves. Another rank's own leaves, and all pieces of divided leaves, have the key `@<rank>/<key>`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from . import format, reading
 from .format import File, Leaf, Manifest
 from .stored import Piece, Stored, StoredLeaf, StoredPieces, check_piece, is_piece
 
-AS_RANK_0 = "rank"  # tag of a top-level member, in another rank's tree, that is as rank 0's
+AS_RANK_0 = "rank"  # tag of a top-level member in another rank's tree that equals rank 0's
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one rank wrote, and in what its tree is not rank 0's."""
+    """What one rank wrote, and how its tree differs from rank 0's."""
 
     rank: int
     files: dict[str, File]
     leaves: dict[str, Leaf]
-    tree: list[Any] = []  # none, or one
-    spare: dict[str, int] = {}  # leaves of which its piece is another rank's, too, and which one wrote it
+    tree: list[Any] = []  # empty, or one tree
+    spare: dict[str, int] = {}  # leaves whose piece another rank has, too: key -> the rank that wrote it
 
 
 def prefix(rank: int) -> str:
-    """With what the names of a rank's shards begin."""
+    """Return the prefix of the names of a rank's shards."""
     return format.part_name(rank).removesuffix(".json") + "-"
 
 
 def own_key(rank: int, key: str) -> str:
-    """The key of what is one rank's own; no key of a state begins so."""
+    """Return the key of a rank's own leaf; no key of a state begins like this."""
     return f"@{rank}/{key}"
 
 
@@ -46,7 +46,7 @@ def encode(part: Part) -> bytes:
 
 
 def entry(data: bytes) -> File:
-    """What the manifest says of a part's file."""
+    """Return the manifest's entry for a part's file."""
     return File(len(data), _digest(data))
 
 
@@ -56,10 +56,10 @@ def _digest(data: bytes) -> str:
 
 
 def decode(data: bytes, root: Manifest, rank: int, where: object) -> Part:
-    """Read a part that may be damaged, foreign or hostile.
+    """Decode a part, which may be damaged, foreign or hostile.
 
     Raises:
-        Damaged: it is not what the manifest names, or contradicts itself.
+        Damaged: it is not the part that the manifest names, or it contradicts itself.
     """
     said = (root.ranks or [])[rank]
     if entry(data) != root.files[said.part]:
@@ -90,7 +90,7 @@ def _check(part: Part, said: format.PartEntry, rank: int, where: object) -> None
 
 
 class Parts:
-    """The parts of the checkpoint at `path`, each read when it is asked for."""
+    """The parts of the checkpoint at `path`; each is read on demand."""
 
     def __init__(self, path: Path, root: Manifest) -> None:
         self.path, self.root = path, root
@@ -106,8 +106,8 @@ class Parts:
     def __getitem__(self, rank: int) -> Part:
         """
         Raises:
-            NotFound: there is no checkpoint any more.
-            Damaged: twice, the second time cold, the part was not what was written.
+            NotFound: the checkpoint was removed.
+            Damaged: two reads, the second from the medium, returned other bytes than were written.
         """
         found = self._read.get(rank)
         if found is None:
@@ -122,7 +122,7 @@ class Parts:
         return self.path / self._entries[rank].part
 
     def merged(self, ranks: Iterable[int] | None = None) -> Manifest:
-        """The manifest with the files and leaves of all parts, or of those of some ranks."""
+        """Return the manifest with the files and leaves of all parts, or of the parts of these ranks."""
         chosen = list(self) if ranks is None else [self[rank] for rank in ranks]
         files, leaves = dict[str, File](), dict[str, Leaf]()
         for part in chosen:
@@ -134,10 +134,10 @@ class Parts:
         return msgspec.structs.replace(self.root, files=files, leaves=leaves)
 
     def tree(self, rank: int) -> Any:
-        """The state's structure as that rank saved it.
+        """Return the state's structure as that rank saved it.
 
         Raises:
-            Damaged: it refers to what rank 0's lacks.
+            Damaged: it refers to a member that rank 0's tree lacks.
         """
         own, first = self[rank].tree if rank else [], self.root.tree
         if not own:
@@ -152,7 +152,7 @@ class Parts:
             raise Damaged(f"{self.path}: the tree of rank {rank} refers to {error}, which rank 0's lacks") from None
 
     def leaf(self, key: str, rank: int) -> Stored | None:
-        """A handle on that leaf as the rank saved it; None: there is none. Few parts are read for it."""
+        """Return a handle on that leaf as the rank saved it; None if there is none. This reads few parts."""
         own = self[rank].leaves.get(own_key(rank, key))
         if own is not None:
             return self._pieces(key, own, rank) if is_piece(own) else StoredLeaf(self.path, key, own)
@@ -165,7 +165,7 @@ class Parts:
             plain = self[self._writers[place - 1]].leaves.get(key)
         if plain is not None:
             return StoredLeaf(self.path, key, plain)
-        for other in range(len(self)):  # a rank whose piece is empty
+        for other in range(len(self)):  # the part of a rank whose piece is empty may lack the leaf
             found = self[other].leaves.get(own_key(other, key))
             if found is not None and is_piece(found):
                 return self._pieces(key, found, None)
@@ -183,7 +183,7 @@ class Parts:
 
 
 def top(tree: Any) -> Mapping[str, Any] | None:
-    """The members of a tree that is a mapping with string keys; None: it is not."""
+    """Return the members of a tree that is a mapping with string keys; None for another tree."""
     body = tree.get("dict") if isinstance(tree, dict) else None
     return body if isinstance(body, dict) else None
 

@@ -1,4 +1,4 @@
-"""Pins: checkpoints that no rule removes, each with files of its own."""
+"""Pins: pinned checkpoints, which no rule removes. Each has files of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .checkpoint import Checkpoint
 from .lineage import Link
 from .shards import Stale
 
-_STALE_S = 3600.0  # a copy of a pinned file that is older was left by a process that died
+_STALE_S = 3600.0  # a copy of a pinned file older than this was left by a process that died
 
 
 def names(root: Path) -> set[str]:
-    """Of the checkpoints that are pinned in the run at `root`, and perhaps gone."""
+    """Names of the checkpoints pinned in the run at `root`. Some of these checkpoints may no longer exist."""
     return {path.name for path in root.glob("pins/step-*")}
 
 
@@ -27,7 +27,7 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
 
     Raises:
         UsageError: the checkpoint, or `pins`, is a symbolic link.
-        Damaged: one of its files is not what was committed; it is pinned all the same.
+        Damaged: one of its files differs from what was committed; the checkpoint is pinned nevertheless.
     """
     pins = root / "pins"
     places.require(root)
@@ -51,7 +51,7 @@ def unpin(root: Path, name: str) -> None:
 
 
 def _own_files(pins: Path, checkpoint: Checkpoint) -> None:
-    """Write those that it shares with other checkpoints anew."""
+    """Write the files that it shares with other checkpoints anew."""
     manifest = checkpoint.manifest
     for left in pins.glob(".*.part"):
         if time.time() - left.lstat().st_mtime > _STALE_S:

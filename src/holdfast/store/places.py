@@ -1,7 +1,8 @@
-"""Places: which directories of a run may be symbolic links, before anything is written there. Nothing here writes.
+"""Places: which directories of a run may be symbolic links, checked before anything is written there.
 
-`checkpoints` may be one, to a directory of the same user: clusters keep big files elsewhere. `attempts`, `history`,
-`quarantine`, `pins` and what lies below them may not: what is moved there, or removed, must be the run's own.
+`checkpoints` may be one, to a directory of the same user: clusters keep big files on another file system. `attempts`,
+`history`, `quarantine`, `pins` and what lies below them may not: files moved there, or removed there, must be the
+run's own. This module writes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ OWN = ("attempts", "history", "quarantine", "pins")
 
 
 def require(root: Path) -> None:
-    """Check all directories that a run at `root` is written in; those that are not there yet are fine.
+    """Check all directories of a run at `root` that Holdfast writes to. Missing directories are accepted.
 
     Raises:
         UsageError: one is a link that is not followed.
@@ -29,7 +30,7 @@ def require(root: Path) -> None:
 def require_rooms(root: Path) -> None:
     """
     Raises:
-        UsageError: `attempts`, or an attempt's room in it, is a link. Closing that attempt would empty its target.
+        UsageError: `attempts`, or an attempt's directory in it, is a link. Closing that attempt would empty its target.
     """
     rooms = root / "attempts"
     refuse_link(rooms)
@@ -52,10 +53,10 @@ def refuse_link(path: Path) -> None:
 
 
 def checkpoints(root: Path) -> Path:
-    """The run's directory of that name.
+    """Return the run's `checkpoints` directory, its link resolved.
 
     Raises:
-        UsageError: `checkpoints` is a link that leads to no directory, or to another user's.
+        UsageError: `checkpoints` is a link to a missing directory, or to another user's.
     """
     path = root / "checkpoints"
     if not path.is_symlink():
@@ -78,9 +79,9 @@ def checkpoints(root: Path) -> Path:
 
 
 def may_follow(link: int, target: int, run: int, user: int) -> bool:
-    """Whether `user` writes through a link: its owner, its target's and that of the run's directory are given by uid.
+    """Whether `user` may write through a link. `link`, `target` and `run` are the owners' user ids.
 
-    The target belongs to the user, or to whoever owns the run. The link was made by the user, or by the target's
-    owner: otherwise another user's link would lead root, who may write everywhere, into a directory of root's.
+    The target must belong to the user, or to the run's owner. The link must belong to the user, or to the target's
+    owner. Otherwise another user's link could lead root, who may write everywhere, into a directory of root's.
     """
     return target in (user, run) and link in (user, target)

@@ -1,4 +1,4 @@
-"""Problems: what of a checkpoint's files is not what was committed."""
+"""Problems: which bytes of a checkpoint's files differ from what was committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stored import StoredLeaf
 
 
 class Problem(NamedTuple):
-    """Bytes `start` to `end` of `path` are not what was committed."""
+    """Bytes `start` to `end` of `path` differ from what was committed."""
 
     path: Path
     start: int
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 
 def of_whole(path: Path, error: Damaged) -> Problem:
-    """What is wrong with a file that says what others are."""
+    """Return the problem of a whole file, such as a damaged manifest."""
     try:
         size = os.lstat(path).st_size
     except FileNotFoundError:
@@ -39,11 +39,11 @@ def of_whole(path: Path, error: Damaged) -> Problem:
 def of_files(
     folder: Path, manifest: Manifest, only: Collection[str] | None, before_each: Hook, *, cold: bool
 ) -> Iterator[Problem]:
-    """Read every byte of the files in `folder`, or of `only` those with these names."""
+    """Read every byte of the files in `folder`; with `only`, of the files with these names."""
     names = [name for name in manifest.files if only is None or name in only]
     for name in names if cold else ():
         reading.forget(folder / name)
-    yield from of_layout(folder, manifest, names, cold=cold)
+    yield from of_sizes_and_headers(folder, manifest, names, cold=cold)
     whole = {name for name in names if _size(folder, name) == manifest.files[name].size_bytes}
     entries = sorted(manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset))
     leaves = [StoredLeaf(folder, key, entry) for key, entry in entries if entry.shard in whole]
@@ -51,8 +51,10 @@ def of_files(
         yield Problem(leaf.path, leaf.offset, leaf.offset + leaf.size_bytes, f"leaf {leaf.key!r} changed since commit")
 
 
-def of_layout(folder: Path, manifest: Manifest, names: Iterable[str], *, cold: bool = False) -> Iterator[Problem]:
-    """Compare these files' sizes and headers, and whole those that are no shards, with the manifest."""
+def of_sizes_and_headers(
+    folder: Path, manifest: Manifest, names: Iterable[str], *, cold: bool = False
+) -> Iterator[Problem]:
+    """Compare the sizes and headers of these files with the manifest. Files that are not shards are read whole."""
     if format.parse_name(folder.name) not in (None, manifest.name):
         yield Problem(folder, 0, 0, f"the directory's name is not its checkpoint's, which is {manifest.name}")
     leaves: dict[str, list[Leaf]] = {name: [] for name in manifest.files}
@@ -73,7 +75,7 @@ def of_layout(folder: Path, manifest: Manifest, names: Iterable[str], *, cold: b
 
 
 def _of_header(path: Path, file: File, leaves: list[Leaf]) -> Iterator[Problem]:
-    """The header is right iff its digest and the leaves' recorded ones give the file's."""
+    """Check a header: it is right iff its digest and the leaves' recorded digests give the file's digest."""
     begin = leaves[0].offset
     ends = [begin, *(leaf.offset + leaf.size_bytes for leaf in leaves)]
     if ends != [*(leaf.offset for leaf in leaves), file.size_bytes]:
@@ -90,9 +92,9 @@ def _of_header(path: Path, file: File, leaves: list[Leaf]) -> Iterator[Problem]:
 
 
 def _size(folder: Path, name: str) -> int | None:
-    """How long the plain file of that name is; None when there is none."""
+    """Return the size of the plain file with that name; None if there is none."""
     if any((folder / each).is_symlink() for each in Path(name).parents if each.name):
-        return None  # a link to a folder may lead out of the checkpoint
+        return None  # a link to a directory may lead out of the checkpoint
     try:
         facts = os.lstat(folder / name)
     except (FileNotFoundError, NotADirectoryError):

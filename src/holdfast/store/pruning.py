@@ -1,4 +1,4 @@
-"""Pruning: what a rule does not keep goes, after the newest that stays was read back from the medium."""
+"""Pruning: removes what a rule does not keep, after reading the newest remaining checkpoint back from the medium."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .checkpoint import Checkpoint
 from .sharing import Sharing
 from .shelf import Shelf
 
-PART_BYTES = 1 << 30  # read back, and remembered as such, at once
+PART_BYTES = 1 << 30  # read back and recorded as sound in groups of this size
 
 
 class DamagedSince(Damaged):
-    """A file was whole when it was read, and is damaged since. It was linked some time after that reading."""
+    """A file was sound when it was read back, and is damaged now. It was linked some time after that read."""
 
 
 def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
-    """What `rule` does not keep, oldest first; the `spared` stay whatever it says."""
+    """Return the checkpoints that `rule` does not keep, oldest first; it never includes those that are `spared`."""
     facts = shelf.facts()
     kept = retention.keep(facts, rule).union(spared)
     return [shelf.checkpoint(each.name) for each in facts if each.name not in kept]
@@ -31,11 +31,11 @@ def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Che
 
 class PruningPlan(NamedTuple):
     doomed: list[Checkpoint]
-    needed: list[Checkpoint]  # that stay, and are read back before
+    needed: list[Checkpoint]  # they remain, and are read back before others are removed
 
 
 def plan(shelf: Shelf, rule: Rule, spared: Collection[str]) -> PruningPlan:
-    """What goes, and what has to be whole before it does: the newest that stays, and the `spared`."""
+    """Plan what is removed, and what must be sound before that: the newest that remains, and the `spared`."""
     doomed = prunable(shelf, rule, spared)
     goes = {checkpoint.path.name for checkpoint in doomed}
     stay = [checkpoint for checkpoint in shelf.checkpoints() if checkpoint.path.name not in goes]
@@ -49,12 +49,13 @@ def verify(
     before_each: Hook = nothing,
     doomed: Sequence[Checkpoint] | None = None,
 ) -> None:
-    """Read them back from the medium, but for files of which it is known that they need not be.
+    """Read these checkpoints back from the medium, except files that need not be read again.
 
-    What `before_each` piece raises ends it. `doomed`: what is to be removed then, if that is known.
+    `before_each` is called before each piece; what it raises ends this. `doomed`: what will be removed, if that is
+    known.
 
     Raises:
-        Damaged: one of these is not what was committed.
+        Damaged: one of these differs from what was committed.
     """
     bulk.release()  # what is read needs memory of its own
     with attempt.acting("verify a checkpoint"):

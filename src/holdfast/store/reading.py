@@ -1,7 +1,7 @@
-"""Reading: many leaves at once, by a few threads, straight into the memory where they belong, every digest checked.
+"""Reading: reads many leaves at once in a few threads, directly into their target memory, and checks every digest.
 
 Files are read in pieces. Pieces in the page cache are copied from there. The others are read past the cache, in large
-requests, into a little page-aligned memory. Where a file system refuses that, they are read through the cache.
+requests, into a small page-aligned buffer. If a file system refuses that, they are read through the cache.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .format import MANIFEST
 
 T = TypeVar("T")
 
-PIECE_BYTES = 4 << 20  # of a file, from a multiple of this on
-THREADS = 3  # each may need the memory of one piece: the most that a reading takes besides its target
-DIRECT_BYTES = 1 << 20  # a smaller piece is not worth the way past the cache
-ALONE_BYTES = 1 << 20  # are read before a second thread has started
+PIECE_BYTES = 4 << 20  # of a file; each piece starts at a multiple of this
+THREADS = 3  # each may need a buffer for one piece: the most memory that a read takes besides its target
+DIRECT_BYTES = 1 << 20  # a smaller piece is not worth a read past the cache
+ALONE_BYTES = 1 << 20  # so many bytes are read before a second thread has started
 
 _REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-_MOST_VIEWS = 1024  # that the kernel takes at once: IOV_MAX
+_MOST_VIEWS = 1024  # the kernel's limit for one call: IOV_MAX
 _NORESERVE = 0x4000  # MAP_NORESERVE
 _mincore = ctypes.CDLL(None).mincore
 
@@ -51,15 +51,15 @@ class Located(Protocol):
     def key(self) -> str: ...
 
 
-Wanted = tuple[Located, Data | None]  # a leaf, and writable memory of its size; None: it is only checked
+Wanted = tuple[Located, Data | None]  # a leaf, and writable memory of its size; None: the leaf is only checked
 
 
 def fill(wanted: Sequence[Wanted]) -> None:
-    """Read all of them into their memory. What lacks its digest is read once more, cold, before it counts as damage.
+    """Read all leaves into their memory. If a digest differs, the leaf is read once more from the medium.
 
     Raises:
-        NotFound: the checkpoint is there no more.
-        Damaged: bytes differ from what was committed. Other leaves may be in place, or be half so.
+        NotFound: the checkpoint was removed.
+        Damaged: bytes differ from what was committed. Other leaves may have been read whole or in part.
     """
     for index in _failures(wanted, cold=False):
         for why in _failures([wanted[index]], cold=True).values():
@@ -67,9 +67,9 @@ def fill(wanted: Sequence[Wanted]) -> None:
 
 
 def damaged(stored: Sequence[Located], *, cold: bool, before_each: Hook = nothing) -> Iterator[Located]:
-    """Those whose bytes are not what was committed, in the order given; with `cold`, on the medium.
+    """Yield those whose bytes differ from what was committed, in the given order; with `cold`, on the medium.
 
-    What `before_each` piece of a file raises ends it.
+    `before_each` is called before each piece of a file; what it raises ends this.
     """
     for index in _failures([(each, None) for each in stored], cold=cold, before_each=before_each):
         if _failures([(stored[index], None)], cold=True, before_each=before_each):
@@ -77,7 +77,7 @@ def damaged(stored: Sequence[Located], *, cold: bool, before_each: Hook = nothin
 
 
 def _failures(wanted: Sequence[Wanted], *, cold: bool, before_each: Hook = nothing) -> dict[int, str]:
-    """Read each once; by index, what is wrong. With `cold`, from the medium and not the cache, if possible."""
+    """Read each once; return the errors by index. With `cold`, read from the medium and not the cache, if possible."""
     leaves = [_Leaf(stored, data) for stored, data in wanted]
     todo = list(_pieces(leaves))
     few = sum(piece.size for piece in todo) <= ALONE_BYTES
@@ -86,7 +86,7 @@ def _failures(wanted: Sequence[Wanted], *, cold: bool, before_each: Hook = nothi
 
 
 class _Leaf:
-    """A leaf on its way into memory: its digest follows its bytes in order, whichever thread has read them."""
+    """A leaf that is being read. Its bytes are digested in order, whichever thread has read them."""
 
     __slots__ = ("data", "digested", "hasher", "offset", "path", "size", "stored", "wrong")
 
@@ -102,7 +102,7 @@ class _Leaf:
             self.check(format.digest(b""))
 
     def take(self, view: memoryview) -> None:
-        """The bytes that follow on those that were taken before."""
+        """Digest the bytes that follow those digested before."""
         if view.nbytes == self.size:
             self.check(format.digest(view))
             return
@@ -118,7 +118,7 @@ class _Leaf:
             self.wrong = f"{self.path}: bytes {self.offset}..{end}: leaf {self.stored.key!r} changed since commit"
 
     def end_early(self, end: int) -> None:
-        """The file ends before this leaf does."""
+        """Record that the file ends before this leaf does."""
         at = max(end, self.offset)
         left = self.offset + self.size - at
         self.wrong = self.wrong or f"{self.path}: ends at byte {at}, {left} before its time"
@@ -133,7 +133,7 @@ class _Part(NamedTuple):
 
 
 class _Piece:
-    """Bytes of one file that are read at once, and whose they are."""
+    """Bytes of one file that are read at once, and the leaves that they belong to."""
 
     __slots__ = ("offset", "parts", "path", "size")
 
@@ -144,7 +144,7 @@ class _Piece:
 
 
 def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
-    """The files' stretches without a gap, cut at multiples of `PIECE_BYTES`."""
+    """The contiguous ranges of the files, cut at multiples of `PIECE_BYTES`."""
     files: dict[Path, list[_Leaf]] = {}
     for leaf in leaves:
         files.setdefault(leaf.path, []).append(leaf)
@@ -167,40 +167,41 @@ def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
 
 
 class _Reading:
-    """Pieces that are being read. They are begun in order, so that no thread waits for a piece that none has begun."""
+    """Pieces that are being read. They are begun in order: no thread waits for a piece that no thread has begun."""
 
     def __init__(self, pieces: Sequence[_Piece], before_each: Hook, *, cold: bool) -> None:
         self._todo, self._before_each, self._cold = iter(pieces), before_each, cold
-        self._left: dict[Path, list[_Piece]] = {}  # of each file: as many as were not read
+        self._left: dict[Path, list[_Piece]] = {}  # pieces of each file that are not read yet
         for piece in pieces:
             self._left.setdefault(piece.path, []).append(piece)
         self._large = {piece.path for piece in pieces if cold or piece.size >= DIRECT_BYTES}
         self._room = max((rounded(piece.offset % PAGE + piece.size) for piece in pieces), default=0)
-        self._first: dict[Path, _Piece] = {}  # whose thread opens the file
+        self._first: dict[Path, _Piece] = {}  # the piece whose thread opens the file
         self._files: dict[Path, _File] = {}
-        self._moved = Condition()  # a file is open, a leaf digested further, or all is over
+        self._moved = Condition()  # rung when a file is open, a leaf is digested further, or the reading ends
         self._stopped = False
-        self._errors: list[BaseException] = []  # the first
+        self._errors: list[BaseException] = []  # only the first one counts
 
     def run(self, threads: int) -> None:
-        """Read all pieces, in so many threads, of which this is one."""
+        """Read all pieces in `threads` threads, including this one."""
         crew = WorkerGroup()
         try:
             for _ in range(threads - 1):
-                if not crew.begin(self._work, "holdfast-read"):  # those that there are will do
+                # the system gives no more threads: continue with those that there are
+                if not crew.begin(self._work, "holdfast-read"):
                     break
             self._work()
             crew.wait()
         finally:
             self._stopped = True
-            crew.dismiss()  # they write into memory that is the caller's
+            crew.dismiss()  # the threads write into memory of the caller
             for file in self._files.values():
                 file.close()
         if self._errors:
             raise self._errors.pop()  # a reference to it here would keep files and memory until Python collects cycles
 
     def _work(self) -> None:
-        memory = cache(lambda: pages(self._room))  # of one thread, once it needs it
+        memory = cache(lambda: pages(self._room))  # one buffer for each thread, made when the thread needs it
         try:
             while (piece := self._next()) is not None and (file := self._open(piece)) is not None:
                 self._take(piece, *self._read(file, piece, memory))
@@ -215,7 +216,7 @@ class _Reading:
         return None if self._stopped else next(self._todo, None)
 
     def _open(self, piece: _Piece) -> _File | None:
-        """The piece's file; None: all is over."""
+        """Return the piece's open file; None if the reading has ended."""
         if self._first.setdefault(piece.path, piece) is piece:
             self._files[piece.path] = _File(piece.path, cold=self._cold, large=piece.path in self._large)
             self._moved.ring()
@@ -223,7 +224,7 @@ class _Reading:
         return self._files.get(piece.path)
 
     def _leave(self, piece: _Piece) -> None:
-        """A checkpoint may have more files than a process may have open."""
+        """Close the file after its last piece: a checkpoint may have more files than a process may have open."""
         left = self._left[piece.path]
         left.pop()
         file = None if left else self._files.pop(piece.path, None)
@@ -231,7 +232,7 @@ class _Reading:
             file.close()
 
     def _read(self, file: _File, piece: _Piece, memory: Callable[[], memoryview]) -> tuple[Sequence[memoryview], int]:
-        """Bring a piece's bytes to where they belong; those of each part, and where in the file the reading ended."""
+        """Read a piece's bytes into their targets. Return each part's bytes, and where the read of the file ended."""
         past = file.direct is not None and (self._cold or file.is_far(piece.offset, piece.size))
         views = [leaf.data[start:stop] for leaf, start, stop in piece.parts if leaf.data is not None]
         plain = [view for view in views if isinstance(view, memoryview)]
@@ -248,7 +249,7 @@ class _Reading:
         return found, end
 
     def _take(self, piece: _Piece, views: Sequence[memoryview], end: int) -> None:
-        """Digest what was read, up to `end` of the file; leaves in several pieces wait for their turn."""
+        """Digest the bytes that were read, up to `end` of the file. The pieces of a leaf are digested in order."""
         for (leaf, start, stop), view in zip(piece.parts, views, strict=True):
             whole = stop - start == leaf.size
             if not whole:
@@ -266,7 +267,7 @@ class _Reading:
 
 
 class _File:
-    """A file open for reading: through the cache, and past it where it is `large` and that is possible."""
+    """A file open for reading: through the cache, and past it if it is `large` and the file system allows that."""
 
     def __init__(self, path: Path, *, cold: bool, large: bool) -> None:
         if cold:
@@ -286,9 +287,10 @@ class _File:
             os.close(descriptor)
 
     def is_far(self, offset: int, size: int) -> bool:
-        """Whether this is much, and most of it is not in the page cache.
+        """Whether these are many bytes, most of them not in the page cache.
 
-        A read with RWF_NOWAIT would tell, too, and make the kernel read ahead what we are about to read past it.
+        A read with RWF_NOWAIT would tell, too. But it makes the kernel read ahead what we are about to read past the
+        cache.
         """
         if size < DIRECT_BYTES or self._map is None or offset + size > self._map.nbytes:
             return False
@@ -299,7 +301,7 @@ class _File:
         return not unknown and 2 * bytes(resident).count(1) < len(resident)
 
     def read(self, views: Sequence[memoryview], offset: int) -> int:
-        """Fill `views` one after another; where the file ended, or the reading."""
+        """Fill `views` one after another. Return the offset at which the file, or the read, ended."""
         rest = list(views)
         while rest and (got := os.preadv(self.descriptor, rest[:_MOST_VIEWS], offset)):
             offset += got
@@ -307,7 +309,7 @@ class _File:
         return offset
 
     def read_past(self, block: memoryview, offset: int) -> int:
-        """As `read`, past the cache while that goes; `block` and `offset` are whole pages."""
+        """Read past the cache while that is possible. `block` and `offset` are whole pages."""
         direct, done = self.direct, 0
         try:
             while direct is not None and done < block.nbytes and done % PAGE == 0:
@@ -322,7 +324,7 @@ class _File:
 
 
 def _after(views: list[memoryview], count: int) -> list[memoryview]:
-    """`views` without their first `count` bytes."""
+    """Return `views` without their first `count` bytes."""
     for index, view in enumerate(views):
         if count < view.nbytes:
             return [view[count:], *views[index + 1 :]]
@@ -331,7 +333,7 @@ def _after(views: list[memoryview], count: int) -> list[memoryview]:
 
 
 def blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
-    """The pieces of a file, `size` bytes long but for the last; each is good until the next is asked for."""
+    """Yield a file in pieces of `size` bytes; the last may be shorter. Each is valid until the next is requested."""
     file = _File(path, cold=cold, large=cold)
     try:
         block, offset = pages(min(size, os.fstat(file.descriptor).st_size)), 0
@@ -343,9 +345,9 @@ def blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
 
 
 def mapped(path: Path) -> memoryview | None:
-    """The file's bytes, private: none is read before it is looked at, and what is written to them stays here.
+    """Map the file privately: bytes are read when they are used, and writing to them does not change the file.
 
-    None: the file is empty, or its file system has no maps.
+    Return None if the file is empty, or its file system has no maps.
     """
     descriptor = open_plain(path)
     try:
@@ -357,11 +359,11 @@ def mapped(path: Path) -> memoryview | None:
 
 
 def open_plain(path: Path) -> int:
-    """A descriptor that reads `path`.
+    """Return a descriptor that reads `path`.
 
     Raises:
-        NotFound: no checkpoint is there any more.
-        Damaged: the file is missing, or no plain file.
+        NotFound: the checkpoint was removed.
+        Damaged: the file is missing, or is not a plain file.
     """
     try:
         return disk.open_plain(path)
@@ -374,24 +376,24 @@ def open_plain(path: Path) -> int:
 
 
 def whole(path: Path) -> bytes:
-    """All of a small file."""
+    """Read all of a small file."""
     with open(open_plain(path), "rb", buffering=0) as file:
         return file.readall()
 
 
 def decoded(path: Path, decode: Callable[[bytes, Path], T]) -> T:
-    """What `decode` makes of a small file; if that is damage, of its bytes on the medium."""
+    """Apply `decode` to a small file. If that raises Damaged, read the file again from the medium."""
     return twice(path, lambda: decode(whole(path), path))
 
 
 def forget(path: Path) -> None:
-    """Ask that the next read of `path` comes from the medium."""
+    """Ask the kernel to read `path` from the medium next time."""
     with suppress(FileNotFoundError, disk.NotPlain):
         disk.forget_cached(path)
 
 
 def twice(path: Path, look: Callable[[], T], accept: Callable[[T], bool] = lambda _: True) -> T:
-    """The result of `look`. If that is damage, its result on the medium instead of in the page cache."""
+    """Return the result of `look`. If it is damage, drop the page cache and look again."""
     with suppress(Damaged):
         found = look()
         if accept(found):

@@ -1,4 +1,4 @@
-"""Shards: leaves laid out in safetensors files of at most 1 GiB, and on their way to the disk. The layout is pure."""
+"""Shards: the layout of leaves in safetensors files of at most 1 GiB, and writing them. The layout is pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .format import File, Leaf, hasher, joined_digest, shard_stem
 from .lineage import LINK_BYTES, Link
 
 SHARD_BYTES = 1 << 30
-MOST_GROUPS = 32  # a state with more top-level keys than this goes into one group of shards
+MOST_GROUPS = 32  # a state with more top-level keys than this has one group of shards
 
 
 class Shard(NamedTuple):
-    """One data file to be: its leaves in file order."""
+    """One data file to write: its leaves in file order."""
 
     name: str
     keys: list[str]
@@ -33,9 +33,9 @@ class Shard(NamedTuple):
 def layout(
     leaves: Mapping[str, Block], steady: Collection[str] = (), taken: Collection[str] = (), prefix: str = ""
 ) -> list[Shard]:
-    """Which leaf goes into which file: `model/fc.weight` is the tensor `fc.weight` of model.safetensors.
+    """Decide which leaf is in which file: `model/fc.weight` is the tensor `fc.weight` of model.safetensors.
 
-    Leaves that are `steady` lie in files of their own; no file gets a name that is `taken`, each begins with `prefix`.
+    The leaves `steady` get files of their own. No file gets a name in `taken`; each name begins with `prefix`.
     """
     tops: dict[str, list[tuple[str, str]]] = {}
     for key in leaves:
@@ -73,7 +73,7 @@ def _named(
 def _packed(members: list[tuple[str, str]], leaves: Mapping[str, Block]) -> Iterator[list[tuple[str, str]]]:
     pack: list[tuple[str, str]] = []
     size = 0
-    # widest items first: then every leaf starts at a multiple of its item size, as a memory map wants it
+    # widest items first: then every leaf starts at a multiple of its item size, which memory maps need
     for key, name in sorted(members, key=lambda member: -ITEMSIZE.get(leaves[member[0]].dtype, 16)):
         if pack and size + leaves[key].data.nbytes > SHARD_BYTES:
             yield pack
@@ -85,7 +85,7 @@ def _packed(members: list[tuple[str, str]], leaves: Mapping[str, Block]) -> Iter
 
 
 def _unique(pack: list[tuple[str, str]]) -> list[str]:
-    """Tensor names of one file; two groups that share a stem may repeat one, and safetensors reserves another."""
+    """Return the tensor names of one file. Groups with one stem may repeat a name; safetensors reserves another."""
     seen: set[str] = set()
     names = []
     for key, name in pack:
@@ -98,7 +98,7 @@ def _unique(pack: list[tuple[str, str]]) -> list[str]:
 
 
 def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block]) -> bytes:
-    """The length and the JSON in front of the data; `names`: of the tensors, as safetensors' readers see them.
+    """Return the header in front of the data: its length and its JSON. `names` are those that safetensors readers show.
 
     Source: safetensors' format description.
     """
@@ -109,7 +109,7 @@ def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block
         size = block.data.nbytes
         code = SAFETENSORS.get(block.dtype)
         entries[name] = {
-            "dtype": code or "U8",  # bytes whose dtype only our manifest knows, complex128 for one
+            "dtype": code or "U8",  # only our manifest has the dtype of these bytes, for example complex128
             "shape": list(block.shape) if code else [size],
             "data_offsets": [offset, offset + size],
         }
@@ -120,9 +120,10 @@ def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block
 
 
 class Staged(NamedTuple):
-    """A state ready to be written: its tree, its leaves, and its files as they are to be.
+    """A state that is ready to be written: its tree, its leaves, and the layout of its files.
 
-    A snapshot holds each file's bytes in one piece once it is copied. Without one they are gathered from the leaves.
+    A snapshot holds each file's bytes contiguously once it is copied. Without a snapshot they are gathered from the
+    leaves.
     """
 
     tree: Any
@@ -130,15 +131,15 @@ class Staged(NamedTuple):
     shards: Sequence[Shard]
     links: Sequence[Link] = ()
     snapshot: Snapshot | None = None
-    whole: Mapping[str, Block] | None = None  # the leaves without their pieces, where some are divided
+    whole: Mapping[str, Block] | None = None  # the whole leaves, if some are divided in `leaves`
 
     @property
     def size_bytes(self) -> int:
-        """Of what is to be written."""
+        """The size of all files to write."""
         return sum(self.leaves[key].data.nbytes for shard in self.shards for key in shard.keys)
 
     def snapshot_in(self, arena: Arena) -> Staged:
-        """The same, written from memory of the arena, into which the snapshot is still to be copied."""
+        """Return the same state, to be written from the arena. The caller must still copy the snapshot there."""
         bulk.release()  # a snapshot is written from where it lies
         fresh = {key: self.leaves[key] for shard in self.shards for key in shard.keys}
         snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in self.shards], fresh)
@@ -146,24 +147,24 @@ class Staged(NamedTuple):
 
 
 class Abandoned(Exception):
-    """A save ended early, for another one; the store is as it was."""
+    """A save that ended early because another one waits; the store is unchanged."""
 
 
 class Stale(Abandoned):
-    """A file to take over from the last checkpoint is missing, or differs from what was committed."""
+    """A file to link from the last checkpoint is missing, or differs from what was committed."""
 
 
 class Written(NamedTuple):
-    """What a shard's file turned out to hold."""
+    """The manifest's entries for a shard that was written."""
 
     file: File
     leaves: dict[str, Leaf]
 
 
 def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
-    """Write one shard into the directory `path`; the manifest's entries for it, digests taken on the way.
+    """Write one shard into the directory `path`. Return its entries for the manifest; digests are computed meanwhile.
 
-    Of a snapshot that is still being copied, what is there is written, and the rest is waited for.
+    If a snapshot is still being copied, this writes the bytes that are there and waits for the rest.
 
     Raises:
         Abandoned: the copy was given up.
@@ -188,7 +189,7 @@ def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]
     def await_first(size: int) -> bool:
         if not snapshot.wait(index, size):
             raise Abandoned
-        return not snapshot.copied.is_set()  # the loop waits for that, and has the memory's speed to itself
+        return not snapshot.copied.is_set()  # the training loop waits for the copy, so leave it the memory's full speed
 
     image = snapshot.images[index]
     if image is not None:
@@ -206,10 +207,10 @@ def _runs(shard: Shard, leaves: Mapping[str, Block]) -> Iterator[Extent]:
 
 
 def copy(source: Path, target: Path, link: Link) -> None:
-    """Write a file's bytes anew where it cannot be linked.
+    """Write a file's bytes anew because it cannot be linked.
 
     Raises:
-        Stale: they are not what was committed.
+        Stale: the bytes differ from what was committed.
     """
     leaves = sorted(link.leaves.values(), key=lambda leaf: leaf.order)
     sizes = [leaves[0].offset, *(leaf.size_bytes for leaf in leaves)]

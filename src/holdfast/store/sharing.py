@@ -1,7 +1,7 @@
-"""Sharing: files that did not change pass from the last checkpoint to the next, linked where that goes, else copied.
+"""Sharing: passes unchanged files from the last checkpoint to the next: linked if possible, else copied.
 
-A shared file shares its damage: each is read back from the medium before it is taken over, after the commit of the
-checkpoint that it is taken from. That may be long before the save: whoever reads such a file has it remembered.
+Damage to a shared file affects all checkpoints that share it. So each file is read back from the medium before it is
+linked, after the commit of the checkpoint that it comes from. That may be long before the save: a sound read is noted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Unchanged(NamedTuple):
     """What a state has in common with the last checkpoint."""
 
     leaves: set[str]
-    links: list[Link]  # files of which every leaf is among these
+    links: list[Link]  # files of which every leaf is unchanged
 
     @property
     def linked(self) -> set[str]:
@@ -47,14 +47,14 @@ class Unchanged(NamedTuple):
 
 
 class _ReadBack(NamedTuple):
-    """Files of the checkpoint `name` that were whole on the medium after its commit."""
+    """Files of the checkpoint `name` that were sound on the medium after its commit."""
 
     name: str
     files: dict[str, Identity]
 
 
 class _Taken(NamedTuple):
-    """Files that the checkpoint `name` has linked: those read back as it did, and those before."""
+    """Files that the checkpoint `name` has linked: those read back as it linked them, and those read back before."""
 
     name: str
     now: set[str]
@@ -62,9 +62,9 @@ class _Taken(NamedTuple):
 
 
 class Sharing:
-    """The checkpoint from which the next one of the run may take over files, and the taking.
+    """Links files of the last checkpoint into the next one of the run.
 
-    Of several ranks each has its own, and takes over what it wrote itself; the others need not know.
+    With several ranks each has its own, for the files that it wrote itself; the other ranks need no notice.
     """
 
     def __init__(self, shelf: Shelf, whole: Whole, ranks: Ranks = ALONE) -> None:
@@ -72,16 +72,17 @@ class Sharing:
         self.lineage: Lineage | None = None
         self._shelf = shelf
         self._divided = Divided()
-        self._barren: str | None = None  # the checkpoint from which nothing is taken over: a file of it is damaged
+        # the checkpoint from which no file is linked, because one of its files is damaged
+        self._barren: str | None = None
         self._found, self._taken = _ReadBack("", {}), _Taken("", set(), set())
-        self._linkless = False  # this file system refuses links
+        self._linkless = False  # whether this file system refuses links
 
     def unchanged(
         self, leaves: Mapping[str, Block], parent: str | None, digests: Mapping[str, str] = MappingProxyType({})
     ) -> Unchanged:
-        """What need not be written because the checkpoint `parent` has it, as what this rank wrote.
+        """Find what the checkpoint `parent` has already, as written by this rank.
 
-        `digests`: of leaves, as far as they are known.
+        `digests`: those that were computed already, by key.
         """
         lineage = self._lineage_of(parent)
         if lineage is None:
@@ -90,37 +91,38 @@ class Sharing:
         return Unchanged(found, lineage.links(found, self.whole, time.time()))
 
     def divisions(self, leaves: Mapping[str, Block], parent: str | None, taken: Collection[str]) -> dict[str, Division]:
-        """Those of `leaves` that are written in pieces: only a part of them changed since the checkpoint `parent`.
+        """Divide those of `leaves` that are written in pieces: they changed only in part since the checkpoint `parent`.
 
-        None of their files gets a name that is `taken`.
+        No new file gets a name in `taken`.
         """
         lineage = self._lineage_of(parent)
         return {} if lineage is None or self._linkless else self._divided.divide(leaves, lineage, self.whole, taken)
 
     def _lineage_of(self, parent: str | None) -> Lineage | None:
-        """None unless `parent` is in its place, not a link to another one, whole and not pinned."""
+        """The lineage from `parent`; None if that is missing, pinned, damaged, or a link to another checkpoint."""
         if parent is None or parent == self._barren or self.whole.checkpoints == 1:
             return None
         checkpoint = self._shelf.checkpoint(parent)
         if self.lineage is None or self.lineage.path != checkpoint.path:
             self.lineage = None
             with suppress(Damaged, NotFound, StoreError):
-                if checkpoint.world == self._ranks.world:  # else others wrote the files, on other machines perhaps
+                # otherwise other processes wrote the files, perhaps on other machines
+                if checkpoint.world == self._ranks.world:
                     mine = self._mine(checkpoint.path).manifest
                     self.lineage = Lineage(checkpoint.path, mine.created, mine.files, mine.leaves)
                     self._found = _ReadBack(parent, {})
-        elsewhere = checkpoint.path.is_symlink()  # its files are another run's
+        elsewhere = checkpoint.path.is_symlink()  # its files belong to another run
         gone = self.lineage is None or not is_checkpoint(self.lineage.path) or parent in self._shelf.pins()
         return None if gone or elsewhere else self.lineage
 
     def _mine(self, path: Path) -> Checkpoint:
-        """As this rank saved it: no more is looked at than what it wrote."""
+        """The checkpoint as this rank saved it, so that only its own files are read."""
         return Checkpoint(path, rank=None if self._ranks.alone else self._ranks.rank)
 
     def unread(self, parent: str | None) -> list[Link]:
-        """Files that the save after `parent` is likely to take over, and would have to read first.
+        """Files that the save after `parent` will probably link, and that it would have to read first.
 
-        After a restart, what was taken over before.
+        After a restart these are the files that were linked before.
         """
         lineage = None if self._linkless else self._lineage_of(parent)
         if lineage is None:
@@ -136,9 +138,9 @@ class Sharing:
         return [link for link in links if link.name not in self._found.files]
 
     def read_back_early(self, links: Collection[Link], before_each: Hook) -> Problem | None:
-        """Read these back; the first problem, after which nothing is taken over from that checkpoint.
+        """Read these files back. Return the first problem; then no file of that checkpoint is linked again.
 
-        What `before_each` piece raises ends it.
+        `before_each` is called before each piece; what it raises ends this.
         """
         for link in links:
             checkpoint = self._mine(link.source.parent)
@@ -149,7 +151,7 @@ class Sharing:
         return None
 
     def problems(self, checkpoint: Checkpoint, names: Collection[str], before_each: Hook = nothing) -> list[Problem]:
-        """What is wrong with these files on the medium. Those of the last checkpoint are remembered if nothing is."""
+        """Return the problems of these files on the medium. If there are none in the last checkpoint, note that."""
         found = self._found
         before = {name: _identity(checkpoint.path / name) for name in names}
         wrong = list(checkpoint.problems(cold=True, only=names, before_each=before_each))
@@ -165,10 +167,10 @@ class Sharing:
         partial: Path,
         before_each: Hook = nothing,
     ) -> None:
-        """Let `partial` hold files of the last checkpoint, each read back from the medium since its commit, or now.
+        """Link these files of the last checkpoint into `partial`. Each was read back since its commit, or is read now.
 
         Raises:
-            Stale: one is not there, or not what was committed; `partial` holds none of them.
+            Stale: one is missing, or differs from what was committed; `partial` has none of them.
         """
         self._taken = _Taken(partial.name, set(), set())
         for link in links:
@@ -191,10 +193,10 @@ class Sharing:
             raise Stale(f"{wrong}: its leaves, unchanged since, are written anew")
 
     def _unfit(self, links: Sequence[Link], before_each: Hook) -> str:
-        """Which file must not be shared, and why; empty: all are whole on the medium.
+        """Return which file must not be shared, and why; an empty string if all are sound on the medium.
 
-        They are read together: a manifest of many pieces takes long to decode. A broken disk is no reason to lose what
-        memory holds.
+        They are read together, because a manifest with many pieces takes long to decode. A read error on a broken disk
+        only prevents the sharing: the state in memory must still be saved.
         """
         source = links[0].source.parent
         try:
@@ -206,7 +208,7 @@ class Sharing:
         return f"{problems[0].path} is damaged" if problems else ""
 
     def _linked_as_found(self, link: Link, target: Path) -> bool:
-        """Link it if it is the very file that was read back."""
+        """Link it if it is still the file that was read back."""
         found = self._found
         known = found.files.get(link.name) if found.name == link.source.parent.name else None
         if known is None or not self._linked(link, target):
@@ -218,7 +220,7 @@ class Sharing:
         return False
 
     def _linked(self, link: Link, target: Path) -> bool:
-        """Link it if that can be done, and its checkpoint is not pinned, perhaps since a moment ago."""
+        """Link it if the file system allows that, and its checkpoint was not pinned meanwhile."""
         name = link.source.parent.name
         if name in self._shelf.pins():
             return False
@@ -235,10 +237,10 @@ class Sharing:
         return True
 
     def read_back(self, checkpoint: Checkpoint, doomed: Sequence[Checkpoint] | None) -> Collection[str]:
-        """Names of its files that need not be read before the `doomed` are removed; None: nobody knows which.
+        """Names of files that need no read-back before `doomed` are removed; None: it is unknown what will be removed.
 
-        They were read as it took them over. Those that were read before, and that all of the doomed share: nothing
-        is lost with these that would not be lost anyway.
+        These are files that were read when they were linked. Files read earlier are included if all of the doomed
+        share them: then removing the doomed loses no other copy.
         """
         name, now, ahead = self._taken
         if checkpoint.path.name != name:
@@ -247,35 +249,35 @@ class Sharing:
         return now.union(file for file in ahead if places and _is_one_file(file, [checkpoint.path, *places]))
 
     def linked_ahead(self, checkpoint: Checkpoint) -> Collection[str]:
-        """Names of its files that were read from the medium some time before it took them over."""
+        """Names of its files that were read from the medium some time before they were linked."""
         return self._taken.ahead if checkpoint.path.name == self._taken.name else ()
 
     def remember(self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]) -> None:
-        """Make the checkpoint committed at `path` the one to take over files from."""
+        """Make the checkpoint committed at `path` the one whose files may be linked next."""
         before, facts = self.lineage, (path, created, files, leaves)
         self.lineage = before.after(*facts) if before else Lineage(*facts)
         self._found = _ReadBack(path.name, {})
 
     def read_anew(self) -> None:
-        """Let the next save read whatever it links, as it is linked."""
+        """Let the next save read each file when it links it."""
         self._found = _ReadBack("", {})
 
     def sample(self, samples: dict[str, bytes], before: Lineage | None) -> None:
-        """Note a few bytes of what was written. `before`: the lineage when it was not yet."""
+        """Keep a few bytes of the leaves that were written. `before`: the lineage before this save."""
         if self.lineage is not None:
             self.lineage = self.lineage.sampled(before, samples)
 
     def note(self, leaves: Mapping[str, Block], written: Collection[str], before: Lineage | None) -> None:
-        """As `sample`, of one process's leaves; those that are big may be divided by the next save."""
+        """Sample the leaves of a single process. The next save may divide the big ones."""
         self._divided.note(leaves, written)
         self.sample(samples_of(leaves, written), before)
 
     def forget(self) -> None:
-        """Read anew, with the next save, what the last checkpoint is."""
+        """Let the next save look up the last checkpoint again."""
         self.lineage = None
 
     def distrust(self, name: str | None) -> None:
-        """Take nothing over from that checkpoint any more."""
+        """Link no more files of that checkpoint."""
         self.lineage, self._barren = None, name
 
 
@@ -285,7 +287,7 @@ def _is_one_file(name: str, places: Collection[Path]) -> bool:
 
 
 def _identity(path: Path) -> Identity | None:
-    """What tells whether it is the same file, with the same bytes; None: there is none."""
+    """Values that differ if a file was replaced or changed; None if there is no file."""
     with suppress(FileNotFoundError):
         facts = os.lstat(path)
         return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns

@@ -1,4 +1,4 @@
-"""Shelf: the checkpoints and pins that lie in a run's directory, as any process finds them. Nothing here writes."""
+"""Shelf: the checkpoints and pins in a run's directory, as any process finds them. This module writes nothing."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ T = TypeVar("T")
 _MOST_LOOKS = 100  # at a store whose owner saves and prunes meanwhile
 
 
-class _Card(NamedTuple):
-    """What one manifest said. A checkpoint is never changed: this holds while the file is the same one."""
+class _ManifestFacts(NamedTuple):
+    """Facts from one manifest. A checkpoint is never changed, so they hold while the file is the same one."""
 
     inode: int
     mtime_ns: int
-    facts: CheckpointFacts  # without its pin, which comes and goes
+    facts: CheckpointFacts  # without the pin, which can be set and removed
     best_rule: Best | None
 
 
 class Shelf:
-    """What lies below `root`. However often it is asked for facts, it decodes each manifest once."""
+    """The checkpoints below `root`. Each manifest is decoded once, however often its facts are requested."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._cards: dict[str, _Card] = {}
+        self._cards: dict[str, _ManifestFacts] = {}
 
     def checkpoint(self, name: Name | str) -> Checkpoint:
         return Checkpoint(self.root / "checkpoints" / str(name))
 
     def names(self) -> list[Name]:
-        """Names of what exists, in order."""
+        """Names of the existing checkpoints, in order."""
         return committed(self.root / "checkpoints")
 
     def checkpoints(self) -> list[Checkpoint]:
-        """As `names`, oldest first."""
+        """The existing checkpoints, oldest first."""
         return [self.checkpoint(name) for name in self.names()]
 
     def latest(self) -> Checkpoint:
@@ -63,10 +63,10 @@ class Shelf:
         return self.checkpoint(last[0])
 
     def best(self, rule: Best | None) -> Checkpoint:
-        """The checkpoint that `rule` ranks first, or, without one, the rule of the newest.
+        """Return the checkpoint that `rule` ranks first. Without a rule, use that of the newest checkpoint.
 
         Raises:
-            NotFound: no rule, or no checkpoint with that metric.
+            NotFound: there is no rule, or no checkpoint has that metric.
         """
         rule = rule or self.best_rule()
         if rule is None:
@@ -77,11 +77,11 @@ class Shelf:
         return self.checkpoint(ranked[0].name)
 
     def pins(self) -> set[str]:
-        """Names that no rule removes."""
+        """Names of pinned checkpoints, which no rule removes."""
         return pins.names(self.root)
 
     def facts(self) -> list[CheckpointFacts]:
-        """What retention goes by, of every checkpoint whose manifest is whole and in its own place; oldest first."""
+        """The facts for retention rules, of every checkpoint with a valid manifest and its own name; oldest first."""
         cards, pinned = self._read(), self.pins()
         return [card.facts._replace(pinned=card.facts.name in pinned) for card in cards]
 
@@ -93,7 +93,7 @@ class Shelf:
         return None
 
     def sharing_damage(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """Names of the other checkpoints that hold one of the damaged files of `checkpoint`, and which."""
+        """Names of the other checkpoints that share a damaged file with `checkpoint`; each mapped to such a file."""
         inodes = {}
         with suppress(Damaged, NotFound):
             shared = {name: facts.st_ino for name, facts in _stats(checkpoint).items() if facts.st_nlink > 1}
@@ -111,15 +111,15 @@ class Shelf:
         return found
 
     def read_newest(self, read: Callable[[Checkpoint], T]) -> T:
-        """What `read` makes of the newest one; one of which it says Damaged is told, and the next older one is read.
+        """Apply `read` to the newest checkpoint. If it raises Damaged, report that and try the next older one.
 
         Raises:
-            NotFound: there is none.
-            Damaged: none is whole; what was said of the newest.
+            NotFound: there is no checkpoint.
+            Damaged: none is sound; this is the newest one's error.
         """
         damage: list[Damaged] = []
         tried: set[Name] = set()
-        while fresh := [name for name in self.names() if name not in tried]:  # its owner may save and prune
+        while fresh := [name for name in self.names() if name not in tried]:  # its owner may save and prune meanwhile
             checkpoint = self.checkpoint(fresh[-1])
             tried.add(fresh[-1])
             try:
@@ -130,30 +130,31 @@ class Shelf:
                 tried.update(filter(None, map(format.parse_name, self.sharing_damage(checkpoint))))
             except NotFound:
                 if is_committed(checkpoint.path.parent, fresh[-1]):
-                    raise  # it lacks what is asked for
+                    raise  # the state lacks the member that was requested
         if damage:
             raise damage[0]
         raise NotFound(f"{self.root}: no committed checkpoint")
 
-    def _read(self) -> list[_Card]:
+    def _read(self) -> list[_ManifestFacts]:
         cards = {}
         for name in map(str, self.names()):
             with suppress(Damaged, NotFound, FileNotFoundError):
                 cards[name] = self._card(name)
-        self._cards = cards  # what is gone is forgotten; one assignment: another thread may read meanwhile
+        self._cards = cards  # drops removed checkpoints; one assignment, because another thread may read meanwhile
         return [card for name, card in cards.items() if card.facts.name == name]
 
-    def _card(self, name: str) -> _Card:
+    def _card(self, name: str) -> _ManifestFacts:
         checkpoint = self.checkpoint(name)
-        now = os.lstat(checkpoint.path / MANIFEST)  # before the reading: what replaces it meanwhile is read anew
+        # before the read: if the file is replaced meanwhile, the next call reads it anew
+        now = os.lstat(checkpoint.path / MANIFEST)
         known = self._cards.get(name)
         if known and (known.inode, known.mtime_ns) == (now.st_ino, now.st_mtime_ns):
             return known
-        return _Card(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.head.best_rule)
+        return _ManifestFacts(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.head.best_rule)
 
 
 def committed(folder: Path) -> list[Name]:
-    """Names of the checkpoints in `folder`, in order. If one went between listing and look, it is listed again."""
+    """Names of the checkpoints in `folder`, in order. Lists again if one was removed after it was listed."""
     for _ in range(_MOST_LOOKS):
         listed = _listed(folder)
         found = [name for name in listed if is_committed(folder, name)]
@@ -163,7 +164,7 @@ def committed(folder: Path) -> list[Name]:
 
 
 def is_committed(folder: Path, name: Name) -> bool:
-    """Whether the checkpoint `name` exists in `folder`; quicker than `is_checkpoint`, and asked of thousands."""
+    """Whether the checkpoint `name` exists in `folder`. Quicker than `is_checkpoint`, as it is called very often."""
     try:
         os.stat(f"{folder}/{name}/{MANIFEST}")
     except (FileNotFoundError, NotADirectoryError):
@@ -177,14 +178,14 @@ def is_committed(folder: Path, name: Name) -> bool:
 
 def _listed(folder: Path) -> list[Name]:
     names: list[Name] = []
-    for _ in range(2):  # a listing is no instant: the only one may have made way for its successor meanwhile
+    for _ in range(2):  # a listing takes time: the only checkpoint may have been replaced by the next one meanwhile
         if folder.is_dir() and not names:
             names = [name for name in map(format.parse_name, os.listdir(folder)) if name]
     return sorted(names, key=lambda name: name.order)
 
 
 def _stats(checkpoint: Checkpoint) -> dict[str, os.stat_result]:
-    """Of each of its files that is there."""
+    """The stat result of each of its files that exists."""
     found = {}
     for name in checkpoint.manifest.files:
         with suppress(OSError):

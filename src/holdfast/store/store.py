@@ -1,4 +1,4 @@
-"""Store: the checkpoints of one run. `save` builds in the attempt's own room and commits by one rename."""
+"""Store: the checkpoints of one run. `save` builds one in the attempt's own directory and commits it by one rename."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ class Store(Committing):
         store.save({"w": w}, step=100)
         state = store.load()
 
-    Reading needs no permission and no care: other processes may save meanwhile. The first write claims the run; a
-    second writer is refused by name while the first may live. Threads may share a store: they write in turn.
+    Reading needs no lock: other processes may save meanwhile. The first write claims the run; a second writer is
+    refused, with an error that names the first, while that may be alive. Threads may share a store: they write one
+    after another.
     """
 
     ranks: Ranks = ALONE
@@ -59,7 +60,7 @@ class Store(Committing):
         take_over: bool = False,
         whole: Whole = Whole(),  # noqa: B008  a frozen value
     ) -> None:
-        self.root = Path(root).absolute()  # the caller may change its directory
+        self.root = Path(root).absolute()  # absolute, because the caller may change its working directory
         if not isinstance(whole, Whole):
             raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
         require_run(self.root)
@@ -72,7 +73,7 @@ class Store(Committing):
     # -- reading -------------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Committed checkpoints, oldest first. Whether they are still what was committed, `verify` tells."""
+        """Committed checkpoints, oldest first. They may be damaged since; `verify` finds that out."""
         return self.shelf.checkpoints()
 
     def latest(self) -> Checkpoint:
@@ -84,7 +85,7 @@ class Store(Committing):
         return self.shelf.latest()
 
     def __getitem__(self, step: int | str) -> Checkpoint:
-        """The checkpoint of `step` (the end of its epoch, if both are there), or the one with that name."""
+        """Return the checkpoint of `step` (the end of its epoch, if both exist), or the one with that name."""
         names = self.shelf.names()
         wanted = [name for name in names if step in (name.step, str(name))]
         if not wanted:
@@ -100,17 +101,18 @@ class Store(Committing):
         placeholders: bool = False,
         mmap: bool = False,
     ) -> Any:
-        """The state of the newest valid checkpoint, of a step's, or of "best"; every byte is checked.
+        """Return the state of the newest valid checkpoint, of a step's, or of "best". Every byte is checked.
 
-        With `mmap`, for those who look rather than train: tensors and arrays lie over private maps of the files.
-        Nothing is read before it is looked at, what is written to them changes no file, and of the bytes nothing is
-        checked but layout and headers: `holdfast verify` checks the rest.
+        With `mmap`, meant for inspection, tensors and arrays are private memory maps of the files. Bytes are read when
+        they are used, and writing to them changes no file. Only layout and headers are checked; `holdfast verify`
+        checks the rest.
 
-        A damaged newest one is passed over, and told; a step that was asked for by number is not passed over.
+        If the newest checkpoint is damaged, this reports that and loads an older one.
+        A step given by number is never replaced by another.
 
         Raises:
-            NotFound: no such checkpoint.
-            Damaged: none that would do is whole.
+            NotFound: there is no such checkpoint.
+            Damaged: no checkpoint that may be loaded is sound.
         """
 
         def read(checkpoint: Checkpoint) -> Any:
@@ -125,15 +127,15 @@ class Store(Committing):
         return self.shelf.read_newest(read) if choose is None else read(choose())
 
     def pins(self) -> set[str]:
-        """Names that no rule removes."""
+        """Names of pinned checkpoints, which no rule removes."""
         return self.shelf.pins()
 
     def facts(self) -> list[retention.CheckpointFacts]:
-        """What retention goes by, of every checkpoint whose manifest is whole; oldest first."""
+        """The facts for retention rules, of every checkpoint with a valid manifest; oldest first."""
         return self.shelf.facts()
 
     def sharing_damage(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """Names of the other checkpoints that hold one of the damaged files of `checkpoint`, and which."""
+        """Names of the other checkpoints that share a damaged file with `checkpoint`; each mapped to such a file."""
         return self.shelf.sharing_damage(checkpoint)
 
     # -- writing -------------------------------------------------------------------------------------------------
@@ -147,14 +149,14 @@ class Store(Committing):
         note: str | None = None,
         facts: Facts | None = None,
     ) -> Checkpoint:
-        """Commit `state` as the checkpoint of `step`. When this returns, it survives a power loss.
+        """Commit `state` as the checkpoint of `step`. When this returns, the checkpoint survives a power loss.
 
-        Then the rule `keep` is applied, but never to this one: another checkpoint goes only after this one, and the
-        newest, were read back from the medium.
+        Then this applies the rule `keep`, which never removes the new checkpoint. Others are removed only after it was
+        committed and the newest was read back from the medium.
 
         Raises:
-            UsageError: that step is committed already, or the state holds something that cannot be encoded.
-            NoSpace: it does not fit; the store is as it was.
+            UsageError: that step is committed already, or the state holds a value that cannot be encoded.
+            NoSpace: the state does not fit; the store is unchanged.
             Superseded: a later attempt owns the run.
         """
         with self.ranks.together(f"state of step {step}"):
@@ -162,9 +164,9 @@ class Store(Committing):
         return self.commit(staged, step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
 
     def stage(self, state: Any, arena: Arena | None = None) -> Staged:
-        """What `commit` takes: `state` laid out in files. With an arena, a copy of it.
+        """Return what `commit` takes: `state` laid out in files. With an arena, it is a copy of the state.
 
-        Without one nothing is copied: until `commit` has returned, nobody may change the state.
+        Without an arena nothing is copied: the state must not change until `commit` has returned.
         """
         staged = self.lay_out(state, arena)
         if staged.snapshot is not None:
@@ -172,7 +174,7 @@ class Store(Committing):
         return staged
 
     def lay_out(self, state: Any, arena: Arena | None = None) -> Staged:
-        """As `stage`, but that its snapshot is still to be copied: `commit` waits for that, and begins meanwhile."""
+        """As `stage`, but the caller copies the snapshot into the arena later. `commit` waits for that."""
         with uncollected():
             flat = tree.flatten(state)
             unchanged = self.sharing.unchanged(flat.leaves, self.parent)
@@ -194,18 +196,18 @@ class Store(Committing):
         return staged if arena is None else staged.snapshot_in(arena)
 
     def unread(self) -> list[Link]:
-        """Files of the last checkpoint that the next one is likely to share, not read back since their commit."""
+        """Files of the last checkpoint that the next one will probably share, not read back since their commit."""
         return self.sharing.unread(self.parent)
 
     def read_back_early(self, links: Collection[Link], before_each: Hook = nothing) -> Problem | None:
-        """Read back what was `unread`: the save that shares it need not, then. It may go on beside that.
+        """Read back the files from `unread`, so that the next save need not. It may run at the same time as a save.
 
-        Returns what is damaged: the next save writes it anew. What `before_each` piece raises ends it.
+        Returns the damaged place, if any; the next save writes that file anew. What `before_each` raises ends this.
         """
         return self.sharing.read_back_early(links, before_each)
 
     def read_anew(self) -> None:
-        """Let the next save read what it shares as it shares it, whatever was read ahead."""
+        """Let the next save read each file when it links it, even if the file was read back early."""
         self.sharing.read_anew()
 
     def commit(
@@ -218,13 +220,15 @@ class Store(Committing):
         before_last: Hook = nothing,
         leave: Callable[[], int] = lambda: 0,
     ) -> Checkpoint:
-        """The second half of `save`. What `before_each` request to the disk raises ends it: nothing was saved. So does
-        what `before_last` raises, when the leaves are on the disk and nobody can see them yet. While the rule would
-        remove no more than `leave` says, nothing is read back or removed: it is left to the next save.
+        """Write and commit what `stage` returned: the second half of `save`.
+
+        `before_each` is called before each request to the disk; what it raises ends the save, and nothing was saved.
+        `before_last` runs when the leaves are on disk and not yet published; if it raises, nothing is saved. If the
+        rule would remove at most `leave()` checkpoints, nothing is read back or removed; the next save will do that.
 
         Raises:
-            Stale: a file that did not change cannot be taken over from the last checkpoint, and `staged`, being a
-                snapshot, lacks its bytes; staged again it will have them.
+            Stale: an unchanged file of the last checkpoint cannot be linked, and the snapshot `staged` lacks its bytes.
+                Stage the state again: the new snapshot will have them.
         """
         facts = facts or Facts()
         return self._commit(staged, _name(step, facts.phase), facts, Hooks(before_each, before_last, leave))
@@ -244,7 +248,8 @@ class Store(Committing):
                 files[shard.name] = written.file
                 leaves.update(written.leaves)
             hooks.before_last()
-            ordered = {key: leaves[key] for key in staged.leaves} | leaves  # with what pieces were before
+            # in the state's order, with the leaves that are written in pieces
+            ordered = {key: leaves[key] for key in staged.leaves} | leaves
             return self.manifest(name, facts, files, ordered, staged.tree)
 
         with self.acting(attempt, "save"):
@@ -260,7 +265,7 @@ class Store(Committing):
                 return self._commit(alone, name, facts, hooks)
             written = [key for shard in staged.shards for key in shard.keys]
             self.sharing.note(staged.leaves, written, before)
-            with suppress(Abandoned):  # it is committed; whoever waits for the writer will prune
+            with suppress(Abandoned):  # the checkpoint is committed; the save that waits for this one will prune
                 hooks.before_each()
                 self.apply_rule(name, hooks.leave)
         return self.shelf.checkpoint(name)
@@ -274,7 +279,7 @@ class Store(Committing):
             with store.directory(step=100) as path:
                 torch.save(model, path / "model.pt")
 
-        When the block raises, nothing was saved.
+        If the block raises, nothing is saved.
         """
         name, facts = _name(step, "step"), Facts(metrics=metrics or {}, note=note)
         partial = self.begin(name)
@@ -287,10 +292,10 @@ class Store(Committing):
         self.apply_rule(name)
 
     def pin(self, step: int | str) -> None:
-        """Keep that checkpoint for ever, whatever the rules say; files that it shares with others become its own.
+        """Keep that checkpoint permanently, whatever the rules. Files that it shares with others are copied for it.
 
         Raises:
-            Damaged: one of these is not what was committed; it is pinned all the same.
+            Damaged: one of these differs from what was committed; the checkpoint is pinned nevertheless.
         """
         if self.ranks.rank == 0:  # the others may not see it yet
             checkpoint = self[step]
@@ -298,23 +303,23 @@ class Store(Committing):
                 pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
-        """Let the rules remove that checkpoint again."""
+        """Undo `pin`: the rules may remove that checkpoint again."""
         if self.ranks.rank == 0:
             name = self[step].path.name
             with writing(self.root):
                 pins.unpin(self.root, name)
 
     def prunable(self, rule: Rule) -> list[Checkpoint]:
-        """What `prune` would remove, oldest first."""
+        """Return what `prune` would remove, oldest first."""
         return pruning.prunable(self.shelf, rule)
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
-        """Remove what `rule` does not keep, after the newest that stays was read back whole from the medium.
+        """Remove and return what `rule` does not keep, after the newest remaining one was read back from the medium.
 
-        Pinned and damaged checkpoints stay; so does the newest valid one.
+        Pinned and damaged checkpoints remain; so does the newest valid one.
 
         Raises:
-            Damaged: the newest is not whole on the medium; nothing was removed.
+            Damaged: the newest is damaged on the medium; nothing was removed.
         """
         return self.prune_but(rule)
 

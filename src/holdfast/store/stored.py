@@ -17,27 +17,27 @@ from .format import Leaf
 
 
 class _Readable:
-    """What both kinds of handle can do."""
+    """The methods that both kinds of handle have."""
 
     __slots__ = ()
 
     def read(self: Any) -> bytearray:
-        """The bytes of the whole leaf, in fresh memory.
+        """Return the bytes of the whole leaf, in fresh memory.
 
         Raises:
-            Damaged: they differ from what was committed, or its pieces do not make a whole.
+            Damaged: they differ from what was committed, or its pieces do not cover it exactly.
         """
         data = bytearray(self.size_bytes)
         self.read_into(memoryview(data))
         return data
 
     def read_into(self: Any, target: memoryview) -> None:
-        """Fill `target`, writable memory of `size_bytes` bytes; each piece is read whole, and checked."""
+        """Fill `target`, writable memory of `size_bytes` bytes. Each piece is read whole and checked."""
         self.read_all([(self, target)])
 
     @staticmethod
     def read_all(wanted: Sequence[tuple[Stored, Data]]) -> None:
-        """As `read_into`, many at once."""
+        """Read many leaves at once, each into its target."""
         straight: list[tuple[StoredLeaf, Data]] = []
         scattered: list[tuple[StoredPieces, Data]] = []
         for stored, data in wanted:
@@ -53,7 +53,7 @@ class _Readable:
 
 
 class StoredLeaf(_Readable):
-    """One leaf on the disk. Every read is checked against its digest, and once more cold before it counts as damage."""
+    """One leaf on disk. Every read is checked against its digest; on a difference it is read again from the medium."""
 
     __slots__ = ("attrs", "digest", "dtype", "key", "kind", "offset", "path", "shape", "size_bytes")
 
@@ -65,11 +65,11 @@ class StoredLeaf(_Readable):
 
 @lru_cache
 def _shard(folder: Path, name: str) -> Path:
-    return folder / name  # one object for the many leaves of a shard
+    return folder / name  # return one object for the many leaves of a shard
 
 
 class Piece(NamedTuple):
-    """A rectangular part of a leaf, from the item `at` on, as one rank wrote it."""
+    """A rectangular part of a leaf, starting at item `at`, as one rank wrote it."""
 
     at: tuple[int, ...]
     leaf: StoredLeaf
@@ -80,10 +80,10 @@ class Piece(NamedTuple):
 
 
 class StoredPieces(_Readable):
-    """A leaf that several ranks hold, and wrote, in pieces; it reads like one that was never divided.
+    """A leaf that several ranks hold, and wrote, in pieces. It is read like a leaf that was never divided.
 
-    `shape` is that of the whole. `own`: the piece of the rank as which the checkpoint is read, where it wrote one; the
-    others are looked up when `pieces` is asked for.
+    `shape` is the whole leaf's. `own` is the piece of the rank as which the checkpoint is read, if that rank wrote one.
+    The other pieces are looked up by `pieces`, on demand.
     """
 
     __slots__ = ("_find", "_pieces", "attrs", "dtype", "key", "kind", "own", "shape")
@@ -96,10 +96,10 @@ class StoredPieces(_Readable):
 
     @property
     def pieces(self) -> Sequence[Piece]:
-        """All of them: every item of the leaf is in exactly one.
+        """All pieces: every item of the leaf is in exactly one.
 
         Raises:
-            Damaged: it is not.
+            Damaged: the pieces overlap or leave a gap.
         """
         if not self._pieces:
             found = tuple(self._find())
@@ -115,7 +115,7 @@ class StoredPieces(_Readable):
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole."""
+        """The size of the whole leaf."""
         return sum(piece.leaf.size_bytes for piece in self.pieces)
 
     @property
@@ -127,7 +127,7 @@ Stored = StoredLeaf | StoredPieces
 
 
 def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
-    """Its pieces and where they begin in the whole, when each lies there in one stretch."""
+    """Return its pieces with their offsets in the whole leaf if each is contiguous there; else None."""
     places = []
     for piece in stored.pieces:
         if piece.leaf.size_bytes == 0:
@@ -141,7 +141,9 @@ def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None
 
 
 def _lay_out(stored: StoredPieces, data: Data) -> None:
-    """Copy piece by piece. This needs memory for one piece, and for the whole leaf if the target is distant."""
+    """Copy piece by piece. This needs memory for one piece, and for the whole leaf if the target is distant (not host
+    memory).
+    """
     target = data if isinstance(data, memoryview) else memoryview(bytearray(stored.size_bytes))
     for piece in stored.pieces:
         source = memoryview(piece.leaf.read())
@@ -152,12 +154,12 @@ def _lay_out(stored: StoredPieces, data: Data) -> None:
 
 
 def is_piece(entry: Leaf) -> bool:
-    """Whether it is one of several pieces of a leaf."""
+    """Whether the entry is one of several pieces of a leaf."""
     return "of" in entry.attrs
 
 
 def check_piece(entry: Leaf, where: object) -> None:
-    """Raise Damaged unless a piece says where it lies, and lies there."""
+    """Raise Damaged unless a piece has a place in its leaf and lies inside it."""
     of, at, shape = entry.attrs.get("of"), entry.attrs.get("at"), entry.shape
     plain = all(isinstance(each, list) and all(type(n) is int and n >= 0 for n in each) for each in (of, at))
     if not plain or not len(of or ()) == len(at or ()) == len(shape) or math.prod(of or ()) >= 2**62:

@@ -1,4 +1,4 @@
-"""The reading side of torch.distributed.checkpoint: any checkpoint of ours, in its stored pieces, by DCP's names."""
+"""The reading side of torch.distributed.checkpoint: reads our checkpoints in their stored pieces, by DCP's names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ INSTEAD = (
 class Reader(StorageReader):
     """Reads one checkpoint of ours.
 
-    `place` is a checkpoint or its directory, or a run or its directory: then the newest is read, or that of `step`.
+    `place` is a checkpoint or its directory, or a run or its directory: then the newest checkpoint is read, or that of
+    `step`.
 
     Raises:
         UsageError: the given `Run` is entered.
@@ -67,7 +68,7 @@ class Reader(StorageReader):
         self._values = {}
 
     def read_metadata(self, *_: Any, **kwargs: Any) -> Metadata:
-        """All tensors and objects, by DCP's names: the keys of their paths joined by dots."""
+        """Return all tensors and objects by DCP's names: the keys of their paths joined by dots."""
         paths = self._find(kwargs.get("rank") or 0)
         return Metadata({name: _described(value) for name, value in self._values.items()}, planner_data=paths)
 
@@ -125,7 +126,7 @@ def _described(value: Any) -> TensorStorageMetadata | BytesStorageMetadata:
 
 
 def _chunks(value: Any) -> Sequence[tuple[tuple[int, ...], tuple[int, ...], Any]]:
-    """The place, the shape and the handle of each piece."""
+    """Return the position, the shape and the handle of each piece."""
     pieces = getattr(value, "pieces", None)
     if pieces is None:
         return [((0,) * len(value.shape), tuple(value.shape), value)]
@@ -142,7 +143,7 @@ def _cut(item: ReadItem, value: Any, target: torch.Tensor) -> Cut:
 
 
 def _put_object(planner: Any, item: ReadItem, value: Any) -> None:
-    """Hand over the object itself: `load_bytes` would unpickle its argument."""
+    """Give the planner the object itself: `load_bytes` would unpickle its argument."""
     if type(planner).load_bytes is not DefaultLoadPlanner.load_bytes:
         raise UsageError(f"{item.dest_index.fqn} is no tensor, and {type(planner).__name__}.load_bytes wants a pickle")
     name = item.dest_index.fqn

@@ -36,7 +36,7 @@ _Path = tuple[str | int, ...]
 
 
 class _Place(NamedTuple):
-    """Where a rank writes its part of this save."""
+    """The directory and names for a rank's part of this save."""
 
     partial: str
     rank: int
@@ -45,8 +45,8 @@ class _Place(NamedTuple):
 class _Report(NamedTuple):
     """What a rank sends to the coordinator after its writes."""
 
-    seal: Seal | None  # None: of rank 0, whose part is sealed when the objects of all are there
-    nodes: dict[str, Any]  # of objects that are no tensors, by their names in the plan
+    seal: Seal | None  # None on rank 0: its part is sealed after the objects of all ranks have arrived
+    nodes: dict[str, Any]  # of objects that are not tensors, by their names in the plan
     blocks: dict[str, Any]  # their leaves, with bytes as data; the coordinator writes them
 
 
@@ -79,10 +79,10 @@ class Writer(StorageWriter):
         self._step, self._facts = step, Facts(metrics=dict(metrics or {}), note=note)
         require_outside(self._store.root, INSTEAD)
         self._owner = self._store
-        self._name: Name | None = None  # on the coordinator
+        self._name: Name | None = None  # set on the coordinator only
         self._part: PartWriter | None = None
         self._id: str | None = None
-        self.checkpoint: Checkpoint | None = None  # the last one that was committed, on the coordinator
+        self.checkpoint: Checkpoint | None = None  # the last one that was committed; set on the coordinator only
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         self._name = self._part = None
@@ -111,7 +111,7 @@ class Writer(StorageWriter):
         return [dataclasses.replace(plan, storage_data=_Place(partial, rank)) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        if getattr(planner, "_enable_plan_caching", False):  # else it fails at the second save only
+        if getattr(planner, "_enable_plan_caching", False):  # refused here; otherwise only the second save would fail
             raise UsageError(CACHING)
         place: _Place = plan.storage_data
         appear(Path(place.partial))
@@ -167,11 +167,11 @@ class Writer(StorageWriter):
         return int(self._id)
 
 
-_open: dict[Path, Store] = {}  # by which this process writes, until it ends
+_open: dict[Path, Store] = {}  # stores through which this process writes, until it ends
 
 
 def _opened(wanted: Store) -> Store:
-    """The store with which this process already writes there, if any: a second one would be refused."""
+    """Return the store with which this process already writes there, if any: a second one would be refused."""
     known = _open.get(wanted.root)
     if known is None or known.attempt is None or known.attempt.inherited or not known.attempt.room.is_dir():
         known = _open[wanted.root] = wanted
@@ -181,7 +181,7 @@ def _opened(wanted: Store) -> Store:
 
 @atexit.register
 def _give_back() -> None:
-    """Release the runs. Else a process on another machine would have to assume that this one is alive."""
+    """Release the runs. Otherwise a process on another machine would have to assume that this one is alive."""
     for store in _open.values():
         if store.attempt is not None and not store.attempt.inherited:
             with suppress(HoldfastError, OSError):
@@ -194,12 +194,12 @@ def _path(planner: Any, name: str) -> _Path:
 
 
 def _key(path: _Path) -> str:
-    """As `tree.flatten` would call it."""
+    """Return the key that `tree.flatten` would give."""
     return "/".join(tree.quoted(str(step)) for step in path)
 
 
 def _block(item: WriteItem, planner: SavePlanner, *, whole: bool) -> Block | None:
-    """The item's bytes and their place; None when it is empty and other ranks have all. `whole`: it may be no piece."""
+    """The item's bytes and position. None if it is empty and others have all. `whole`: it must not be a piece."""
     tensor: Any = planner.resolve_data(item)
     data = item.tensor_data
     if data is None:
@@ -215,14 +215,14 @@ def _block(item: WriteItem, planner: SavePlanner, *, whole: bool) -> Block | Non
 
 
 def _object(planner: Any, item: WriteItem) -> Any:
-    """The object itself, not DCP's pickle of it."""
+    """Return the object itself, not DCP's pickle of it."""
     if not hasattr(planner, "lookup_object"):
         raise UsageError(f"{item.index.fqn} is no tensor, and {type(planner).__name__} hands out pickles only")
     return planner.lookup_object(item.index)
 
 
 def _taken_apart(value: Any, path: _Path) -> tree.Flat:
-    """The object's node, and its leaves under the keys that they would have in the whole state."""
+    """Return the object's node, and its leaves under the keys that they would have in the whole state."""
     for step in reversed(path):
         value = {str(step): value}
     flat = tree.flatten(value)
@@ -233,7 +233,7 @@ def _taken_apart(value: Any, path: _Path) -> tree.Flat:
 
 
 def _tree(nodes: Mapping[_Path, Any]) -> Any:
-    """One tree of nodes and their paths; a number in a path is a place in a list."""
+    """Build one tree from nodes and their paths; a number in a path is an index in a list."""
     if () in nodes:
         return nodes[()]
     inner: dict[str | int, dict[_Path, Any]] = {}

@@ -13,7 +13,7 @@ from .leaves import DTYPES
 
 
 def pt(tensors: Sequence[Tensor]) -> memoryview:
-    """The bytes of a .pt file with a dict of tensors on the CPU; tied ones share their memory again.
+    """Return the bytes of a .pt file with a dict of tensors on the CPU; tied tensors share memory when loaded.
 
     Raises:
         UsageError: torch has no dtype for a tensor.

@@ -16,11 +16,11 @@ from ..ranks import Channel, looks
 def meet(channel: Channel, rank: int, world: int, timeout_s: float) -> str:
     """Return a prefix for keys that all ranks of this start know, and that no earlier start had.
 
-    Rank 0 puts a random word. Each other rank answers with it and a random word of its own. When rank 0 repeats the
-    answer, both know that the other is not of an earlier start.
+    Rank 0 stores a random text. Each other rank replies with that text and a random text of its own. When rank 0
+    repeats the reply, each of the two is certain that the other's message is not of an earlier start.
 
     Raises:
-        RanksError: one of them did not come in time.
+        RanksError: a rank did not reply in time.
     """
     mine = uuid.uuid4().hex
     return _gather(channel, mine, world, timeout_s) if rank == 0 else _join(channel, mine, rank, world, timeout_s)
@@ -46,9 +46,10 @@ def _gather(channel: Channel, mine: str, world: int, timeout_s: float) -> str:
 
 def _join(channel: Channel, mine: str, rank: int, world: int, timeout_s: float) -> str:
     heard = ""
-    for _ in looks(time.monotonic() + 1.1 * timeout_s, world):  # rank 0 hears all, and tells who was missing
+    # rank 0 waits less, so that it can tell the others which rank did not answer
+    for _ in looks(time.monotonic() + 1.1 * timeout_s, world):
         call = _text(channel, "call")
-        if call and call != heard:  # the call of an earlier start may come first
+        if call and call != heard:  # a message of an earlier start may be found first
             heard = call
             channel.put(f"answer/{rank}", f"{heard}/{mine}".encode())
         said = _text(channel, f"go/{rank}")

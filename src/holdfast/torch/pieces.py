@@ -1,7 +1,7 @@
 """DTensors: which box of the whole a process holds, and which stored items fill it.
 
-A divided tensor is saved as the piece in this process, with its place in the whole. One that every rank holds whole is
-saved like any other tensor.
+A divided tensor is saved as the piece in this process, with its place in the whole. A DTensor that every rank holds
+whole is saved like any other tensor.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Cut(NamedTuple):
 
     live: torch.Tensor
     stored: Any
-    where: tuple[Any, ...]  # in the stored leaf
+    where: tuple[Any, ...]  # index into the stored leaf
 
 
 def is_dtensor(value: object) -> TypeGuard[DTensor]:
-    home = sys.modules.get("torch.distributed.tensor")  # without it there are no DTensors
+    home = sys.modules.get("torch.distributed.tensor")  # None: not imported, so there are no DTensors
     return home is not None and isinstance(value, home.DTensor)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The plain tensor in this process: itself, or the local piece of a DTensor."""
+    """Return the plain tensor in this process: itself, or the local piece of a DTensor."""
     if not is_dtensor(tensor):
         return tensor
     held: Any = tensor._local_tensor  # noqa: SLF001  autograd would record to_local()
@@ -42,7 +42,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def refusal(tensor: torch.Tensor) -> str:
-    """Why a tensor of another type cannot be saved; empty for a DTensor that can be saved."""
+    """Return why a tensor of another type cannot be saved; empty for a DTensor that can be saved."""
     if not is_dtensor(tensor):
         return "only plain tensors and parameters are saved, and DTensors"
     if any(placement.is_partial() for placement in tensor.placements):
@@ -57,7 +57,7 @@ def is_divided(tensor: DTensor) -> bool:
 
 
 def box(tensor: DTensor) -> Box:
-    """The place of the local tensor in the whole. A rank outside of the mesh has an empty box at the origin."""
+    """Return the position and shape of the local tensor in the whole. A rank outside the mesh has an empty box at 0."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape, at = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
@@ -68,7 +68,7 @@ def box(tensor: DTensor) -> Box:
 
 
 def place(tensor: DTensor) -> dict[str, Any]:
-    """The attributes of a block that is a piece."""
+    """Return the attributes of a block that is a piece."""
     found: dict[str, Any] = {"of": list(tensor.shape), "at": list(box(tensor).at)}
     writer = _writer(tensor)
     if writer is not None:
@@ -77,7 +77,7 @@ def place(tensor: DTensor) -> dict[str, Any]:
 
 
 def cuts(live: DTensor, stored: Any) -> Iterator[Cut]:
-    """The stored leaves, and their items, that fill the local tensor of `live`."""
+    """Yield the stored leaves, and their items, that fill the local tensor of `live`."""
     whole, target = box(live), local(live)
     own = getattr(stored, "own", None)
     if own is not None and own.box == whole:
@@ -92,19 +92,19 @@ def cuts(live: DTensor, stored: Any) -> Iterator[Cut]:
 
 
 def is_whole(cut: Cut) -> bool:
-    """Whether the whole stored leaf is wanted."""
+    """Whether the cut is the whole stored leaf."""
     return tuple(cut.live.shape) == tuple(cut.stored.shape)
 
 
 def like(parameter: DTensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialized DTensor of that shape, with the placements that torch derives from `parameter`."""
+    """Return an uninitialized DTensor of that shape, with the placements that torch derives from `parameter`."""
     if tuple(shape) == tuple(parameter.shape):
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
     return parameter.new_empty(tuple(shape), dtype=dtype, requires_grad=False)
 
 
 def divided_like(live: DTensor, whole: torch.Tensor) -> torch.Tensor:
-    """`whole`, which every rank has, as a DTensor with the placements of `live`. No communication."""
+    """Return `whole`, which every rank has, as a DTensor with the placements of `live`. No communication."""
     fresh: Any = torch.empty_like(live, dtype=whole.dtype, requires_grad=False)
     with torch.no_grad():
         local(fresh).copy_(whole[_within(Box((0,) * live.dim(), tuple(live.shape)), box(live))])
@@ -112,7 +112,7 @@ def divided_like(live: DTensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def _common(a: Box, b: Box) -> Box | None:
-    """The intersection; None if it is empty."""
+    """Return the intersection; None if it is empty."""
     at = tuple(map(max, a.at, b.at))
     shape = tuple(min(x + m, y + n) - max(x, y) for x, m, y, n in zip(*a, *b, strict=True))
     return Box(at, shape) if min(shape, default=1) > 0 else None
@@ -124,7 +124,7 @@ def _within(outer: Box, inner: Box) -> tuple[slice, ...]:
 
 
 def _writer(tensor: DTensor) -> int | None:
-    """The rank that has the same piece and writes it; None: this one writes it."""
+    """Return the rank that has the same piece and writes it; None if this one writes it."""
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return int(mesh.mesh.flatten()[0])
@@ -140,7 +140,7 @@ def _is_box(tensor: DTensor) -> bool:
 
 
 def _is_one_stretch(tensor: DTensor, dim: int) -> bool:
-    """Whether the piece has consecutive items of dimension `dim`: those that torch gives it of 0, 1, 2, ..."""
+    """Whether the local piece has consecutive items of dimension `dim`; torch itself selects from 0, 1, 2, ..."""
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     items = torch.arange(tensor.shape[dim]).view([-1 if axis == dim else 1 for axis in range(tensor.dim())])
     placements: Any = tensor.placements

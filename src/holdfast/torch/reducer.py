@@ -25,20 +25,20 @@ from . import modules
 
 
 class BucketLayout(NamedTuple):
-    """The numbers of the parameters in the order in which their gradients became ready, and how many passes count."""
+    """The parameters' numbers in the order in which their gradients became ready, and how many passes count."""
 
     order: list[int]
     passes: int
 
 
 class Reducers:
-    """The reducers around the models among `objects`, which are searched for once."""
+    """The reducers of the models among `objects`; they are searched for once."""
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         self._models = _models(objects)
 
     def capture(self) -> dict[str, list[Any]]:
-        """The layout of each, by name, as plain lists of numbers. No process waits for another."""
+        """Return the layout of each reducer, by name, as plain lists of numbers. No process waits for another."""
         return {name: list(seen) for name, model in self._models.items() if (seen := _seen(model)) is not None}
 
     def warm(self, captured: Mapping[str, Any]) -> list[str]:
@@ -58,7 +58,7 @@ class Reducers:
 
 
 def _models(objects: Mapping[str, Any]) -> dict[str, DistributedDataParallel]:
-    """DDP's wrappers of tracked models, by the name of their first parameter; sorted, alike on every rank."""
+    """Return DDP's wrappers of tracked models by the name of their first parameter; in the same order on every rank."""
     if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
         return {}
     names = _names(objects)
@@ -71,13 +71,13 @@ def _models(objects: Mapping[str, Any]) -> dict[str, DistributedDataParallel]:
 
 
 def _wrappers(targets: Iterable[Any]) -> Iterator[DistributedDataParallel]:
-    """Tracked wrappers, then all living ones: a script may track only the model inside."""
+    """Yield tracked wrappers, then all others that exist: a script may track only the model inside."""
     models = [target for target in targets if isinstance(target, nn.Module)]
     inside = [module for model in models for module in model.modules() if isinstance(module, DistributedDataParallel)]
     yield from inside
     covered = {id(parameter) for model in inside for parameter in model.parameters()}
     if all(id(parameter) in covered for model in models for parameter in model.parameters()):
-        return  # a look at all living objects takes a tenth of a second
+        return  # a search through all existing objects takes a tenth of a second
     for each in gc.get_objects():
         if issubclass(type(each), DistributedDataParallel):
             yield each
@@ -98,23 +98,23 @@ def _rebuilds(model: DistributedDataParallel) -> bool:
 
 
 def _parameters(model: DistributedDataParallel) -> list[nn.Parameter]:
-    """In the reducer's order."""
+    """Return the parameters in the reducer's order."""
     ignored = model.parameters_to_ignore
     named = model.module.named_parameters()
     return [parameter for name, parameter in named if parameter.requires_grad and name not in ignored]
 
 
 def _seen(model: DistributedDataParallel) -> BucketLayout | None:
-    """The layout of a reducer; None before the first backward pass of this process."""
+    """Return the layout of a reducer; None before the first backward pass of this process."""
     wrapper: Any = model
-    wrapper.logger.set_runtime_stats_and_log()  # else the data is of the iteration before
+    wrapper.logger.set_runtime_stats_and_log()  # otherwise the data is of the last iteration
     facts: Mapping[str, Any] = wrapper._get_ddp_logging_data()  # noqa: SLF001  there is no other source
     last = _numbers(facts.get("prev_iteration_grad_ready_order_indices"))
     passes = min(int(facts.get("iteration", 0)), 2 if model.static_graph else 1)
     if not last or not passes:
         return None
     built = _numbers(facts.get("rebuilt_per_bucket_param_indices")) if facts.get("has_rebuilt_buckets") else last
-    often = Counter(last)  # a static graph may come to a parameter twice, or never
+    often = Counter(last)  # in a static graph a parameter may be reached twice, or never
     order = [number for number in built for _ in range(often[number])]
     return BucketLayout(order or last, passes)
 
@@ -130,7 +130,7 @@ def _drive(model: DistributedDataParallel, parameters: Iterable[nn.Parameter], s
     try:
         for _ in range(seen.passes):
             for number, (parameter, _) in enumerate(kept):
-                # A missing gradient counts as zeros; in a static graph as one that will never come.
+                # A missing gradient counts as zeros; in a static graph, as one that never becomes ready.
                 parameter.grad = torch.zeros_like(parameter) if number in used else None
             reducer.prepare_for_forward()
             reducer.prepare_for_backward([])

@@ -19,17 +19,17 @@ from ..threads import WorkerPool
 from .world import world
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-THREADS = 8  # decode images: Pillow releases the interpreter's lock
-AHEAD = 2 * THREADS  # images that are decoded before they are asked for
+THREADS = 8  # for decoding images: Pillow releases the interpreter's lock
+AHEAD = 2 * THREADS  # images to decode before they are requested
 
 Sample = tuple[str, int]  # path, class
 
 
 def pil_loader(path: str) -> Any:
-    """The image at `path`, as Pillow's Image in RGB.
+    """Return the image at `path`, as Pillow's Image in RGB.
 
     Raises:
-        UsageError: Pillow is not installed, or the file is no image that it can read to its end.
+        UsageError: Pillow is not installed, or the file is not an image that it can read completely.
     """
     try:
         from PIL import Image
@@ -43,7 +43,7 @@ def pil_loader(path: str) -> Any:
 
 
 def image_tensor(image: Any) -> Tensor:
-    """A Pillow image as uint8 [channels, height, width]; a tensor is returned unchanged."""
+    """Return a Pillow image as uint8 [channels, height, width]; a tensor is returned unchanged."""
     if isinstance(image, Tensor):
         return image
     if not hasattr(image, "getbands"):
@@ -57,18 +57,19 @@ def image_tensor(image: Any) -> Tensor:
 class DistributedShardedDataset:
     """The images below `root`, one folder for each class. Each rank holds its shard of them.
 
-    All ranks shuffle the list alike, from `seed`, and deal it out in turns. A rank that holds more than its share also
-    holds the shares of the next ranks. So by default each image is held once (or by two ranks, if their number does not
-    divide the count); with 1.0 every rank holds all. Use InterruptibleSampler(dataset), which yields the whole shard.
+    All ranks shuffle the list in the same way, from `seed`, and take its images in turn. A rank that holds more than
+    its share also holds the shares of the next ranks. So by default each image is held once (or by two ranks, if their
+    number does not divide the count); with 1.0 every rank holds all. Use InterruptibleSampler(dataset), which yields
+    the whole shard.
 
-    Another number of ranks has other shards: a resume on it begins at an epoch's start.
+    Shards depend on the number of ranks: a resume on another number must begin at an epoch's start.
 
     Args:
-        root: has a folder for each class, as torchvision's ImageFolder wants it; the classes are sorted by name.
+        root: contains a folder for each class, as for torchvision's ImageFolder; the classes are sorted by name.
         rank, world_size: by default those of the process group.
         samples_pct_per_replica: the fraction of all samples that each rank holds, up to 1.0; by default one share.
         device_id: hold samples and targets there, each as one tensor; samples must then have one shape.
-        seed, shuffle: for the order of the list before it is dealt out.
+        seed, shuffle: for the order of the list before it is divided.
         loader: called with a path.
         extensions, is_valid_file: which files count, by name or by a function of the path.
         sample_load_transform, target_load_transform: applied once, when loading, for example torchvision's. For a
@@ -101,7 +102,7 @@ class DistributedShardedDataset:
         self.classes, self.class_to_idx = self.find_classes(self.root)
         everything = self.make_dataset(self.root, self.class_to_idx, extensions, is_valid_file)
         if shuffle:
-            random.Random(seed).shuffle(everything)  # noqa: S311  and not from the training's own stream
+            random.Random(seed).shuffle(everything)  # noqa: S311  so that the training's random stream does not change
         self.count_of_all = len(everything)
         count = _count(self.count_of_all, self.world_size, samples_pct_per_replica)
         self.files = [everything[place] for place in dealt(Split(len(everything), self.world_size, self.rank), count)]
@@ -117,7 +118,7 @@ class DistributedShardedDataset:
 
     @staticmethod
     def find_classes(directory: str) -> tuple[list[str], dict[str, int]]:
-        """The names of the folders in `directory`, sorted, and the number of each."""
+        """Return the names of the folders in `directory`, sorted, and the number of each."""
         try:
             classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
         except OSError as error:
@@ -133,7 +134,7 @@ class DistributedShardedDataset:
         extensions: tuple[str, ...] | None = None,
         is_valid_file: Callable[[str], bool] | None = None,
     ) -> list[Sample]:
-        """(path, class) of every file that counts, class by class, sorted by name; links are followed."""
+        """Return (path, class) of every file that counts, class by class, sorted by name; links are followed."""
         ends = IMG_EXTENSIONS if extensions is None else tuple(extensions)
         counts = is_valid_file or (lambda path: path.lower().endswith(ends))
         found: list[Sample] = []
@@ -154,7 +155,7 @@ class DistributedShardedDataset:
         return _applied(self.sample_getitem_transform, sample), _applied(self.target_getitem_transform, target)
 
     def _on(self, device: str | int | torch.device, samples: Iterable[Any]) -> Tensor:
-        """The samples as one tensor on `device`, copied one by one: the host holds a few at a time."""
+        """Return the samples as one tensor on `device`. Copied one by one: the host holds only a few."""
         held: Tensor | None = None
         for place, (sample, (path, _)) in enumerate(zip(samples, self.files, strict=True)):
             found = image_tensor(sample)
@@ -170,17 +171,17 @@ class DistributedShardedDataset:
 
 
 def _unreadable(error: OSError) -> None:
-    """Raise what os.walk would ignore."""
+    """Raise an error that os.walk would ignore."""
     raise UsageError(f"{error.filename}: cannot look for images: {error.strerror}") from error
 
 
 def _count(length: int, world_size: int, fraction: float | None) -> int:
-    """How many samples each rank holds."""
+    """Return the number of samples for each rank."""
     if fraction is None:
         return -(-length // world_size)
     if not 0 < fraction <= 1:
         raise UsageError(f"samples_pct_per_replica={fraction}: a fraction of all samples, above 0, up to 1.0")
-    return math.ceil(round(fraction * length, 6))  # 0.1 of 30 are 3, whatever binary fractions make of it
+    return math.ceil(round(fraction * length, 6))  # 0.1 of 30 must be 3 in spite of binary fractions
 
 
 def _applied(transform: Callable[[Any], Any] | None, value: Any) -> Any:
@@ -188,9 +189,9 @@ def _applied(transform: Callable[[Any], Any] | None, value: Any) -> Any:
 
 
 def _loaded(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:
-    """The result of `loader` for each path, in order. Our own loader runs ahead, in threads, by a few images."""
+    """Yield the result of `loader` for each path, in order. Our own loader decodes a few images ahead, in threads."""
     with closing(WorkerPool[None](THREADS)) as pool:
-        if loader is not pil_loader or not pool.begin():  # or the system gives no thread
+        if loader is not pil_loader or not pool.begin():  # or if the system gives no thread
             yield from map(loader, paths)
             return
         found: dict[int, Any] = {}

@@ -21,9 +21,9 @@ _streams: dict[torch.device, Any] = {}
 
 
 class Moment:
-    """A point in a program's work on a device. Copies begin when the work before it is done, and not later.
+    """A point in a program's work on a device. Copies begin as soon as the work before it is done.
 
-    As anywhere in torch, that is the work in the current stream, and in streams that it waits for.
+    As usual in torch, this is the work in the current stream, and in streams that it waits for.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -51,7 +51,7 @@ class Moment:
 def pin(memory: memoryview, device: torch.device) -> Wait | None:
     """Pin `memory`, so that devices copy directly, at full speed; return a function that unpins it before it is freed.
 
-    None: CUDA refused. Copies still work, through memory of CUDA's own.
+    Return None if CUDA refuses. Copies still work then, through CUDA's own buffers.
 
     Source: torch.cuda._pin_memory_utils; CUDA Runtime API, cudaHostRegister.
     """
@@ -66,15 +66,15 @@ def pin(memory: memoryview, device: torch.device) -> Wait | None:
 
 
 def _runtime(device: torch.device) -> Any:
-    cuda.set_device(device)  # else the first device gets a context of this process
+    cuda.set_device(device)  # otherwise the first device would get a context of this process
     return cuda.cudart()  # type: ignore[no-untyped-call]
 
 
 def _apart(function: Callable[[], Any]) -> Any:
-    """The result of `function`; None when it raised.
+    """Return the result of `function`; None if it raised.
 
-    In a new thread, if the system gives one: CUDA keeps an error for the thread that met it, and torch would report it
-    for the next kernel of that thread.
+    In a new thread, if the system gives one: CUDA keeps an error for the thread in which it occurred, and torch would
+    report it for the next kernel of that thread.
     """
     outcome: list[Any] = []
 
