@@ -27,7 +27,7 @@ class Sampler:
     `run.batches` the run counts what the loop consumed, and resumes from there.
     """
 
-    world = 1  # a single process iterates the whole order
+    world = 1  # each process that iterates it takes the whole order
 
     def __init__(self, length: int | Sized, seed: int, *, shuffle: bool = True) -> None:
         self.length = length if isinstance(length, int) else len(length)
