@@ -24,7 +24,10 @@ from collections.abc import Sequence
 
 
 class HoldfastError(Exception):
-    """What went wrong, where, and what to do next. `exit_code` becomes the process's exit status."""
+    """An error whose message contains what failed, where, and what to do next.
+
+    `exit_code` is the process's exit status.
+    """
 
     exit_code = 1
 

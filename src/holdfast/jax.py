@@ -41,7 +41,7 @@ def shares(arrays: Sequence[Any]) -> list[Share]:
 
 
 def _encode(array: Any) -> Block:
-    host = np.asarray(array)  # of a CPU's array its own memory; it keeps that from being donated
+    host = np.asarray(array)  # for an array on the CPU its own memory; the reference prevents its donation
     attrs = {"weak_type": True} if array.weak_type else {}
     return Block("jax", array.dtype.name, array.shape, _memory(np.ascontiguousarray(host)), attrs, fixed=True)
 
@@ -52,7 +52,7 @@ def blank(stored: LeafReader) -> Blank:
 
 
 def mapped(_: LeafReader, __: memoryview) -> None:
-    """Nothing is made over a file's map: JAX takes memory over only where it lies as its own does."""
+    """Build nothing over a file's map: JAX adopts memory only if it is aligned like its own."""
 
 
 def unfit(_: Any) -> str:
@@ -76,7 +76,7 @@ def _array(host: Any, stored: LeafReader) -> Any:
 
 
 def _dtype(stored: LeafReader) -> Any:
-    """Its dtype, which the machine's JAX knows, and its length checked against its shape."""
+    """Return its dtype, which the machine's JAX provides, after checking its length against its shape."""
     try:
         if stored.dtype not in ITEMSIZE:
             raise TypeError(f"{stored.dtype!r} is no dtype")

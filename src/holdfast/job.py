@@ -1,4 +1,4 @@
-"""Job: what the environment says of the scheduler's job that this process belongs to. Asks nobody."""
+"""Job: reads from the environment which scheduler's job this process belongs to. It runs no commands."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class Job(NamedTuple):
     """One start of a job, or of one task of an array."""
 
     scheduler: str  # a key of `SCHEDULERS`
-    id: str  # as the scheduler's commands take it: "120", of an array's task "120_3"
-    restart_count: int  # starts of this very job before this one
+    id: str  # as the scheduler's commands accept it: "120", or of an array's task "120_3"
+    restart_count: int  # earlier starts of this same job
     array: str | None = None  # the whole array's id
     task: str | None = None  # of the array
-    process: int = 0  # number 0 speaks for the job
+    process: int = 0  # number 0 acts for the job
     processes: int = 1
     nodes: int = 1
 
 
 class _Names(NamedTuple):
-    """Environment variables; "" where a scheduler has none."""
+    """Names of environment variables; "" where a scheduler has none."""
 
     id: str
     restart_count: str = ""
@@ -33,9 +33,9 @@ class _Names(NamedTuple):
     nodes: str = ""
     cpus: tuple[str, ...] = ()
     tmpdir: tuple[str, ...] = ()
-    mark: str = ""  # is set, too, where the id's own name is a common one
-    no_task: tuple[str, ...] = ()  # what stands in `task` outside of an array
-    element: str = "{array}_{task}"  # a task's id, as the scheduler's commands take it
+    mark: str = ""  # required as well, where the id's own name is a common one
+    no_task: tuple[str, ...] = ()  # values of `task` outside an array
+    element: str = "{array}_{task}"  # a task's id, as the scheduler's commands accept it
 
 
 # Sources: sbatch(1), OUTPUT ENVIRONMENT VARIABLES. IBM Spectrum LSF 10.1, "Environment variables set for job
@@ -99,7 +99,7 @@ SCHEDULERS: Mapping[str, _Names] = {
 
 
 def job(environment: Mapping[str, str] = os.environ) -> Job | None:
-    """The job that this process runs in; None outside of any."""
+    """Return the job that this process runs in; None outside any."""
     for scheduler, names in SCHEDULERS.items():
         number = environment.get(names.id)
         if number and (not names.mark or environment.get(names.mark)):
@@ -120,7 +120,7 @@ def job(environment: Mapping[str, str] = os.environ) -> Job | None:
 
 
 def cpus() -> int:
-    """CPUs that this process may use: the job's for one task, else those it may be scheduled on."""
+    """Return the number of CPUs for this process: the job's for one task, else those it may be scheduled on."""
     allowed = len(os.sched_getaffinity(0))
     here = job()
     given = [_count(os.environ, name, 0) for name in SCHEDULERS[here.scheduler].cpus] if here else []
@@ -128,7 +128,7 @@ def cpus() -> int:
 
 
 def tmpdir() -> Path:
-    """A folder on this node that goes with the job; the system's temporary one outside of a job."""
+    """Return a folder on this node that belongs to the job; the system's temporary one outside a job."""
     import tempfile  # which imports every compressor there is
 
     here = job()
@@ -137,7 +137,7 @@ def tmpdir() -> Path:
 
 
 def restart_count() -> int:
-    """Starts of this job before this one; 0 outside of any."""
+    """Return the number of earlier starts of this job; 0 outside any."""
     here = job()
     return here.restart_count if here else 0
 

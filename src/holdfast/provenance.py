@@ -1,4 +1,4 @@
-"""Provenance: what a manifest tells of a checkpoint's origin, without secrets and without environment variables."""
+"""Provenance: a checkpoint's origin for its manifest, without secrets and without environment variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 REDACTED = "[redacted]"
 LIBRARIES = ("torch", "numpy", "jax", "keras", "tensorflow", "lightning", "transformers", "safetensors")
 GIT_TIMEOUT_S = 5
-LONGEST_TEXT = 1000  # characters of an object that is no plain value: a tensor among the hyperparameters stays readable
+LONGEST_TEXT = 1000  # longest text of a non-plain value: a tensor among the hyperparameters stays readable
 DEEPEST = 32  # deeper values become text: a mapping that contains itself must not fail a save
 
 # Parts of names, written together: "--api-key", "apiKey" and "API_KEY" are all "apikey".
@@ -44,7 +44,7 @@ WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def document(hyperparameters: Mapping[str, Any] | None = None, dataset: object = None) -> dict[str, Any]:
-    """Where this process came from, JSON-like: the caller's own facts, git, library versions, Python, host, command."""
+    """Return this process's origin, JSON-like: the caller's own facts, git, library versions, Python, host, command."""
     return {
         "hyperparameters": None if hyperparameters is None else redact_mapping(hyperparameters),
         "dataset": _redact_value(dataset),
@@ -58,13 +58,14 @@ def document(hyperparameters: Mapping[str, Any] | None = None, dataset: object =
 
 @functools.cache
 def git_state(directory: str) -> dict[str, Any] | None:
-    """Commit of the repository around `directory`, and whether tracked files differ from it; None without a repository.
+    """Return the commit of the repository around `directory`, and whether tracked files differ; None without a
+    repository.
 
     Also None without git. Asked once a process: the code that runs is the code that was read at its start.
     """
     import subprocess
 
-    # A repository may ask for a file-watching daemon, which would outlive us.
+    # A repository may request a file-watching daemon, which would outlive us.
     command = ["git", "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     # Set inside a hook, where they name another repository than the script's.
     misleading = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
@@ -90,13 +91,13 @@ def git_state(directory: str) -> dict[str, Any] | None:
 
 
 def libraries() -> dict[str, str]:
-    """Versions of Holdfast and of the libraries that this process has imported."""
+    """Return versions of Holdfast and of the libraries that this process has imported."""
     found = {name: _version(name) for name in ("holdfast", *LIBRARIES) if name in sys.modules}
     return {name: version for name, version in found.items() if version is not None}
 
 
 def redact(argv: Sequence[str]) -> list[str]:
-    """`argv` without values of options and assignments with a telling name, of URL user info, and of well-known tokens.
+    """Return `argv` without secrets: values with a telling name, URL user info, and well-known tokens.
 
     It hides what is in doubt. A secret without a name and in no known form cannot be told from any other word.
     """
@@ -105,7 +106,7 @@ def redact(argv: Sequence[str]) -> list[str]:
 
 
 def redact_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
-    """`mapping` as JSON-like values, at any depth without secrets that its keys or the values themselves reveal."""
+    """Return `mapping` as JSON-like values, without secrets at any depth that its keys or the values reveal."""
     return _redact_items(mapping.items(), DEEPEST)
 
 
@@ -143,7 +144,7 @@ def _redact_word(word: str) -> str:
 
 
 def _redact_text(text: str) -> str:
-    """`text` without known kinds of secrets, and without what follows a telling name: a quoted string, or the rest."""
+    """Return `text` without known kinds of secrets. After a telling name the quoted string, or the rest, is removed."""
     pieces, at = [], 0
     for named in NAMED.finditer(text):
         if named.start() >= at and _tells(named[1]):
@@ -155,7 +156,7 @@ def _redact_text(text: str) -> str:
 
 
 def _tells(name: str) -> bool:
-    """Whether what carries this name is likely a secret."""
+    """Whether a value of this name is likely a secret."""
     words = [word.lower() for word in WORDS.findall(name)]
     if re.search(TELLING_PARTS, "".join(words)):
         return True
@@ -189,7 +190,7 @@ def _redact_value(value: Any, depth: int = DEEPEST) -> Any:
 
 
 def _text(value: object) -> str:
-    """The text of an object that is no plain value; a mark when it has none, as one nested too deeply."""
+    """Return the text of a non-plain value; a mark when it has none, or when it is nested too deeply."""
     try:
         return str(value)[:LONGEST_TEXT]
     except Exception as error:  # of the object's own __str__, too

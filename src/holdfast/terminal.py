@@ -1,4 +1,4 @@
-"""The terminal: lines that say what Holdfast did, and a progress line. Nothing here raises into a training loop."""
+"""The terminal: lines that report what Holdfast did, and a progress line. Nothing here raises into a training loop."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _rank = 0
 
 
 def speak_for(rank: int) -> None:
-    """This process is that rank of a run from now on. Ranks other than 0 only warn, and name their number."""
+    """Set the rank used in messages. Ranks above 0 print only warnings, with their number."""
     global _rank  # noqa: PLW0603  of a process, as stderr is
     _rank = rank
 
 
 def say(line: str) -> None:
-    """Writes `holdfast: <line>` to stderr. Does nothing when stderr is closed or gone, and on other ranks than 0."""
+    """Write `holdfast: <line>` to stderr. Does nothing when stderr is closed, and on ranks above 0."""
     if _rank == 0:
         _write(sys.stderr, f"holdfast: {line}\n")
 
 
 def warn(line: str) -> None:
-    """Writes `line` as a warning."""
+    """Write `line` as a warning."""
     where = f"rank {_rank}: " if _rank else ""
     _write(sys.stderr, f"holdfast: {where}warning: {line}\n")
 
 
 def tell(line: str) -> None:
-    """Writes the line to stdout, among the program's own. Does nothing when stdout is closed or gone."""
+    """Write the line to stdout, among the program's own. Does nothing when stdout is closed."""
     _write(sys.stdout, f"{line}\n")
 
 
 def mark(line: str) -> None:
-    """Writes to the process's original stdout, even if sys.stdout was replaced, after all that was printed so far."""
+    """Write to the process's original stdout, even if sys.stdout was replaced, after everything printed so far."""
     for stream in (sys.stdout, sys.__stdout__):
         if stream is not None:
             with suppress(OSError, ValueError):
@@ -53,13 +53,13 @@ def mark(line: str) -> None:
 
 
 def flush() -> None:
-    """Write out what stdout and stderr still buffer: the interpreter will not."""
+    """Write what stdout and stderr still buffer: the interpreter will not."""
     _write(sys.stdout, "")
     _write(sys.stderr, "")
 
 
 def relay(number: int, data: bytes) -> bool:
-    """Write what another process has printed, byte for byte, to our descriptor 1 or 2; False when nobody reads it."""
+    """Write another process's output, byte for byte, to our descriptor 1 or 2; False when its reader is gone."""
     stream = sys.stdout if number == 1 else sys.stderr
     raw = getattr(stream.buffer, "raw", stream.buffer)  # past Python's own buffer, if it has one
     rest = memoryview(data)
@@ -85,7 +85,7 @@ class Progress:
         self._drawn_at = -REFRESH_S
         self._drawn = False
         self._unfinished = False  # the program's own last write ended without a newline
-        self._wiping: dict[str, _Wiping] = {}  # in the place of sys.stdout and sys.stderr
+        self._wiping: dict[str, _Wiping] = {}  # replacements of sys.stdout and sys.stderr
 
     def __enter__(self) -> Self:
         if _wanted(sys.stderr):
@@ -101,7 +101,10 @@ class Progress:
         self.close()
 
     def update(self, *, metrics: Mapping[str, float] | None = None, **position: int | None) -> None:
-        """Note what is given and draw it, at most five times a second. Names: step, total, epoch (from 0), epochs."""
+        """Note the given values and draw them, at most five times a second.
+
+        Names: step, total, epoch (from 0), epochs.
+        """
         if self._console is None:
             return
         self._facts.update({name: value for name, value in position.items() if value is not None})
@@ -122,7 +125,7 @@ class Progress:
         self._unfinished = not text.endswith("\n")
 
     def close(self) -> None:
-        """Wipe the line and give the streams back. A second call does nothing."""
+        """Wipe the line and restore the streams. A second call does nothing."""
         self.wipe_before("\n")
         for name, stream in self._wiping.items():
             if getattr(sys, name) is stream:  # otherwise other code has replaced it since, and restores it
@@ -131,7 +134,7 @@ class Progress:
 
 
 class _Wiping:
-    """Stands in for sys.stdout or sys.stderr: wipes the progress line before the program's own words."""
+    """Replaces sys.stdout or sys.stderr: wipes the progress line before the program's own output."""
 
     def __init__(self, stream: TextIO, progress: Progress) -> None:
         self.stream = stream
@@ -169,7 +172,7 @@ def _write(stream: IO[str] | None, text: str) -> None:
 
 
 def _line(console: Console, facts: Mapping[str, Any]) -> str:
-    """`facts` as one line, cut to the terminal's width, with colours where it has them."""
+    """Return `facts` as one line, cut to the terminal's width, with colours where it has them."""
     from rich.text import Text
 
     cells = [Text(f"{name} {value:.4g}") for name, value in facts["metrics"].items()]

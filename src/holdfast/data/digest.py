@@ -43,7 +43,7 @@ def _add(found: xxhash.xxh3_128, value: Any, depth: int) -> None:
 
 
 def _add_parts(found: xxhash.xxh3_128, value: Any, depth: int) -> None:
-    """`value` holds something that cannot be saved: its members one by one."""
+    """Hash the type name and each member of a `value` that cannot be flattened, down to `depth`."""
     found.update(type(value).__qualname__.encode())
     named = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
     members = value if isinstance(value, list | tuple) else chain.from_iterable(named.items())

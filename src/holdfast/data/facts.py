@@ -1,4 +1,4 @@
-"""What feeds of every kind have in common: a position, and what they say of their loader."""
+"""What feeds of every kind have in common: a position, and the facts of their loader."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ LoaderFacts = Mapping[str, Any]  # what decides the order and the batches of a l
 
 
 def facts(loader: Any, sized: Any = None) -> dict[str, Any]:
-    """What a loader of any kind says of itself; its length is that of `sized`, if that is given."""
+    """Return the facts of a loader of any kind; its length is that of `sized`, if given."""
     found: dict[str, Any] = {"loader": type(loader).__name__}
     for fact, attribute in (("batch_size", "batch_size"), ("drop_last", "drop_last"), ("workers", "num_workers")):
         value = getattr(loader, attribute, None)
         if isinstance(value, int):
             found[fact] = value
-    with suppress(TypeError, NotImplementedError):  # endless, or it does not know
+    with suppress(TypeError, NotImplementedError):  # endless, or of unknown length
         found["length"] = len(loader if sized is None else sized)
     return found
 
 
 def reached(position: FeedPosition | None, epoch: int) -> int:
-    """How many batches of `epoch` lie before `position`."""
+    """Number of batches of `epoch` before `position`."""
     return int(position["batches"]) if position is not None and position["epoch"] == epoch else 0
 
 

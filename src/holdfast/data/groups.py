@@ -1,4 +1,4 @@
-"""Batches of one group each: images of like shape, sentences of like length. Grouped over all ranks at once.
+"""Batches of one group each: images of similar shape, sentences of similar length. Grouped over all ranks at once.
 
 A batch is made of as many samples as all ranks together take in a step, so every rank has the same group in the same
 step, and what was consumed does not depend on how many ranks there were. What is left of a group comes last, as one
@@ -12,13 +12,13 @@ from itertools import chain
 
 from .split import Split
 
-Taken = Sequence[tuple[int, int]]  # so many batches of such a size, and then so many of another: a position
+Taken = Sequence[tuple[int, int]]  # a position: (count, size) pairs, in order
 
 
 def batches(
     order: Iterable[int], group_of: Sequence[Hashable], size: int, *, drop_last: bool = False
 ) -> list[list[int]]:
-    """Batches in the order in which they fill up, then what is left of each group, unless `drop_last`."""
+    """Yield batches in the order in which they fill up, then the rest of each group, unless `drop_last`."""
     full: list[list[int]] = []
     filling: dict[Hashable, list[int]] = {}
     for index in order:
@@ -40,18 +40,18 @@ def rest(order: Iterable[int], group_of: Sequence[Hashable], taken: Taken) -> li
 
 
 def further(taken: Taken, size: int, number: int) -> list[tuple[int, int]]:
-    """`taken`, and `number` batches of `size` more."""
+    """Return `taken` with `number` batches of `size` added."""
     before, done = since(taken, size)
     return [*before, (size, done + number)] if done + number else list(before)
 
 
 def since(taken: Taken, size: int) -> tuple[Taken, int]:
-    """What was taken before the batches had this size, and how many of this size were taken after."""
+    """Return the batches taken before they had this size, and the number of this size taken after."""
     if taken and taken[-1][0] == size:
         return taken[:-1], taken[-1][1]
     return taken, 0
 
 
 def part(batch: Sequence[int], world: int, rank: int) -> list[int]:
-    """What rank `rank` takes of a batch; of one that does not divide, some samples come twice."""
+    """Return the part of a batch for rank `rank`; if it does not divide evenly, some samples appear twice."""
     return [batch[place % len(batch)] for place in Split(len(batch), world, rank).places()]

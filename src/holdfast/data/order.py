@@ -1,4 +1,4 @@
-"""The order of an epoch, computed place by place: nothing to store, nothing to draw, any start for free."""
+"""The order of an epoch, computed place by place: it stores nothing, draws nothing, and starts anywhere at no cost."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-VERSION = "shuffle-1"  # names the function below for ever: another order needs another name
+VERSION = "shuffle-1"  # identifies the function below permanently: another order needs another name
 ROUNDS = 12  # 6 are enough: over two million keys 5 still show, 6 no longer do (tests/test_shuffle.py)
-SMALL = 256  # up to here the order is drawn from all that there are, and kept
+SMALL = 256  # up to this length the order is drawn from all orders, and kept
 LONGEST = 2**63  # places and values fit 64 bits with a sign
 
-CHUNK = 32_768  # places that NumPy mixes at once: in the processor's cache, and many for one call
-FIRST = 1_024  # a walk begins with so few: its first index is there at once
-AHEAD = 16_384  # and never computes more than so many ahead: 0.7 MB of Python's integers
+CHUNK = 32_768  # places that NumPy mixes at once: they fit the processor's cache, and amortise the call
+FIRST = 1_024  # a walk begins with this many, so that its first index comes quickly
+AHEAD = 16_384  # and computes at most this many ahead: 0.7 MB of Python's integers
 
 
 def key(*parts: object) -> int:
-    """64 bits that depend on every part: the seed of whatever the parts name."""
+    """Return 64 bits that depend on every part: the seed for these parts."""
     return xxhash.xxh3_64_intdigest("|".join(map(str, parts)).encode())
 
 
@@ -81,7 +81,7 @@ class Shuffle:
         return chain.from_iterable(self._blocks(start))
 
     def block(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The values at places `start` up to `stop`."""
+        """Return the values at places `start` up to `stop`."""
         import numpy as np
 
         if not 0 <= start <= stop <= self.length:
@@ -109,7 +109,7 @@ class Shuffle:
         return value
 
     def _fill(self, places: NDArray[np.uint64]) -> None:
-        """Put the values there, where the places are."""
+        """Replace places by their values."""
         import numpy as np
 
         length = np.uint64(self.length)
@@ -123,12 +123,12 @@ class Shuffle:
 
 
 def _numpy_is_there() -> bool:
-    """Importing it would take longer than most walks: whoever has it, has imported it, as torch does."""
+    """Importing NumPy would take longer than most walks. Programs that use it have imported it, as torch does."""
     return sys.modules.get("numpy") is not None
 
 
 def _drawn(words: list[int]) -> list[int]:
-    """One of all orders of so many. Source: Fisher and Yates; Durstenfeld, Algorithm 235, 1964."""
+    """Draw one of all orders of this length. Source: Fisher and Yates; Durstenfeld, Algorithm 235, 1964."""
     order = list(range(len(words)))
     for place in range(len(order) - 1, 0, -1):
         other = words[place] * (place + 1) >> 64
@@ -165,7 +165,7 @@ def _mixed(value: int, by: _Mixing) -> int:
 
 
 def _mix(values: NDArray[np.uint64], by: _Mixing) -> None:
-    """What `_mixed` does, to all of them in place."""
+    """Do the same as `_mixed`, for all of them in place."""
     import numpy as np
 
     mask, shift = np.array(by.mask, np.uint64), np.array(by.shift, np.uint64)  # scalars would cost twice as much a call

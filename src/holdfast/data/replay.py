@@ -19,7 +19,7 @@ _NOTHING = object()
 
 
 class ReplayFeed(Feed):
-    """Any iterable: an epoch is one pass over it.
+    """The feed of any iterable: an epoch is one pass over it.
 
     A loader that counts its passes begins at 0 in a new process. Passes are begun until one has the same first batch:
     at most one more than there were epochs.
@@ -31,7 +31,7 @@ class ReplayFeed(Feed):
     def __init__(self, batches: Iterable[Any]) -> None:
         super().__init__(batches)
         self._once = isinstance(batches, Iterator)
-        self._passes = False  # whether one has begun
+        self._passes = False  # whether a pass has begun
         self._memory: dict[str, Any] = {}
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
@@ -54,11 +54,11 @@ class ReplayFeed(Feed):
         return {**super().position(consumed), **self._memory}
 
     def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:  # noqa: ARG002
-        """A pass. `memory`: what was noted of it; `again`: it replays an earlier pass."""
+        """One pass. `memory`: facts noted about it; `again`: it replays an earlier pass."""
         return iter(self._loader)
 
     def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:  # noqa: ARG002  likewise
-        """What else a replay of the pass that begins now has to know. `position`: where the run was before it."""
+        """Facts that a replay of the pass that begins now also needs. `position`: the run's position before it."""
         return {}
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -68,14 +68,14 @@ class ReplayFeed(Feed):
                 batch = next(batches, _NOTHING)
                 if batch is _NOTHING:
                     return
-                found = digest(batch)  # now: the loop may change the batch in place
+                found = digest(batch)  # digest now: the loop may change the batch in place
                 self._memory |= {"last": found, "last_rng": before, "first": self._memory.get("first", found)}
                 yield batch
         finally:
             _close(batches)
 
     def _replayed(self, position: FeedPosition) -> Iterator[Any]:
-        """The pass of `position`, behind the batches that were consumed of it."""
+        """Return the pass of `position`, after its consumed batches."""
         epoch, count = position["epoch"], position["batches"]
         self._memory = {name: position[name] for name in position if name not in {"epoch", "batches"}}
         batches, last = self._met_again(position)
@@ -88,7 +88,7 @@ class ReplayFeed(Feed):
         return batches
 
     def _catch_up(self, position: FeedPosition) -> None:
-        """Bring a loader that counts its passes to where it was when the epoch of `position` was over."""
+        """Restore a loader that counts its passes to its state at the end of the epoch of `position`."""
         if position.get("first") is None:
             return
         now = rng.capture()
@@ -97,7 +97,7 @@ class ReplayFeed(Feed):
         rng.restore(now)
 
     def _met_again(self, position: FeedPosition) -> tuple[Iterator[Any], Any]:
-        """A pass that began like the one of `position`, and its first batch."""
+        """Return a pass that begins like the one of `position`, and its first batch."""
         epoch = position["epoch"]
         for _ in range(1 if self._once or not self.remembers else epoch + 1):
             rng.restore(position.get("rng", {}))

@@ -20,14 +20,14 @@ def require_same_order(mine: Mapping[str, Any], state: Mapping[str, Any]) -> Non
 
 
 class Sampler:
-    """For DataLoader(sampler=...): the indices of epoch after epoch, each epoch in the order of (seed, epoch).
+    """For DataLoader(sampler=...): the indices of successive epochs, each in the order of (seed, epoch).
 
     An epoch that was handed out whole is followed by the next one; one that was left in the middle begins again.
     The state says what was *handed out*; a loader with workers is a few batches ahead of its loop. Inside
     `run.batches` the run counts what the loop consumed, and resumes from there.
     """
 
-    world = 1  # whoever iterates it takes all of the order
+    world = 1  # each process that iterates it takes the whole order
 
     def __init__(self, length: int | Sized, seed: int, *, shuffle: bool = True) -> None:
         self.length = length if isinstance(length, int) else len(length)
@@ -49,12 +49,12 @@ class Sampler:
         self.seek(epoch + 1, 0)
 
     def indices(self, epoch: int, start: int = 0) -> Iterator[Index]:
-        """The indices of `epoch` from place `start`; the sampler's own position stays where it is."""
+        """Return the indices of `epoch` from place `start`; the sampler's own position does not change."""
         order = Shuffle(self.length, self.seed, epoch).walk(start) if self.shuffle else range(start, self.length)
         return carrying(order, epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Iterate `epoch` next; from its start, unless it is the epoch that a restored state is in."""
+        """Iterate `epoch` next; from its start, unless a restored state is in this epoch."""
         if epoch != self.epoch:
             self.seek(epoch, 0)
 
@@ -63,15 +63,15 @@ class Sampler:
         self.epoch, self.position, self._start = epoch, position, position
 
     def describe(self) -> dict[str, Any]:
-        """What decides the order."""
+        """The facts that determine the order."""
         return {"length": self.length, "seed": self.seed, "shuffle": self.shuffle, "order": VERSION}
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch and position, with what describes the order."""
+        """Return epoch and position, with the facts of the order."""
         return {"epoch": self.epoch, "position": self.position, **self.describe()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken.
+        """Resume from `state`.
 
         Raises:
             Mismatch: the state belongs to another order.

@@ -1,4 +1,4 @@
-"""Randomness per sample: what `__getitem__` draws depends on the sample, not on who loads it, when, or after what."""
+"""Randomness per sample: random numbers in `__getitem__` depend on the sample, not on its loader or predecessors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .order import key
 
 
 class Index(int):
-    """A sample's index that knows its epoch, so that the epoch reaches workers which outlive many of them."""
+    """A sample's index with its epoch, so that the epoch reaches workers which outlive many epochs."""
 
     epoch: int
 
@@ -32,7 +32,7 @@ def carrying(indices: Iterable[int], epoch: int) -> Iterator[Index]:
 
 
 class Seeded:
-    """`dataset`, with whatever its `__getitem__` draws made a pure function of (seed, epoch, index).
+    """Return `dataset`, with the random numbers of its `__getitem__` made a pure function of (seed, epoch, index).
 
     Covered are the global generators that `random`, NumPy and torch (on the CPU) draw from: each is seeded for the
     sample and put back afterwards, so that the training's own stream is as if no sample had been loaded. A generator
@@ -59,12 +59,12 @@ class Seeded:
             return self._sample(index)
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
-        with _protected():  # not the dataset's own batched read: it would know no sample's seed
+        with _protected():  # the dataset's own batched read would not get each sample's seed
             return [self._sample(index) for index in indices]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "dataset":
-            raise AttributeError(name)  # copying and unpickling ask before there is a dataset
+            raise AttributeError(name)  # copying and unpickling look up attributes before there is a dataset
         return getattr(self.dataset, name)
 
     def _sample(self, index: Any) -> Any:
@@ -82,11 +82,11 @@ class Seeded:
         return self.dataset[index]
 
 
-_training_here = True  # whose generators have to be put back; a worker's serve its samples alone
+_training_here = True  # the generators must be restored; a worker's serve its samples alone
 
 
 def in_worker() -> None:
-    """From now on this process is a loader's worker: samples seed its generators and leave them so."""
+    """Mark this process as a loader's worker: samples seed its generators and do not restore them."""
     global _training_here  # noqa: PLW0603  a process becomes a worker once, for its whole life
     _training_here = False
 
@@ -104,7 +104,7 @@ def _epoch(index: Any) -> int | None:
 
 
 def _name(index: Any) -> str:
-    """What stands for `index` in its seed: equal numbers are equal, whatever their type."""
+    """Return the representation of `index` in its seed: equal numbers are equal, whatever their type."""
     if isinstance(index, str | bytes | tuple | list):
         return repr(index)
     try:

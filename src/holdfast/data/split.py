@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Split(NamedTuple):
-    """What rank `rank` of `world` takes of `length` places. Place `p` beyond the end means place `p % length`."""
+    """The part of `length` places for rank `rank` of `world`. Place `p` beyond the end means place `p % length`."""
 
     length: int
     world: int = 1
@@ -23,18 +23,18 @@ class Split(NamedTuple):
     drop_last: bool = False
 
     def rounds(self, position: int = 0) -> int:
-        """Samples that each rank still takes when `position` places are consumed."""
+        """Number of samples that each rank still takes when `position` places are consumed."""
         left = max(0, self.length - position)
         return left // self.world if self.drop_last else -(-left // self.world)
 
     def places(self, position: int = 0) -> range:
-        """The places that this rank still takes."""
+        """Return the places that this rank still takes."""
         first = position + self.rank
         return range(first, first + self.rounds(position) * self.world, self.world)
 
 
 def dealt(split: Split, count: int) -> list[int]:
-    """`count` different places for this rank to keep: its own share first, then those of the ranks after it.
+    """Return `count` different places for this rank to keep: its own share first, then those of the ranks after it.
 
     With `count` = length / world the ranks have each place once between them, with `count` = length each has all.
     """

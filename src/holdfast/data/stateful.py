@@ -14,7 +14,7 @@ _NOTHING = object()
 
 
 class StatefulFeed(Feed):
-    """An object with state_dict() and load_state_dict(), torchdata's StatefulDataLoader for one.
+    """An object with state_dict() and load_state_dict(), for example torchdata's StatefulDataLoader.
 
     `keeper` is what holds the state, where that is not the loader itself: a dataset, for one. A pass begins under the
     random numbers of the loop, as it would without Holdfast. On a resume they are put back while the loader loads its
@@ -25,8 +25,8 @@ class StatefulFeed(Feed):
         super().__init__(loader)
         self._keeper = loader if keeper is None else keeper
         self._ended = False
-        self._began: Any = None  # the random numbers as this pass began
-        self._asked = False  # whether its state could be had
+        self._began: Any = None  # the random numbers when this pass began
+        self._asked = False  # whether its state was available
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch, self._ended = epoch, False
@@ -41,12 +41,12 @@ class StatefulFeed(Feed):
         return self._until_ended(rest)
 
     def position(self, consumed: int) -> FeedPosition:
-        state = copy.deepcopy(self._keeper.state_dict())  # loaders hand out what they go on changing
+        state = copy.deepcopy(self._keeper.state_dict())  # loaders return state that they continue to change
         found = {**super().position(consumed), "state": state, "ended": self._ended, "began": self._began}
         return found | self._generator()
 
     def _begin(self, *, first: bool) -> Iterator[Any]:  # noqa: ARG002
-        """A pass; `first`: the loader's first in the run."""
+        """One pass; `first`: the loader's first in the run."""
         return iter(self._loader)
 
     def _resumed(self, epoch: int, position: FeedPosition) -> Iterator[Any]:
@@ -62,7 +62,7 @@ class StatefulFeed(Feed):
         return iter(())  # iterating a loader that is at its end would begin the next epoch
 
     def _leave(self, position: FeedPosition) -> None:
-        """From the state of an epoch that is over, bring the loader to where the next iter() begins a new epoch.
+        """From the state of a completed epoch, advance the loader so that the next iter() begins a new epoch.
 
         A loader that yields no further batch from that state is there. One that yields a batch had ended the epoch
         before its state was taken, if the loop did not leave early: that batch is the next epoch's first.
@@ -98,7 +98,7 @@ class StatefulFeed(Feed):
         self._asked = True
 
     def _generator(self) -> dict[str, Any]:
-        """A torch.Generator that the user gave to the loader: it draws more from it than its state remembers."""
+        """Return the torch.Generator that the user gave to the loader: it draws more from it than its state records."""
         generator: Any = getattr(self._loader, "generator", None)
         return {"generator": generator.get_state()} if hasattr(generator, "get_state") else {}
 

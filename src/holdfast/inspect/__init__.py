@@ -1,1 +1,1 @@
-"""What a checkpoint holds, without the frameworks that wrote it: compared with another, or as other programs' files."""
+"""Contents of a checkpoint, read without the frameworks that wrote it: compared with another, or exported."""

@@ -23,14 +23,14 @@ from .distance import Distance, distance, in_ulps, ulps
 
 RNG = "holdfast/rng/"
 POSITION = "holdfast/position"
-_ITSELF = {"device", "parameter"}  # attributes of a leaf that say where it lived and not what it was
+_ITSELF = {"device", "parameter"}  # attributes of a leaf that describe where it was, not its content
 
 
-_OF_RANK = re.compile(r"@\d+/")  # before what is one rank's own
+_OF_RANK = re.compile(r"@\d+/")  # precedes what belongs to one rank only
 
 
 class Difference(NamedTuple):
-    """One thing in which checkpoint `b` is not as checkpoint `a`."""
+    """One difference between checkpoints `a` and `b`."""
 
     where: str  # a leaf's key, or the place in the tree spelled like one
     kind: (
@@ -41,7 +41,7 @@ class Difference(NamedTuple):
 
     @property
     def area(self) -> str:
-        """Where a reader should look: "rng", "position" or "state"."""
+        """The kind of state in which to look: "rng", "position" or "state"."""
         where = _OF_RANK.sub("", self.where)
         if where.startswith(RNG):
             return "rng"
@@ -53,7 +53,7 @@ class Difference(NamedTuple):
 
 
 def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: bool = False) -> list[Difference]:
-    """What differs, sorted by place. Leaves are compared by recorded digests, or with `read` by their bytes, all read.
+    """Return the differences, sorted by place. Leaves are compared by recorded digests, or with `read` by their bytes.
 
     `exempt` names places to leave out, with all below them; `*` stands for any text.
 
@@ -70,7 +70,7 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
 
 
 def same_state(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = ()) -> list[Difference]:
-    """What differs, RNG and position included; every byte of both is read. Empty: they are identical.
+    """Return the differences, RNG and position included; every byte of both is read. Empty: they are identical.
 
     Raises:
         Damaged: a byte of either is not what was committed.
@@ -86,7 +86,7 @@ def _is_exempt(difference: Difference, exempt: tuple[str, ...]) -> bool:
 
 
 def _sources(found: Iterable[Difference]) -> list[Difference]:
-    """One line for each random generator: which of its hundreds of words differ says nothing."""
+    """Return one line for each random generator: which of its hundreds of words differ is not useful."""
     told: dict[str, Difference] = {}
     for each in found:
         rank = (_OF_RANK.match(each.where) or [""])[0]
@@ -95,14 +95,14 @@ def _sources(found: Iterable[Difference]) -> list[Difference]:
             what = f"the state of the random generator {source[len(RNG) :]!r} differs"
             told.setdefault(rank + source, Difference(rank + source, "rng", what))
         else:
-            told[f"{each.where}\0{each.kind}"] = each  # a leaf and its place in the tree are often called the same
+            told[f"{each.where}\0{each.kind}"] = each  # a leaf and its place in the tree often have the same name
     return sorted(told.values(), key=lambda each: (each.where, each.kind))
 
 
 def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
     mine, other = a.manifest, b.manifest
     if _has_position(a) and _has_position(b):
-        return  # told in its place in the tree
+        return  # reported at its place in the tree
     for name in ("step", "phase", "epoch"):
         if getattr(mine, name) != getattr(other, name):
             what = f"{getattr(mine, name)!r} in a, {getattr(other, name)!r} in b"
@@ -124,7 +124,7 @@ def _trees(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
 
 
 def _own_nodes(where: str, a: Checkpoint, b: Checkpoint, mine: Any, other: Any) -> Iterator[Difference]:
-    """Of another rank's tree, what is not as rank 0's on both sides, which is compared already."""
+    """Return what differs in another rank's tree. What equals rank 0's on both sides is already compared."""
     first, second, in_a, in_b = top(a.tree), top(b.tree), top(mine), top(other)
     if first is None or second is None or in_a is None or in_b is None:
         yield from _nodes(where, mine, other)
@@ -168,7 +168,7 @@ def _containers(where: str, a: nodes.Opened, b: nodes.Opened, *, same: bool) -> 
 def _each(
     a: Mapping[str, Any], b: Mapping[str, Any], pair: Callable[[str, Any, Any], Iterable[Difference]], where: str = ""
 ) -> Iterator[Difference]:
-    """What `pair` finds in each member that both have, and the members that only one has."""
+    """Yield the results of `pair` for each common member, and the members that only one has."""
     for part in sorted({*a, *b}):
         path = f"{where}/{part}" if where else part
         if part in a and part in b:
@@ -209,7 +209,7 @@ def _leaves(a: Checkpoint, b: Checkpoint, *, read: bool) -> Iterator[Difference]
 
 
 def _handles(checkpoint: Checkpoint) -> dict[str, Stored]:
-    """Of all ranks: what is one's own under a key that says so, what is divided whole."""
+    """Return the leaves of all ranks: a rank's own under a key with its number, divided ones whole."""
     found = checkpoint.leaves()
     for rank in range(1, checkpoint.world):
         view = checkpoint.as_rank(rank)

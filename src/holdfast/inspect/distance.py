@@ -12,7 +12,7 @@ MOST_VALUES = 1 << 19  # that are looked at one by one without NumPy: about a se
 
 
 class Distance(NamedTuple):
-    """What two leaves of one dtype and shape differ by. The two parts of a complex number count singly."""
+    """The differences between two leaves of one dtype and shape. The two parts of a complex number count singly."""
 
     differing: int  # values whose bits differ
     of: int  # values in each
@@ -90,7 +90,7 @@ def in_ulps(steps: int) -> str:
 
 
 def distance(dtype: str, a: memoryview, b: memoryview) -> Distance | None:
-    """How far apart two leaves of one length are, given their bytes; None when `dtype` is not one of numbers."""
+    """Return the distance of two leaves of one length, given their bytes; None when `dtype` is not numeric."""
     form = FORMATS.get(dtype)
     if form is None or len(a) != len(b):
         return None
@@ -131,7 +131,7 @@ def _by_hand(form: _Format) -> _Measure:
                 continue
             differing += 1
             far = float(abs(x - y)) if form.decode is None else abs(form.decode(x) - form.decode(y))
-            if math.isnan(far):  # a NaN is at no distance from anything
+            if math.isnan(far):  # a NaN has no distance from anything
                 continue
             largest = max(largest, far)
             if form.decode is not None and (x ^ y) & top:

@@ -1,4 +1,4 @@
-"""Tensors: a checkpoint's leaves, named and written as other programs' files have them. No framework is needed."""
+"""Tensors: a checkpoint's leaves, named and written in other programs' formats. No framework is needed."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Tensor(NamedTuple):
 class Chosen(NamedTuple):
     tensors: list[Tensor]
     tied: list[tuple[str, str]]  # second name, first name: the same memory when it was saved
-    left_out: int  # values that are no tensors
+    left_out: int  # number of values that are not tensors
 
 
 def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:
-    """The tensors of one part of the state, by their names in it; with None those of all parts, by their whole paths.
+    """Return the tensors of one part of the state, by their names in it; with None those of all parts, by full path.
 
     Raises:
         NotFound: there is no such part.
@@ -99,7 +99,7 @@ def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> Chosen:
 
 
 def _view_facts(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
-    """A view's dtype and shape, when all of it lies within its leaf.
+    """Return a view's dtype and shape, when all of it is within its leaf.
 
     Raises:
         Damaged: it does not.
@@ -157,7 +157,7 @@ def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Itera
 
 
 def npz(tensors: Sequence[Tensor]) -> Iterator[bytes]:
-    """The chunks of a .npz file, the same for the same tensors.
+    """Yield the chunks of a .npz file, equal for equal tensors.
 
     Raises:
         UsageError: NumPy lacks a tensor's dtype.
@@ -179,7 +179,7 @@ def _zipped(tensors: Sequence[Tensor], headers: Mapping[str, bytes]) -> Iterator
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:  # type: ignore[call-overload]
         for tensor in tensors:
-            entry = zipfile.ZipInfo(f"{tensor.name}.npy")  # of 1980: the same input gives the same file
+            entry = zipfile.ZipInfo(f"{tensor.name}.npy")  # dated 1980: the same input gives the same file
             with archive.open(entry, "w", force_zip64=True) as member:
                 member.write(headers[tensor.name])
                 member.write(tensor.read())
@@ -188,7 +188,7 @@ def _zipped(tensors: Sequence[Tensor], headers: Mapping[str, bytes]) -> Iterator
 
 
 class _Sink:
-    """A file that cannot seek; what was written waits to be taken."""
+    """A file that cannot seek; written bytes wait until they are taken."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -198,7 +198,7 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        """ZipFile asks for it."""
+        """ZipFile requires this method."""
 
     def drained(self) -> list[bytes]:
         chunks, self._chunks = self._chunks, []

@@ -1,4 +1,4 @@
-"""Arguments: what a loop is asked for, checked at once, with what to write instead."""
+"""Arguments: checks the arguments of a loop at once; an error shows what to write instead."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from ..errors import UsageError
 
-ENDLESS = sys.maxsize  # the total of run.steps() without one
+ENDLESS = sys.maxsize  # the total of a run.steps() without one
 
 
 def epochs_wanted(total: int | range) -> range:
-    """The epochs that run.epochs(total) goes through.
+    """Return the range of epochs of run.epochs(total).
 
     Raises:
-        UsageError: it is neither a number of epochs nor a range of them with step 1.
+        UsageError: `total` is neither a number of epochs nor a range of them with step 1.
     """
     if isinstance(total, range):
         if total.step != 1 or total.start < 0:
@@ -29,7 +29,7 @@ def epochs_wanted(total: int | range) -> range:
 def steps_wanted(total: int) -> int:
     """
     Raises:
-        UsageError: it is no number of steps.
+        UsageError: `total` is not a number of steps.
     """
     return _whole(total, f"run.steps({total!r}): give a number of steps, as in run.steps(1000); run.steps() has no end")
 
@@ -37,7 +37,7 @@ def steps_wanted(total: int) -> int:
 def group_wanted(accumulate: int) -> int:
     """
     Raises:
-        UsageError: it is no number of batches, of one at least.
+        UsageError: `accumulate` is not a whole number of at least 1.
     """
     asked = f"accumulate={accumulate!r}: at least 1 is wanted, as in run.batches(loader, accumulate=4)"
     found = _whole(accumulate, asked)
@@ -49,7 +49,7 @@ def group_wanted(accumulate: int) -> int:
 def name_wanted(name: str) -> str:
     """
     Raises:
-        UsageError: it is no name for a loader's position.
+        UsageError: `name` cannot name a loader's position.
     """
     if not isinstance(name, str) or not name:
         raise UsageError(f'name={name!r}: give each loader a name of its own, as in run.batches(loader, name="train")')
@@ -59,7 +59,7 @@ def name_wanted(name: str) -> str:
 def start_wanted(start: int) -> int:
     """
     Raises:
-        UsageError: it is no number from which run.enumerate() could count.
+        UsageError: run.enumerate() cannot count from `start`.
     """
     asked = f'start={start!r}: give a whole number; the loader\'s name is name=, as in run.enumerate(loader, name="a")'
     return _whole(start, asked, least=-ENDLESS)

@@ -1,4 +1,4 @@
-"""Best: whether what was measured at this safe point is worth a save. Of several ranks, rank 0's numbers count."""
+"""Best: whether the metrics of this safe point are worth a save. With several ranks, rank 0's metrics decide."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from ..terminal import warn
 if TYPE_CHECKING:
     from .session import Session
 
-PATIENCE_S = 10.0  # for ranks that log a metric inside of an epoch a little later than rank 0
+PATIENCE_S = 10.0  # wait for ranks that log a metric inside an epoch a little later than rank 0
 TOPIC = "the metric of a Best"
 
 Measured = Mapping[str, float]
 
 
 class Bests:
-    """The values that a new best has to beat, and which metrics of `Best` are logged where."""
+    """The values that a new best must beat, and which metrics of `Best` are logged where."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._rules = [rule for rule in parts(session.options.keep) if isinstance(rule, Best)]
-        self._ranked: list[retention.CheckpointFacts] | None = None  # what has to be beaten; None: look again
-        self._missed: set[str] = set()  # metrics that were not logged, and told so
-        self._shared: set[str] = set()  # those that all ranks log inside of epochs, as far as is known
+        self._ranked: list[retention.CheckpointFacts] | None = None  # checkpoints to beat; None: read them again
+        self._missed: set[str] = set()  # metrics that were not logged, and already reported
+        self._shared: set[str] = set()  # metrics that all ranks log inside epochs, as far as is known
 
     def forget(self) -> None:
-        """A save has begun or ended: look at the checkpoints again."""
+        """Read the checkpoints again: a save has begun or ended."""
         self._ranked = None
 
     def is_new(self, metrics: Measured) -> bool:
-        """Whether these metrics, or rank 0's, are a new best.
+        """Return whether these metrics, or rank 0's, are a new best.
 
-        At the end of an epoch rank 0 alone need have them. Inside of one, ranks exchange no word at each safe point: a
-        metric is ranked there only if every rank logs it.
+        At the end of an epoch only rank 0 must have them. Inside an epoch the ranks exchange no message at each safe
+        point: a metric is ranked there only if every rank logs it.
         """
         session, ranks = self._session, self._session.ranks
         if ranks.alone or not self._rules:
@@ -48,7 +48,7 @@ class Bests:
         measured = sorted({rule.metric for rule in self._rules} & metrics.keys())
         if not measured or session.windows is None:
             return False
-        here = ranks.beside(f"best-{session.windows.point}")  # of those who have measured it
+        here = ranks.beside(f"best-{session.windows.point}")  # the ranks that logged it here
         if ranks.rank:
             for metric in {*measured} - self._shared:
                 ranks.mark(f"logs {metric}")
@@ -59,7 +59,7 @@ class Bests:
         return _told(here, shared and self._beats(metrics))
 
     def _is_shared(self, metric: str) -> bool:
-        """Whether every rank logs it, inside of an epoch; found out once."""
+        """Whether every rank logs the metric inside an epoch; determined once."""
         if metric in self._shared | self._missed:
             return metric in self._shared
         ranks = self._session.ranks
@@ -80,16 +80,16 @@ class Bests:
         if measured and self._ranked is None:
             facts = self._committed()
             best = {each.name: each for rule in self._rules for each in retention.ranked(rule, facts)[: rule.n]}
-            self._ranked = list(best.values())  # the others could not make a difference, and are asked at every step
+            self._ranked = list(best.values())  # the others cannot change the result, and this runs at every step
         return any(retention.beats(metrics[rule.metric], rule, self._ranked or ()) for rule in measured)
 
     def _committed(self) -> list[retention.CheckpointFacts]:
-        """What the checkpoints say of themselves, the one in flight included."""
+        """Facts of the committed checkpoints and of the one in flight."""
         flight = self._session.saves.flight
         return [*self._session.store.facts(), *([flight.as_committed()] if flight is not None else [])]
 
     def warn_of_the_unmeasured(self, metrics: Measured) -> None:
-        """Warn once of a `Best` whose metric is never logged: it keeps nothing, perhaps because of a typing error."""
+        """Warn once of a `Best` whose metric is never logged: it keeps nothing. A typing error is a likely cause."""
         for rule in self._rules:
             if rule.metric not in metrics and rule.metric not in self._missed:
                 self._missed.add(rule.metric)

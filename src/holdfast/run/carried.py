@@ -1,7 +1,7 @@
-"""Carried: which variables a loop reads again before it assigns them anew, found in its byte code. Pure.
+"""Carried: finds in a loop's byte code which variables it reads before it assigns them again. Pure.
 
 A variable is *carried* when the next pass may read the value that this pass left. Only such a variable can make a
-resumed run differ: `loss`, which each pass assigns before it reads it, cannot.
+resumed run differ. `loss` cannot: each pass assigns it before reading it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from itertools import pairwise
 from types import CodeType
 from typing import NamedTuple
 
-_END = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")  # the next line does not follow
+_END = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")  # no next instruction
 _VARIABLES = ("FAST", "NAME", "DEREF", "GLOBAL", "CLASSDEREF")
 
 
 class Carried(NamedTuple):
-    """What the code does with its variables from one instruction on."""
+    """What the code does with its variables after one instruction."""
 
     live: frozenset[str]  # may be read before they are assigned
     stored: frozenset[str]  # may be assigned
@@ -26,12 +26,12 @@ class Carried(NamedTuple):
 class _Step(NamedTuple):
     reads: frozenset[str]
     writes: frozenset[str]
-    follows: tuple[int, ...]  # numbers of the instructions that may come next
+    follows: tuple[int, ...]  # numbers of the instructions that may be executed next
 
 
 @lru_cache(maxsize=256)
 def carried(code: CodeType, at: int) -> Carried:
-    """What is carried beyond the instruction at byte `at`, the one that is being executed."""
+    """Return which variables are carried past the instruction at byte `at`, which is being executed."""
     steps, number_of = _steps(code)
     here = number_of.get(at, 0)
     reached = _reached(steps, here)
@@ -43,7 +43,7 @@ def carried(code: CodeType, at: int) -> Carried:
 
 @lru_cache(maxsize=1024)
 def globals_of(code: CodeType) -> frozenset[str]:
-    """Names of the module that `code`, or a function inside it, reads or assigns."""
+    """Return the module's names that `code`, or a function inside it, reads or assigns."""
     own = {each.argval for each in dis.get_instructions(code) if each.opname.endswith(("_GLOBAL", "_NAME"))}
     inner = [globals_of(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(own).union(*inner)
@@ -63,9 +63,9 @@ def _steps(code: CodeType) -> tuple[list[_Step], dict[int, int]]:
 
 
 def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """The variables that an instruction reads, and those that it assigns.
+    """Return the variables that an instruction reads, and those that it assigns.
 
-    Newer Pythons fuse two of them into one instruction: LOAD_FAST_LOAD_FAST, STORE_FAST_LOAD_FAST.
+    Newer Pythons fuse two instructions into one: LOAD_FAST_LOAD_FAST, STORE_FAST_LOAD_FAST.
     """
     names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
     words = pairwise(each.opname.split("_"))
@@ -76,7 +76,7 @@ def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _reached(steps: list[_Step], begin: int) -> list[int]:
-    """Numbers of the instructions that may still be executed after `begin`, the first ones first."""
+    """Numbers of the instructions that may still be executed after `begin`, in ascending order."""
     seen: set[int] = set()
     waiting = list(steps[begin].follows)
     while waiting:

@@ -1,4 +1,4 @@
-"""Datasets: what the code of a loader's dataset draws and changes as it is read. Reads byte code, and calls nothing."""
+"""Datasets: which random functions a loader's dataset calls, and what it changes when read. Only reads byte code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEEPEST = 4
 
 
 def describe(loader: Any) -> dict[str, list[str]]:
-    """Names of what `loader` and its dataset draw with, and of the attributes that they change as they are read."""
+    """Return the random functions that `loader` and its dataset call, and the attributes that reading changes."""
     draws: set[str] = set()
     changes: set[str] = set()
     for part in _parts(loader, _DEEPEST):
@@ -31,7 +31,7 @@ def describe(loader: Any) -> dict[str, list[str]]:
 
 
 def _parts(loader: Any, depth: int) -> Iterator[Any]:
-    """The loader, and the script's objects that it is made of."""
+    """Yield the loader, and the script's objects inside it."""
     if type(loader).__module__.partition(".")[0] not in ("torch", "torchdata", "holdfast", "builtins"):
         yield loader
     attributes = getattr(loader, "__dict__", {})
@@ -43,16 +43,16 @@ def _parts(loader: Any, depth: int) -> Iterator[Any]:
 
 
 def _codes(kind: type) -> Iterator[CodeType]:
-    """The code that reads: of every method but the constructor."""
+    """Yield the code of every method except the constructor."""
     for each in (value for parent in kind.__mro__ for value in vars(parent).items()):
-        name, function = each[0], getattr(each[1], "__func__", each[1])  # a static method has its function in it
+        name, function = each[0], getattr(each[1], "__func__", each[1])  # a static method wraps its function
         if name != "__init__" and isinstance(function, FunctionType) and kind.__module__ == function.__module__:
             yield function.__code__
             yield from (inner for inner in function.__code__.co_consts if isinstance(inner, CodeType))
 
 
 def _changed(code: CodeType) -> set[str]:
-    """Attributes that it assigns or stores items into (`self.cache[0] = ...`), and calls that change a container."""
+    """Attributes that the code assigns or stores into (`self.cache[0] = ...`), and calls that change a container."""
     found, before, attribute = set(_CHANGES.intersection(code.co_names)), "", ""
     for each in dis.get_instructions(code):
         if each.opname in ("STORE_ATTR", "DELETE_ATTR"):

@@ -1,6 +1,6 @@
-"""Drilled: what a drilled attempt does at its safe points: saves and waits as the drill wants, and shows its state.
+"""Drilled: what an attempt in a drill does at its safe points: it saves, waits for signals and journals its state.
 
-The drill compares two runs by what is journalled here. Nothing is drawn, iterated or changed.
+The drill compares two runs by these journal lines. To write them, nothing is drawn, iterated or changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tracked import RESERVED, digests
 if TYPE_CHECKING:
     from .session import Session
 
-MOST_S = 30.0  # of waiting; a drill that has died sends no signal
+MOST_S = 30.0  # longest wait; a drill that has died sends no signal
 _NAP_S = 0.001
 
 
@@ -28,24 +28,27 @@ _NAP_S = 0.001
 
 
 def is_past(session: Session) -> bool:
-    """Whether the place is reached. Further saves, of a new best too, would lead the next attempt to another place."""
+    """Whether the place is reached.
+
+    After it the run must not save, not even a new best: the next attempt would resume elsewhere.
+    """
     return session.aim is not None and session.here.order >= Name(*session.aim.place).order
 
 
 def is_at_once(session: Session) -> bool:
-    """Whether a save here must be durable before the run goes on: a later one may replace one in the background."""
+    """Whether a save here must be durable before the run continues: a later save may replace one in the background."""
     aim = session.aim
     return aim is not None and session.here in (aim.brink, aim.place if aim.exact else None)
 
 
 def await_stop(session: Session) -> None:
-    """At the place where the drill wants the run to stop, wait until its signal has come."""
+    """At the place where the drill stops the run, wait for the drill's signal."""
     if session.aim is not None and session.here == session.aim.hold:
         _wait(session)
 
 
 def await_kill(session: Session) -> None:
-    """Wait to be killed before the run goes on to its end: a quick one would end before the drill has seen the save."""
+    """Wait to be killed before the run ends: a short run would end before the drill has seen the save."""
     aim = session.aim
     if aim is not None and session.here == aim.brink:
         place, saves = Name(*aim.place).order, session.saves
@@ -54,7 +57,7 @@ def await_kill(session: Session) -> None:
 
 def _wait(session: Session, of_use: Callable[[], bool] = lambda: True) -> None:
     if session.ranks.alone:
-        session.saves.land()  # the save in flight may need the loop to go on
+        session.saves.land()  # the save in flight may need the loop to continue
     until = time.monotonic() + MOST_S
     while session.leads and session.stop.reason is None and of_use() and time.monotonic() < until:
         time.sleep(_NAP_S)
@@ -64,9 +67,9 @@ def _wait(session: Session, of_use: Callable[[], bool] = lambda: True) -> None:
 
 
 def show(session: Session, epoch: int | None) -> None:
-    """Journal the digests of the state, and mark the place in the output. `epoch`: the one that has just ended."""
+    """Journal the digests of the state, and mark the place in the output. `epoch`: the one that just ended."""
     memory = session.memory(probe=False)
-    memory.pop("means", None)  # sums of metrics: a metric may be a time, which no two runs share
+    memory.pop("means", None)  # sums of metrics: a metric may be a duration, which differs between runs
     found = digests({**session.tracked.capture(), RESERVED: memory}).of
     at = session.position.epoch if epoch is None else epoch
     session.record("digests", epoch=at, leaves=merged(session.ranks, found))
@@ -76,14 +79,14 @@ def show(session: Session, epoch: int | None) -> None:
 
 
 def mark_output(session: Session) -> None:
-    """Write a line into the output that says where the run is. Several ranks share one output: they write none."""
+    """Write the run's position as a line into the output. Several ranks share one output, so they write none."""
     if session.drilled.marks and session.ranks.alone:
         step, phase = session.here
         mark(f"\x1eholdfast {step} {phase} {session.attempt.number}\x1e\n")
 
 
 def note(session: Session, at: str) -> None:
-    """Journal what the script's variables hold: `at` the "begin" of the first loop, or at a safe "point"."""
+    """Journal the values of the script's variables: `at` the "begin" of the first loop, or at a safe "point"."""
     witness = session.witness
     if witness is None or (at == "begin" and witness.begun):
         return
@@ -99,7 +102,7 @@ def note(session: Session, at: str) -> None:
 
 
 def _read(source: Source) -> dict[str, list[str]]:
-    """What the source's dataset draws and changes as it is read."""
+    """The random functions that the source's dataset calls, and what it changes when read."""
     try:
         return datasets.describe(source.loader)
     except Exception:  # a script's objects may raise anything

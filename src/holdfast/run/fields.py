@@ -1,4 +1,4 @@
-"""Fields: attributes of an object that has no state of its own to give, or variables of a script."""
+"""Fields: attributes of an object without state_dict(), or variables of a script."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .objects import OBJECTS
 class Fields(Attributes):
     """Tracks named attributes of an object: `state=dict(buffer=Fields(buffer, "observations", "pos", "full"))`.
 
-    A restore fills what can be changed in place (arrays, tensors, lists, models, optimizers) and sets the others
-    (numbers, strings) as attributes.
+    A restore fills in place the attributes for which that is possible (arrays, tensors, lists, models, optimizers). It
+    sets the others (numbers, strings).
 
     For a dict, the names are keys. `Fields(globals(), "x", "y", "best_loss")` tracks variables of a script at module
-    level, also those that its loop binds anew, as in `x, y = get_batch()`.
+    level, even if its loop binds them to new objects, as in `x, y = get_batch()`.
 
     Raises:
-        UsageError: there is no such attribute or name, or it cannot be set: a method, a read-only property, a frozen
+        UsageError: no such attribute or name exists, or it cannot be set: a method, a read-only property, a frozen
             dataclass.
     """
 
@@ -39,7 +39,7 @@ class Fields(Attributes):
         return f"Fields({type(self.target).__qualname__}, {', '.join(map(repr, self.names))})"
 
     def state_dict(self) -> dict[str, Any]:
-        """The attributes by their names; arrays and tensors by reference."""
+        """Return the attributes by name; arrays and tensors by reference."""
         state: dict[str, Any] = captured(self, OBJECTS)
         return state
 
@@ -47,7 +47,7 @@ class Fields(Attributes):
         """Fill or set the attributes.
 
         Raises:
-            UsageError: `state` has other names, or does not fit.
+            UsageError: `state` has other names, or its values do not fit.
         """
         fill = Fill(OBJECTS, compare=True)
         put = fill.plan(repr(self), self, dict(state))
@@ -58,7 +58,7 @@ class Fields(Attributes):
 
 
 def _refusal(target: Any, name: Any) -> str:
-    """Why this attribute, or this value of a dict, cannot be tracked; empty when it can."""
+    """Why this attribute, or this value of a dict, cannot be tracked; empty if it can."""
     if not isinstance(name, str):
         return "attributes and values are named by strings"
     if type(target) is dict:

@@ -15,7 +15,7 @@ Facts = dict[str, Any]
 
 
 def environment() -> Facts:
-    """Interpreter, libraries, threads, device and deterministic switches of this process."""
+    """Return the interpreter, libraries, threads, device and deterministic switches of this process."""
     facts: Facts = {"python": platform.python_version(), "machine": platform.machine(), "libraries": libraries()}
     for module in framework_modules():
         facts.update(module.facts())
@@ -23,7 +23,7 @@ def environment() -> Facts:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """One line for each fact that differs: `libraries.torch: 2.12.0, now 2.13.0`."""
+    """Return one line for each fact that differs: `libraries.torch: 2.12.0, now 2.13.0`."""
     lines = []
     for key in [*before, *(key for key in now if key not in before)]:
         old, new = before.get(key), now.get(key)
@@ -40,10 +40,10 @@ def alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def require_accepted(name: str, before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]) -> None:
-    """Check that the loader `name` can go on in the middle of an epoch.
+    """Check that the loader `name` can continue in the middle of an epoch.
 
     Raises:
-        Mismatch: something changed that moves the position in the data, and is not among `accepted`.
+        Mismatch: a fact changed that moves the position in the data, and it is not in `accepted`.
     """
     same = {"batch_size", "accumulate"} if _same_steps(before, now) else set()
     moved = [key for key in sorted(MOVES - same) if before.get(key) != now.get(key) and key not in accepted]
@@ -56,7 +56,7 @@ def require_accepted(name: str, before: Mapping[str, Any], now: Mapping[str, Any
 
 
 def _over_ranks(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The samples of a step over all ranks, if their number has changed: with more ranks it should stay the same."""
+    """Describe a changed number of samples per step over all ranks: with more ranks it should stay the same."""
     was, size = before.get("global_batch_size"), now.get("global_batch_size")
     if not was or not size or was == size:
         return ""
@@ -64,6 +64,6 @@ def _over_ranks(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _same_steps(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a step takes as many samples as before over all ranks, however they are divided."""
+    """Whether a step takes as many samples over all ranks as before, however the ranks divide them."""
     was, size = (int(facts.get("global_batch_size", 0)) * int(facts.get("accumulate", 1)) for facts in (before, now))
     return was == size > 0

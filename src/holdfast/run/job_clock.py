@@ -1,4 +1,4 @@
-"""Job clock: the scheduler's job around a run: when it may begin, when it ends, and whether it is requeued."""
+"""Job clock: the scheduler's job around a run: when the run may begin, when the job ends, whether it is requeued."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from ..terminal import say, warn
 from . import settings
 from .stop import Stop, hear_again
 
-MOST_JITTER_S = 30.0  # over which jobs that get a notice at the same time spread their saves
-NEAR_S = 900.0  # a notice this near to the job's end means the end
+MOST_JITTER_S = 30.0  # jobs that get a notice at the same time spread their saves over this time
+NEAR_S = 900.0  # a notice less than this before the job's end announces the end
 
 
 class JobClock:
-    """One attempt's job. It does nothing outside of a job, in a drill, or in a process other than rank 0."""
+    """The job of one attempt. It does nothing outside a job, in a drill, or on ranks above 0."""
 
     def __init__(self, path: Path, stop: Stop, *, own_deadline: bool, rank: int = 0) -> None:
         here = None if settings.is_drilled() or rank else job()
         self.rank = rank
         self.path, self.stop = path, stop
         self.job = here if here is not None and job_leader.speaks(here) else None
-        # A supervisor asks the scheduler and signals this process in time.
+        # A supervisor queries the scheduler and signals this process in time.
         supervised = job_leader.supervisor() is not None
         self.watch = JobWatch(self.job, end=not (own_deadline or supervised))
-        self.early_s: float | None = None  # before the job's end, at random, so that jobs do not all stop at once
+        self.early_s: float | None = None  # a random time before the job's end, so that jobs do not all stop at once
         self._told = False
 
     def await_turn(self, root: Path) -> None:
-        """Before the run is claimed, wait for an earlier task of the same array that may still be saving."""
+        """Before the run is claimed, wait for an earlier task of the same array, which may still be saving."""
         await_turn(root, self.job)
 
     def begin(self, *, fresh: bool) -> None:
-        """Tell the supervisor where the run is; warn when a restarted job finds no checkpoint."""
+        """Report the run's path to the supervisor; warn when a restarted job finds no checkpoint."""
         forget()
         supervisor = job_leader.supervisor() if self.rank == 0 else None
         if supervisor is not None:
@@ -62,7 +62,7 @@ class JobClock:
             )
 
     def look(self, *, save_s: float, step_s: float) -> None:
-        """At each safe point: update the job's end, and how long to wait after each signal."""
+        """Update at each safe point when the job ends, and how long to wait after each signal."""
         if self.job is None:
             return
         self.watch.look()
@@ -79,9 +79,9 @@ class JobClock:
         )
 
     def stopped(self, attempt: Attempt) -> None:
-        """The state is saved and the run stops: at its exit this process requeues the job, if the cause allows it."""
+        """Prepare the requeue after a stop: when this process exits, it requeues the job, if the cause allows it."""
         if self.job is not None and self.stop.reason is not None and job_leader.supervisor() is None:
-            self.stop.stay_deaf()  # signals that Slurm sends now, to its own commands too, must not interrupt that
+            self.stop.stay_deaf()  # signals that Slurm sends from now on must not interrupt the requeue
             heard = Heard(self.stop.reason, self.stop.at_s)
             _pending[:] = [(os.getpid(), partial(_requeue, self.job, heard, self.path, attempt))]
             atexit.unregister(_last_act)
@@ -91,7 +91,7 @@ class JobClock:
         self.watch.close()
 
     def _notice_s(self, now: float) -> float | None:
-        """Seconds from a notice that comes now until SIGTERM; None when that is not known."""
+        """Seconds from a notice that comes now until SIGTERM; None if unknown."""
         if self.watch.end_s is not None and self.watch.end_s - now < NEAR_S:
             return self.watch.end_s - now
         return self.watch.preempt_s
@@ -108,7 +108,7 @@ class JobClock:
 
 
 def await_turn(root: Path, here: Job | None) -> None:
-    """Wait while attempts of other tasks of this array end in the run at `root`."""
+    """Wait while attempts of other tasks of this array are ending in the run at `root`."""
     chain.await_turn(root, lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)], here)
 
 
@@ -128,22 +128,22 @@ def _requeue(here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
     say(f"{path}: {due.continue_job().line}")
 
 
-_pending: list[tuple[int, Callable[[], None]]] = []  # the requeue that is due when this process ends, and its pid
+_pending: list[tuple[int, Callable[[], None]]] = []  # the requeue to run when this process ends, and its pid
 
 
 def _last_act() -> None:
     while _pending:
         pid, requeue = _pending.pop()
-        if pid == os.getpid():  # else this is a forked child
+        if pid == os.getpid():  # otherwise this is a forked child
             requeue()
 
 
 def forget() -> None:
-    """A run begins: drop the requeue that an earlier run of this process has left."""
+    """Drop the pending requeue of an earlier run of this process: a new run begins."""
     _pending.clear()
     hear_again()
 
 
 def _spare(budget_s: float | None, need_s: float) -> float:
-    """Seconds of the budget that remain when the save is done in time."""
+    """Seconds of the budget that remain when the save completes in time."""
     return max(0.0, min((budget_s or 0.0) - need_s, 2 * MOST_JITTER_S))

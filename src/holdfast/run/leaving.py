@@ -1,4 +1,4 @@
-"""Leaving: how a loop was left, and what follows; what happens when the run, its block or its process ends."""
+"""Leaving: how a loop was left, and what happens when the run, its block or its process ends."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .session import Session
 
 
 def count_left_pass(session: Session) -> None:
-    """Count the pass of a body that was left, if there is one: a step, with a line of its own in the metrics.
+    """Count the pass whose body was left, if there is one, as a step with its own line in the metrics.
 
-    It is counted only when the script goes on: until then, an exception may be on its way out of the block.
+    It is counted only when the script continues, because the loop may have been left by an exception.
     """
     logged = session.progress.walks.take_left_pass()
     if logged is not None:
@@ -32,7 +32,7 @@ def count_left_pass(session: Session) -> None:
 
 
 def end_outer(session: Session) -> dict[str, float]:
-    """Note that the outermost loop was left before its end, if it was; returns the metrics of that end."""
+    """Note that the outermost loop was left early, if so. Return the metrics of that end."""
     count_left_pass(session)
     outer, logged = session.progress.walks.take_outer()
     if outer is None:
@@ -43,7 +43,7 @@ def end_outer(session: Session) -> dict[str, float]:
 
 
 def finish(session: Session) -> None:
-    """The block or loop has ended: save a state that is not saved yet, and stop if that was asked for."""
+    """Finish after the block or loop: save a state that is not saved yet, and stop if requested."""
     session.require_alive()
     session.progress.walks.close_inside()
     metrics = end_outer(session)
@@ -55,7 +55,7 @@ def finish(session: Session) -> None:
     reason = session.ranks.announce("the end", (session.stop.reason or session.ranks.wished() or "").encode())
     if reason:
         stop_now(session, reason.decode())
-    session.ranks.report("the end of the block")  # another rank may still fail in its block, or take long
+    session.ranks.report("the end of the block")  # another rank may still fail in its block, or be slow
     with parting(session.ranks):
         session.close("end")
     if session.leads and (session.progress.steps_here or summary.finished_s(session) is None):
@@ -64,7 +64,7 @@ def finish(session: Session) -> None:
 
 
 def leave(session: Session, error: BaseException | None) -> None:
-    """Write the journal's last line, and give signals and terminal back. Never hides `error`."""
+    """Write the journal's last line, and restore signals and terminal. Never hides `error`."""
     try:
         if error is not None and session.over is not None:
             _land_quietly(session)
@@ -79,7 +79,7 @@ def leave(session: Session, error: BaseException | None) -> None:
 
 
 def say_failed(session: Session, error: BaseException) -> None:
-    """The journal's last line: the attempt has failed with `error`."""
+    """Write the journal's last line: the attempt failed with `error`."""
     checkpoint, afresh = session.origin.checkpoint, session.progress.steps_here == 0
     # when another rank is lost, the framework's collective fails with a RuntimeError
     may_be_anothers = not session.ranks.alone and isinstance(error, RuntimeError)
@@ -100,15 +100,15 @@ def say_failed(session: Session, error: BaseException) -> None:
 
 
 def _land_quietly(session: Session) -> None:
-    """Wait for the save in flight: it is valid, whatever ended the block."""
+    """Wait for the save in flight: it is valid, however the block ended."""
     try:
         session.saves.land()
     except Exception as error:
         warn(f"the save in flight failed: {error}")
 
 
-_POPS = frozenset({"POP_TOP", "POP_ITER"})  # the second since CPython 3.14
-_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours that is closed in its turn, as tqdm's
+_POPS = frozenset({"POP_TOP", "POP_ITER"})  # CPython uses the second since 3.14
+_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours, as tqdm's, that is being closed too
 _TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or reached its own limit (islice)
 
 
@@ -117,16 +117,16 @@ class Left(NamedTuple):
 
     on_purpose: bool  # by `break` or `return`
     unclear: bool  # an iterator around it may have reached its own limit
-    code: CodeType | None  # of the function or module in which the loop stands
+    code: CodeType | None  # code of the function or module that contains the loop
 
 
 def how(ours: Collection[CodeType]) -> Left:
-    """How a loop was left: its generator, of a function in `ours`, is being closed on this thread.
+    """Determine how a loop was left, while its generator (its code is in `ours`) is being closed on this thread.
 
-    The generator sees GeneratorExit in each case. The frame that let go of it tells them apart: `break` and `return`
-    pop the iterator with an instruction of their own, and an exception leaves that frame at the instruction which
-    raised it. An instruction that is not listed counts as an exception: then nothing is committed as finished, and the
-    next start goes on from the last save.
+    The generator receives GeneratorExit in each case. The frame that released it shows the difference: `break` and
+    `return` pop the iterator with a special instruction; an exception leaves the frame at the instruction that raised
+    it. Unlisted instructions count as an exception: then nothing is committed as finished, and the next start resumes
+    from the last save.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames are what this is about
     while frame is not None and frame.f_code not in ours:

@@ -1,4 +1,4 @@
-"""Loops: the generators that a training loop walks. They resume where the run was; a safe point follows each body."""
+"""Loops: the generators behind the training loops. They resume the run's position; a safe point follows each body."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .session import Session
 _MAY_BEGIN = {(): ("epochs", "steps", "batches"), ("epochs",): ("batches", "steps")}
 
 
-class Served(NamedTuple):
-    """What run.batches() or run.enumerate() was given."""
+class BatchesArguments(NamedTuple):
+    """The arguments of run.batches() or run.enumerate()."""
 
     loader: Iterable[Any]
     name: str
     accumulate: int = 1
-    start: int | None = None  # of run.enumerate(): each batch comes with its index in the epoch, counted from here
+    start: int | None = None  # run.enumerate() only: number of the epoch's first batch; each batch comes with its index
 
 
 def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, None]:
-    """Yields the epochs still to do; a safe point follows each one's body."""
+    """Yield the remaining epochs; a safe point follows the body of each."""
     first, total = wanted.start, wanted.stop
     with _inside(session, walk), _outer(session, walk, total, first):
         position, walks = session.position, session.progress.walks
@@ -48,7 +48,7 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
             session.display.update(epoch=position.epoch - first, epochs=total - first)
             yield position.epoch
             session.require_alive()
-            walks.close_inside(walk)  # a loop of this epoch that was left while the script holds its iterator
+            walks.close_inside(walk)  # a loop of this epoch was left, and the script still holds its iterator
             count_left_pass(session)
             require_settled(session)
             ended = position.epoch
@@ -57,9 +57,9 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
 
 
 def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int, None, None]:
-    """Yields the steps still to do; inside `epochs`, those of this epoch."""
+    """Yield the remaining steps; inside `epochs`, those of this epoch."""
     if session.progress.walks.kinds == ("epochs",):
-        yield from batches(session, walk, Served(range(total), name))
+        yield from batches(session, walk, BatchesArguments(range(total), name))
         return
     with _inside(session, walk), _outer(session, walk, total):
         position = session.position
@@ -75,8 +75,8 @@ def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int,
             step_done(session, final=position.step + 1 >= total)
 
 
-def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None, None]:
-    """Yields the batches of this epoch still to do; a safe point follows each body, or each group of them."""
+def batches(session: Session, walk: Walk, served: BatchesArguments) -> Generator[Any, None, None]:
+    """Yield the remaining batches of this epoch; a safe point follows each body, or each group of bodies."""
     name, named, position = served.name, session.progress.walks.named, session.position
     in_epochs = session.progress.walks.kinds == ("epochs",)
     with _inside(session, walk):
@@ -89,7 +89,7 @@ def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None
         if in_epochs:
             yield from _walk(session, served)
             return
-        with _outer(session, walk, 1):  # all of the run is one pass
+        with _outer(session, walk, 1):  # the whole run is one pass
             if not position.in_epoch and not position.left:
                 position.begin_epoch()
             settle(session, ready=position.current is None)
@@ -98,19 +98,19 @@ def batches(session: Session, walk: Walk, served: Served) -> Generator[Any, None
                 safe_point(session, "end", final=True)
 
 
-def _walk(session: Session, served: Served) -> Generator[Any, None, None]:
+def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, None]:
     name, progress, position = served.name, session.progress, session.position
     at = position.loaders.get(name, {"consumed": 0, "done": False})
     if at["done"]:
         return
-    begun = taken = counted = at["consumed"]  # where a group begins, however large groups were before
-    feed, rest = _open(session, served, begun)
-    with closing(rest) if hasattr(rest, "close") else nullcontext():
+    begun = taken = counted = at["consumed"]  # index of the group's first batch, whatever `accumulate` was
+    feed, remaining = _open(session, served, begun)
+    with closing(remaining) if hasattr(remaining, "close") else nullcontext():
         settle(session, ready=position.current in (None, name))
         position.serve(name)
         try:
             session.metrics.begin_step()
-            for batch in rest:
+            for batch in remaining:
                 taken += 1
                 if session.witness is not None:
                     session.witness.consumed(batch)
@@ -123,37 +123,39 @@ def _walk(session: Session, served: Served) -> Generator[Any, None, None]:
                 progress.reach(name, feed, taken, counts=True)
                 step_done(session)
             progress.leave_source(name, feed, taken)
-        except GeneratorExit:  # `break`: skip the rest of the epoch's batches, now and after a resume
+        except GeneratorExit:  # `break`: skip the rest of the epoch's batches, also after a resume
             if _leave_pass(session):
                 progress.leave_source(name, feed, taken)
             raise
 
 
 def _leave_pass(session: Session) -> bool:
-    """The pass in progress was left: remember it, to be counted when the script goes on. False: the run has ended."""
+    """Remember that the current pass was left, so that it is counted when the script continues.
+
+    Return False if the run has ended.
+    """
     if session.is_over:
         return False
     session.progress.walks.leave_pass(session.metrics.set_aside())
     return True
 
 
-def _open(session: Session, served: Served, consumed: int) -> tuple[Feed, Any]:
-    """The loader's feed, made once for each object that is given under a name, and the batches still to do.
+def _open(session: Session, served: BatchesArguments, consumed: int) -> tuple[Feed, Any]:
+    """Return the feed of the loader and an iterator over the remaining batches.
 
-    A new loader with the same facts goes on where the one before was. One with other facts begins anew; in the middle
-    of an epoch it is refused.
+    A replaced loader continues if its facts are equal. Otherwise it starts over; in mid-epoch it is refused.
     """
     loader, name, progress = served.loader, served.name, session.progress
     known = progress.sources.get(name)
     same = known is not None and known.loader is loader
     feed = known.feed if known is not None and same else feed_for(loader, progress.seed or 0, name)
     before, now = progress.loaders.get(name), {**feed.describe(), "accumulate": served.accumulate}
-    if before is not None and known is None:  # the first since the restore; a later change is the script's own
+    if before is not None and known is None:  # compare only the first loader after a restore
         if consumed:
             fingerprint.require_accepted(name, before, now, session.options.accept)
         for line in fingerprint.changes(before, now, f"loader {name}: "):
             session.tell_changed(line)
-    afresh = same or (known is not None and feed.replays)  # the feed, or this process, knows what it has read
+    afresh = same or (known is not None and feed.replays)  # the feed object already knows its position
     goes_on = not afresh and (consumed or before is None or fingerprint.alike(before, now))
     progress.keep_source(name, Source(loader, feed), now)
     if consumed and feed.replays:
@@ -167,20 +169,20 @@ def _open(session: Session, served: Served, consumed: int) -> tuple[Feed, Any]:
 
 @contextmanager
 def _outer(session: Session, walk: Walk, total: int, first: int = 0) -> Iterator[None]:
-    """An outermost loop: note whether it ends by itself, is left, or raises."""
+    """Run an outermost loop: note whether it ends, is left, or raises."""
     _begin_outer(session, walk.kind, total, first)
     standing, walks = session.standing, session.progress.walks
     if standing is not None:
         standing.loop_begins()
     try:
         yield
-    except GeneratorExit:  # `break`, or an exception that leaves the block, too: then nothing is saved
+    except GeneratorExit:  # `break`, or an exception leaving the block; after an exception nothing is saved
         if not session.is_over:
             walks.leave_outer(session.metrics.set_aside())
             if standing is not None:
-                standing.loop_left(_OURS)
+                standing.loop_left(_LOOP_CODES)
         raise
-    except BaseException as error:  # of the loader, or of a save: the position is that of the last safe point
+    except BaseException as error:  # the loader or a save raised: the position stays at the last safe point
         walks.take_outer()
         if standing is not None:
             standing.leave(error)
@@ -204,7 +206,7 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
     if kind == "epochs":
         session.position.begin_epochs(first)
     was = targets.get(kind, total)
-    if total > was and progress.steps_here == 0:  # after a restore only: a second loop of the script is not reported
+    if total > was and progress.steps_here == 0:  # only after a restore: a second loop of the script is not reported
         session.attempt.record("extended", loop=kind, was=was, now=total)
         say(f"{session.path}: {kind} were to end at {was}, now {f'at {total}' if total < ENDLESS else 'without end'}")
     targets[kind] = max(total, was)
@@ -215,7 +217,7 @@ def _begin_outer(session: Session, kind: str, total: int, first: int) -> None:
 def _require_more(session: Session, kind: str, total: int) -> None:
     """
     Raises:
-        UsageError: this process has gone through such a loop before, so that this one would be empty.
+        UsageError: this process already finished such a loop; this one would have no passes.
     """
     totals, position = session.progress.walks.totals, session.position
     if kind == "batches":
@@ -252,11 +254,11 @@ def _inside(session: Session, walk: Walk) -> Iterator[None]:
         raise
     except BaseException as error:
         walks.failed(error)
-        if session.over is not None and session.standing is not None:  # a stop ends the outermost loop, too
+        if session.over is not None and session.standing is not None:  # a stop ends the outermost loop as well
             session.standing.leave(error)
         raise
     finally:
         walks.open.remove(walk)
 
 
-_OURS = frozenset({epochs.__code__, steps.__code__, batches.__code__})  # whose frames a loop holds
+_LOOP_CODES = frozenset({epochs.__code__, steps.__code__, batches.__code__})  # code objects of our loop generators

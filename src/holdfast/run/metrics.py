@@ -1,4 +1,4 @@
-"""Metrics: what run.log() was given since the last safe point, its means over the epoch, and the best values so far."""
+"""Metrics: the values passed to run.log() since the last safe point, their epoch means, and the best so far."""
 
 from __future__ import annotations
 
@@ -15,53 +15,56 @@ from .passes import Logged
 if TYPE_CHECKING:
     from .session import Session
 
-MOST_WEIGHTS = 8  # of one call's metrics, those that can be weights: the cost of a call is this times its metrics
-_PLAIN = ""  # the weight of a mean without one: each call counts 1
+MOST_WEIGHTS = 8  # most metrics of one call that can be weights: a call's cost is this times its metrics
+_PLAIN = ""  # stands for no weight: each call counts 1
 
 Values = Mapping[str, float | str]
 
 
 class Metrics:
-    """What one attempt has measured."""
+    """The metrics of one attempt."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.means = Means()
         self.best = Bests(session)
         self._logged = Logged({}, set())
-        self._left_at, self._left = -1, dict[str, float]()  # the step that a left pass became, and its numbers
+        self._left_at, self._left = -1, dict[str, float]()  # the step of a pass that was left, and its metrics
 
     def go_on(self, stored: dict[str, dict[str, list[float]]] | None) -> None:
-        """Begin with the means of a checkpoint. The line of what was logged before exists: that code has run again."""
+        """Begin with the means of a checkpoint.
+
+        Drop the values logged so far: that code ran before, and its line exists.
+        """
         self.means, self._logged = Means(stored), Logged({}, set())
 
     def log(self, values: Values) -> None:
-        """One call of run.log()."""
+        """Add the values of one call of run.log()."""
         self.means.add(values)
         self._logged.values.update(values)
         self._logged.early.difference_update(values)
 
     def begin_step(self) -> None:
-        """A loop's step begins: what was logged before it belongs to other weights."""
+        """Begin a step of a loop: values logged before it were measured on other weights."""
         self._logged.early.update(self._logged.values)
 
     def set_aside(self) -> Logged:
-        """Take what was logged, for a line of its own later."""
+        """Remove and return the logged values, to be written as a separate line later."""
         taken, self._logged = self._logged, Logged({}, set())
         return taken
 
     @contextmanager
     def instead(self, logged: Logged | None) -> Iterator[None]:
-        """For a block, `logged` is what was logged."""
+        """Inside this block, `logged` replaces the logged values."""
         after = self.set_aside()
         self._logged = logged or self._logged
         yield
         self._logged = after
 
     def flush(self, phase: str, epoch: int | None = None) -> dict[str, float]:
-        """Turn what was logged into one line of the log; the numbers that were measured on the present weights.
+        """Write the logged values as one line of the log. Return those that were measured on the present weights.
 
-        `epoch`: the one that has ended, at its end. The numbers of a left pass of this step belong to the end, too.
+        `epoch`: the one that just ended, at its end. The values of a left pass of this step belong to the end, too.
         """
         position = self._session.position
         known = self._left if phase == "end" and self._left_at == position.step else {}
@@ -80,9 +83,9 @@ class Metrics:
 
 
 class Means:
-    """For each metric, and each weight logged in the same call: the sum and the count so far.
+    """Sum and count so far, for each metric and each weight logged in the same call.
 
-    They are what a loop's own `total += loss * n; count += n` holds, bit for bit, and are saved with the run.
+    They equal bit for bit what a loop's `total += loss * n; count += n` computes, and are saved with the run.
     """
 
     def __init__(self, stored: dict[str, dict[str, list[float]]] | None = None) -> None:
@@ -95,7 +98,7 @@ class Means:
         self._sums.clear()
 
     def add(self, logged: Values) -> None:
-        """One call of run.log()."""
+        """Add the values of one call of run.log()."""
         values = {name: float(value) if isinstance(value, str) else value for name, value in logged.items()}
         weights = [(_PLAIN, 1), *(each for each in values.items() if each[0] != _PLAIN)][: MOST_WEIGHTS + 1]
         for name, value in values.items():
@@ -109,7 +112,7 @@ class Means:
     def mean(self, name: str, weight: str | None = None) -> float:
         """
         Raises:
-            UsageError: there is nothing to take a mean of.
+            UsageError: no values were logged for the mean.
         """
         if weight is not None and not isinstance(weight, str):
             raise UsageError(

@@ -1,5 +1,5 @@
-"""Objects that are captured and restored in their own way: each through its framework's adapter, by its own
-state_dict(), or, a random generator, by its state.
+"""Objects that are captured and restored by themselves: by their framework's adapter, by their state_dict(), or,
+if they are random generators, by their state.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Stateful(Protocol):
 
 
 def adapter_for(target: Any) -> Any:
-    """The framework's own adapter module for `target`, or None when it has none."""
+    """Return the adapter module of the framework of `target`, or None when there is none."""
     module = next((import_module(_ADAPTERS[name]) for name in _frameworks(target) if name in _ADAPTERS), None)
     return module if module is not None and module.handles(target) else None
 
 
 def weights_for(target: Any) -> Any:
-    """The module that reads weights into `target`, or None when it is no model."""
+    """Return the module that reads weights into `target`, or None when `target` is no model."""
     module = next((import_module(_WEIGHTS[name]) for name in _frameworks(target) if name in _WEIGHTS), None)
     return module if module is not None and module.is_model(target) else None
 
 
 def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:
-    """What the checkpoint holds of the object at `path` (as `Tracked.inside` names it), its leaves as handles.
+    """Return the checkpoint's state of the object at `path` (a key of `Tracked.inside`), its leaves as handles.
 
     Raises:
-        NotFound: the checkpoint holds nothing there.
+        NotFound: the checkpoint contains nothing there.
     """
     if path in checkpoint.parts():
         return checkpoint.handles(part=path, types=types)
@@ -58,7 +58,7 @@ def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) ->
 
 
 def model_facts(target: Any) -> dict[str, Any] | None:
-    """Class and number of parameters, for the checkpoint's document; None when it is no model."""
+    """Return class and number of parameters, for the checkpoint's document; None when `target` is no model."""
     adapter = adapter_for(target)
     count = adapter.parameter_count(target) if adapter is not None else None
     return None if count is None else {"class": adapter.class_name(target), "parameters": count}
@@ -69,12 +69,12 @@ def _frameworks(target: Any) -> list[str]:
 
 
 def is_generator(target: Any) -> bool:
-    """Whether it is one of Python's or NumPy's random generators, each of which keeps its state in its own way."""
+    """Whether `target` is a random generator of Python or NumPy. Each kind keeps its state in a different way."""
     return isinstance(target, random.Random) or _has_bits(target) or _is_legacy(target)
 
 
 def _has_bits(target: Any) -> bool:
-    """Whether it is a NumPy generator. Its class is asked: a wrapper may answer to every name, or raise at one."""
+    """Whether `target` is a NumPy generator. Checks its class: a wrapper may have every attribute, or raise at one."""
     return hasattr(type(target), "bit_generator")
 
 
@@ -83,7 +83,7 @@ def _is_legacy(target: Any) -> bool:
 
 
 class Objects:
-    """What the filling of a state asks about an object in it: see `state.fill.Own`."""
+    """How objects inside a state are captured, compared and restored: see `state.fill.Own`."""
 
     def has(self, value: Any) -> bool:
         kind = type(value)

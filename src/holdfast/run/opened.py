@@ -1,4 +1,4 @@
-"""Opened: in a drilled process, notes the files that it reads and that another run of the drill has written."""
+"""Opened: in a drill, records which files this process reads that another run of the drill wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from . import settings
 from .settings import Drilled
 from .visible import frames
 
-MOST = 1000  # lines of one process
+MOST = 1000  # most lines of one process
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CACHES = ("/__pycache__/", "/site-packages/", "/dist-packages/", "/torchinductor_", "/.triton/", "/.cache/")
 _CACHE_DIRS = ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR")
@@ -27,7 +27,7 @@ _SYSTEM = ("/proc/", "/dev/", "/sys/", "/run/")
 
 
 def begin() -> None:
-    """Listen to what this process opens, if a drill asks for it. Its forked children listen, too."""
+    """Record what this process and its forked children open, if a drill requests it."""
     with suppress(UsageError):  # the run itself raises it
         wishes = settings.drilled()
         if wishes.opened is not None:
@@ -35,7 +35,10 @@ def begin() -> None:
 
 
 class _Listener:
-    """Called for each `open` and `rename`; notes those that matter. Never raises: that would forbid the call."""
+    """Called for each `open` and `rename`; records those that matter.
+
+    It must never raise: that would forbid the call.
+    """
 
     def __init__(self, wishes: Drilled, evidence: Path) -> None:
         self._evidence, self._since_ns = evidence, wishes.since_ns
@@ -70,7 +73,7 @@ class _Listener:
         facts = os.stat(path)
         drill_ns, run_ns = self._since_ns
         if not stat.S_ISREG(facts.st_mode) or not drill_ns <= facts.st_mtime_ns < run_ns:
-            return  # it was there before the drill, or this run has written it
+            return  # it existed before the drill, or this run wrote it
         real = self._real(path)
         if real is not None and real not in self._wrote | self._read:
             self._read.add(real)
@@ -83,13 +86,13 @@ class _Listener:
             self._note(wrote=real)
 
     def _real(self, path: Any) -> str | None:
-        """The file itself; None when it is the drill's own, the system's, a package's or a cache's."""
+        """The resolved path; None for files of the drill, the system, a package or a cache."""
         real = os.path.realpath(os.fsdecode(path))
         ours = real.startswith((self._own, *_SYSTEM, *self._passed_over))
         return None if ours or real.endswith(".pyc") or any(part in real for part in _CACHES) else real
 
     def _note(self, **line: object) -> None:
-        """Add a line, with the innermost line of the script that led here, as `train.py:12`."""
+        """Add a line, with the script's innermost line of the call stack, as `train.py:12`."""
         if len(self._wrote) + len(self._read) <= MOST:
             place = next(
                 (f"{os.path.basename(each.f_code.co_filename)}:{each.f_lineno}" for each in frames()[::-1]), ""

@@ -1,4 +1,4 @@
-"""Opening: begin an attempt, afresh or from a checkpoint of an earlier one."""
+"""Opening: begin an attempt, fresh or from a checkpoint of an earlier one."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from .weights import StartFrom
 
 
 def begin(session: Session) -> None:
-    """Restore the newest valid checkpoint into the live objects, or begin afresh; one line says which.
+    """Restore the newest valid checkpoint into the live objects, or begin fresh; print one line that shows which.
 
-    It succeeds on all ranks or fails on all ranks.
+    Succeeds on all ranks or fails on all ranks.
     """
     options, ranks, origin = session.options, session.ranks, session.origin
     relaunch.exit_again_after_a_stop(session)
@@ -53,7 +53,7 @@ def begin(session: Session) -> None:
 
 
 def _place(ranks: Ranks, path: str | os.PathLike[str]) -> Path:
-    """The path of the checkpoint that `path` means, as rank 0 sees it."""
+    """Return the path of the checkpoint that `path` refers to, as rank 0 sees it."""
     found = ranks.lead("the choice of a checkpoint", lambda: os.fsencode(weights.at(path).path.absolute()))
     return Path(os.fsdecode(found))
 
@@ -67,7 +67,7 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
     session.job_clock.begin(fresh=checkpoint is None)
     if session.leads:
         _track(session)
-        document()  # asks git now and caches the answer: the first save starts no process
+        document()  # runs git now and caches its answer: the first save starts no process
         session.saves.expect(_cost_of_saving(session))
     session.attempt.flush(sync=True)
     if session.leads:
@@ -76,9 +76,9 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
 
 
 def settle(session: Session, *, ready: bool = True) -> None:
-    """The first loop after a restore begins: undo, and report, what the code before it changed in the state.
+    """Undo and report state changes of the script between the restore and the first loop.
 
-    `ready`: the position is reached, so random numbers are restored again, too.
+    `ready`: the position is reached, so random numbers are restored as well.
     """
     baseline = session.origin.baseline
     if baseline is None:
@@ -103,9 +103,10 @@ def settle(session: Session, *, ready: bool = True) -> None:
 
 
 def begin_again(session: Session) -> None:
-    """An epoch is resumed in its middle: restore the random numbers of its beginning.
+    """Restore the random numbers from the beginning of an epoch that is resumed in its middle.
 
-    Then its body draws the same numbers again before its inner loop; `zip(a, b)`, for example, begins both loaders.
+    The epoch's body then draws the same numbers again before its inner loop; `zip(a, b)`, for example, begins both
+    loaders.
     """
     if session.origin.baseline is not None and session.progress.epoch_rng is not None:
         rng.restore(session.progress.epoch_rng)
@@ -114,7 +115,7 @@ def begin_again(session: Session) -> None:
 def require_settled(session: Session) -> None:
     """
     Raises:
-        Mismatch: an epoch ended, and the loop inside which the checkpoint was saved did not begin in it.
+        Mismatch: an epoch ended without beginning the loop inside which the checkpoint was saved.
     """
     if session.origin.baseline is not None:
         name = session.position.current
@@ -136,7 +137,7 @@ def _begin_fresh(session: Session, source: StartFrom | None) -> None:
 
 
 def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
-    """Restore what the run itself saved, random numbers last: the other steps may draw some."""
+    """Restore what the run itself saved. Random numbers are last, because the other steps may draw some."""
     position = Position.of(memory["position"])
     session.progress.go_on(position, memory)
     if session.options.go_back is not None and session.options.go_back not in position.went_back:
@@ -144,7 +145,7 @@ def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> 
     session.vars.load_state_dict(memory["vars"])
     session.metrics.go_on(memory.get("means"))
     session.store.parent = checkpoint.name
-    session.saves.go_on(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # else a branch
+    session.saves.go_on(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
     _announce(session, checkpoint)
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
@@ -171,13 +172,13 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
 
 
 def _rejected(session: Session) -> str:
-    """Which newer checkpoints were rejected, and why; empty when none was."""
+    """Return which newer checkpoints were rejected, and why; empty if none."""
     lines = [f"{name} ({why})" for name, why in session.origin.rejected]
     return f"; set aside in {session.path / 'quarantine'}: {', '.join(lines)}" if lines else ""
 
 
 def _check_probe(session: Session, changed: list[str]) -> None:
-    """Compare the probe's result with the saved one. A difference needs a changed environment as its reason."""
+    """Compare the probe's result with the saved one. Raise if it differs and the environment is unchanged."""
     kept = session.origin.memory["probe"]
     if session.options.probe is None or kept is None:
         return
@@ -189,7 +190,7 @@ def _check_probe(session: Session, changed: list[str]) -> None:
 
 
 def _override(session: Session, applied: Mapping[str, Any]) -> None:
-    """Set the caller's overrides, except those that an earlier attempt has applied."""
+    """Set the caller's overrides, except those that an earlier attempt applied."""
     for name, changes in session.options.overrides.items():
         if dict(changes) != applied.get(name):
             target = session.tracked.objects[name]
@@ -199,11 +200,11 @@ def _override(session: Session, applied: Mapping[str, Any]) -> None:
 
 
 def _put_back(session: Session) -> None:
-    """Restore once more the state that was restored on entry."""
+    """Restore the state that was restored on entry once more."""
     checkpoint, memory = session.origin.checkpoint, session.origin.memory
     if checkpoint is not None:
         session.tracked.restore(checkpoint, session.types())
-        # loaded once more: the script may have changed the first copy in place
+        # loaded again: the script may have changed the first copy in place
         fresh = checkpoint.load(part=RESERVED, types=session.types())
         session.vars.load_state_dict(fresh["vars"])
         _override(session, memory["overrides"])
@@ -211,7 +212,7 @@ def _put_back(session: Session) -> None:
 
 def _restore_rng(session: Session) -> None:
     checkpoint, rank = session.origin.checkpoint, session.ranks.rank
-    if checkpoint is not None and rank >= checkpoint.world:  # seed numbers that no other rank draws
+    if checkpoint is not None and rank >= checkpoint.world:  # seed numbers that differ from other ranks'
         rng.seed(key("rank", session.progress.seed, session.position.step, rank))
         return
     for skipped in rng.restore(session.origin.memory["rng"]):
@@ -219,7 +220,7 @@ def _restore_rng(session: Session) -> None:
 
 
 def _track(session: Session) -> None:
-    """Call the tracker with its last id and the step from which this attempt goes on."""
+    """Call the tracker with its last id and the step from which this attempt resumes."""
     if session.options.tracker is None:
         return
     ids = [str(event["id"]) for log in session.earlier_logs() for event in log.events if event["event"] == "tracker"]
@@ -234,7 +235,7 @@ def _track(session: Session) -> None:
 
 
 def _cost_of_saving(session: Session) -> float:
-    """The longest save, in seconds, of the last attempt that saved; 0.0 if none did. Used until one is measured."""
+    """Seconds of the longest save of the last attempt that saved; 0.0 if none did. Used until one is measured."""
     for log in reversed(session.earlier_logs()):
         costs = [float(event.get("save_s", 0)) for event in log.events if event["event"] == "saved"]
         if costs:

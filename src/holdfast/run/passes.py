@@ -13,21 +13,21 @@ T = TypeVar("T")
 
 
 class Logged(NamedTuple):
-    """What was logged since the last safe point."""
+    """The metrics logged since the last safe point."""
 
     values: dict[str, float | str]
-    early: set[str]  # names of what was measured before the step began
+    early: set[str]  # names of metrics logged before the step began
 
 
 class Walk:
-    """One `for` over a loop, from its first pass until it ends or is left.
+    """One `for` statement over a loop, from its first pass until it ends or is left.
 
-    Only the `for` holds the generator. So Python closes it as soon as the `for` is left: that shows a `break`.
+    Only the `for` holds the generator. Python therefore closes it as soon as the `for` is left, which shows a `break`.
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind  # "epochs", "steps" or "batches"
-        self.closed = False  # the run closed it: its epoch or its block has ended
+        self.closed = False  # the run closed it, because its epoch or its block ended
         self._generator: Callable[[], Generator[Any, None, None] | None] = lambda: None
 
     def begin(self, generator: Generator[T, None, None]) -> Iterator[T]:
@@ -35,7 +35,7 @@ class Walk:
         return _Walking(self, generator)
 
     def close(self) -> None:
-        """Close the generator as if its loop was left, unless it is the caller."""
+        """Close the generator as if its loop had been left; do nothing if the generator itself is the caller."""
         generator = self._generator()
         if generator is not None and inspect.getgeneratorstate(generator) != inspect.GEN_RUNNING:
             self.closed = True
@@ -43,7 +43,7 @@ class Walk:
 
 
 class _Walking(Iterator[T]):
-    """The iterator that a `for` holds; nothing else holds it."""
+    """The iterator that a `for` holds. No other object holds it."""
 
     def __init__(self, walk: Walk, generator: Generator[T, None, None]) -> None:
         self._walk, self._generator = walk, generator
@@ -61,10 +61,10 @@ class _Walking(Iterator[T]):
 
 
 class Passes(Iterable[T], Generic[T]):
-    """The passes of a loop that are still to do. Each `for` walks them; `len()` and `done` begin nothing.
+    """The remaining passes of a loop. Each `for` iterates over them; `len()` and `done` start nothing.
 
-    `len()` counts the whole loop, passes done before included; `done` counts those. A progress bar
-    takes both: `tqdm(batches, initial=batches.done)`.
+    `len()` counts the whole loop, including completed passes; `done` counts the completed ones. A progress bar takes
+    both: `tqdm(batches, initial=batches.done)`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Passes(Iterable[T], Generic[T]):
 
     @property
     def done(self) -> int:
-        """How many passes of the whole loop are complete; inside of run.epochs(), of this epoch."""
+        """Number of completed passes of the whole loop; inside run.epochs(), of this epoch."""
         return self._done()
 
     def __repr__(self) -> str:
@@ -93,23 +93,23 @@ class Passes(Iterable[T], Generic[T]):
 
 
 class Walks:
-    """The loops of one attempt: which are in progress, and which were left early."""
+    """The loops of one attempt: those in progress, and those left early."""
 
     def __init__(self) -> None:
         self.open: list[Walk] = []  # begun and not ended, outermost first
-        self.named: set[str] = set()  # loaders begun by this attempt: in this epoch, or outside of run.epochs()
-        self.totals: dict[str, int] = {}  # up to which this attempt has walked outermost loops, by their kind
-        self.raised: BaseException | None = None  # the last error that came out of a loop
-        self._outer: tuple[str, int] | None = None  # the outermost loop, begun and not ended, and its total
-        self._outer_logged: Logged | None = None  # logged in the outermost loop's body, which was left
-        self._left_pass: Logged | None = None  # logged in a pass that was left and is not counted yet
+        self.named: set[str] = set()  # loaders that this attempt began: in this epoch, or outside run.epochs()
+        self.totals: dict[str, int] = {}  # kind of an outermost loop -> total up to which this attempt ran it
+        self.raised: BaseException | None = None  # the last error that left a loop
+        self._outer: tuple[str, int] | None = None  # the outermost loop in progress, and its total
+        self._outer_logged: Logged | None = None  # metrics logged in the body of the outermost loop, which was left
+        self._left_pass: Logged | None = None  # metrics logged in a pass that was left and is not counted yet
 
     @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(walk.kind for walk in self.open)
 
     def close_inside(self, walk: Walk | None = None) -> None:
-        """Close the walks inside of `walk` (without it, all) that are still held after their loops were left."""
+        """Close the walks inside `walk` (without it, all) that the script still holds after leaving their loops."""
         keep = 0 if walk is None else self.open.index(walk) + 1
         for inner in reversed(self.open[keep:]):
             inner.close()
@@ -118,21 +118,21 @@ class Walks:
         self._outer, self._outer_logged = (kind, total), None
 
     def leave_outer(self, logged: Logged) -> None:
-        """The outermost loop was left: `take_outer` says so when the script goes on."""
+        """Note that the outermost loop was left; `take_outer` returns it when the script continues."""
         self._outer_logged = logged
 
     def take_outer(self) -> tuple[tuple[str, int] | None, Logged | None]:
-        """The outermost loop that did not come to its end, if there is one, and what was logged in its body. Once."""
+        """Return, once, the outermost loop that was left early, if there is one, and the metrics logged in its body."""
         outer, self._outer = self._outer, None
         logged, self._outer_logged = self._outer_logged, None
         return outer, logged
 
     def leave_pass(self, logged: Logged) -> None:
-        """The pass in progress was left, by `break` for one: it is counted when the script goes on."""
+        """Note that the current pass was left, for example by `break`. It is counted when the script continues."""
         self._left_pass = logged
 
     def take_left_pass(self) -> Logged | None:
-        """What was logged in the pass that was left and is to be counted now, once; None: there is none."""
+        """Return, once, the metrics logged in a left pass that is to be counted now; None when there is none."""
         left, self._left_pass = self._left_pass, None
         return left
 
@@ -141,7 +141,7 @@ class Walks:
 
 
 def length_of(loader: Any, what: str) -> int:
-    """len(loader).
+    """Return len(loader).
 
     Raises:
         TypeError: the loader has no length; the message names `what`.

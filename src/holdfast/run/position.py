@@ -1,4 +1,4 @@
-"""Position: where a run is between its steps. Progress: what this attempt has done, and where its loops are."""
+"""Position: where a run is between its steps. Progress: what this attempt has done, and the state of its loops."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .passes import Walks
 
 @dataclass
 class Position:
-    """Steps done, the epoch in progress, and how far each of its loaders has gone."""
+    """Completed steps, the epoch in progress, and how far its loaders have advanced."""
 
     step: int = 0
     epoch: int = 0  # counted from 0, or from the start of the range that run.epochs() was given
     phase: str = "step"  # of the last safe point
     in_epoch: bool = False  # whether the body of `epoch` has begun
-    epoch_began: int = 0  # the step at which it did
+    epoch_began: int = 0  # the step at which it began
     current: str | None = None  # the loader in progress
     loaders: dict[str, Any] = field(default_factory=dict)  # name -> {"consumed", "done"} in this epoch
-    feeds: dict[str, Any] = field(default_factory=dict)  # name -> where its feed was last, whichever the epoch
-    targets: dict[str, int] = field(default_factory=dict)  # what epochs() and steps() were asked for
-    left: dict[str, int] = field(default_factory=dict)  # those that `break` ended, with what they were asked for
+    feeds: dict[str, Any] = field(default_factory=dict)  # name -> last position of its feed, in any epoch
+    targets: dict[str, int] = field(default_factory=dict)  # totals passed to epochs() and steps()
+    left: dict[str, int] = field(default_factory=dict)  # loops that `break` ended, with their totals
     went_back: list[int] = field(default_factory=list)
     first_epoch: int = 0
 
@@ -42,10 +42,10 @@ class Position:
         return cls(**stored)
 
     def begin_epochs(self, first: int) -> None:
-        """The epochs count from `first`.
+        """Count the epochs from `first`.
 
         Raises:
-            Mismatch: those that are done were counted from another one.
+            Mismatch: the completed epochs were counted from another first epoch.
         """
         if "epochs" not in self.targets and not self.in_epoch:
             self.first_epoch = self.epoch = first
@@ -57,18 +57,18 @@ class Position:
             )
 
     def finished(self) -> bool:
-        """Whether each loop that was begun has reached its total or was left."""
+        """Whether each loop that was begun reached its total or was left."""
         done = {"steps": self.step, "epochs": self.epoch, "batches": int(self.phase == "end")}
         return bool(self.targets) and all(
             done.get(kind, 0) >= total or kind in self.left for kind, total in self.targets.items()
         )
 
     def consumed(self, name: str) -> int:
-        """Batches of the loader `name` that are done in this epoch."""
+        """Number of batches of the loader `name` completed in this epoch."""
         return int(self.loaders.get(name, {}).get("consumed", 0))
 
     def at_safe_point(self, phase: str) -> None:
-        """A safe point: after a "step", which counts, or at the "end" of an epoch or of the run."""
+        """Record a safe point: after a "step", which is counted, or at the "end" of an epoch or of the run."""
         self.step, self.phase = self.step + (phase == "step"), phase
 
     def begin_epoch(self) -> None:
@@ -76,59 +76,59 @@ class Position:
         self.current, self.loaders = None, {}
 
     def end_epoch(self) -> None:
-        """One epoch further. One whose body made no step of its own counts as one step itself."""
+        """Advance to the next epoch. An epoch whose body made no step counts as one step."""
         if self.step == self.epoch_began:
             self.step += 1
         self.epoch += 1
         self.in_epoch, self.current, self.loaders = False, None, {}
 
     def leave_loop(self, kind: str, total: int) -> None:
-        """The outermost loop, up to `total`, was left: the run ends here."""
+        """Record that the outermost loop, with this total, was left: the run ends here."""
         self.left[kind], self.phase = total, "end"
         if self.in_epoch:
             self.end_epoch()
 
     def serve(self, name: str | None) -> None:
-        """The loader `name` is in progress; None: no loader is."""
+        """Record that the loader `name` is in progress; None: no loader is."""
         self.current = name
 
 
 class Source(NamedTuple):
-    """The loader that run.batches() was given under a name, and its feed."""
+    """A loader that run.batches() received under a name, and its feed."""
 
     loader: Any
     feed: Feed
 
 
 class Progress:
-    """One attempt: its position, the loops in progress and their loaders, and how long a step takes."""
+    """One attempt: its position, its loops in progress and their loaders, and the duration of a step."""
 
     def __init__(self, seed: int | None) -> None:
         self.position = Position()
         self.walks = Walks()
         self.seed = seed
-        self.loaders: dict[str, Any] = {}  # fingerprints by name
+        self.loaders: dict[str, Any] = {}  # fingerprint of each loader, by name
         self.sources: dict[str, Source] = {}
         self.steps_here = 0  # safe points that this attempt has passed
         self.step_s = 0.0  # the longest step so far
         self.last_point_s = time.monotonic()
-        self.epoch_rng: Any = None  # random numbers as the body of the present epoch began
-        self._reached: dict[str, tuple[Feed, int]] = {}  # the loader in progress: its feed, and batches consumed of it
+        self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
+        self._reached: dict[str, tuple[Feed, int]] = {}  # loader in progress: its feed, and batches consumed
 
     def go_on(self, position: Position, memory: Mapping[str, Any]) -> None:
-        """Take up what a checkpoint remembers."""
+        """Restore what a checkpoint stored of the run itself."""
         self.position = position
         self.seed, self.epoch_rng = memory["seed"], memory["epoch_rng"]
         self.loaders = memory["fingerprint"]["loaders"]
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, with the places of the feeds as they are now."""
+        """Return the position, with the present positions of the feeds."""
         position = self.position
         position.feeds.update({name: dict(feed.position(consumed)) for name, (feed, consumed) in self._reached.items()})
         return position.state_dict()
 
     def choose_seed(self, seed: int) -> None:
-        """A fresh run draws its data order from `seed`, unless the caller gave one."""
+        """Set the seed of a fresh run's data order to `seed`, unless the caller gave one."""
         self.seed = seed if self.seed is None else self.seed
 
     def begin_epoch(self) -> None:
@@ -136,19 +136,19 @@ class Progress:
         self.epoch_rng = rng.capture()
 
     def pass_point(self) -> int:
-        """Count one more safe point of this attempt; returns its number."""
+        """Count one more safe point of this attempt; return its number."""
         self.steps_here += 1
         return self.steps_here
 
     def restart_clock(self) -> None:
-        """The next step is measured from now on."""
+        """Measure the next step from now on."""
         self.last_point_s = time.monotonic()
 
     def measure_step(self) -> None:
         self.step_s = max(self.step_s, time.monotonic() - self.last_point_s)
 
     def mark(self, epoch: int | None = None) -> Mark:
-        """This moment, for the interval between saves. `epoch`: the one that has just ended, at its end."""
+        """Return this moment, for the interval between saves. `epoch`: the one that just ended, at its end."""
         position = self.position
         now = position.epoch if epoch is None else epoch
         return Mark(position.step, now - position.first_epoch, time.monotonic(), position.phase == "end")
@@ -157,13 +157,13 @@ class Progress:
         self.loaders[name], self.sources[name] = facts, source
 
     def reach(self, name: str, feed: Feed, consumed: int, *, counts: bool = False) -> None:
-        """Of the loader `name`, `consumed` batches are done; with `counts` a safe point follows."""
+        """Record that `consumed` batches of the loader `name` are done; with `counts` a safe point follows."""
         self._reached = {name: (feed, consumed)}
         if counts:
             self.position.loaders[name] = {"consumed": consumed, "done": False}
 
     def leave_source(self, name: str, feed: Feed, taken: int) -> None:
-        """The loader `name` ends for this epoch, after `taken` batches."""
+        """End the loader `name` for this epoch, after `taken` batches."""
         self._reached = {}
         self.position.serve(None)
         self.position.feeds[name] = dict(feed.position(taken))

@@ -1,4 +1,4 @@
-"""Ranks of a run: which processes belong to it, what must be the same on all of them, and outcomes that all share."""
+"""Ranks of a run: which processes belong to it, what must be equal on all of them, and outcomes that all share."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .tracked import Tracked, framework_modules
 from .vars import Vars
 
 T = TypeVar("T")
-GOOD_BYE_S = 20.0  # how long rank 0 waits, when the run has stopped, until the others know
+GOOD_BYE_S = 20.0  # how long rank 0 waits after a stop until the other ranks have learned of it
 CONFESSION_S = 1.0  # how long rank 0 waits, when it fails, for a rank that failed before it
-_AFTERWARDS = ("RuntimeError", "RanksError", "Dist")  # an error whose kind begins so follows another rank's error
-MOST_LINES, MOST_RANKS = 4, 8  # that a message shows of what differs
+_AFTERWARDS = ("RuntimeError", "RanksError", "Dist")  # an error whose type name begins so follows another rank's error
+MOST_LINES, MOST_RANKS = 4, 8  # most lines and ranks that a message shows
 
 
 def here() -> Ranks:
-    """The ranks of the process group that this process belongs to; without a group it is alone.
+    """Return the ranks of this process's group; without a group, this process alone.
 
     Raises:
-        UsageError: it was started as one of several, and there is no process group.
+        UsageError: several processes were started, but there is no process group.
     """
     for module in framework_modules():
         found: Ranks | None = module.ranks(ranks_timeout_s())
@@ -49,7 +49,7 @@ def here() -> Ranks:
 
 
 def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> dict[str, str]:
-    """What must be the same on every rank, as text: the caller's options, and what is tracked."""
+    """Return as text what must be equal on every rank: the caller's options, and the tracked objects."""
     alike = "path keep every whole background start_from branch_from go_back overrides allow_fresh seed"
     found = {name: str(getattr(options, name)) for name in alike.split()}
     found |= {"accept": str(sorted(options.accept)), "probe": "none" if options.probe is None else "given"}
@@ -67,7 +67,7 @@ def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> d
 def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
     """
     Raises:
-        UsageError: on every rank, when one differs from rank 0; it names the ranks and what differs.
+        UsageError: on every rank, if one differs from rank 0; the message names the ranks and the differences.
     """
     data = legible.json_bytes(dict(mine))
     said = ranks.agree("arguments", format.digest(data).encode())
@@ -94,11 +94,11 @@ def _lines(first: Mapping[str, str], mine: Mapping[str, str]) -> list[str]:
 
 
 def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
-    """What `work` returns when it has succeeded on every rank.
+    """Return the result of `work` once it has succeeded on every rank.
 
     Raises:
-        Damaged, NotFound: the same one on every rank: a rank could not use the checkpoint.
-        HoldfastError: another error of this or of any rank, which goes before these.
+        Damaged, NotFound: the same error on every rank: one of them could not use the checkpoint.
+        HoldfastError: another error of any rank; it takes precedence over those above.
     """
     results: list[T] = []
 
@@ -117,7 +117,7 @@ def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
 
 
 def _require_good(words: Sequence[bytes]) -> bytes:
-    """`words`: by rank, the kind of its error and the message; no kind: the rank succeeded."""
+    """`words`: for each rank the type of its error and the message; an empty type: the rank succeeded."""
     found = [msgspec.json.decode(each, type=tuple[str, str]) for each in words]
     for rank, (kind, text) in enumerate(found):
         if kind == Damaged.__name__:
@@ -133,7 +133,7 @@ def _require_good(words: Sequence[bytes]) -> bytes:
 def require_one_loop(ranks: Ranks, kind: str, total: int) -> None:
     """
     Raises:
-        UsageError: on every rank, when one is about to run another loop than rank 0, or a longer one.
+        UsageError: on every rank, if one is about to run another loop than rank 0, or a longer one.
     """
     if differences := _differences(ranks, "a loop", f"wants {total} {kind}"):
         raise UsageError(f"{differences}: every rank must run the same loop, to the same end")
@@ -142,23 +142,23 @@ def require_one_loop(ranks: Ranks, kind: str, total: int) -> None:
 def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
     """
     Raises:
-        RanksError: on every rank, when one has come to the save at another step than rank 0.
+        RanksError: on every rank, if one has reached the save at another step than rank 0.
     """
     if differences := _differences(ranks, "a save", f"saves at {name}, epoch {epoch}"):
         raise RanksError(f"{differences}: every rank must make the same steps, and ask for the same saves")
 
 
 def _differences(ranks: Ranks, topic: str, mine: str) -> str:
-    """What rank 0 says, and the first ranks that say something else; empty when all say the same."""
+    """Return the value of rank 0 and the first ranks whose value differs; empty if all are equal."""
     said = ranks.agree(topic, legible.legible(mine).encode())
     odd = differing(said)[:MOST_RANKS]
     return "; ".join(f"rank {rank} {said[rank].decode()}" for rank in [0, *odd]) if odd else ""
 
 
 def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
-    """The cause of `error`, described as `mine`, for the journal: another rank's own error, if that failed first.
+    """Return the cause of `error` (described as `mine`) for the journal: another rank's own error, if that came first.
 
-    A framework reports a lost rank by a RuntimeError. Errors of ranks that only noticed the loss are no causes.
+    A framework reports a lost rank by a RuntimeError. Errors of ranks that only noticed the loss are not causes.
     """
     if ranks.alone or not isinstance(error, RuntimeError | RanksError):
         return mine
@@ -175,7 +175,7 @@ def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
 
 @contextmanager
 def present(ranks: Ranks) -> Iterator[None]:
-    """An exception that leaves the block is told to the other ranks: they stop waiting for this one."""
+    """Report an exception that leaves this block to the other ranks, so that they stop waiting for this rank."""
     try:
         yield
     except BaseException as error:
@@ -185,10 +185,10 @@ def present(ranks: Ranks) -> Iterator[None]:
 
 @contextmanager
 def parting(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
-    """The last act of a rank: it leaves when rank 0 is done, and rank 0 when no other rank needs it.
+    """The last act of a rank: it exits when rank 0 has finished; rank 0 exits when no other rank needs it.
 
-    Rank 0 may host the rendezvous. It waits for at most `patience_s`: once its last line is written, a lost rank
-    changes nothing.
+    Rank 0 may host the rendezvous. It waits at most `patience_s`: after its last line is written, a lost rank changes
+    nothing.
     """
     failure = None
 
@@ -214,7 +214,7 @@ def parting(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
 
 
 def merged(ranks: Ranks, digests: Mapping[str, str]) -> dict[str, str]:
-    """On rank 0 the digests of all ranks: one that differs on another rank stands under a key of that rank."""
+    """Return on rank 0 the digests of all ranks. A digest that differs on another rank gets a key of that rank."""
     found = dict(digests)
     for rank, each in enumerate(ranks.gather("digests", msgspec.json.encode(found))):
         theirs = dict.fromkeys(digests, "") | msgspec.json.decode(each, type=dict[str, str])

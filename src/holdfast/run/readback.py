@@ -12,11 +12,14 @@ from ..store.store import Store
 from ..threads import Latch, Worker
 
 NAME = "holdfast ahead"
-LEAVE_S = 1.0  # that the end of the run waits for the piece of 4 MiB being read
+LEAVE_S = 1.0  # longest wait at the end of the run for the 4 MiB piece being read
 
 
 class ReadBack:
-    """A thread that reads between two saves. Nothing waits for it; the save reads the files that it does not reach."""
+    """A thread that reads between two saves.
+
+    Nothing waits for it; the next save reads the files that the thread did not.
+    """
 
     def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
         self.found_damage = False  # since the last save began
@@ -25,14 +28,14 @@ class ReadBack:
         self.over = Latch()  # set when the time between two saves ends
 
     def give_way(self) -> Latch:
-        """A save begins: reading ends with the present piece. Returns what `begin` gets when that save has ended."""
+        """Stop reading after the present piece: a save begins. Return what `begin` needs when that save has ended."""
         self.over.set()
         self.over, self.found_damage = Latch(), False
         return self.over
 
     def begin(self, over: Latch) -> None:
-        """Read, unless the next save has begun. A failure here is ignored: the save reads again."""
-        with suppress(Exception):  # the attempt was superseded, or the system gives no more threads
+        """Read, unless the next save has begun. Errors are ignored: the save reads these files again."""
+        with suppress(Exception):  # the attempt was superseded, or the system cannot start another thread
             links = [] if over.is_set() else self._store.unread()
             if links:
                 reader = self._reader = Worker(partial(self._read, links, over), NAME)
@@ -43,14 +46,14 @@ class ReadBack:
         self.over.set()
         reader = self._reader
         if reader is not None and (reader.over or reader.ended.wait(LEAVE_S)):
-            reader.wait()  # for its thread
+            reader.wait()  # for its thread to end
 
     def _read(self, links: Collection[Link], over: Latch) -> None:
         def still_idle() -> None:
             if over.is_set():
                 raise Abandoned
 
-        with suppress(Exception):  # the save that links the file will find the same error and report it
+        with suppress(Exception):  # the save that links the file meets the same error and reports it
             problem = self._store.read_back_early(links, still_idle)
             if problem is not None:
                 self._tell(f"{problem}; the next save writes it anew")

@@ -1,7 +1,7 @@
-"""Relaunch: torchrun restarts its workers at once when they have stopped; a run that has stopped then exits again.
+"""Relaunch: torchrun restarts its workers at once after a stop. The run then exits again before it restores anything.
 
-To torchrun every exit code but 0 is a failure and uses one of --max-restarts, although the machine is being taken away.
-After a real failure, for example a rank that was killed, the run goes on as always.
+For torchrun every exit code but 0 is a failure that uses one of --max-restarts, although the machine is being taken
+away. After a real failure, for example a killed rank, the run resumes as usual.
 
 Source: torch 2.13, torch/distributed/elastic/agent/server: _invoke_run in api.py, _start_workers in
 local_elastic_agent.py.
@@ -27,16 +27,16 @@ _ID, _COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
 
 class Start(msgspec.Struct, frozen=True):
-    """One machine's part of a start."""
+    """The part of a start that one machine contributes."""
 
-    agent: dict[str, Any]  # the process that starts the workers of this machine
-    restart: int  # how often it has, after a failure; agents of one launch need not agree on that
+    agent: dict[str, Any]  # the process that starts this machine's workers
+    restart: int  # how often the agent restarted after a failure; agents of one launch may have different counts
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Which start of which launch of torchrun's this process belongs to."""
+    """Identifies this process's launch of torchrun, and the start within it."""
 
-    id: str  # "none" when nobody has named it: the agent tells launches apart
+    id: str  # "none" unless the user set it: launches are then told apart by the agent
     restart: int
     agent: dict[str, Any]  # of rank 0
     others: list[Start] = []
@@ -46,11 +46,11 @@ class Launch(msgspec.Struct, frozen=True):
         return [Start(self.agent, self.restart), *self.others]
 
     def follows(self, other: Launch) -> bool:
-        """Whether this is a later start of the same launch."""
+        """Whether this is a later start of the same launch as `other`."""
         if self.id != other.id:
             return False
         common = [(mine, its) for mine in self.starts for its in other.starts if mine.agent == its.agent]
-        if common:  # an agent that sees its workers fail counts; one that another has asked to start anew does not
+        if common:  # an agent counts when its workers fail, but not when another agent requested the restart
             joined = any(mine.agent not in [its.agent for its in other.starts] for mine in self.starts)
             return not joined and any(mine.restart > its.restart for mine, its in common)
         if self.id == "none" or _machines(self) & _machines(other):
@@ -63,7 +63,7 @@ def _machines(launch: Launch) -> set[tuple[Any, Any]]:
 
 
 def launch() -> Launch | None:
-    """The one that this process belongs to; None outside of torchrun."""
+    """Return the launch of this process; None outside torchrun."""
     count = os.environ.get(_COUNT, "")
     if _ID not in os.environ or not count.isdecimal():
         return None
@@ -71,7 +71,7 @@ def launch() -> Launch | None:
 
 
 def stopped_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
-    """The run's last event, if that is a stop in an earlier start of this launch."""
+    """Return the run's last event, if it is a stop in an earlier start of this launch."""
     last = logs[-1] if logs else None
     if last is None or last.last.get("event") != "stop":
         return None
@@ -84,10 +84,10 @@ def stopped_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
 
 
 def exit_again_after_a_stop(session: Session) -> None:
-    """Before anything is restored: journal the launch, and exit if this start of it follows a stop.
+    """Journal the launch before anything is restored, and exit if this start follows a stop.
 
     Raises:
-        Stopped: the run has stopped, and was started again by a launcher that knows no stop.
+        Stopped: the run had stopped, and a launcher that cannot recognise a stop restarted it.
     """
     mine, ranks = launch(), session.ranks
     if mine is None:
@@ -108,7 +108,7 @@ def exit_again_after_a_stop(session: Session) -> None:
 
 
 def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | None:
-    """On rank 0: journal which start this is, as all ranks see it; returns the stop before it, if there was one."""
+    """On rank 0, journal this start as all ranks see it; return the stop before it, if there was one."""
     first, *rest = [msgspec.json.decode(each, type=Launch) for each in said]
     starts = {msgspec.json.encode(start): start for each in rest for start in each.starts if start not in first.starts}
     here = msgspec.structs.replace(first, others=[*starts.values()])
@@ -119,7 +119,7 @@ def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | Non
 
 
 def _agent() -> int:
-    """The nearest ancestor that is not one of torchrun's workers: a worker may have been started through a shell."""
+    """Return the nearest ancestor that is not a torchrun worker: a worker may have been started through a shell."""
     pid = os.getppid()
     while pid > 1:
         try:

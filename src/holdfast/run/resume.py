@@ -1,4 +1,4 @@
-"""Resume: choose the checkpoint to go on from, and restore it into the live objects."""
+"""Resume: choose the checkpoint to resume from, and restore it into the live objects."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .tracked import RESERVED, Digests, Tracked, require_fit
 if TYPE_CHECKING:
     from .session import Session
 
-MOST_FAILURES = 2  # of the same kind from one checkpoint, before it is set aside
+MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is set aside
 
-# The program's or the machine's fault, never the checkpoint's.
+# These errors are the program's or the machine's fault, never the checkpoint's.
 _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, OSError)
 
 
 class Origin:
-    """The checkpoint that this attempt goes on from, or is restoring (None: a fresh start); those that it rejected."""
+    """The checkpoint that this attempt resumes from or is restoring (None: a fresh start); rejected ones."""
 
     def __init__(self) -> None:
         self.checkpoint: Checkpoint | None = None
-        self.memory: dict[str, Any] = {}  # what the run itself remembered
-        self.rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and why not
-        self.outvoted: dict[str, list[str]] = {}  # options of the script's that the checkpoint replaced
-        self.baseline: Digests | None = None  # the state as restored, until the first loop begins
+        self.memory: dict[str, Any] = {}  # what the checkpoint stored of the run itself
+        self.rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and the reason
+        self.outvoted: dict[str, list[str]] = {}  # options in the script that the checkpoint's values replaced
+        self.baseline: Digests | None = None  # digests of the restored state, until the first loop begins
 
     def choose(self, checkpoint: Checkpoint | None) -> None:
-        """Restore this one next."""
+        """Note `checkpoint` as the one that this attempt tries to restore. This method restores nothing."""
         self.checkpoint = checkpoint
 
     def restored(self, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
@@ -48,22 +48,23 @@ class Origin:
         self.rejected.append((name, why))
 
     def outvote(self, found: dict[str, list[str]]) -> None:
-        """Kept from before the first restore: a restore that fails half-way overwrites the script's options."""
+        """Note them before the first restore: a restore that fails half-way overwrites the script's options."""
         self.outvoted = found
 
     def set_baseline(self, baseline: Digests | None) -> None:
-        """Until the first loop begins, the state must stay as restored; None: the loop has begun."""
+        """Set the state that must stay unchanged until the first loop begins; None: the loop has begun."""
         self.baseline = baseline
 
 
 def restore_newest(session: Session, types: Iterable[type]) -> None:
-    """Restore the newest undamaged checkpoint into the live objects, note it in the origin, and set newer ones aside.
+    """Restore the newest undamaged checkpoint into the live objects. Note it in the origin, and set newer ones aside.
 
-    Rank 0 proposes a checkpoint. When one rank finds it damaged, all ranks reject it.
+    Rank 0 proposes a checkpoint. If one rank finds it damaged, all ranks reject it.
 
     Raises:
-        StoreError: checkpoints exist, or existed, and none is valid; `allow_fresh` starts from scratch instead.
-        Mismatch: it does not fit the live objects; nothing was overwritten.
+        StoreError: checkpoints exist, or existed, and none is valid; with `allow_fresh` the run starts from scratch
+        instead.
+        Mismatch: the checkpoint does not fit the live objects; nothing was overwritten.
     """
     search = _Search(session)
     checkpoint = search.next()
@@ -78,22 +79,22 @@ def restore_newest(session: Session, types: Iterable[type]) -> None:
 
 
 class _Search:
-    """Tries checkpoints from the newest to the oldest; those that cannot be used are set aside. Rank 0 decides."""
+    """Tries checkpoints from the newest to the oldest and sets unusable ones aside. Rank 0 decides."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._store, self._ranks = session, session.store, session.ranks
         self._tried: Checkpoint | None = None
-        self._sharing: dict[str, str] = {}  # names of checkpoints that share a damaged file, and why not
+        self._sharing: dict[str, str] = {}  # names of checkpoints that share a damaged file, and the reason
         if self._ranks.rank == 0:
             self._logs = session.earlier_logs()
             self._found = self._store.checkpoints()
             self._left = [*self._found]
 
     def next(self, fault: StoreError | None = None) -> Checkpoint | None:
-        """The next checkpoint to try, None: the run begins afresh. `fault`: why the last one failed.
+        """Return the next checkpoint to try; None: the run begins fresh. `fault`: why the last one failed.
 
         Raises:
-            StoreError: none is left, and a fresh start is not allowed.
+            StoreError: no checkpoint is left, and a fresh start is not allowed.
         """
         name = self._ranks.lead("the choice of a checkpoint", lambda: self._choose(fault)).decode()
         if self._ranks.rank:
@@ -102,8 +103,8 @@ class _Search:
         return self._tried
 
     def _choose(self, fault: StoreError | None) -> bytes:
-        """The name of the next one to try; empty: there is none."""
-        if self._tried is not None and isinstance(fault, Damaged):  # else another process has removed it
+        """Return the name of the next checkpoint to try; empty when there is none."""
+        if self._tried is not None and isinstance(fault, Damaged):  # otherwise another process removed it
             self._sharing |= self._store.sharing_damage(self._tried)
             self._set_aside(self._tried, str(fault))
         while self._left:
@@ -137,7 +138,7 @@ class _Search:
 
 
 def _seen(store: Store, name: str) -> Checkpoint | None:
-    """The checkpoint that rank 0 has chosen; wait a little for a network file system to show it here."""
+    """Return the checkpoint that rank 0 chose. Wait briefly until a network file system shows it here."""
     if not name:
         return None
     path = store.root / "checkpoints" / name
@@ -147,14 +148,14 @@ def _seen(store: Store, name: str) -> Checkpoint | None:
 
 
 def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> None:
-    """Restore `checkpoint` into the live objects. The origin notes this rank's view of it, and the run's own memory.
+    """Restore `checkpoint` into the live objects. The origin notes this rank's view of it, and the run's own state.
 
     All ranks compare keys, shapes and dtypes before the first byte is overwritten.
     """
     ranks, tracked, origin = session.ranks, session.tracked, session.origin
 
     def compared() -> tuple[Checkpoint, dict[str, Any]]:
-        if session.options.allow_fresh and session.leads:  # there may be no other to restore after half of this one
+        if session.options.allow_fresh and session.leads:  # after half of this one was restored, there may be no other
             require_sound(checkpoint)
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
         memory = _fitting(view, tracked, types)
@@ -176,7 +177,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
 
 
 def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
-    """What the run itself saved in a checkpoint, which must fit the live objects."""
+    """Return what the run itself saved in a checkpoint, after checking that the checkpoint fits the live objects."""
     checkpoint.check_layout()
     checkpoint.check_unread()
     if RESERVED not in checkpoint.parts():
@@ -194,7 +195,7 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
 
 
 def go_back_once(session: Session, step: int) -> None:
-    """Move all checkpoints newer than `step` to quarantine, so that the run goes on from there; a restart does not."""
+    """Move all checkpoints newer than `step` to quarantine, so that the run resumes from `step`; a restart does not."""
     store = session.store
     if step in _remembered(store).get("position", {}).get("went_back", []):
         say(f"{session.path}: went back to step {step} before; go_back={step} is not done twice")
@@ -212,14 +213,14 @@ def go_back_once(session: Session, step: int) -> None:
 def require_sound(checkpoint: Checkpoint) -> None:
     """
     Raises:
-        Damaged: its bytes differ from what was committed.
+        Damaged: its bytes differ from the committed ones.
     """
     for problem in checkpoint.problems():
         raise Damaged(str(problem))
 
 
 def _remembered(store: Store) -> dict[str, Any]:
-    """What the run itself saved in its newest readable checkpoint; the user's types are placeholders."""
+    """Return what the run itself saved in its newest readable checkpoint; the user's types are placeholders."""
     for checkpoint in reversed(store.checkpoints()):
         try:
             memory = checkpoint.load(part=RESERVED, placeholders=True)
@@ -248,7 +249,7 @@ def describe(error: BaseException) -> str:
 
 
 def script() -> str:
-    """The program's version: the time at which its file was written."""
+    """Return the program's version: the modification time of its file."""
     try:
         return str(os.stat(sys.argv[0]).st_mtime_ns)
     except (OSError, IndexError):  # interactive, or started by `python -c`
@@ -256,10 +257,10 @@ def script() -> str:
 
 
 def poison(name: str, logs: Sequence[Log]) -> str | None:
-    """Why the checkpoint `name` is not tried again, or None. `logs`: of the attempts before this one.
+    """Return why the checkpoint `name` is not tried again, or None. `logs`: of the attempts before this one.
 
-    That is so when the last attempts, of the program as it is now, began from it and failed with the same error before
-    their first step. If another checkpoint led to the same error, the program is at fault.
+    It is not tried again if the last attempts, of the same program version, resumed from it and failed with the same
+    error before their first step. If another checkpoint led to the same error, the program is at fault.
     """
     failures = [_failure(log) for log in logs]
     last = failures[-MOST_FAILURES:]

@@ -1,4 +1,4 @@
-"""Run: what a training loop holds. It restores on entry, saves at safe points, stops when asked."""
+"""Run: the object of a training loop. It restores on entry, saves at safe points and stops on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..store.store import Store
 from ..terminal import warn
 from . import arguments, leaving, loops, opening, settings
 from .leaving import count_left_pass
-from .loops import Served
+from .loops import BatchesArguments
 from .passes import Passes, length_of
 from .safe_point import step_done
 from .session import Options, Session, require_overridable
@@ -28,49 +28,50 @@ from .tracked import Tracked
 from .vars import Vars
 from .weights import StartFrom
 
-living: WeakSet[Run] = WeakSet()  # whose blocks are entered in this process
+living: WeakSet[Run] = WeakSet()  # runs whose blocks are entered in this process
 
 
 class Run(AbstractContextManager["Run"]):
-    """Makes the loop inside its `with` block survive: restored on entry, saved on the way, stopped in time.
+    """Saves and resumes the loop inside its `with` block: restores on entry, saves on the way, stops in time.
 
         with Run("runs/digits", dict(model=model, optimizer=optimizer)) as run:
             for epoch in run.epochs(10):
                 for x, y in run.batches(loader):
                     ...
 
-    Without a block: `run = Run(...).start()`; then it ends with its outermost loop.
+    Without a block: `run = Run(...).start()`; the run then ends with its outermost loop.
 
-    A save, a stop and a resume happen at safe points only: where the loops go on after their bodies. When a
-    signal or the deadline asks for it, the run saves at the next one and raises `Stopped`, which exits with 75.
+    Saves, stops and resumes happen only at safe points: where the loops continue after their bodies. After a signal, or
+    when the deadline requires it, the run saves at the next one and raises `Stopped`, which exits with 75.
 
-    Of several processes (torch.distributed, initialised before) each enters it, with the same arguments: docs/ranks.md.
+    With several processes (torch.distributed, initialised before) each enters it, with the same arguments:
+    docs/ranks.md.
 
     Args:
         path: the run's directory; HOLDFAST_RUN_DIR takes its place.
         state: names of the objects that make up the state, restored in place: anything with state_dict() and
             load_state_dict(), random generators, arrays, tensors, dicts, lists, deques, sets, these inside each
-            other, and `Fields`. None is left out.
+            other, and `Fields`. None is omitted.
         keep: which checkpoints stay.
         every: when to save besides the end, a stop and a new best; None: only then.
-        vars: first values of `run.vars`, what the loop itself changes. A restore fills in place what it can
+        vars: first values of `run.vars`, which the loop itself changes. A restore fills values in place where possible
             (docs/exactness.md) and replaces the rest: numbers, strings, tuples.
         start_from: a run's or a checkpoint's directory; a *new* run begins with the weights of its models.
-        branch_from: the same, but a new run goes on exactly from there: position, optimizer, random numbers and all.
-        go_back: a step to go on from, once; newer checkpoints are moved to quarantine/. A restart does not repeat it.
+        branch_from: the same, but a new run continues exactly from there: position, optimizer, random numbers and all.
+        go_back: a step to resume from, once; newer checkpoints are moved to quarantine/. A restart does not repeat it.
         overrides: {"optimizer": {"lr": 1e-4}} sets options of tracked optimizers on the next start, once.
         allow_fresh: start from scratch when checkpoints exist and none is valid.
         accept: changes of a loader to accept on resume although they move its position: {"batch_size"}.
-        probe: called without arguments at each save and after the restore; the results must be the same bits.
+        probe: called without arguments at each save and after the restore; both results must have the same bits.
         deadline: when the machine is taken away: a datetime, a timedelta from now, or Unix seconds.
-        hyperparameters, dataset, note: for the document in each checkpoint; nothing reads them.
-        tracker: called with (id, step), id None at first; what it returns is the id that it gets next time.
-        types: enums, dataclasses and named tuples of yours that the state holds and that are not in it at the start.
-        seed: of the data order; by default what the framework was seeded with.
-        take_over: the caller knows that no other attempt of this run lives.
-        background: periodic saves stall the loop only while the state is copied to memory; an error of one surfaces at
-            a later safe point, with its own type. False: each save has returned before the loop goes on.
-        whole: how often leaves that do not change are written anew instead of linked.
+        hyperparameters, dataset, note: for the document in each checkpoint; Holdfast does not read them.
+        tracker: called with (id, step), first with id None; its result is the id that it receives next time.
+        types: your enums, dataclasses and named tuples that the state holds later, but not at the start.
+        seed: of the data order; by default the framework's seed.
+        take_over: the caller knows that no other attempt of this run is alive.
+        background: periodic saves stall the loop only while the state is copied to memory. If one fails, a later safe
+            point raises its error, with its own type. False: each save has returned before the loop continues.
+        whole: how often unchanged leaves are written again instead of linked.
         board: keep TensorBoard's files of the metrics log, in `<path>-board` or the directory given.
     """
 
@@ -130,7 +131,7 @@ class Run(AbstractContextManager["Run"]):
         )
         require_overridable(self._options.overrides, self._tracked)
         self._session: Session | None = None
-        self._last: Session | None = None  # the one that has ended, for code after the block
+        self._last: Session | None = None  # the session that has ended, for code after the block
 
     def __enter__(self) -> Self:
         if self._session is not None:
@@ -140,7 +141,7 @@ class Run(AbstractContextManager["Run"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         session = self._last
-        if session is None or session.attempt.inherited:  # a forked child leaves the block: the run is its parent's
+        if session is None or session.attempt.inherited:  # a forked child leaves the block: its parent has the run
             return
         if error is None:
             try:
@@ -151,11 +152,11 @@ class Run(AbstractContextManager["Run"]):
         self._leave(error)
 
     def start(self) -> Self:
-        """Begin without a block, for a loop at the top level of a script: `run = Run(...).start()`. State is restored.
+        """Begin without a block, for a loop at the top level of a script: `run = Run(...).start()`. Restores the state.
 
-        The run finishes when its outermost loop ends, by `break` too; what is logged afterwards is of its end. An
-        exception, or the process's end before that, commits nothing as finished. Signals stop it while the loop is
-        walked, and are Python's own otherwise. A new Run at the same path in this thread ends this one.
+        The run finishes when its outermost loop ends, also by `break`; values logged afterwards belong to the end.
+        After an exception, or if the process ends earlier, nothing is committed as finished. Signals stop the run only
+        during the loop; otherwise Python handles them. A new Run at the same path in this thread ends this one.
         """
         if self._session is not None and self._session.standing is None:
             raise UsageError("this Run is entered already")
@@ -168,12 +169,12 @@ class Run(AbstractContextManager["Run"]):
         return self._options.path
 
     def store(self) -> Store:
-        """The run's checkpoints, with its rule: to save and load outside of its block."""
+        """The run's checkpoints, with its `keep` rule: to save and load outside its block."""
         return self._options.store()
 
     @property
     def step(self) -> int:
-        """Passes of the loop's body (or groups of them) completed."""
+        """Number of completed passes of the loop's body, or of groups of passes."""
         return self._now().position.step
 
     @property
@@ -182,11 +183,11 @@ class Run(AbstractContextManager["Run"]):
         return self._now().position.epoch
 
     def epochs(self, total: int | range) -> Passes[int]:
-        """The epochs that are still to do, up to `total`. After each one's body comes a safe point.
+        """Return the remaining epochs, up to `total`. A safe point follows the body of each.
 
         run.epochs(range(1, 11)) counts them from 1; a run is begun and resumed with the same first epoch. `break` ends
-        the run: a restart yields nothing, unless `total` was raised. So does an exception that you catch around the
-        loop; one that leaves the `with` block saves nothing.
+        the run: a restart yields nothing, unless `total` was raised. An exception that you catch around the loop does
+        the same; one that leaves the `with` block saves nothing.
         """
         session, wanted = self._inside("epochs"), arguments.epochs_wanted(total)
         return Passes(
@@ -197,10 +198,10 @@ class Run(AbstractContextManager["Run"]):
         )
 
     def steps(self, total: int = arguments.ENDLESS, name: str = "steps") -> Passes[int]:
-        """The steps that are still to do, up to `total`; inside `epochs`, those of this epoch.
+        """Return the remaining steps, up to `total`; inside `epochs`, those of this epoch.
 
-        After each one's body comes a safe point. run.steps() goes on until `break`, which ends the run, or inside of
-        `epochs` this epoch's steps: a restart yields nothing, unless the total was raised. The step that was left
+        A safe point follows the body of each. run.steps() has no end except `break`. `break` ends the run, or inside
+        `epochs` the steps of this epoch: a restart yields nothing, unless the total was raised. The step that was left
         counts.
         """
         session = self._inside("steps")
@@ -218,21 +219,22 @@ class Run(AbstractContextManager["Run"]):
         return Passes("steps", lambda walk: loops.steps(session, walk, total, name), length, done)
 
     def batches(self, loader: Iterable[Any], name: str = "train", accumulate: int = 1) -> Passes[Any]:
-        """The batches of `loader` that are still to do in this epoch; its position is kept under `name`.
+        """Return the remaining batches of `loader` in this epoch; their position is saved under `name`.
 
-        After each body, or each group of `accumulate`, comes a safe point; the last group of an epoch may be short.
-        After a `break` the rest of the epoch's batches is left out, and the step that was left counts. len() is the
-        whole epoch's count of batches, and `done` how many of them are done: tqdm(batches, initial=batches.done).
+        A safe point follows each body, or each group of `accumulate` bodies; the last group of an epoch may be short.
+        After a `break` the rest of the epoch's batches is skipped, and the step that was left counts. len() is the
+        number of batches of the whole epoch, and `done` the number of completed ones: tqdm(batches,
+        initial=batches.done).
         """
-        return self._serve("batches", Served(loader, name, accumulate))
+        return self._serve("batches", BatchesArguments(loader, name, accumulate))
 
     def enumerate(
         self, loader: Iterable[Any], start: int = 0, name: str = "train", accumulate: int = 1
     ) -> Passes[tuple[int, Any]]:
-        """As `batches`, and each batch comes with its index in the epoch, which a resume does not reset."""
-        return self._serve("enumerate", Served(loader, name, accumulate, arguments.start_wanted(start)))
+        """Like `batches`, but each batch comes with its index in the epoch, which a resume does not reset."""
+        return self._serve("enumerate", BatchesArguments(loader, name, accumulate, arguments.start_wanted(start)))
 
-    def _serve(self, what: str, served: Served) -> Passes[Any]:
+    def _serve(self, what: str, served: BatchesArguments) -> Passes[Any]:
         session = self._inside(what)
         name = arguments.name_wanted(served.name)
         served = served._replace(accumulate=arguments.group_wanted(served.accumulate))
@@ -244,9 +246,9 @@ class Run(AbstractContextManager["Run"]):
         )
 
     def safe_point(self) -> None:
-        """One step is done and the state is whole: save if it is time, stop if that was asked for.
+        """Mark a completed step with a consistent state: save if it is time, stop if requested.
 
-        For loops of another shape; `epochs`, `steps` and `batches` have safe points of their own.
+        Use it in loops of another shape; `epochs`, `steps` and `batches` have their own safe points.
         """
         session = self._inside("safe_point")
         inside = session.progress.walks.kinds
@@ -260,7 +262,7 @@ class Run(AbstractContextManager["Run"]):
         step_done(session)
 
     def save(self) -> None:
-        """Save: at the next safe point inside a loop of this run, at once elsewhere."""
+        """Save at the next safe point inside a loop of this run, immediately elsewhere."""
         session = self._inside("save")
         saves, progress = session.saves, session.progress
         if progress.walks.open:
@@ -277,15 +279,15 @@ class Run(AbstractContextManager["Run"]):
             )
 
     def wait(self) -> None:
-        """Return when what was saved so far survives a power loss.
+        """Return when all earlier saves survive a power loss.
 
-        Inside a loop's body, what `save` has asked for is not saved yet.
+        Inside a loop's body, a save requested by `save` has not happened yet.
 
         Raises:
-            StoreError: the save that was in flight failed, or was discarded; the next safe point makes that good.
+            StoreError: the save in flight failed or was discarded; the next safe point saves instead.
         """
         if self._ended is not None:
-            self._now()  # it has ended, and everything is there; else that is raised
+            self._now()  # the run has ended, and everything is saved; otherwise this raises
             return
         session = self._inside("wait")
         session.require_alive()
@@ -295,34 +297,34 @@ class Run(AbstractContextManager["Run"]):
             raise StoreError(f"{session.path}: {flight.name} was discarded; the state is saved at the next safe point")
 
     def log(self, **metrics: Any) -> None:
-        """Note numbers about the step in progress, or about the epoch after its last step.
+        """Log values of the step in progress, or of the epoch after its last step.
 
-        They become one line of the metrics log when the step is done; a checkpoint taken there carries them.
+        They become one line of the metrics log when the step is done; a checkpoint at that safe point contains them.
         """
         values = {legible(name): format.number(name, value) for name, value in metrics.items()}
         if self._ended is None:
             self._inside("log").metrics.log(values)
         else:
-            self._now()  # raises what the run ended with
+            self._now()  # raises the error with which the run ended
             self._ended.log_afterwards(values)
 
     def mean(self, name: str, weight: str | None = None) -> float:
-        """The mean of metric `name` over this epoch's run.log() calls so far; outside of `epochs`, over the run's.
+        """Return the mean of metric `name` over this epoch's run.log() calls so far; outside `epochs`, over the run's.
 
         `weight` names another metric of the same calls: after run.log(loss=..., n=len(x)), run.mean("loss", weight="n")
-        is the mean over samples. It is of this rank, and the same bits whether the run was resumed or not.
+        is the mean over samples. It covers this rank only, and has the same bits whether or not the run was resumed.
         """
         return self._now().metrics.means.mean(name, weight)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The metrics log over all attempts, oldest first: no step twice, none missing."""
+        """Return the metrics log over all attempts, oldest first: each step once, without gaps."""
         if self._session is not None:
             self._session.attempt.flush()
         return journal.metrics(self._options.path)
 
     @property
     def _ended(self) -> Standing | None:
-        """The run without a block that has ended, if it has."""
+        """The ended run of start(), if it has ended."""
         return self._last.standing if self._session is None and self._last is not None else None
 
     def _now(self) -> Session:
@@ -347,7 +349,7 @@ class Run(AbstractContextManager["Run"]):
         return self._session
 
     def _begin(self, *, standing: bool) -> None:
-        """Restore, and take up the run; with `standing` it ends by itself."""
+        """Begin the attempt and restore the state; with `standing` the run has no block."""
         used = self._last is not None and self._last.progress.steps_here > 0
         end_at(self._options.path)
         self._session = self._last = session = Session(self._options, self._tracked, self.vars)
@@ -378,7 +380,7 @@ class Run(AbstractContextManager["Run"]):
 def require_outside(path: str | os.PathLike[str], instead: str) -> None:
     """
     Raises:
-        UsageError: this process is inside of the block of a run in that directory; `instead` says what to do.
+        UsageError: this process is inside the block of a run in that directory; `instead` names the alternative.
     """
     place = Path(path).resolve()
     if any(Path(run.path).resolve() == place for run in living):

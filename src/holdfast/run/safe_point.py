@@ -1,4 +1,4 @@
-"""Safe point: the one place where a run saves and stops, between two steps, where the state is whole."""
+"""Safe point: the only place where a run saves and stops: between two steps, where the state is consistent."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from .windows import Order, Windows
 
 
 def step_done(session: Session, *, final: bool = False) -> None:
-    """One pass of the body, or one group of them, is complete."""
+    """Mark one pass of the body, or one group of passes, as complete."""
     session.require_alive()
     safe_point(session, "step", final=final)
 
 
 def safe_point(session: Session, phase: str, *, epoch: int | None = None, final: bool = False) -> None:
-    """Save if it is time, stop if that was asked for. `epoch`: the one that has ended, at its end.
+    """Save if it is time, stop if requested. `epoch`: the one that just ended, at its end.
 
-    Metrics that were logged before the step began are in its line and not in its checkpoint: they belong to other
-    weights.
+    Metrics logged before the step began appear in its line but not in its checkpoint: they belong to other weights.
 
     Raises:
-        Stopped: the state is saved; the process is to end and to be run again.
+        Stopped: the state is saved; the process must end and be run again.
     """
     progress, saves = session.progress, session.saves
     session.position.at_safe_point(phase)
@@ -60,12 +59,12 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
 def passed(session: Session) -> None:
     """Count a safe point of this attempt, and look early for mistakes that would cost hours later.
 
-    Something in the state or in `run.vars` that cannot be saved is refused at the first safe point. A name that comes
-    into `run.vars` later is looked at when it is new. A value that is replaced by one that cannot be saved is refused
-    by the next save. A warning names tracked values that the loop does not use.
+    The first safe point refuses a state or `run.vars` that cannot be saved. A name added to `run.vars` later is checked
+    when it is new. If a value is replaced by one that cannot be saved, the next save refuses it. A warning names
+    tracked values that the loop does not use.
 
     Raises:
-        UsageError: something cannot be saved; the message names its place.
+        UsageError: a value cannot be saved; the message names its place.
     """
     number = session.progress.pass_point()
     try:
@@ -79,7 +78,7 @@ def passed(session: Session) -> None:
         elif new:
             flatten({RESERVED: {"vars": new}})
     except UsageError as error:
-        session.store.ranks.report("a save", error)  # the other ranks wait for this word
+        session.store.ranks.report("a save", error)  # the other ranks wait for this message
         raise
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():
@@ -87,14 +86,14 @@ def passed(session: Session) -> None:
 
 
 def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:
-    """Why to stop, or None. `ahead_s`: how long the next chance to is away, besides a step."""
+    """Return why to stop, or None. `ahead_s`: seconds until the next opportunity to stop, besides one step."""
     saves = session.saves
-    count = 1 if saves.flight is None else 2  # a stop waits for the one in flight, and then for its own
+    count = 1 if saves.flight is None else 2  # a stop waits for the save in flight, and then for its own
     return session.stop.wanted(save_s=count * saves.save_s, step_s=session.progress.step_s + ahead_s)
 
 
 def _order(session: Session) -> Order | None:
-    """What rank 0 wants of all ranks at this safe point; None when there are no others."""
+    """Return what rank 0 orders all ranks to do at this safe point; None with a single rank."""
     windows = session.windows
     if windows is None:
         return None
@@ -105,7 +104,7 @@ def _order(session: Session) -> Order | None:
 
 
 def _lead(session: Session, windows: Windows) -> None:
-    """With several ranks: tell rank 0 of a signal that reached this one; rank 0 says what all do at the next edge."""
+    """Report a signal received by this rank to rank 0; on rank 0, announce what all ranks do at the next edge."""
     stop, saves = session.stop, session.saves
     if session.ranks.rank and stop.reason is not None:
         windows.wish(stop.reason)
@@ -115,25 +114,25 @@ def _lead(session: Session, windows: Windows) -> None:
     if heard is not None:
         stop.hear(heard)
     land = saves.outcome_known
-    save = saves.is_time() and (saves.flight is None or land)  # else all would wait for the slowest rank
+    save = saves.is_time() and (saves.flight is None or land)  # otherwise all ranks would wait for the slowest one
     windows.say(stop=_stop_wanted(session, windows.ahead_s) or "", save=save, land=land)
 
 
 def stop_now(session: Session, reason: str) -> None:
-    """Write the journal's last line and leave with 75.
+    """Write the journal's last line and exit with 75.
 
     Raises:
         Stopped: always.
-        StoreError: the save in flight failed, which was of this very step.
+        StoreError: the save in flight, of this same step, failed.
     """
     session.saves.secure(reason, {})
     ranks, why = session.ranks, f"{reason} at step {session.position.step}; saved"
-    with parting(ranks, GOOD_BYE_S + 3 * session.progress.step_s):  # some may be steps behind
+    with parting(ranks, GOOD_BYE_S + 3 * session.progress.step_s):  # some ranks may be steps behind
         session.close("stop", reason=reason)
         stopped = session.stopped(why)
         session.job_clock.stopped(session.attempt)
         if not ranks.alone:
-            session.stop.stay_deaf()  # a launcher tells all to end when the first has left
+            session.stop.stay_deaf()  # a launcher signals all ranks to end when the first has exited
     session.display.close()
     say(f"{session.path}: stopped by {why}, run me again")
     raise stopped

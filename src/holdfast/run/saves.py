@@ -1,7 +1,7 @@
 """Saves: one attempt's saves, from the decision that one is due until its outcome is taken.
 
-One save is in flight at a time. `save` stages the state while the loop waits, and commits it beside the loop where that
-will do; `land` takes the outcome at a later safe point.
+One save is in flight at a time. `save` stages the state while the loop waits, and commits it in the background if
+allowed; `land` takes the outcome at a later safe point.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .writer import BeforeEach, Writer
 if TYPE_CHECKING:
     from .session import Session
 
-PERIODIC = ("new best", "due")  # of the reasons, those for which a full disk is no error
-BACKGROUND = ("asked", *PERIODIC)  # those for which the loop does not wait
+PERIODIC = ("new best", "due")  # reasons for which a full disk is no error
+BACKGROUND = ("asked", *PERIODIC)  # reasons for which the loop does not wait
 LEFT = 2  # checkpoints that a stop does not prune: the next save does, so that a stop need not wait for a read-back
-WARM_BYTES = 64 << 20  # of a state whose snapshots are worth the preparation
+WARM_BYTES = 64 << 20  # least size of a state whose snapshots are worth the preparation
 
 Measured = Mapping[str, float]
 
@@ -51,10 +51,10 @@ class Flight(msgspec.Struct, frozen=True):
     facts: Facts
     before: format.Name | None  # the newest save if this one fails
     began_s: float
-    snapshot: Snapshot | None  # the copy that is written; None: the state itself, while the loop waits
+    snapshot: Snapshot | None  # the copy that is written; None: the state itself is written while the loop waits
 
     def as_committed(self) -> retention.CheckpointFacts:
-        """What a new best has to beat, before the checkpoint is there."""
+        """Facts that a new best must beat before the checkpoint is committed."""
         name, facts = self.name, self.facts
         return retention.CheckpointFacts(
             str(name), name.step, name.phase, facts.epoch, time.time(), facts.metrics, size_bytes=0, pinned=False
@@ -62,7 +62,7 @@ class Flight(msgspec.Struct, frozen=True):
 
 
 class Saves:
-    """What one attempt has saved, the save in flight, and when the next one is due."""
+    """The saves of one attempt: completed ones, the one in flight, and when the next one is due."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -73,17 +73,17 @@ class Saves:
         self.writer, self.arena = Writer(), Arena()
         self.readback = ReadBack(session.store, session.tell)
         self._last = session.progress.mark()  # the moment of the last save
-        self._point = 0  # the safe point of the last save, as windows count them
+        self._point = 0  # the safe point of the last save, as counted by windows
         self._asked = False  # by run.save() inside a loop
-        self._cramped = False  # a warning has said that there is no memory for a snapshot
+        self._cramped = False  # a warning has reported that memory is too short for a snapshot
 
     def go_on(self, checkpoint: Checkpoint, *, ours: bool) -> None:
-        """The attempt goes on from `checkpoint`; unless it is `ours`, the run has no checkpoint of its own yet."""
+        """Resume from `checkpoint`; unless it is `ours`, the run has no checkpoint of its own yet."""
         self.saved = checkpoint.head.name if ours else None
         self._last = self._session.progress.mark(checkpoint.head.epoch)
 
     def expect(self, save_s: float) -> None:
-        """Assume that a save takes so long, until one is measured."""
+        """Assume this duration of a save until one is measured."""
         self.save_s = save_s
 
     # When -------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Saves:
         self._asked = True
 
     def reason(self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool) -> str | None:
-        """Why to save at this safe point, or None. `order`: what rank 0 wants of all ranks."""
+        """Return why to save at this safe point, or None. `order`: what rank 0 orders all ranks to do."""
         if final:
             return "the end"
         if self._asked:
@@ -128,11 +128,11 @@ class Saves:
 
     @property
     def outcome_known(self) -> bool:
-        """Whether the outcome of the save in flight is there."""
+        """Whether the save in flight has ended, so that its outcome can be taken."""
         return self.flight is not None and self.writer.done
 
     def saved_after(self, point: int) -> bool:
-        """Whether the last save was begun after this safe point, as windows count them."""
+        """Whether the last save began after this safe point, as counted by windows."""
         return self._point > point
 
     # Memory -----------------------------------------------------------------------------------------------------
@@ -145,17 +145,17 @@ class Saves:
             self.readback.begin(self.readback.over)
 
     def _warm(self, blocks: Collection[Block]) -> None:
-        """Touch the memory of later snapshots during the next steps: else the first copy would stall the loop."""
+        """Touch the memory of later snapshots during the next steps: otherwise the first copy would stall the loop."""
         size = sum(block.data.nbytes for block in blocks)
         if self._session.options.background and size >= WARM_BYTES:
-            with suppress(MemoryError):  # the first save will say so
+            with suppress(MemoryError):  # the first save will report it
                 self.arena.warm(size, pin_of(blocks))
 
     def _stage(self, *, background: bool) -> Staged:
-        """The state ready to be written: for a save in the background a copy of it, if memory allows.
+        """Return the state ready to be written: for a save in the background a copy of it, if memory allows.
 
         While the memory for the copy is being touched, no copy is made: writing the state takes no longer than a copy
-        into fresh memory. A copy of one process that takes long is only laid out: the write begins first.
+        into fresh memory. With a single process, a long copy is only laid out: the write begins first.
         """
         session = self._session
         if background and self.arena.size_bytes == 0 and not self._cramped:
@@ -181,11 +181,11 @@ class Saves:
     def save(self, reason: str, metrics: Measured, epoch: int | None = None, *, at_once: bool = False) -> None:
         """Commit the state, in the background where the reason allows it; not with `at_once`.
 
-        When the disk is full, a periodic save warns and the loop goes on.
+        If the disk is full, a periodic save warns and the loop continues.
 
         Raises:
-            NoSpace: it does not fit, and it is not periodic: a stop, the end, or the caller's wish.
-            StoreError: what the save before this one ended with, if it was in the background.
+            NoSpace: the disk is full, and the save is not periodic: a stop, the end, or a request of the caller.
+            StoreError: the error of the previous save, if that ran in the background.
         """
         session, began = self._session, time.monotonic()
         over = self.readback.give_way()
@@ -200,13 +200,13 @@ class Saves:
         try:
             staged = self._stage(background=background)
         except Exception as error:
-            session.store.ranks.report("a save", error)  # the other ranks wait for this word
+            session.store.ranks.report("a save", error)  # the other ranks wait for this message
             raise
         flight = self._begin(reason, staged, session.facts(metrics, epoch), began)
         self._last = session.progress.mark(epoch)
         commit = partial(self._commit, staged, flight, over)
         in_place = staged.snapshot is None
-        others_wait = background and not session.ranks.alone  # all ranks take the outcome when rank 0 says so
+        others_wait = background and not session.ranks.alone  # all ranks take the outcome when rank 0 announces it
         if (in_place and not others_wait) or not self._submitted(flight, commit):
             self._take_outcome(flight, partial(commit, lambda: None))
         elif in_place:
@@ -222,7 +222,10 @@ class Saves:
         return flight
 
     def _submitted(self, flight: Flight, commit: Callable[[BeforeEach], object]) -> bool:
-        """Copy the loop's part. Returns whether a thread runs the save; False: the system gives no more threads."""
+        """Copy the loop's part.
+
+        Return whether a thread runs the save; False: the system cannot start another thread.
+        """
         beside = True
         try:
             self.writer.submit(commit)
@@ -230,14 +233,14 @@ class Saves:
             beside = False
         try:
             if flight.snapshot is not None:
-                flight.snapshot.copy()  # the writer follows it; if this is interrupted, that save fails
+                flight.snapshot.copy()  # the writer follows the copy; if it is interrupted, that save fails
         except BaseException:
             self._asked = True  # the next safe point saves what is missing
             raise
         return beside
 
     def secure(self, reason: str, metrics: Measured) -> None:
-        """Return when the state of this safe point is durable, whether it was in flight, discarded or not begun.
+        """Return when the state of this safe point is durable, even if it was in flight, discarded or not begun.
 
         Raises:
             StoreError: it cannot be saved.
@@ -252,7 +255,10 @@ class Saves:
             self.save(reason, metrics, at_once=True)
 
     def _commit(self, staged: Staged, flight: Flight, over: Latch, before_each: BeforeEach) -> Checkpoint:
-        """The part of a save that need not stall the loop; then, until `over`, read what the next save will link."""
+        """The part of a save that need not stall the loop.
+
+        Afterwards, until `over`, read what the next save will link.
+        """
         session = self._session
         with session.store.ranks.together("a save", known=(Abandoned,)):
             session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
@@ -274,9 +280,9 @@ class Saves:
         return checkpoint
 
     def _journal(self, flight: Flight, checkpoint: Checkpoint, save_s: float) -> None:
-        """Write the line of a save that is committed."""
+        """Journal a committed save."""
         attempt, snapshot = self._session.attempt, flight.snapshot
-        with attempt.acting("save"):  # a successor may have pruned it already
+        with attempt.acting("save"):  # a later attempt may have pruned it already
             size_bytes = checkpoint.size_bytes
         stall_s = save_s if snapshot is None else snapshot.copied_s - flight.began_s
         attempt.record(
@@ -288,7 +294,7 @@ class Saves:
             size_bytes=size_bytes,
             reason=flight.reason,
         )
-        with suppress(NoSpace):  # the line is kept, and written by the next
+        with suppress(NoSpace):  # the line is kept, and written with the next one
             attempt.flush()
 
     # Land -------------------------------------------------------------------------------------------------------
@@ -297,7 +303,7 @@ class Saves:
         """Wait for the save in flight, and take its outcome.
 
         Raises:
-            StoreError: it failed; NoSpace only when it was the last chance, or this is.
+            StoreError: the save failed; NoSpace only if that save or this call was the last chance.
         """
         flight = self.flight
         if flight is not None:
@@ -306,18 +312,18 @@ class Saves:
             self._take_outcome(flight, self.writer.wait, last_chance=last_chance)
 
     def _take_outcome(self, flight: Flight, outcome: Callable[[], object], *, last_chance: bool = False) -> None:
-        """Take the outcome of a save; without one, the newest save is the one before it."""
+        """Take the outcome of a save. If it failed, the newest save is the one before it."""
         try:
-            if outcome() is None:  # Ctrl-C came before it began
+            if outcome() is None:  # Ctrl-C came before the save began
                 self.saved = flight.before
         except BaseException as error:
-            if self.writer.in_flight:  # only the waiting has ended: a second Ctrl-C
+            if self.writer.in_flight:  # a second Ctrl-C ended only the waiting
                 raise
             self.saved = flight.before
             spared = isinstance(error, NoSpace) and flight.reason in PERIODIC and not last_chance
             if not spared and not isinstance(error, Abandoned):
                 raise
-            if str(error):  # else a newer save has replaced it
+            if str(error):  # otherwise a newer save replaced it
                 self._asked = self._asked or not spared  # the next safe point saves what was missing
                 if self._session.leads:
                     warn(f"step {flight.name.step} is not saved, and training goes on: {error}")

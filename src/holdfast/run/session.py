@@ -1,6 +1,6 @@
-"""Session: one attempt of a run while it lives: its parts, what it captures for a checkpoint, and its end.
+"""Session: one attempt of a run while it is alive: its parts, what it captures for a checkpoint, and its end.
 
-What the attempt knows lies in four objects that only change themselves: `origin` (where the run came from), `progress`
+The attempt's state is in four objects that only change themselves: `origin` (where the run came from), `progress`
 (where it is), `saves` and `metrics`.
 """
 
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from ..board import Board
     from .standing import Standing
 
-FLUSH_S = 1.0  # between two times that readers of a running run are shown its journal
+FLUSH_S = 1.0  # interval at which the journal is shown to readers of a running run
 
 
 class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields would cost a millisecond of every start
-    """What the caller said, as `Run` describes it."""
+    """The caller's arguments, as `Run` documents them."""
 
     path: Path
     keep: Rule
@@ -94,7 +94,7 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
                 raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
 
     def store(self, ranks: Ranks = ALONE) -> Store:
-        """The run's checkpoints, with its rule."""
+        """The run's checkpoints, with its `keep` rule."""
         kind = Store if ranks.alone else partial(CollectiveStore, ranks=ranks)
         return kind(self.path, keep=self.keep, take_over=self.take_over, whole=self.whole)
 
@@ -111,22 +111,22 @@ class Session:
         self._agree()
         self._claim()
         self.metrics, self.saves = Metrics(self), Saves(self)
-        self.around = ExitStack()  # what holds while the attempt lives
-        self.standing: Standing | None = None  # it has no block: it ends with its outermost loop
-        self.left = False  # its block has ended, or without one its outermost loop
-        self.over: Stopped | None = None  # it has stopped, and does nothing any more
+        self.around = ExitStack()  # contexts that stay open while the attempt is alive
+        self.standing: Standing | None = None  # set if the run has no block: it ends with its outermost loop
+        self.left = False  # its block has ended, or without a block its outermost loop
+        self.over: Stopped | None = None  # it has stopped, and does nothing more
         self.board: Board | None = None
         self._document: dict[str, Any] | None = None
         self.flushed_s = self.noted_s = self.began_s = time.monotonic()  # when readers were shown the journal
 
     def _agree(self) -> None:
-        """Look at what decides how the attempt goes, and compare it with the other ranks."""
+        """Determine the facts on which the attempt depends, and compare them with the other ranks."""
         ranks, options = self.ranks, self.options
         with ranks.together("options"):
             self.drilled = settings.drilled()
             self.witness = Witness(self.tracked.objects | self.tracked.inside()) if self.drilled.digests else None
             self.stop, self.display = Stop(options.deadline), Display()
-            from .job_clock import JobClock  # what asks schedulers is not in every `import holdfast`
+            from .job_clock import JobClock  # `import holdfast` should not import what queries schedulers
 
             self.job_clock = JobClock(
                 options.path, self.stop, own_deadline=options.deadline is not None, rank=ranks.rank
@@ -135,11 +135,11 @@ class Session:
         require_alike(ranks, said)
         if not ranks.alone:
             ranks.place = self.place
-        most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill wants the stop at the very safe point
+        most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill wants the stop at exactly this safe point
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
 
     def _claim(self) -> None:
-        """Own the run, when it is this attempt's turn."""
+        """Claim the run when it is this attempt's turn."""
         options = self.options
         with present(self.ranks):
             self.store = options.store(self.ranks)
@@ -148,7 +148,7 @@ class Session:
             self.attempt = self.store.claim()
 
     def begin_listening(self, standing: Standing | None) -> None:
-        """Take the signals, and keep them from the workers of loaders. `standing`: the run has no block."""
+        """Handle the signals, and keep them from the workers of loaders. `standing`: the run has no block."""
         self.standing = standing
         if standing is None:
             self.around.enter_context(self.stop)
@@ -161,7 +161,7 @@ class Session:
             self.around.enter_context(module.sheltered())
 
     def begin_board(self) -> None:
-        """Keep a board, if that was asked for, until the attempt ends. A drilled run keeps its own next to it."""
+        """Keep a board until the attempt ends, if requested. A drilled run keeps its own next to it."""
         asked = self.options.board
         if asked is not False:
             from ..board import Board
@@ -181,12 +181,12 @@ class Session:
             warn(f"the board is not kept up any more: {error}; Board({str(self.path)!r}).update() makes it whole")
 
     def show(self) -> None:
-        """Let readers of a running run see its journal, a little behind."""
+        """Show the journal to readers of a running run, with a small delay."""
         now_s = time.monotonic()
         if now_s - self.flushed_s > FLUSH_S:
             if (
                 now_s - self.noted_s > (now_s - self.began_s) / 100
-            ):  # the journal then tells to a hundredth how much work a kill costs
+            ):  # the journal then shows to a hundredth how much work a kill costs
                 self.record("at")
                 self.noted_s = now_s
             with suppress(NoSpace):  # the lines are kept, and written the next time
@@ -200,16 +200,16 @@ class Session:
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which decides, journals and speaks for all."""
+        """Whether this is rank 0, which decides, journals and prints for all."""
         return self.ranks.rank == 0
 
     @property
     def position(self) -> Position:
-        """Where the run is: it changes by the verbs of `progress`."""
+        """The run's position; the methods of `progress` change it."""
         return self.progress.position
 
     def place(self) -> str:
-        """The same, for people."""
+        """The position as text for people."""
         return f"step {self.position.step}, epoch {self.position.epoch}"
 
     def types(self) -> set[type]:
@@ -228,15 +228,15 @@ class Session:
 
     @property
     def drill_limit(self) -> str | None:
-        """Why to stop, where a drill wants that after so many steps; None: not here."""
+        """Why to stop, if the drill requires it after so many steps; None otherwise."""
         limit = self.drilled.steps
         return "drill limit" if limit is not None and self.position.step >= limit else None
 
     @cached_property
     def aim(self) -> settings.Aim | None:
-        """What the drill wants of this attempt: the first aim beyond the checkpoint that it came back to.
+        """What the drill requires of this attempt: the first aim beyond the checkpoint that it restored.
 
-        The drill chooses by the same rule, from the journal. So both agree also after a restart by a launcher.
+        The drill chooses by the same rule from the journal, so both agree also after a restart by a launcher.
         """
         checkpoint = self.origin.checkpoint
         begun = (format.Name(0) if checkpoint is None else checkpoint.head.name).order
@@ -247,14 +247,14 @@ class Session:
         return self.stop.reason is not None or self.drill_limit is not None
 
     def stopped(self, reason: str) -> Stopped:
-        """Note that the attempt has stopped; what to raise."""
+        """Note that the attempt has stopped; return the exception to raise."""
         self.over = Stopped(reason)
         return self.over
 
     def leave(self) -> None:
-        """The attempt does nothing more: signals, terminal, loops and memory are given back."""
+        """End the attempt's activity: release signals, terminal, loops and memory."""
         self.left = True
-        with suppress(Exception):  # of a loader, as its loop is closed
+        with suppress(Exception):  # a loader may raise while its loop is closed
             self.progress.walks.close_inside()
         self.around.close()
         self.display.close()
@@ -263,8 +263,8 @@ class Session:
     def require_alive(self) -> None:
         """
         Raises:
-            Stopped: once more; the first was swallowed, by a bare `except:` perhaps.
-            UsageError: a generator outlived its block, or went on in a forked child.
+            Stopped: again; the first was swallowed, perhaps by a bare `except:`.
+            UsageError: a generator outlived its block, or continued in a forked child.
         """
         if self.over is not None:
             raise Stopped(self.over.reason)
@@ -273,13 +273,13 @@ class Session:
             raise UsageError(f"{self.path}: this loop is not the run's any more: {whose}")
 
     def digests(self) -> Digests:
-        """What identifies the tracked objects, and the variables that were restored, as they are now."""
+        """Digests of the tracked objects and of the restored variables, as they are now."""
         known = self.origin.memory["vars"]
         variables = {f"run.vars.{name}": value for name, value in self.vars.state_dict().items() if name in known}
         return digests(self.tracked.capture() | variables)
 
     def memory(self, *, probe: bool = True) -> dict[str, Any]:
-        """What the run itself remembers. Random numbers are captured last."""
+        """The run's own state for a checkpoint. Random numbers are captured last."""
         progress = self.progress
         return {
             "position": progress.state_dict(),
@@ -296,11 +296,11 @@ class Session:
         }
 
     def state(self) -> dict[str, Any]:
-        """All that a checkpoint holds."""
+        """The complete state for a checkpoint."""
         return {**self.tracked.capture(), RESERVED: self.memory()}
 
     def ask_probe(self) -> Any:
-        """The probe's result; random numbers and training flags are afterwards as they were."""
+        """Return the probe's result; random numbers and training flags are restored afterwards."""
         if self.options.probe is None:
             return None
         before = rng.capture()
@@ -310,12 +310,12 @@ class Session:
         return result
 
     def facts(self, metrics: Mapping[str, float], epoch: int | None) -> Facts:
-        """The facts in the manifest of a checkpoint made now. `epoch`: the one that has ended, at its end."""
+        """The facts in the manifest of a checkpoint made now. `epoch`: the one that just ended, at its end."""
         at = self.position.epoch if epoch is None else epoch
         return Facts(self.position.phase, at, metrics, self.options.note, self._describe())
 
     def _describe(self) -> dict[str, Any]:
-        """Where this attempt came from, for people; made once, and by rank 0."""
+        """Origin of this attempt, for people; made once, by rank 0."""
         if not self.leads:
             return {}
         if self._document is None:
@@ -325,7 +325,7 @@ class Session:
         return self._document
 
     def record(self, event: str, /, **facts: Any) -> None:
-        """Journal an event of the present position."""
+        """Journal an event at the present position."""
         self.attempt.record(event, **self.here._asdict(), **facts)
 
     def tell(self, line: str, **facts: str) -> None:
@@ -334,12 +334,12 @@ class Session:
         warn(line)
 
     def tell_changed(self, line: str, prefix: str = "changed since the checkpoint: ") -> None:
-        """Say and record that something is not as it was when the checkpoint was saved."""
+        """Report and journal that a fact differs from when the checkpoint was saved."""
         self.attempt.record("told", what=line)
         say(f"{prefix}{line}")
 
     def close(self, event: str, /, **facts: Any) -> None:
-        """The attempt's last line: with the present position it counts as gone."""
+        """Write the attempt's last line. The attempt then counts as ended at the present position."""
         self.attempt.close(event, **self.here._asdict(), **facts)
 
     def earlier_logs(self) -> list[Log]:
@@ -350,7 +350,7 @@ class Session:
 def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tracked) -> None:
     """
     Raises:
-        UsageError: an override names what is not tracked, or has no options.
+        UsageError: an override names an object that is not tracked, or has no options.
     """
     for name in overrides:
         if name not in tracked.objects:

@@ -20,17 +20,17 @@ SafePoint = tuple[int, str]  # step and phase
 
 
 class Aim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place from which a drill wants the run to resume, and what the attempt before must do for that."""
+    """A place from which a drill wants the run to resume, and what the previous attempt must do for that."""
 
     place: SafePoint
     saves: tuple[SafePoint, ...] = ()  # save here, instead of at the run's own interval
-    exact: bool = False  # make the save at the place durable before the run goes on
+    exact: bool = False  # make the save at the place durable before the run continues
     hold: SafePoint | None = None  # where the run waits for a signal, and then stops
     brink: SafePoint | None = None  # the last place at which the run waits to be killed
 
 
 class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a drill asks of a run."""
+    """The requirements of a drill."""
 
     steps: int | None = None  # stop after this many
     save_every_steps: int | None = None  # instead of the run's own interval; with aims: until the place is reached
@@ -45,7 +45,7 @@ _moved: dict[str, str] = {}  # a value of HOLDFAST_RUN_DIR -> the path of the ru
 
 
 def run_dir(path: str | os.PathLike[str]) -> Path:
-    """Where the run lives: `path`, unless HOLDFAST_RUN_DIR says otherwise. Absolute: a script may change its directory.
+    """The run's directory: `path`, unless HOLDFAST_RUN_DIR is set. Absolute, because a script may change its directory.
 
     Raises:
         UsageError: HOLDFAST_RUN_DIR would put a second run of this script into the directory of the first.
@@ -62,12 +62,12 @@ def run_dir(path: str | os.PathLike[str]) -> Path:
 
 
 def is_drilled() -> bool:
-    """Whether a drill runs this process: then the drill kills it, and not a scheduler."""
+    """Whether a drill runs this process: then the drill kills it, not a scheduler."""
     return bool(os.environ.get(DRILL))
 
 
 def max_requeues() -> int:
-    """How often a run may put its own job back into the queue, over all its attempts."""
+    """How often a run may requeue its own job, over all its attempts."""
     from ..cluster.requeue import MOST_REQUEUES
 
     text = os.environ.get(MAX_REQUEUES, "")
@@ -78,7 +78,7 @@ def ranks_timeout_s() -> float:
     """How long to wait for another rank of the run.
 
     Raises:
-        UsageError: it is no number of seconds.
+        UsageError: the value is not a number of seconds.
     """
     text = os.environ.get(RANKS_TIMEOUT_S)
     try:
@@ -91,7 +91,7 @@ def ranks_timeout_s() -> float:
 
 
 def drilled() -> Drilled:
-    """What HOLDFAST_DRILL asks for; nothing when it is unset.
+    """Return the settings in HOLDFAST_DRILL; empty ones when it is unset.
 
     Raises:
         UsageError: its value was not written by a drill.

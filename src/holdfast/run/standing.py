@@ -28,7 +28,7 @@ class LoopLeft(HoldfastError):
 
 
 class Standing:
-    """The life of a run that was begun by start()."""
+    """A run that was begun by start(), until it ends."""
 
     def __init__(self, session: Session, let_go: Callable[[], None]) -> None:
         self.session = session
@@ -37,18 +37,18 @@ class Standing:
         self._walker = self.thread  # the thread that walks the outermost loop
         self._finished = False  # the end is durable, and journalled
         self._late: BaseException | None = None  # an error to raise at the next call: `break` cannot raise it
-        self._left_in: CodeType | None = None  # the code that an exception left the loop in: at_exit finds it by that
+        self._left_in: CodeType | None = None  # the code in which an exception left the loop; at_exit looks for it
         _standing.append(self)
 
     def loop_begins(self) -> None:
-        """The outermost loop begins."""
+        """Prepare the run for its outermost loop, which begins."""
         self._walker = threading.get_ident()
         self.session.stop.__enter__()
         if self.session.leads:
             self.session.display.__enter__()
 
     def loop_ended(self) -> None:
-        """The outermost loop has ended: finish the run. Errors are raised at the loop."""
+        """Finish the run after its outermost loop. Errors are raised at the loop."""
         try:
             leaving.finish(self.session)
         except BaseException as error:
@@ -58,8 +58,11 @@ class Standing:
         self.leave(None)
 
     def loop_left(self, ours: frozenset[CodeType]) -> None:
-        """The loop's generator was closed. `break` and `return` finish the run; errors are raised at the next call."""
-        if threading.get_ident() != self._walker:  # the garbage collector has closed it, on a thread of ours
+        """Handle the closed generator of the loop.
+
+        After `break` or `return` the run finishes; the next call raises errors.
+        """
+        if threading.get_ident() != self._walker:  # the garbage collector closed it, on a thread of ours
             return
         found, session = leaving.how(ours), self.session
         if not found.on_purpose:
@@ -99,7 +102,7 @@ class Standing:
             raise late
 
     def log_afterwards(self, values: dict[str, float | str]) -> None:
-        """Log numbers after the loop. They belong to the end and are durable when this returns."""
+        """Log numbers after the loop. They belong to the run's end and are durable on return."""
         session = self.session
         if session.attempt.inherited or not self._finished:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
@@ -108,7 +111,7 @@ class Standing:
         session.close("end")
 
     def leave(self, error: BaseException | None) -> None:
-        """The run ends; `error` is what the loop raises: a stop, a failed save, a loader's."""
+        """End the run; `error` is the exception of the loop: a stop, a failed save, a loader's error."""
         if not self.session.left:
             self._let_go()
             leaving.leave(self.session, error)
@@ -116,7 +119,7 @@ class Standing:
             _standing.remove(self)
 
     def at_exit(self) -> int:
-        """At the process's end: journal an unfinished run; the exit code that the process must have, or 0."""
+        """Journal an unfinished run at the process's end. Return the exit code that the process must have, or 0."""
         session = self.session
         if session.attempt.inherited:
             return 0
@@ -135,7 +138,7 @@ class Standing:
 
 
 def end_at(path: Path) -> None:
-    """A new run begins at `path`: end a run that this thread has started there."""
+    """End a run that this thread started at `path`: a new run begins there."""
     for standing in [*_standing]:
         same = os.path.realpath(standing.session.path) == os.path.realpath(path)
         if same and standing.thread == threading.get_ident():

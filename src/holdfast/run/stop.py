@@ -31,7 +31,7 @@ class Stop(AbstractContextManager["Stop"]):
 
     def __init__(self, deadline: Deadline | None = None) -> None:
         self.reason: str | None = None
-        self.at_s = 0.0  # when it came, in Unix seconds
+        self.at_s = 0.0  # when the request came, in Unix seconds
         self.spare_s: Mapping[str, float] = {}  # how long each signal may wait, so that jobs do not all save at once
         self.deaf = False  # when left: ignore the signals that would end this process by default
         self.deadline_s = None if deadline is None else unix_seconds(deadline)
@@ -69,20 +69,20 @@ class Stop(AbstractContextManager["Stop"]):
         self.reason = "SIGINT" if number == signal.SIGINT else self.reason or signal.Signals(number).name
 
     def hear(self, reason: str) -> None:
-        """Another rank has received a signal: act as if this one had."""
+        """Act on a signal that another rank received as if it came here."""
         self.reason, self.at_s = self.reason or reason, self.at_s or time.time()
 
     def plan(self, deadline_s: float | None, spare_s: Mapping[str, float]) -> None:
-        """When the job ends, None: not known, and how long each signal may wait until then."""
+        """Set when the job ends (None: unknown), and how long each signal may wait until then."""
         self.deadline_s = self.deadline_s if deadline_s is None else deadline_s
         self.spare_s = spare_s
 
     def stay_deaf(self) -> None:
-        """When left, ignore the signals that would end this process by default."""
+        """On exit, ignore the signals that would end this process by default."""
         self.deaf = True
 
     def wanted(self, *, save_s: float, step_s: float) -> str | None:
-        """Why to stop at this safe point, or None. `save_s` and `step_s`: what one save and one step cost."""
+        """Return why to stop at this safe point, or None. `save_s`, `step_s`: duration of one save and one step."""
         now = time.time()
         deadline_s = float("inf") if self.deadline_s is None else self.deadline_s
         if interval.must_stop(now, deadline_s, save_s, step_s):
@@ -98,7 +98,7 @@ _deaf_to: set[int] = set()
 
 
 def hear_again() -> None:
-    """Another run begins in this process: stop ignoring the signals that a deaf `Stop` has left ignored."""
+    """Stop ignoring the signals that a deaf `Stop` left ignored: another run begins in this process."""
     while _deaf_to and threading.current_thread() is threading.main_thread():
         number = _deaf_to.pop()
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -106,7 +106,7 @@ def hear_again() -> None:
 
 
 def unix_seconds(deadline: Deadline) -> float:
-    """A deadline as Unix seconds: a time of day, a span from now, or Unix seconds already."""
+    """Return a deadline as Unix seconds: from a datetime, a timedelta from now, or Unix seconds."""
     if isinstance(deadline, datetime):
         return (deadline if deadline.tzinfo else deadline.astimezone(UTC)).timestamp()
     if isinstance(deadline, timedelta):

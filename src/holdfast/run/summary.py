@@ -1,4 +1,4 @@
-"""Summary: what the journals of all attempts say: whether the run has finished, and how many steps were repeated."""
+"""Summary: from the journals of all attempts, whether the run has finished and how many steps were repeated."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Redone(NamedTuple):
-    """Steps that a later attempt did again."""
+    """Steps that a later attempt repeated."""
 
     steps: int
-    exact: bool  # False: an attempt was killed and may have done more than its journal tells
+    exact: bool  # False: an attempt was killed and may have done more than its journal shows
 
 
 def redone(logs: Sequence[Log]) -> Redone:
-    """How many steps of each attempt lie after the place from which the next one went on."""
+    """Count the steps of each attempt after the place from which the next one resumed."""
     begun = [log for log in logs if log.restored is not None]
     steps, exact = 0, True
     for log, after in itertools.pairwise(begun):
@@ -33,7 +33,7 @@ def redone(logs: Sequence[Log]) -> Redone:
 
 
 def finished_s(session: Session) -> float | None:
-    """When an earlier attempt finished the run where this one begins, in Unix seconds; None when that is not known."""
+    """When an earlier attempt finished the run at this position, in Unix seconds; None if unknown."""
     for log in reversed(session.earlier_logs() if session.position.finished() else ()):
         if log.last.get("event") == "end" and journal.position(log.last) == journal.position(session.here._asdict()):
             return float(log.last["time"])
@@ -41,7 +41,7 @@ def finished_s(session: Session) -> float | None:
 
 
 def at_the_end(session: Session) -> str:
-    """One line for the end of a run: steps, attempts, and what was done again."""
+    """Return one line for the end of a run: steps, attempts and repeated steps."""
     logs = journal.logs(session.path)
     attempts = sum(log.restored is not None for log in logs)
     again = redone(logs)

@@ -20,12 +20,12 @@ from ..store.checkpoint import Checkpoint
 from .objects import OBJECTS, adapter_for, handles_at
 from .vars import Vars
 
-RESERVED = "holdfast"  # the top-level key of what the run itself remembers
-_PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed and stillness of the framework as a whole
+RESERVED = "holdfast"  # the top-level key of the run's own state
+_PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed and prediction mode of the framework as a whole
 
 
 class Tracked:
-    """The caller's mapping of names to live objects, and beside them the variables of the loop."""
+    """The caller's mapping of names to live objects, together with the variables of the loop."""
 
     def __init__(self, objects: Mapping[str, Any], variables: Vars | None = None) -> None:
         if not isinstance(objects, Mapping):
@@ -38,10 +38,10 @@ class Tracked:
         self.objects = {name: target for name, target in objects.items() if target is not None}
         self.variables = Vars() if variables is None else variables
         self._reducers: list[Any] = []
-        self._cold: dict[str, Any] = {}  # what reducers had seen that do not exist yet
+        self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet
 
     def inside(self) -> dict[str, Any]:
-        """The objects that are restored in their own way, those in containers too, by their paths; each once."""
+        """The objects that restore themselves, also inside containers, by their paths; each once."""
         found: dict[int, tuple[str, Any]] = {}
         for path, each in self._own():
             found.setdefault(id(each), (path, each))
@@ -53,16 +53,16 @@ class Tracked:
 
     def _own(self) -> list[tuple[str, Any]]:
         with enough_stack():
-            return [found for name, target in self.objects.items() for found in _own_in(name, target)]
+            return [found for name, target in self.objects.items() for found in _self_restoring_objects(name, target)]
 
     def capture(self) -> dict[str, Any]:
-        """The state of every object; tensors by reference."""
+        """Return the state of every object; tensors by reference."""
         known: dict[int, tuple[Any, Any]] = {}
         with enough_stack():
             return {name: captured(target, OBJECTS, known) for name, target in self.objects.items()}
 
     def digests(self) -> Digests:
-        """What identifies the present state, leaf by leaf."""
+        """Return the digests of the present state, leaf by leaf."""
         return digests(self.capture())
 
     def types(self) -> set[type]:
@@ -70,7 +70,7 @@ class Tracked:
         return tree.types_in(self.capture())
 
     def differences(self, checkpoint: Checkpoint, types: Iterable[type]) -> list[str]:
-        """What of `checkpoint` does not fit the live objects; nothing is touched."""
+        """Return how `checkpoint` does not fit the live objects; nothing is changed."""
         stored = set(checkpoint.parts()) - {RESERVED}
         lines = [f"{name}: not in the checkpoint{_NONE_THERE}" for name in self.objects if name not in stored]
         for name in sorted(stored - set(self.objects)):
@@ -80,7 +80,7 @@ class Tracked:
         return lines + fill.misfits
 
     def nested_differences(self, stored: Iterable[str]) -> list[str]:
-        """The places in containers where such an object stood when the checkpoint was saved, and where none is now."""
+        """Return the places in containers that held such an object at the save and hold none now."""
         absent = set(stored).difference(self.nested())
         return [f"{path}: an object with a state of its own in the checkpoint, none here" for path in sorted(absent)]
 
@@ -98,24 +98,24 @@ class Tracked:
         }
 
     def reducers(self) -> dict[str, Any]:
-        """What the frameworks of several ranks have seen and what decides the order of their sums."""
+        """Return the order of sums that the reducers of several ranks have determined."""
         if not self._reducers:
             self._reducers = [module.Reducers(self.inside()) for module in framework_modules()]
         return {name: seen for each in self._reducers for name, seen in each.capture().items()}
 
     def warm(self, seen: Mapping[str, Any]) -> None:
-        """Show the reducers the same again, before a restore, on all ranks at once."""
+        """Restore the same order in the reducers, before the state, on all ranks at once."""
         self._cold = dict(seen)
         self.warm_late()
 
     def warm_late(self) -> None:
-        """The same for reducers that are new since then: a script may wrap its model after the restore."""
+        """Do the same for reducers created since then: a script may wrap its model after the restore."""
         for module in framework_modules() if self._cold else ():
             for name in module.Reducers(self.inside()).warm(self._cold):
                 del self._cold[name]
 
     def restore(self, checkpoint: Checkpoint, types: Iterable[type]) -> None:
-        """Put the checkpoint's state into the live objects. Half-way failures leave them mixed."""
+        """Fill the live objects with the checkpoint's state. A failure half-way leaves them mixed."""
         fill, acts = self._plan(checkpoint, types, compare=False)
         require_fit(fill.misfits, checkpoint)
         fill.read()
@@ -127,8 +127,8 @@ _NONE_THERE = " (it was None or not tracked when that was saved)"
 _NONE_HERE = ": give the object, or begin a new run with start_from="
 
 
-def _own_in(path: str, value: Any, within: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
-    """The objects in `value` that are restored in their own way. `within`: ids of the containers around it."""
+def _self_restoring_objects(path: str, value: Any, within: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
+    """Yield the objects in `value` that restore themselves. `within`: ids of the containers around it."""
     if OBJECTS.has(value):
         yield path, value
         return
@@ -142,11 +142,11 @@ def _own_in(path: str, value: Any, within: frozenset[int] = frozenset()) -> Iter
     around = within | {id(value)}
     for key, member in members:
         if type(member) not in ATOMS and id(member) not in around:
-            yield from _own_in(f"{path}/{key}", member, around)
+            yield from _self_restoring_objects(f"{path}/{key}", member, around)
 
 
 class Digests(NamedTuple):
-    """A state's identity: a digest for every leaf, and one for the tree around them under "tree:<name>"."""
+    """Identify a state: a digest for each leaf, and for the tree around them under "tree:<name>"."""
 
     of: dict[str, str]
 
@@ -164,7 +164,7 @@ def digests(captured: Mapping[str, Any]) -> Digests:
 
 
 def framework_modules() -> list[Any]:
-    """Of the frameworks that this program uses: facts(), initial_seed(), still(targets),
+    """The modules of the frameworks that this program uses: facts(), initial_seed(), still(targets),
     ranks(timeout_s), Reducers(objects).
     """
     return [import_module(_PROGRAMS[name]) for name in _PROGRAMS if name in sys.modules]
@@ -172,7 +172,7 @@ def framework_modules() -> list[Any]:
 
 @contextmanager
 def still(targets: Collection[object]) -> Iterator[None]:
-    """Models as they are for a prediction, gradients off; afterwards as they were."""
+    """Within this block, models are in prediction mode without gradients; afterwards they are as before."""
     with ExitStack() as stack:
         for module in framework_modules():
             stack.enter_context(module.still(targets))
@@ -189,7 +189,7 @@ def _require_trackable(name: object, target: Any) -> None:
 
 
 def _refusal(name: str, target: Any) -> str:
-    """Why it cannot be restored in place, and what to write; empty when it can."""
+    """Why it cannot be restored in place, and the alternative; empty if it can."""
     kind = type(target)
     if isinstance(target, dict) and any(keys <= target.keys() for keys in _COPIES):
         return " that a state_dict() has returned, a copy: give the optimizer, the scheduler or the scaler itself"

@@ -1,4 +1,4 @@
-"""Vars: what the loop itself changes, saved and restored with the run."""
+"""Vars: variables that the loop itself changes, saved and restored with the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Vars:
     _given: Mapping[str, Any]  # the caller's mapping of first values
     _values: dict[str, Any]
     _read: set[str]  # names that were read as attributes
-    _new: set[str]  # names that came after the first values, and were not looked at yet
+    _new: set[str]  # names added after the first values, and not checked yet
 
     def __init__(self, first: Mapping[str, Any] | None = None) -> None:
         if not isinstance(first, Mapping | None):
@@ -69,11 +69,11 @@ class Vars:
         self._values.update({name: put() for name, put in acts.items()})
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
-        """What in `state` does not fit into a live value; nothing is touched."""
+        """Return which values in `state` do not fit the live ones; nothing is changed."""
         return self._plan(state)[0].misfits
 
     def take_new(self) -> dict[str, Any]:
-        """The values that came since this was asked last, under names that are new."""
+        """Return the values added under new names since the last call."""
         found = {name: self._values[name] for name in self._new if name in self._values}
         self._new.clear()
         return found

@@ -1,4 +1,4 @@
-"""Visible: the variables of the script that runs the loop, and what they hold. Only reads; calls no code of the script.
+"""Visible: the variables of the script that runs the loop, and their values. Only reads; calls no code of the script.
 
 The order is outermost first: names of the module, names of the functions that lead to the loop, parts of loaders, and
 attributes of tracked objects. Attributes of objects are variables too, as `env.state` and `loader.dataset.calls`.
@@ -33,7 +33,7 @@ class Variable(NamedTuple):
     path: str  # "best", "train:best" for a local of train(), "env.state", "loader 'train'.dataset"
     value: Any
     live: bool = True  # the next pass may read it before it is assigned
-    stored: bool = False  # the code that is still to come assigns it
+    stored: bool = False  # code still to be executed assigns it
     owner: Any = None  # the object that has it as an attribute
 
     def member(self, name: str, value: Any) -> Variable:
@@ -68,7 +68,7 @@ def is_users(file: str, module: str) -> bool:
 def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Iterator[Variable]:
     """The script's variables, then those of `roots`, each object once.
 
-    `held`: ids of the tracked objects. What they save of themselves is left out, their other attributes are not.
+    `held`: ids of the tracked objects. Attributes that they save themselves are omitted; their others are not.
     """
     walk = _Walk(held)
     for variable in _named(frames()):
@@ -116,7 +116,7 @@ def _names_of(what: Any) -> frozenset[str]:
 
 
 class _Walk:
-    """Goes from a variable to the attributes of what it holds."""
+    """Finds the attributes of the objects that a variable holds, recursively."""
 
     def __init__(self, held: Mapping[int, str]) -> None:
         self._held = held
@@ -152,7 +152,7 @@ class _Walk:
 
 
 def _kept_by(function: FunctionType, variable: Variable) -> list[Variable]:
-    """What one of the script's functions keeps: its attributes, and the variables of an outer function."""
+    """Return what a function of the script keeps: its attributes, and the variables of an outer function."""
     code = function.__code__
     if not is_users(code.co_filename, function.__module__ or ""):
         return []
@@ -170,7 +170,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _members(variable: Variable, *, held: bool) -> list[Variable] | None:
-    """What is to be entered of a value; None for one that is a value by itself."""
+    """Return the members of a value that are visited in turn; None for a value without members."""
     value = variable.value
     if isinstance(value, dict | list | tuple):
         items = list(value.items() if isinstance(value, dict) else enumerate(value)) if len(value) <= MOST_ITEMS else []
@@ -186,7 +186,7 @@ def _members(variable: Variable, *, held: bool) -> list[Variable] | None:
 
 
 def has_own_state(value: Any) -> bool:
-    """Whether it saves itself by state_dict(), and is no loader, which might begin to read then."""
+    """Whether it has a state_dict() and is no loader: a loader might begin to read."""
     kind = type(value)
     stateful = callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
     return stateful and (is_module(value) or not (hasattr(kind, "__iter__") or hasattr(kind, "__next__")))
@@ -219,8 +219,9 @@ def _attributes(value: Any) -> dict[str, Any] | None:
 
 
 def _of_module(variable: Variable, attributes: Mapping[str, Any]) -> list[Variable]:
-    """What a framework's module holds besides its state: its own attributes, which of its parameters are trained, and
-    the attributes of the modules in it.
+    """Return what a framework's module holds besides its state: its own attributes, which of its parameters are
+    trained,
+    and the attributes of its submodules.
     """
     parts = [(name, each) for name, each in attributes["_modules"].items() if each is not None]
     own = [(name, each) for name, each in attributes.items() if not name.startswith("_")]

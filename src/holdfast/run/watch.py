@@ -1,9 +1,9 @@
 """Watch: tracked values that the loop no longer uses, because a name or an attribute was bound to another object.
 
-The loop cannot change a value that only the run holds now, though something else held it when the run was entered.
-CPython's reference counts show that; without them (another interpreter, no GIL) nothing is told. Nothing is told either
-of a value that can still be reached by a view, a member, or memory that it shares. And the frame that entered the run
-must still be running: a function that has returned drops its names, and rebinds none.
+The loop cannot change a value that only the run still holds, although the script held it when the run was entered.
+CPython's reference counts show that; without them (another interpreter, no GIL) nothing is reported. Nor is a value
+that can still be reached by a view, a member, or shared memory. The frame that entered the run must still be running: a
+function that has returned drops its names, and rebinds none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Watch:
         self._vars = variables
         self._caller = _caller()
         self._held_state: list[str] = []
-        self._unreachable: list[str] = []  # only the run held these from the beginning
+        self._unreachable: list[str] = []  # values that only the run held from the beginning
         self._held_vars: dict[str, int] = {}  # and the ids of their values
         if not COUNTS:
             return
@@ -81,7 +81,7 @@ class Watch:
         self._release_first_values()
 
     def _release_first_values(self) -> None:
-        """Keep no first value alive that is not watched."""
+        """Release the first values that are not watched."""
         if not self._held_vars:
             object.__setattr__(self._vars, "_given", {})
 
@@ -110,7 +110,7 @@ _ALONE = _count([object()])  # references to an object that only such a list hol
 
 
 def _others(box: list[Any], ours: int) -> int:
-    """References to the one object in `box`, besides `ours`."""
+    """Number of references to the one object in `box`, besides `ours`."""
     return _count(box) - _ALONE - ours
 
 
@@ -128,7 +128,10 @@ def _is_value(value: Any) -> bool:
 
 
 def _is_abandoned(others: int, value: Any) -> bool:
-    """Whether only the run can reach it, and what is in it. `others`: references besides known ones, counted before."""
+    """Whether only the run can reach the value and its contents.
+
+    `others`: references besides known ones, counted before.
+    """
     if others > 0:
         return False
     kind = type(value)
@@ -148,7 +151,7 @@ def _is_abandoned(others: int, value: Any) -> bool:
 
 
 class _Place(NamedTuple):
-    """Where names are: a frame, by its identity and code (a reference to it would keep them alive), or a module."""
+    """Where names are bound: a frame, by its identity and code (a reference would keep them alive), or a module."""
 
     frame: int
     code: CodeType

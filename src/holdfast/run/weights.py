@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Report(NamedTuple):
-    """What of a model was read and what was not. Keys as the model has them."""
+    """Which parts of a model were read and which were not. Keys as in the model."""
 
     loaded: list[str]
     missing: list[str]  # in the model, not in the checkpoint: left as they were
@@ -46,7 +46,7 @@ class StartFrom(msgspec.Struct, frozen=True):
     """Where a new run takes weights from: a run's directory or a checkpoint's.
 
     `names`: which tracked objects (default: every model). `rename`: prefix in the checkpoint -> prefix here.
-    With `strict=False` what does not match is told and left as it was.
+    With `strict=False` mismatches are reported and left unchanged.
     """
 
     path: str | os.PathLike[str]
@@ -71,12 +71,12 @@ def load_into(
     """Read the weights that were tracked as `name` into `model`, straight into its memory, checked on the way.
 
     `path` is a run's directory (its newest checkpoint, or `step`, or "best") or a checkpoint's. A damaged newest one is
-    passed over, and told: then all that is read comes from an older one.
+    reported and skipped: then everything is read from an older one.
 
     Raises:
-        Mismatch: something is missing, unexpected or of another shape, and `strict`; nothing was overwritten.
+        Mismatch: a leaf is missing, unexpected or of another shape, and `strict`; nothing was overwritten.
         NotFound: no such checkpoint; nothing was overwritten.
-        Damaged: none that would do is whole. The message says so when the model holds a part of it.
+        Damaged: no suitable checkpoint is undamaged. The message reports when the model contains a part of one.
     """
     if weights_for(model) is None:
         raise UsageError(f"load_into reads into a model, not into a {type(model).__qualname__}")
@@ -84,7 +84,7 @@ def load_into(
 
 
 def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Report]:
-    """Read the weights of `source`, of one checkpoint, into the models among `objects`; what was read, by name."""
+    """Read the weights of `source`, of one checkpoint, into the models among `objects`; return reports by name."""
     models = {name: target for name, target in objects.items() if weights_for(target)}
     unknown = [name for name in source.names if name not in models]
     if unknown:
@@ -102,15 +102,15 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
 
 
 def at(path: str | os.PathLike[str]) -> Checkpoint:
-    """The checkpoint that `path` means: itself, or the newest of its run whose layout holds."""
+    """The checkpoint that `path` refers to: itself, or the newest of its run whose layout is valid."""
     return _read_from(path, None, _laid_out)
 
 
 class _Reading:
     """Reads weights of one checkpoint into live models.
 
-    When it turns out damaged halfway, an older one takes its place. That one is read through first, and must hold all
-    that was overwritten: the models never end with parts of both.
+    If it turns out damaged halfway, an older one replaces it. That one is checked completely first, and must contain
+    all that was overwritten: the models never end with parts of both.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class _Reading:
     def _compared(
         self, models: Mapping[str, Any], stored: Mapping[str, Any], checkpoint: Checkpoint
     ) -> dict[str, Report]:
-        """All of them, before anything is overwritten."""
+        """Compare all models before anything is overwritten."""
         reports = {}
         for name, model in models.items():
             report = reports[name] = Report(*weights_for(model).match(model, stored[name], self._rename))
@@ -170,7 +170,7 @@ def _laid_out(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _read_from(path: str | os.PathLike[str], step: int | str | None, read: Callable[[Checkpoint], T]) -> T:
-    """What `read` returns for the checkpoint that `path` means: itself, a step's, or the newest that is not damaged."""
+    """Return the result of `read` for the checkpoint at `path`: itself, that of `step`, or the newest undamaged one."""
     where = Path(path)
     if (where / MANIFEST).exists():
         return read(Checkpoint(where))

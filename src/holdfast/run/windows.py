@@ -1,7 +1,7 @@
-"""Windows: rank 0 announces one window ahead what all ranks do at a safe point; so ranks need not wait at each one.
+"""Windows: rank 0 announces one window ahead what all ranks do at a safe point, so ranks need not wait at each one.
 
-Every rank counts its safe points, and the counts agree. Some safe points are edges of windows. At an edge all ranks do
-what rank 0 announced at the edge before. So a rank waits only for another one that is more than a window behind.
+Every rank counts its safe points, and the counts agree. Some safe points are edges of windows. At an edge all ranks
+do what rank 0 announced at the edge before. So a rank waits only for one that is more than a window behind.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 
 from ..ranks import Ranks
 
-WINDOW_S = 0.1  # that a window lasts
-MOST_POINTS = 50  # in a window: when steps become slower, an order still takes two windows of slow steps
+WINDOW_S = 0.1  # duration of a window
+MOST_POINTS = 50  # per window: when steps become slower, an order still takes two windows of slow steps
 SWEEP = 4096  # edges after which rank 0 deletes announcements that all ranks have read
 
 
@@ -22,7 +22,7 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     """What every rank does at one edge."""
 
     points: int = 1  # from this edge to the next
-    stop: str = ""  # the reason; empty: go on
+    stop: str = ""  # the reason; empty: continue
     save: bool = False
     land: bool = False  # take the outcome of the save in flight
 
@@ -44,18 +44,18 @@ class Windows:
         self.point, self._last_edge, self._edge, self._edges = 0, 0, 1, 0
         self._said = NOTHING
         self._began_at, self._began_s, self._point_s = 0, clock(), WINDOW_S
-        self.spent: list[Ranks] = []  # channels to delete when all ranks have come to another edge
+        self.spent: list[Ranks] = []  # channels to delete when all ranks have reached another edge
         self.said_at = 0  # the safe point at which the present order was announced
-        self._wished = False  # rank 0 was told of the signal that reached this rank
-        self.leading = False  # whether this is rank 0 at an edge, and has not said yet what happens at the next
+        self._wished = False  # rank 0 has received the signal that reached this rank
+        self.leading = False  # this is rank 0 at an edge, and it has not announced the next one
         if ranks.rank == 0:
             self._announce(NOTHING)
 
     def arrive(self) -> Order:
-        """Count one safe point; what to do there.
+        """Count one safe point; return what to do there.
 
         Raises:
-            RanksError: rank 0 was not at the edge before this one in time.
+            RanksError: rank 0 did not reach the edge before this one in time.
         """
         self.point += 1
         if self.point != self._edge:
@@ -70,7 +70,7 @@ class Windows:
             now = self._clock()
             self._point_s = (now - self._began_s) / (self.point - self._began_at)
             self._began_at, self._began_s = self.point, now
-        if self._edges % SWEEP == 0:  # a rank that answers has read the announcement of this edge
+        if self._edges % SWEEP == 0:  # a rank that responds has read the announcement of this edge
             self._ranks.gather("windows")
             for each in (self._words, *self.spent):
                 each.sweep()
@@ -79,14 +79,14 @@ class Windows:
         return order
 
     def wish(self, reason: str) -> None:
-        """Tell rank 0, once, of a signal that reached this rank."""
+        """Report to rank 0, once, a signal that reached this rank."""
         if not self._wished:
             self._wished = True
             self._ranks.wish(reason)
 
     @property
     def ahead_s(self) -> float:
-        """Seconds, at the present pace, until an order that rank 0 does not announce now can take effect."""
+        """Seconds, at the present pace, until an order can take effect that rank 0 has not announced yet."""
         return (self._edge - self.point + self._next_points()) * self._point_s
 
     def say(self, *, stop: str = "", save: bool = False, land: bool = False) -> None:

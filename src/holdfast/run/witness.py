@@ -23,13 +23,13 @@ from ..store import format
 from .objects import OBJECTS, adapter_for, is_generator
 from .visible import Variable, has_own_state, is_array, is_module, variables, within
 
-LARGEST_BYTES = 32 << 20  # of one variable, and four times as much of all of them
+LARGEST_BYTES = 32 << 20  # most bytes of one variable; four times as much for all of them
 MOST_MEMBERS = 20_000
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _SHORT = 48  # characters of a value that is shown as it is
-_NEAR_S = 30 * 86400.0  # a number so near the present is a time
+_NEAR_S = 30 * 86400.0  # a number this near the present time is a time
 
-UNREAD = "?"  # in the place of a digest: it cannot be compared
+UNREAD = "?"  # stands for a digest that cannot be compared
 
 
 class About(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,11 +63,11 @@ class Witness:
         self.begun = False
 
     def consumed(self, batch: Any) -> None:
-        """The loop takes `batch`, and may change it."""
+        """Record that the loop takes `batch`, which it may change."""
         self._batches.append(_guarded(batch, LARGEST_BYTES)[0])
 
     def note(self, roots: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-        """What changed since the last note, as an event's fields. `more`: values to note under names of our own."""
+        """Return what changed since the last note, as an event's fields. `more`: values to note under our own names."""
         self.begun = True
         values, about = self._look(roots, more)
         gone = [path for path in self._last if path not in values]
@@ -125,12 +125,12 @@ class Witness:
 def _guarded(value: Any, largest: int) -> tuple[str, int]:
     """A short text to compare `value` by, and the number of bytes that were read for it."""
     try:
-        return _stands_for(value, largest)
-    except Exception:  # a script's objects may raise what they like
+        return _comparison_text(value, largest)
+    except Exception:  # a script's objects may raise anything
         return UNREAD, 0
 
 
-def _stands_for(value: Any, largest: int) -> tuple[str, int]:
+def _comparison_text(value: Any, largest: int) -> tuple[str, int]:
     if type(value) in (bool, int, float, str, type(None)) and len(shown := repr(value)) <= _SHORT:
         return f"={shown}", 0
     if hasattr(type(value), "__next__") or (isinstance(value, _CONTAINERS) and len(value) > MOST_MEMBERS):
@@ -190,7 +190,7 @@ def _is_time(value: Any) -> bool:
 
 
 def _bag(value: Any) -> str:
-    """A digest of the members of a container that holds text, in no order; empty for any other."""
+    """Return a digest of the members of a container of text, in no order; empty for any other."""
     listed = isinstance(value, list | tuple | dict) and 1 < len(value) <= MOST_MEMBERS
     if not listed or not all(type(each) is str for each in value):
         return ""

@@ -1,4 +1,4 @@
-"""Writer: runs one save at a time on a thread of its own. It knows threads and nothing of checkpoints."""
+"""Writer: runs one save at a time on its own thread. It does not depend on checkpoints."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Writer:
 
     def __init__(self) -> None:
         self._beside: Worker | None = None
-        self._ended, self._rested = Latch(), Latch()  # the work has ended; the loop may go on
+        self._ended, self._rested = Latch(), Latch()  # the work has ended; the loop may continue
         self._unwanted = False
         self._outcome: Any = None
         self._error: BaseException | None = None
 
     @property
     def in_flight(self) -> bool:
-        """Whether work was submitted whose outcome nobody has fetched."""
+        """Whether work was submitted whose outcome was not fetched yet."""
         if self._beside is not None and self._beside.withdrawn:
             self._beside = None  # Ctrl-C came while it was started
         return self._beside is not None
@@ -39,7 +39,7 @@ class Writer:
         """Begin `work`. It must call its argument before each request to the disk: after `abandon` that call raises.
 
         Raises:
-            RuntimeError: the system gives no more threads.
+            RuntimeError: the system cannot start another thread.
         """
         if self.in_flight:
             raise RuntimeError("a save is in flight: wait for it first")
@@ -53,7 +53,7 @@ class Writer:
         """Wait for the work and return its result; None when no work was submitted.
 
         Raises:
-            BaseException: what the work raised; Abandoned after `abandon`.
+            BaseException: the exception of the work; Abandoned after `abandon`.
         """
         worker = self._beside if self.in_flight else None
         if worker is None:
@@ -75,7 +75,7 @@ class Writer:
             self._rested.wait()
 
     def let_go(self) -> None:
-        """Called by the work: it needs nothing more that the loop may change."""
+        """Called by the work: from now on the loop may change the state."""
         self._rested.set()
 
     def abandon(self) -> None:

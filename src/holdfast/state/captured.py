@@ -1,4 +1,4 @@
-"""Captured: a state in which the capture of an object with its own way of saving stands in the object's place."""
+"""Captured: a copy of a state in which objects that save themselves are replaced by their captured state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MUTABLE = frozenset({*MAPPINGS, list, deque, set, bytearray})  # containers that
 
 
 class Own(Protocol):
-    """How objects are captured and restored that have their own way, wherever they stand."""
+    """How to capture and restore objects that save themselves, wherever they are in a state."""
 
     def has(self, value: Any) -> bool: ...
     def capture(self, value: Any) -> Any: ...
@@ -23,7 +23,7 @@ class Own(Protocol):
 
 
 class Attributes:
-    """Named attributes of an object, or named values of a dict. A state holds them in place of the object."""
+    """Named attributes of an object, or named values of a dict. In a state they replace the object."""
 
     def __init__(self, target: Any, names: tuple[str, ...]) -> None:
         self.target, self.names = target, names
@@ -34,7 +34,7 @@ class Attributes:
         return {name: getattr(self.target, name) for name in self.names}
 
     def put(self, name: str, value: Any) -> None:
-        """Set one of them."""
+        """Set one attribute."""
         if type(self.target) is dict:
             self.target[name] = value
         else:

@@ -1,4 +1,4 @@
-"""Leaves: what of a state is bytes, and how they come back.
+"""Leaves: which parts of a state are bytes, and how they are restored.
 
 A leaf (a tensor, an array, long bytes) becomes a `Block`. Everything else becomes a `Node`: a tag and plainer values
 (`values` does it for Python's own types). The modules in `LEAVES` encode the leaves of frameworks; each is imported
@@ -39,13 +39,13 @@ if sys.byteorder != "little":
 
 T = TypeVar("T")
 
-# what a value out of a file can make the code that takes it raise
+# exceptions that a value from a file can cause in the code that decodes it
 UNSOUND = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, struct.error)
 
-# package -> our module for its leaves. A file chooses among these names, and never brings one of its own.
+# package -> our module for its leaves. A file can only choose among these names.
 LEAVES = {"numpy": "holdfast.state.numpy_leaves", "torch": "holdfast.torch.leaves", "jax": "holdfast.jax"}
 
-# tag of a node -> whose it is
+# tag of a node -> framework that owns it
 TAGS = {
     "numpy_scalar": "numpy",
     "numpy.dtype": "numpy",
@@ -85,7 +85,7 @@ ITEMSIZE: Mapping[str, int] = {
     "complex128": 16,
 }
 
-# What the safetensors library reads; the rest lies in a shard as plain bytes.
+# Types that the safetensors library reads; others are plain bytes in a shard.
 SAFETENSORS: Mapping[str, str] = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -112,16 +112,16 @@ SAFETENSORS: Mapping[str, str] = {
 class Block(NamedTuple):
     """One leaf: little-endian, C order."""
 
-    kind: str  # "torch", "numpy", "jax", "bytes": who can decode it
+    kind: str  # "torch", "numpy", "jax", "bytes": the decoder
     dtype: str
     shape: tuple[int, ...]
-    data: Data  # bytes of host memory (format "B", ndim 1), or distant ones; it keeps alive whose memory it is
+    data: Data  # bytes of host memory (format "B", ndim 1), or distant ones; it keeps the memory's owner alive
     attrs: Mapping[str, Any]
-    fixed: bool = False  # nobody can change that memory: a snapshot need not copy it
+    fixed: bool = False  # nothing can change that memory: a snapshot need not copy it
 
 
 class LeafReader(Protocol):
-    """One leaf on the disk, not read yet."""
+    """One leaf on the disk that is not read yet."""
 
     key: str
     kind: str
@@ -133,28 +133,28 @@ class LeafReader(Protocol):
     @property
     def size_bytes(self) -> int: ...
     def read(self) -> bytearray:
-        """Its bytes, digest checked."""
+        """Return its bytes, with the digest checked."""
 
     def read_into(self, target: memoryview) -> None:
-        """Its bytes straight into `target`, `size_bytes` of writable memory; digest checked."""
+        """Read its bytes straight into `target`, `size_bytes` of writable memory, and check the digest."""
 
 
 class Node(NamedTuple):
-    """What stands for a value in the tree: a tag, and plainer values that are flattened in their turn."""
+    """The representation of a value in the tree: a tag, and simpler values that are flattened in turn."""
 
     tag: str
     content: Any
 
 
 class Share(NamedTuple):
-    """One block and the leaves (by their index) that lie in it: whole (None), or as a view of its bytes."""
+    """One block and the leaves (by their index) inside it: whole (None), or as a view of its bytes."""
 
     block: Block
     places: Mapping[int, Mapping[str, Any] | None]
 
 
 class Blank(NamedTuple):
-    """A leaf in the making: where its bytes go, and what makes the leaf of them once they are there."""
+    """A leaf being read: the memory for its bytes, and the function that then builds the leaf."""
 
     data: Data  # writable, of the leaf's size
     value: Callable[[], Any]
@@ -170,7 +170,7 @@ REGISTERED: dict[str, Registered] = {}
 
 
 def register(kind: type[T], encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
-    """Save values of exactly `kind` as what `encode` makes of them; restore them with `decode`.
+    """Save values of exactly `kind` as the result of `encode`; restore them with `decode`.
 
     `encode` may return anything that can be saved. The type's name goes into the file; it is looked up among the
     registered ones and never imported.
@@ -185,7 +185,7 @@ def type_name(kind: type) -> str:
 
 
 def encode_leaf(value: Any) -> Block:
-    """The bytes of one tensor, array or bytes object; memory is shared with it where its layout allows."""
+    """Return the bytes of one tensor, array or bytes object; they share its memory where its layout allows."""
     if isinstance(value, bytes):
         return Block("bytes", "uint8", (len(value),), memoryview(value), {}, fixed=True)
     name = framework(type(value))
@@ -196,7 +196,7 @@ def encode_leaf(value: Any) -> Block:
 
 
 def decode_leaf(stored: LeafReader) -> Any:
-    """The tensor, array or bytes that `stored` holds, always in fresh memory.
+    """Return the tensor, array or bytes of `stored`, always in fresh memory.
 
     Raises:
         Damaged: its description contradicts itself, or its bytes have changed.
@@ -206,15 +206,15 @@ def decode_leaf(stored: LeafReader) -> Any:
 
 
 def decode_leaves(stored: Sequence[LeafReader]) -> list[Any]:
-    """As `decode_leaf`, all read in one go."""
+    """Like `decode_leaf` for many leaves, all read in one call."""
     blanks = [blank(each) for each in stored]
     read_all([(leaf, made.data) for leaf, made in zip(stored, blanks, strict=True) if made.data.nbytes])
-    blanks.reverse()  # so that each is gone once its leaf is there: some are a copy of it
+    blanks.reverse()  # reversed, so that each is freed once its leaf exists: some are a copy of it
     return [blanks.pop().value() for _ in stored]
 
 
 def blank(stored: LeafReader) -> Blank:
-    """Fresh memory for what `stored` holds.
+    """Return fresh memory for the content of `stored`.
 
     Raises:
         Damaged: its description contradicts itself.
@@ -228,12 +228,12 @@ def blank(stored: LeafReader) -> Blank:
 
 
 def mapped_leaf(stored: LeafReader, data: memoryview) -> Any:
-    """The leaf over `data`, the bytes of its file; None when it cannot be made of them as they lie."""
+    """Build the leaf over `data`, the bytes of its file; None when their layout does not allow it."""
     return None if stored.kind == "bytes" else _adapter_of(stored).mapped(stored, data)
 
 
 def read_all(wanted: Sequence[tuple[LeafReader, Data]]) -> None:
-    """Read each leaf into its memory: all in one go where their home can do that, else one after another."""
+    """Read each leaf into its memory: in one call where their source allows it, otherwise one after another."""
     together = getattr(wanted[0][0], "read_all", None) if wanted else None
     if together is not None:
         together(wanted)
@@ -247,7 +247,7 @@ def read_all(wanted: Sequence[tuple[LeafReader, Data]]) -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection in this block: it makes a million objects and no cycle, and each collection looks at all.
+    """No garbage collection in this block: it creates a million objects and no cycle, and each collection visits all.
 
     On another thread than the main one nothing is changed: what the loop says meanwhile of the collector counts.
     """
@@ -268,9 +268,9 @@ def _adapter_of(stored: LeafReader) -> Any:
 
 
 def checked_size(stored: LeafReader, itemsize: int) -> None:
-    """Raise Damaged unless shape and length agree: asked before memory is allocated for a shape out of a file."""
+    """Raise Damaged unless shape and length agree. Call it before memory is allocated for a shape from a file."""
     expected = itemsize * math.prod(stored.shape)
-    # an empty leaf's other dimensions are in no way bounded by its bytes
+    # an empty leaf's bytes do not limit its other dimensions
     fits = len(stored.shape) <= 64 and itemsize * math.prod(max(extent, 1) for extent in stored.shape) < 2**62
     if expected != stored.size_bytes or not fits or any(extent < 0 for extent in stored.shape):
         raise Damaged(f"leaf {stored.key!r}: {stored.dtype} {list(stored.shape)} is not {stored.size_bytes} bytes")
@@ -281,7 +281,7 @@ def is_stored(value: Any) -> TypeGuard[LeafReader]:
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether it is a tensor or an array: what a stored leaf becomes when it is read."""
+    """Whether `kind` is a tensor or an array type: the types as which stored leaves are read."""
     name = framework(type(value))
     try:
         return name is not None and adapter(name).node(value) is None
@@ -290,7 +290,7 @@ def is_leaf(value: Any) -> bool:
 
 
 def framework(kind: type) -> str | None:
-    """Which framework's module knows values of `kind`: that of the nearest base from a package in `LEAVES`."""
+    """Return the framework of values of `kind`: that of the nearest base from a package in `LEAVES`."""
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
         if root in LEAVES:
@@ -300,7 +300,7 @@ def framework(kind: type) -> str | None:
 
 @cache
 def adapter(name: str) -> Any:
-    """The module for the leaves of the framework `name`, which must be a key of `LEAVES`."""
+    """Return the module for the leaves of the framework `name`, which must be a key of `LEAVES`."""
     try:
         return importlib.import_module(LEAVES[name])
     except ModuleNotFoundError as error:
@@ -310,7 +310,7 @@ def adapter(name: str) -> Any:
 
 
 def shares(leaves: Sequence[Any]) -> list[Share]:
-    """Blocks for leaves of one kind: those of a framework, or bytes."""
+    """Return blocks for leaves of one kind: those of a framework, or bytes."""
     if isinstance(leaves[0], bytes):
         return [Share(encode_leaf(leaf), {index: None}) for index, leaf in enumerate(leaves)]
     found: list[Share] = adapter(str(framework(type(leaves[0])))).shares(leaves)

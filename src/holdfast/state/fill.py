@@ -1,4 +1,4 @@
-"""Fill: live values take the content of stored ones, in place wherever type and position are the same.
+"""Fill: copy stored values into live ones, in place wherever type and position are the same.
 
 There is one plan for the whole state. A live value of the same type (arrays and tensors: also dtype and shape) at the
 same place is filled; any other is replaced in its container. One live object in two places stays one if the stored
@@ -21,9 +21,9 @@ from ..pages import same
 from . import codec
 from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_named_tuple
 
-Act = Callable[[], Any]  # puts the value in its place and returns it
+Act = Callable[[], Any]  # stores the value in its place and returns it
 
-NOTHING: Any = object()  # stands where there is no live value
+NOTHING: Any = object()  # stands for a missing live value
 
 
 class Fill:
@@ -31,27 +31,27 @@ class Fill:
 
     def __init__(self, own: Own | None = None, *, compare: bool = False) -> None:
         self.misfits: list[str] = []
-        self._own: Any = own  # None: no object has its own way
-        self._compare = compare  # whether objects with their own way are asked what differs
-        self._filled: dict[int, tuple[Any, Any]] = {}  # by the live object's id: itself, and what it is filled with
-        self._homes: dict[Any, Any] = {}  # by what identifies a stored leaf: the live leaf that takes it
+        self._own: Any = own  # None: no object restores itself
+        self._compare = compare  # whether objects that restore themselves report their differences
+        self._filled: dict[int, tuple[Any, Any]] = {}  # id of a live object -> the object, and its new content
+        self._homes: dict[Any, Any] = {}  # identity of a stored leaf -> the live leaf that receives it
         self._pairs: dict[str, list[tuple[Any, Any]]] = {}  # live leaf and stored one, by framework
         self._fresh: dict[str, Any] = {}  # stored leaves that become new objects
         self._made: dict[str, Any] = {}
 
     def top(self, path: str, live: Any, stored: Any) -> Act:
-        """The plan for a value that nobody can replace: it is filled in place, or does not fit."""
+        """Return the plan for a value that cannot be replaced: it is filled in place, or does not fit."""
         if self._is_own(live):
             return self.plan(path, live, stored)
         self.misfits += _top_differences(path, live, stored)
         self._require_one(path, live, stored)
         put = self.plan(path, live, stored)
-        if id(live) not in self._filled:  # it was one with another in the checkpoint, and is one of two here
+        if id(live) not in self._filled:  # the checkpoint had one object here, and the live state has two
             self._take(live, stored)
         return put
 
     def plan(self, path: str, live: Any, stored: Any) -> Act:
-        """How `stored` comes to the place at which `live` stands."""
+        """Return the plan that restores `stored` in the place of `live`."""
         if type(stored) in ATOMS and not self._has_own(live):
             return lambda: stored
         if live is not stored:
@@ -66,7 +66,7 @@ class Fill:
         return self._container(path, live if type(live) is type(stored) else stored, stored)
 
     def read(self) -> None:
-        """Bring the bytes of all leaves that were planned: into live memory, or into new objects.
+        """Read the bytes of all planned leaves, into live memory or into new objects.
 
         Raises:
             Damaged: a leaf's bytes do not have their digest; live values may hold a part of the state.
@@ -80,7 +80,7 @@ class Fill:
         self._made |= dict(zip(wanted_keys, made, strict=True))
 
     def _require_apart(self) -> None:
-        """Of live leaves that share memory, each still holds what it was filled with."""
+        """Check that live leaves which share memory still hold their own content."""
         placed = [
             (*codec.adapter(name).span(live), live, stored)
             for name, wanted in self._pairs.items()
@@ -109,7 +109,7 @@ class Fill:
         return act
 
     def _has_other(self, live: Any, stored: Any) -> bool:
-        """Whether it stands elsewhere, too, and is filled with something else there."""
+        """Whether the live value also appears elsewhere, and is filled with different content there."""
         return id(live) in self._filled and not alike(self._filled[id(live)][1], stored)
 
     def _require_one(self, path: str, live: Any, stored: Any) -> None:
@@ -141,7 +141,7 @@ class Fill:
         return lambda: self._homes.get(key, stored)
 
     def _take(self, live: Any, stored: Any) -> None:
-        """Let the live leaf be filled, if it fits."""
+        """Plan to fill the live leaf, if it fits."""
         name = codec.framework(type(live))
         module = None if name is None else codec.adapter(name)
         if module is not None and not module.unfit(live) and not module.differing(live, stored):
@@ -163,7 +163,7 @@ class Fill:
         return planner(self, path, live, stored)
 
     def members(self, path: str, live: Mapping[Any, Any], stored: Mapping[Any, Any]) -> dict[Any, Act]:
-        """A plan for each stored member. Objects that are restored in their own way neither come nor go."""
+        """Return a plan for each stored member. Objects that restore themselves are neither added nor removed."""
         own = [key for key, member in live.items() if type(member) not in ATOMS and self._is_own(member)]
         if own:
             self.misfits += [f"{path}/{key}: not in the checkpoint" for key in own if key not in stored]
@@ -172,7 +172,7 @@ class Fill:
         return {key: self.plan(f"{path}/{key}", live.get(key, NOTHING), member) for key, member in stored.items()}
 
     def items(self, path: str, live: Iterable[Any], stored: Iterable[Any]) -> Callable[[], list[Any]]:
-        """The same for a sequence."""
+        """The same as above for a sequence."""
         if ATOMS.issuperset(map(type, stored)) and (live is stored or ATOMS.issuperset(map(type, live))):
             return lambda: list(stored)
         acts = self.members(path, dict(enumerate(live)), dict(enumerate(stored)))
@@ -186,7 +186,7 @@ class Fill:
 
 
 def _list(fill: Fill, path: str, live: Any, stored: Any) -> Act:
-    """Also of a deque, which keeps its bound."""
+    """Also for a deque, which keeps its bound."""
     most = getattr(live, "maxlen", None)
     if most is not None and len(stored) > most:
         fill.misfits.append(f"{path}: {len(stored)} items in the checkpoint, a deque with maxlen={most} here")
@@ -220,14 +220,14 @@ def _mapping(fill: Fill, path: str, live: dict[Any, Any], stored: dict[Any, Any]
 
 
 def _plain(_: Fill, __: str, live: Any, stored: Any) -> Act:
-    """Of a set or a bytearray, in which nothing is filled."""
+    """For a set or a bytearray, whose members are not filled in place."""
 
     def act() -> Any:
         if type(live) is bytearray:
             live[:] = stored
         else:
             members = list(stored)
-            live.clear()  # members that are equal may still differ, as 1 and True do
+            live.clear()  # equal members may still differ, as 1 and True do
             live.update(members)
         return live
 
@@ -292,7 +292,7 @@ def _uncommon(kind: type, live: Any, stored: Any) -> _Planner | None:
 
 
 def _top_differences(path: str, live: Any, stored: Any) -> Iterator[str]:
-    """Why a container or a leaf that nobody can replace cannot take what is stored."""
+    """Why a container or leaf that cannot be replaced cannot receive the stored value."""
     name = codec.framework(type(live))
     if name is not None and (codec.is_stored(stored) or codec.is_leaf(stored)):
         yield from (f"{path}: {line}" for line in codec.adapter(name).differing(live, stored))
@@ -312,12 +312,12 @@ def _require_same(live: Any, stored: Any) -> None:
 
 
 def _key(stored: Any) -> Any:
-    """What identifies a stored leaf, read or not."""
+    """The identity of a stored leaf, read or not."""
     return stored.key if codec.is_stored(stored) else id(stored)
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two stored values are the same content: leaves by their keys, small values by ==."""
+    """Whether two stored values have the same content: leaves by their keys, small values by ==."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -330,11 +330,11 @@ def alike(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(alike, one, other))
     if codec.is_leaf(one):
         return False
-    return bool(one == other) or repr(one) == repr(other)  # not-a-number is not itself
+    return bool(one == other) or repr(one) == repr(other)  # NaN does not equal itself
 
 
 def whole(stored: Any) -> Any:
-    """`stored`, in which each leaf that was not read yet is replaced, in place, by a new object."""
+    """Return `stored`, in which each unread leaf is replaced, in place, by a new object."""
     fill = Fill()
     put = fill.plan("", NOTHING, stored)
     fill.read()

@@ -1,4 +1,4 @@
-"""Filling: how far memory is copied, from its first byte on. Threads that copy report it; those that write wait for it.
+"""Filling: how much of a memory is copied, from its first byte. Copying threads report it; writing threads wait for it.
 
 The last byte counts as copied only when `end` says that the copy is whole. So a copy that an exception has cut short
 never looks whole, whatever its threads still do.
@@ -17,16 +17,16 @@ class Filling:
     def __init__(self, size: int) -> None:
         self.size = size
         self._moved = Condition()
-        self._reached = [0]  # for each thread: its share before this place is copied
-        self._ends: list[bool] = []  # whether the copy was whole, at each call of `end`: the first one counts
+        self._reached = [0]  # for each thread: up to which place its share is copied
+        self._ends: list[bool] = []  # whether the copy was complete, at each call of `end`: the first call counts
 
     def share(self, starts: Sequence[int]) -> list[Callable[[int], None]]:
-        """For each thread that copies, the function by which it reports its progress; `starts`: where each begins."""
+        """Return for each copying thread the function by which it reports its progress; `starts`: where each begins."""
         self._reached = list(starts)
         return [self._reach(number) for number in range(len(starts))]
 
     def end(self, *, whole: bool) -> None:
-        """Nothing more is copied. Only the first call counts."""
+        """Mark the copy as ended. Only the first call counts."""
         self._ends.append(whole)
         self._moved.ring()
 

@@ -1,4 +1,4 @@
-"""Nodes: the tree of a manifest as it stands there. No value is built, and no type or framework is needed.
+"""Nodes: read the tree of a manifest directly. This builds no values, and needs no types or frameworks.
 
 The reader refuses what is malformed. `leaf_keys` and `named` pass over it; everything else here raises Damaged.
 """
@@ -20,19 +20,19 @@ LEAVES = ("leaf", "view")
 
 
 def leaf_keys(tree: Any) -> set[str]:
-    """The leaves that `tree` refers to."""
+    """Return the leaves that `tree` refers to."""
     return {content for tag, content in _tags(tree) if tag == "leaf" and type(content) is str}
 
 
 def named(tree: Any) -> Iterator[tuple[str, str]]:
-    """Tags and names of the user's types in `tree`."""
+    """Return tags and names of the user's types in `tree`."""
     for tag, content in _tags(tree):
         if tag in NAMED and type(content) is list and content and type(content[0]) is str:
             yield tag, content[0]
 
 
 def _tags(tree: Any) -> Iterator[tuple[str, Any]]:
-    """Every tag in `tree` with its content."""
+    """Yield every tag in `tree` with its content."""
     rest = [tree]
     while rest:
         node = rest.pop()
@@ -45,14 +45,14 @@ def _tags(tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _inside(tag: str, content: Any) -> Iterable[Any]:
-    """Nodes under a tag. The names of a dict's members and of fields are the user's, and no tags."""
+    """Yield nodes under a tag. The names of a dict's members and of fields are the user's, not tags."""
     if tag in ("ordered_with", "dataclass") and type(content) is list and len(content) == 2:
         return [content[0], *_inside("dict", content[1])]
     return content.values() if tag == "dict" and type(content) is dict else [content]
 
 
 def quoted(text: str) -> str:
-    """`text` as a part of a leaf's key."""
+    """Return `text` as a part of a leaf's key."""
     if is_safe(text):
         return text
     # quote() leaves these alone besides letters, digits and "_.-"
@@ -63,7 +63,7 @@ is_safe = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
 
 
 def unused(key: str, taken: Mapping[str, Any]) -> str:
-    """`key`, with a number if it is taken: 1 and "1" are quoted alike. "~" is never in a quoted one."""
+    """Return `key`, with a number if it is taken: 1 and "1" are quoted alike. "~" is never in a quoted key."""
     number, chosen = 1, key
     while chosen in taken:
         number += 1
@@ -72,15 +72,15 @@ def unused(key: str, taken: Mapping[str, Any]) -> str:
 
 
 class Opened(NamedTuple):
-    """A node taken apart: what it is, and its members by the names that leaf keys use."""
+    """A parsed node: its kind, and its members by the names that leaf keys use."""
 
     kind: str  # "dict", "tuple", "dataclass Hyper", ...
     members: dict[str, Any] | None  # None: a value without members
-    keys: Mapping[str, Any] = {}  # of members whose own key is no text: what it is
+    keys: Mapping[str, Any] = {}  # members whose key is not text -> that key
 
 
 def opened(node: Any) -> Opened:
-    """The node's kind and members.
+    """Return the node's kind and members.
 
     Raises:
         Damaged: it is no such node.
@@ -95,20 +95,26 @@ def _opened(tag: str, content: Any) -> Opened:
     if tag in ("list", "tuple", "set", "frozenset"):
         return Opened(tag, _indexed(content))
     if tag == "dict":
-        return Opened(tag, _fields(content))
+        return Opened(tag, _members_by_name(content))
     if tag in ("items", "ordered", "counter"):
         return _keyed("dict" if tag == "items" else tag, content)
     if tag == "ordered_with":
         pairs, attributes = content
         kind, members, keys = _keyed("ordered", pairs)
-        return Opened(kind, {**(members or {}), **_fields(attributes, ".")}, keys)
+        return Opened(kind, {**(members or {}), **_members_by_name(attributes, ".")}, keys)
     if tag == "defaultdict":
         return _keyed(f"defaultdict({content[0]})", content[1])
     if tag == "deque":
         return Opened(tag if content[0] is None else f"deque(maxlen={content[0]})", _indexed(content[1]))
     if tag in NAMED:
         name, inner = content
-        members = _fields(inner) if tag == "dataclass" else _indexed(inner) if tag == "namedtuple" else {"value": inner}
+        members = (
+            _members_by_name(inner)
+            if tag == "dataclass"
+            else _indexed(inner)
+            if tag == "namedtuple"
+            else {"value": inner}
+        )
         return Opened(f"{tag} {name}", members)
     return Opened(tag, _indexed(content) if isinstance(content, list) else None)
 
@@ -137,7 +143,7 @@ def _indexed(nodes: list[Any]) -> dict[str, Any]:
     return {str(index): node for index, node in enumerate(nodes)}
 
 
-def _fields(content: Mapping[str, Any], mark: str = "") -> dict[str, Any]:
+def _members_by_name(content: Mapping[str, Any], mark: str = "") -> dict[str, Any]:
     return {mark + quoted(name): node for name, node in content.items()}
 
 
@@ -154,7 +160,7 @@ def _keyed(kind: str, pairs: list[Any]) -> Opened:
 
 
 def value(node: Any) -> Any:
-    """The null, boolean, number or string that the node is; of anything else the node itself."""
+    """Return the node's null, boolean, number or string; otherwise the node itself."""
     if isinstance(node, dict) and len(node) == 1:
         ((tag, content),) = node.items()
         if tag in ("int", "float", "str"):
@@ -166,12 +172,12 @@ def value(node: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a null, boolean, number or string."""
+    """Whether the node is a null, boolean, number or string."""
     return value is None or isinstance(value, bool | int | float | str)
 
 
 def spelled(node: Any) -> str:
-    """The node in a line, about as Python would write it; types that are not at hand are named."""
+    """Return the node as one line, similar to Python's repr; unavailable types appear by name."""
     simple = value(node)
     if is_plain(simple):
         return repr(simple)
@@ -186,7 +192,7 @@ def spelled(node: Any) -> str:
 
 
 def plain(node: Any) -> Any:
-    """The node for JSON: mappings and lists as such; a type that is not at hand becomes an object that names it."""
+    """Return the node for JSON: mappings and lists unchanged; an unavailable type becomes an object that names it."""
     simple = value(node)
     if is_plain(simple):
         return simple
@@ -200,7 +206,7 @@ def plain(node: Any) -> Any:
 
 
 def at(node: Any, *parts: str) -> Any:
-    """The node under `parts`; null when there is none."""
+    """Return the node under `parts`; null when there is none."""
     for part in parts:
         node = (opened(node).members or {}).get(part)
     return node
@@ -216,7 +222,7 @@ def ends(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...
 
 
 def described(node: Any) -> list[tuple[str, str]]:
-    """Names and values of the members of `node`, each in a line."""
+    """Yield names and values of the members of `node`, each as one line."""
     return [(part, spelled(member)) for part, member in (opened(node).members or {}).items()]
 
 

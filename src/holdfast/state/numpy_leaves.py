@@ -1,4 +1,4 @@
-"""NumPy's arrays, scalars and random generators. Imported when one of them turns up, or a file holds one."""
+"""NumPy's arrays, scalars and random generators. Imported when a state or a file contains one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def node(value: Any) -> Node | None:
         dtype_json(value.dtype)
         return None
     if isinstance(value, np.generic):
-        data = value.tobytes()[: value.dtype.itemsize]  # an empty string's has one letter too many
+        data = value.tobytes()[: value.dtype.itemsize]  # tobytes() of an empty string has one letter too many
         return Node("numpy_scalar", [dtype_json(value.dtype), data.hex()])
     if isinstance(value, np.dtype):
         return Node("numpy.dtype", dtype_json(value))
@@ -83,7 +83,7 @@ def differing(live: Any, stored: Any) -> list[str]:
 
 
 def _facts(array: Any) -> tuple[Any, ...] | None:
-    """What two arrays, read or not, have to agree in."""
+    """The facts in which two arrays, read or not, must agree."""
     if not is_stored(array):
         return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
     named = (array.dtype, array.attrs.get("dtype")) if array.kind == "numpy" else (f"{array.kind} leaf", None)
@@ -120,13 +120,13 @@ def refill(live: Any, stored: Any) -> bool:
 
 
 def _spawned(bits: Any) -> Any:
-    """What decides the generators that `spawn` makes."""
+    """The facts that determine the generators which `spawn` creates."""
     seed = _seed(bits)
     return None if seed is None else [str(seed.entropy), seed.spawn_key, seed.pool_size, seed.n_children_spawned]
 
 
 class _Scattered:
-    """The items of an array that do not lie in C order."""
+    """The items of an array that is not in C order."""
 
     def __init__(self, array: Any) -> None:
         self._array = array.view(np.dtype((np.void, array.itemsize)))  # fields are copied with what lies between them
@@ -149,14 +149,14 @@ class _Scattered:
 
 @lru_cache
 def _named(dtype: Any) -> tuple[str, Any]:
-    """A dtype's name, and its description where that does not say all."""
+    """Return a dtype's name, and its description where the name is not enough."""
     described = dtype_json(dtype)
     plain = dtype.name in PLAIN and dtype.isnative
     return dtype.name if plain else dtype.str, None if isinstance(described, str) else described
 
 
 def _array(stored: LeafReader, data: memoryview | None = None) -> Any:
-    """An array as `stored` describes it, over `data` or in fresh memory."""
+    """Return an array as `stored` describes it, over `data` or in fresh memory."""
     try:
         dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
         checked_size(stored, dtype.itemsize)
@@ -184,7 +184,7 @@ def mapped(stored: LeafReader, data: memoryview) -> Any:
 
 
 def _memory(array: Any) -> memoryview:
-    """The bytes of a contiguous array: not every dtype lends its buffer as such."""
+    """Return the bytes of a contiguous array: some dtypes do not provide their buffer as bytes."""
     if array.nbytes == 0:
         return memoryview(b"")
     return memoryview(array.reshape(-1).view(np.uint8))
@@ -264,7 +264,7 @@ def _entropy(entropy: Any) -> Any:
 
 
 def _seed(bits: Any) -> Any:
-    """The seed sequence: the state alone would make `spawn` repeat itself."""
+    """Return the seed sequence: with the state alone, `spawn` would repeat itself."""
     seed = getattr(bits, "seed_seq", None)
     return seed if type(seed) is np.random.SeedSequence else None
 
@@ -278,7 +278,7 @@ def _generator(content: Any) -> Any:
 
 def _legacy_state(generator: Any) -> Any:
     state = generator.get_state(legacy=False)
-    if state["bit_generator"] != "MT19937":  # set_state takes no other
+    if state["bit_generator"] != "MT19937":  # set_state accepts no other
         raise UsageError(f"it draws from {state['bit_generator']}: numpy.random.Generator can be saved with that")
     return state
 

@@ -19,7 +19,7 @@ class GeneratorSource(NamedTuple):
     """A package's global generators."""
 
     capture: Callable[[], Any]  # a state that can be flattened
-    restore: Callable[[Any], list[str]]  # what it had to skip, and why
+    restore: Callable[[Any], list[str]]  # returns what it had to skip, and why
     seed: Callable[[int], None]
 
 
@@ -74,12 +74,12 @@ def _in_use() -> dict[str, GeneratorSource]:
 
 
 def capture() -> dict[str, Any]:
-    """The states of Python's generator and of those packages that are imported."""
+    """Return the states of Python's generator and of those packages that are imported."""
     return {name: source.capture() for name, source in _in_use().items()}
 
 
 def restore(states: Mapping[str, Any]) -> list[str]:
-    """Put the generators back; a line for each that this process lacks.
+    """Restore the generators; return a line for each that this process lacks.
 
     Raises:
         Damaged: a state is none of its generator.
@@ -106,7 +106,7 @@ def seed(number: int) -> None:
 
 @contextmanager
 def scope(number: int) -> Iterator[None]:
-    """Run a block under generators seeded from `number`; afterwards they go on where they were."""
+    """Run a block under generators seeded from `number`; afterwards they continue where they were."""
     sources = _in_use()
     before = {name: source.capture() for name, source in sources.items()}
     try:

@@ -1,4 +1,4 @@
-"""Snapshot: a state in host memory that nothing else touches. The memory is kept from save to save.
+"""Snapshot: a copy of a state in host memory that only this module writes. The memory is kept from save to save.
 
 First touch of memory costs more than the copy itself, so the arena is touched once, reused, and released on request.
 """
@@ -19,15 +19,15 @@ from ..threads import Latch, WorkerGroup, map_in_threads
 from .codec import Block
 from .filling import Filling
 
-Pin = Callable[[memoryview], Wait | None]  # makes copies into memory faster; returns what undoes that, if anything does
+Pin = Callable[[memoryview], Wait | None]  # makes copies into memory faster; returns a function that undoes it, or None
 
-SPARE_BYTES = 256 << 20  # left free for others when an arena is made
+SPARE_BYTES = 256 << 20  # left free for other users when an arena is made
 COPY_THREADS = 2
 BORROWED_BYTES = 1 << 20
 _THREADS_PAY_BYTES = 32 << 20
 _EACH_PAYS_BYTES = 1 << 20  # mean size of leaves; copies of smaller ones and a writer compete for the interpreter
-PORTION_BYTES = 16 << 20  # a thread copies so much between two reports of its progress
-_TOUCH_BYTES = 16 << 20  # between two checks whether somebody waits for the memory
+PORTION_BYTES = 16 << 20  # a thread copies this much between two reports of its progress
+_TOUCH_BYTES = 16 << 20  # interval of the checks whether the memory is needed now
 
 
 class Image(NamedTuple):
@@ -37,12 +37,12 @@ class Image(NamedTuple):
     keys: Sequence[str]
 
     def size(self, blocks: Mapping[str, Block]) -> int:
-        """How many of its bytes are copied."""
+        """Number of its bytes that are copied."""
         return len(self.lead) + sum(blocks[key].data.nbytes for key in self.keys if not _is_borrowed(blocks[key]))
 
 
 def pin_of(blocks: Iterable[Block]) -> Pin | None:
-    """How memory for these blocks is pinned; None: it would speed up no copy."""
+    """Return how memory for these blocks is pinned; None: pinning would speed up no copy."""
     pins = (block.data.pin for block in blocks if isinstance(block.data, Distant))
     return next((pin for pin in pins if pin is not None), None)
 
@@ -52,10 +52,10 @@ class Arena:
 
     def __init__(self) -> None:
         self._memory = memoryview(b"")
-        self._pinned: Pin | None = None  # what was called to pin this memory, even if it pinned nothing
+        self._pinned: Pin | None = None  # the last pin called for this memory, even if it pinned nothing
         self._unpin: Wait | None = None
         self._warming = WorkerGroup()
-        self._abandoned = False  # threads that nobody waits for may be writing into it
+        self._abandoned = False  # threads that are no longer waited for may be writing into it
 
     @property
     def size_bytes(self) -> int:
@@ -68,7 +68,8 @@ class Arena:
         return self._warming.at_work
 
     def room(self, size: int, pin: Pin | None = None) -> memoryview:
-        """At least `size` bytes, aligned to pages, pinned if there is a `pin`. An earlier snapshot's content is lost.
+        """Return at least `size` bytes, aligned to pages, pinned if there is a `pin`. An earlier snapshot's content is
+        lost.
 
         Raises:
             MemoryError: the machine has less to spare.
@@ -82,7 +83,7 @@ class Arena:
 
     @contextmanager
     def crew(self) -> Iterator[WorkerGroup]:
-        """Threads that copy into its memory in this block. If Ctrl-C ends the wait for them, they keep the memory."""
+        """Within this block, threads copy into its memory. If Ctrl-C ends the wait for them, they keep the memory."""
         crew, self._abandoned = WorkerGroup(), True
         try:
             yield crew
@@ -91,7 +92,7 @@ class Arena:
             self._abandoned = False
 
     def warm(self, size: int, pin: Pin | None = None) -> None:
-        """Make room for `size` bytes; a thread touches and pins it until somebody needs it.
+        """Reserve `size` bytes; a thread touches and pins them until they are needed.
 
         Raises:
             MemoryError: the machine has less to spare.
@@ -122,7 +123,7 @@ class Arena:
             raise MemoryError(f"a snapshot needs {size:,} bytes: {error.strerror}") from error
 
     def _pin(self, memory: memoryview, pin: Pin | None) -> None:
-        """Pin the memory once: it stays pinned until it is released."""
+        """Pin the memory once; it stays pinned until it is released."""
         if pin is not None and self._pinned is None and memory:
             self._pinned, self._unpin = pin, pin(memory)
 
@@ -135,7 +136,7 @@ class Arena:
         self._pin(memory, pin)
 
     def _end_warming(self) -> None:
-        """Cut short, it leaves the memory to those who touch it until it is asked for again."""
+        """If interrupted, leave the memory to the touching thread until the next request."""
         self._warming.dismiss()
         self._warming = WorkerGroup()
 
@@ -152,7 +153,7 @@ class Snapshot:
     def __init__(self, arena: Arena, images: Sequence[Image], blocks: Mapping[str, Block]) -> None:
         self.blocks: dict[str, Block] = dict(blocks)
         self.images: list[memoryview | None] = []  # None: some of its leaves are not copied, and lie elsewhere
-        self.copied = Latch()  # set when the copy has ended or was given up
+        self.copied = Latch()  # set when the copy has ended or was abandoned
         self.copied_s = 0.0  # when the copy ended
         self._arena = arena
         self._copies: list[_Copy] = []
@@ -181,13 +182,13 @@ class Snapshot:
 
     @property
     def is_long(self) -> bool:
-        """Whether `copy` takes so long that writing should begin meanwhile: much memory, all of it the host's own."""
+        """Whether `copy` takes so long that writing should begin meanwhile: a large state, all of it in host memory."""
         total = sum(each.source.nbytes for each in self._copies)
         here = all(isinstance(each.source, memoryview) for each in self._copies)
         return here and total >= max(_THREADS_PAY_BYTES, _EACH_PAYS_BYTES * len(self._copies))
 
     def copy(self) -> None:
-        """Copy the leaves, unless that is done. If it raises, the snapshot cannot be used."""
+        """Copy the leaves, unless they are copied already. If this raises, the snapshot cannot be used."""
         if self.copied_s:
             return
         copies, self._copies = self._copies, []
@@ -200,11 +201,11 @@ class Snapshot:
             self._end(whole=done)
 
     def give_up(self) -> None:
-        """End all waits for `copy`, if an exception has kept it from its end, or from reporting it."""
+        """End all waits for `copy`, if an exception prevented its end or the report of it."""
         self._end(whole=False)
 
     def wait(self, index: int, size: int) -> bool:
-        """Wait until the first `size` bytes of an image are copied; False: the copy was given up."""
+        """Wait until the first `size` bytes of an image are copied; False: the copy was abandoned."""
         return self._filling.wait(self._starts[index] + size)
 
     def wait_for_all(self) -> bool:
@@ -217,7 +218,7 @@ class Snapshot:
 
 
 def _is_borrowed(block: Block) -> bool:
-    """Whether a snapshot uses its memory as it is: nobody can change it, and copying costs more than one more write."""
+    """Whether a snapshot uses a leaf's own memory: it cannot change, and copying costs more than one more write."""
     return block.fixed and block.data.nbytes >= BORROWED_BYTES
 
 
@@ -235,7 +236,7 @@ def _copy_all(copies: Sequence[_Copy], count: int, crew: WorkerGroup, filling: F
 
 
 def _report_nothing(_: int) -> None:
-    """Nobody waits for a part."""
+    """Do not report progress: no thread waits for a part."""
 
 
 def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
@@ -252,7 +253,7 @@ def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
 
 
 def _copy_each(copies: Sequence[_Copy], crew: WorkerGroup, reached: Callable[[int], None] = _report_nothing) -> None:
-    """Begin all copies, and wait for them. Report now and then what is `reached`: everything before it is copied."""
+    """Start all copies, and wait for them. Report progress now and then: everything before `reached` is copied."""
     waits: dict[Wait, None] = {}  # without duplicates: all copies from one device have the same
     said = copies[0].start if copies else 0
     try:
@@ -272,7 +273,7 @@ def _copy_each(copies: Sequence[_Copy], crew: WorkerGroup, reached: Callable[[in
 
 
 def available_bytes() -> int:
-    """Memory that this process may still take: what the kernel calls available, within its control groups' limits.
+    """Return how much memory this process may still take: the kernel's estimate, within its control groups' limits.
 
     Source: proc(5), /proc/meminfo and /proc/self/cgroup; Linux's cgroup-v2.rst and cgroup-v1/memory.rst.
     """
@@ -287,7 +288,7 @@ def available_bytes() -> int:
 
 
 def _within(mount: str, path: str, limit: str, used: str, cache: str) -> Iterator[int]:
-    """What the control group at `path`, and each above it, still allows; page cache gives way."""
+    """Return what the control group at `path`, and each above it, still allows; page cache can be reclaimed."""
     for place in (Path(path), *Path(path).parents):
         group = Path(mount) / place.relative_to("/")
         most, now = _read(group / limit).strip(), _read(group / used).strip()

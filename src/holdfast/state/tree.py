@@ -1,4 +1,4 @@
-"""The tree: a state as JSON with its leaves beside it, and back. Nothing in a file is executed or imported.
+"""The tree: converts a state to JSON and leaves, and back. Nothing in a file is executed or imported.
 
 In the tree null, booleans, short integers, finite floats and strings stand for themselves and an array is a list.
 Everything else is an object with exactly one key, its tag. Mappings are always wrapped, so that no key of a user's is
@@ -40,15 +40,15 @@ __all__ = [
 
 
 class Flat(NamedTuple):
-    """A state taken apart."""
+    """A flattened state: the tree and its leaves."""
 
     tree: Any  # JSON
     leaves: dict[str, Block]
-    viewed: frozenset[str] = frozenset()  # leaves of which something is a view
+    viewed: frozenset[str] = frozenset()  # leaves that have views
 
 
 def flatten(state: Any) -> Flat:
-    """Take `state` apart; blocks share memory with its tensors and arrays where their layout allows.
+    """Flatten `state`; blocks share memory with its tensors and arrays where their layout allows.
 
     Raises:
         UsageError: something in it cannot be saved; the message names its place.
@@ -61,7 +61,7 @@ def flatten(state: Any) -> Flat:
 
 
 def types_in(state: Any) -> set[type]:
-    """The user's own types in `state`: enums, dataclasses, named tuples. What `types=` wants to restore it."""
+    """Return the user's types in `state`: enums, dataclasses, named tuples. Restoring it needs them in `types=`."""
     flattener = _Flattener()
     with enough_stack():
         flattener.walk(state)
@@ -72,23 +72,23 @@ class _Step(NamedTuple):
     """A step from a container to a member. Most steps are just the member's key or index."""
 
     part: str  # of a leaf's key
-    shown: str  # as Python spells it
+    shown: str  # in Python's spelling
 
 
-_NO_STEP = _Step("", "")  # to what stands for a value itself
+_NO_STEP = _Step("", "")  # for a node without a container of its own
 
 
 def _part(step: Any) -> str:
-    """A step as leaf keys have it."""
+    """Return the step as leaf keys contain it."""
     return quoted(step if type(step) is str else step.part if type(step) is _Step else str(step))
 
 
-# keys whose spelling is no function of their value: a set has no order, and an object may show its address
+# keys whose spelling does not follow from their value: a set has no order, and an object may show its address
 _UNSTEADY = ('{"frozenset":', '{"custom":', '{"dataclass":')
 
 
 def _step(key: Any, node: Any) -> Any:
-    """The step to what a mapping has under `key`, which is `node` in the tree."""
+    """Return the step to the value that a mapping has under `key`, which is `node` in the tree."""
     if type(key) in (str, int):
         return key
     name = msgspec.json.encode(node).decode()
@@ -96,7 +96,7 @@ def _step(key: Any, node: Any) -> Any:
 
 
 def _spelled(step: Any) -> str:
-    """A step as Python spells it."""
+    """Return the step in Python's spelling."""
     if type(step) is _Step:
         return step.shown
     if not isinstance(step, str):
@@ -107,7 +107,7 @@ def _spelled(step: Any) -> str:
 
 
 class _Found(NamedTuple):
-    """A leaf: where it was found, and the node that waits for its key."""
+    """A leaf: where it was found, and the node that still needs its key."""
 
     key: str
     value: Any
@@ -118,9 +118,11 @@ class _Flattener:
     def __init__(self) -> None:
         self.types: set[type] = set()
         self._walkers: dict[type, _Walker] = {}
-        self._within: dict[int, Any] = {}  # ids of what is being taken apart, outermost first, and the steps to them
-        self._key = ""  # what these steps come to in a leaf's key
-        self.hashing = 0  # inside so many keys and sets, which hold no leaves
+        self._within: dict[
+            int, Any
+        ] = {}  # ids of the containers being flattened, outermost first, and the steps to them
+        self._key = ""  # leaf key built from these steps
+        self.hashing = 0  # number of enclosing keys and sets, which contain no leaves
         self._nodes: dict[int, dict[str, Any]] = {}
         self._found: dict[str, list[_Found]] = {}  # by kind
         self.viewed: set[str] = set()
@@ -146,7 +148,7 @@ class _Flattener:
         return node
 
     def _walker(self, kind: type) -> _Walker:
-        """How values of `kind` are taken apart: asked once for each kind in a state."""
+        """Return the function that flattens values of `kind`: determined once for each kind in a state."""
         walker = self._walkers[kind] = _registered(kind) or _WALKERS.get(kind) or self._uncommon(kind)
         return walker
 
@@ -159,7 +161,7 @@ class _Flattener:
         return _Flattener.refuse if framework is None else _asking(codec.adapter(framework).node, framework)
 
     def leaf(self, value: Any, kind: str) -> dict[str, Any]:
-        """The node for a leaf, filled in when it is known which leaves share their memory."""
+        """Return the node for a leaf, filled in when it is known which leaves share their memory."""
         if self.hashing:
             self.refuse(value, "it stands in a set or in a mapping's key")
         node = self._nodes.get(id(value))
@@ -169,7 +171,7 @@ class _Flattener:
         return node
 
     def blocks(self) -> dict[str, Block]:
-        """The leaves under their keys; their nodes are filled in."""
+        """Return the leaves under their keys; their nodes are filled in."""
         blocks: dict[str, Block] = {}
         for found in self._found.values():
             for share in codec.shares([each.value for each in found]):
@@ -177,7 +179,7 @@ class _Flattener:
         return blocks
 
     def _settle(self, share: codec.Share, found: list[_Found], blocks: dict[str, Block]) -> None:
-        """Give a block its key, and tell the nodes of the leaves in it."""
+        """Give a block its key, and write it to the nodes of the leaves in it."""
         places = share.places
         first = found[min(places)].key
         key = unused(first if None in places.values() else f"{first}@storage", blocks)
@@ -250,7 +252,10 @@ def _registered(kind: type) -> _Walker | None:
 
 
 def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
-    """By what `ask` says: a node, or that it is a leaf of `framework`. Its complaint gets the place."""
+    """Return a walker that uses `ask`: a node, or None for a leaf of `framework`.
+
+    A UsageError gets the value's path added.
+    """
 
     def walk(flattener: _Flattener, value: Any) -> Any:
         try:
@@ -271,7 +276,7 @@ def _walk_dict(flattener: _Flattener, value: dict[Any, Any]) -> Any:
 def _walk_ordered(flattener: _Flattener, value: OrderedDict[Any, Any]) -> Any:
     if not value.__dict__:
         return {"ordered": flattener.pairs(value)}
-    # a module's state_dict() carries its versions so, in _metadata
+    # a module's state_dict() carries its versions in _metadata
     return {"ordered_with": [flattener.pairs(value), flattener.fields(value.__dict__)]}
 
 

@@ -1,4 +1,7 @@
-"""The tree back into a state. It may come from a hostile file: what it says is checked, nothing is imported or run."""
+"""Unflatten: build a state from its tree.
+
+The file may be hostile: its content is checked, nothing is imported or run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (list, dict, set, 
 
 @dataclasses.dataclass(frozen=True)
 class Placeholder:
-    """What stands for a value whose type is not at hand."""
+    """A placeholder for a value whose type is not available."""
 
     kind: str
     name: str
@@ -34,7 +37,7 @@ class Placeholder:
 
 
 def unflatten(tree: Any, leaves: Callable[[str], Any], types: Iterable[type] = (), placeholders: bool = False) -> Any:
-    """Put a state together; `leaves` is asked once for each key and may return a handle in place of the leaf.
+    """Build a state; `leaves` is called once for each key and may return a handle instead of the leaf.
 
     Types that the tree names are looked up among `types` and the registered ones. With `placeholders`, what belongs to
     no type at hand or to a framework becomes a `Placeholder`, and no framework is imported.
@@ -53,7 +56,7 @@ def unflatten(tree: Any, leaves: Callable[[str], Any], types: Iterable[type] = (
 
 @contextmanager
 def enough_stack() -> Iterator[None]:
-    """Our own depth ends long before Python's; what ends here was called from far down."""
+    """Our own depth limit is below Python's; a RecursionError here was called from far down."""
     try:
         yield
     except RecursionError as error:
@@ -61,7 +64,7 @@ def enough_stack() -> Iterator[None]:
 
 
 def _find(types: Sequence[type], tag: str, name: str) -> Any:
-    """The type called `name`, or None; a script's own types are also found where the script was run as another module.
+    """Return the type called `name`, or None. A script's types are found even if the script ran as another module.
 
     For values that a user's function encoded, its registration in place of the type.
     """
@@ -79,7 +82,7 @@ def _same_in_main(kind: type, name: str) -> bool:
 
 
 def _require(types: Sequence[type], tree: Any) -> None:
-    """Ask for every type that is missing, before anything is read."""
+    """Require every missing type before anything is read."""
     missing = sorted({(name, tag == "custom") for tag, name in named(tree) if _find(types, tag, name) is None})
     short = [name.rpartition(".")[2] for name, custom in missing if not custom]
     advice = [f"holdfast.register({name.rpartition('.')[2]}, encode, decode)" for name, custom in missing if custom]
@@ -97,8 +100,8 @@ class _Unflattener:
         self._leaves = leaves
         self._read: dict[str, Any] = {}
         self._decoded: dict[str, Any] = {}
-        self._depth = 0  # after an exception nobody reads on, and the counters need not be right
-        self._whole = 0  # inside so many values that are made from their leaves, not from handles of them
+        self._depth = 0  # after an exception decoding stops, so wrong counters are harmless
+        self._whole = 0  # number of enclosing values that are made from their leaves, not from handles
 
     def read(self, node: Any) -> Any:
         if node is None or type(node) in (bool, int, float, str):
@@ -129,14 +132,14 @@ class _Unflattener:
         return _made(tag, value)
 
     def whole(self, read: Callable[[_Unflattener, Any], Any], content: Any) -> Any:
-        """What `read` makes of it, with leaves in the place of handles of them, unless placeholders are wanted."""
+        """Return the result of `read`, with leaves instead of handles, unless placeholders are requested."""
         self._whole += not self.placeholders
         value = read(self, content)
         self._whole -= not self.placeholders
         return value
 
     def leaf(self, key: Any) -> Any:
-        """The leaf under `key`, or the handle of it: the same object each time."""
+        """Return the leaf under `key`, or its handle: the same object each time."""
         if type(key) is not str:
             raise Damaged(f"the tree refers to a leaf as {_shown(key)}")
         if key not in self._read:
@@ -185,9 +188,9 @@ class _Unflattener:
         if type(name) is not str:
             raise Damaged(f"the tree calls a type {_shown(name)}")
         read = _CONTENTS.get(tag, _Unflattener.read)
-        value = self.whole(read, inner) if tag == "custom" else read(self, inner)  # a user's function gets leaves
+        value = self.whole(read, inner) if tag == "custom" else read(self, inner)  # a user's function receives leaves
         found = _find(self.types, tag, name)
-        if found is None:  # `_require` has asked for what is missing
+        if found is None:  # `_require` has reported missing types
             return Placeholder(tag, name, value)
         return _custom(found, value) if tag == "custom" else _restored(tag, found, value)
 
@@ -223,7 +226,7 @@ def _restored(tag: str, kind: Any, value: Any) -> Any:
 
 
 def _restored_dataclass(kind: Any, values: dict[str, Any]) -> Any:
-    """The instance as it was, without a call of its __init__; fields that are newer get their defaults."""
+    """Return the restored instance without calling its __init__; newer fields get their defaults."""
     for field in dataclasses.fields(kind):
         if field.name not in values and field.default is not dataclasses.MISSING:
             values[field.name] = field.default
@@ -246,7 +249,7 @@ def _made(tag: str, content: Any) -> Any:
 
 @contextmanager
 def _sound(tag: str) -> Iterator[None]:
-    """What trips in here is the tree's fault."""
+    """An exception within this block is the tree's fault."""
     try:
         yield
     except (HoldfastError, RecursionError):

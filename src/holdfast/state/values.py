@@ -1,4 +1,4 @@
-"""Plain values: small ones of Python's own become nodes of plainer values still, and come back.
+"""Plain values: small Python values become nodes of simpler values, and are restored from them.
 
 The makers read files, so each refuses what is not exactly right.
 """
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 def random_state(state: tuple[Any, ...]) -> list[Any]:
-    """What `random.getstate()` returns, its 625 words packed into bytes."""
+    """Return the result of `random.getstate()`, its 625 words packed into bytes."""
     version, words, gauss = state
     return [version, struct.pack("<625I", *words), gauss]
 
 
 def python_state(content: Any) -> tuple[Any, ...]:
-    """What `random.setstate()` takes; the inverse of `random_state`."""
+    """Return the argument of `random.setstate()`; the inverse of `random_state`."""
     version, words, gauss = _typed(list, content)
     return version, struct.unpack("<625I", words), gauss
 

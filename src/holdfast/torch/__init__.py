@@ -1,6 +1,6 @@
-"""Torch: what a run needs of it, and `Writer` and `Reader` for those who call torch.distributed.checkpoint themselves.
+"""Torch: what a run needs of it, and `Writer` and `Reader` for direct users of torch.distributed.checkpoint.
 
-Those two are imported when they are first asked for: DCP takes a second of a start that has no need of it.
+Those two are imported on first use: importing DCP takes a second, and most runs do not need it.
 """
 
 from __future__ import annotations

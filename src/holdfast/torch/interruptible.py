@@ -1,4 +1,4 @@
-"""What the samplers share: the order of an epoch, and a place in it that is the same on every rank."""
+"""Shared by the samplers: the order of an epoch, and a place in it that is the same on every rank."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from ..data.order import key
 from ..data.sampler import require_same_order
 from ..errors import Mismatch, UsageError
 
-CHUNK = 16_384  # indices that become Python's integers at once
+CHUNK = 16_384  # indices that are converted to Python integers at once
 
 
 class ResumableOrder:
-    """The order of each epoch that torch's DistributedSampler has: of (length, seed, epoch); the last one is kept."""
+    """The order of each epoch, as of torch's DistributedSampler: it depends on (length, seed, epoch).
+
+    The last one is kept.
+    """
 
     def __init__(self, dataset: Sized, seed: int, *, shuffle: bool) -> None:
         self.dataset, self.length = dataset, len(dataset)
@@ -33,14 +36,14 @@ class ResumableOrder:
         return self._last[epoch]
 
     def walk(self, epoch: int, places: range) -> Iterator[int]:
-        """The values at `places`; places beyond the end continue at the beginning."""
+        """Return the values at `places`; places beyond the end continue at the beginning."""
         order = self.of(epoch)
         for first in range(0, len(places), CHUNK):
             some = places[first : first + CHUNK]
             yield from order[torch.arange(some.start, some.stop, some.step) % self.length].tolist()
 
     def describe(self) -> dict[str, Any]:
-        """What decides the order."""
+        """The facts that determine the order."""
         name = _shuffle_name() if self.shuffle else "as it is"
         found = {"length": self.length, "seed": self.seed, "shuffle": self.shuffle, "order": name}
         shards = getattr(self.dataset, "shards", None)  # a DistributedShardedDataset: an index means another sample
@@ -55,7 +58,7 @@ class Interruptible:
     def __init__(self, dataset: Sized, seed: int, *, shuffle: bool) -> None:
         self._order = ResumableOrder(dataset, seed, shuffle=shuffle)
         self._counted = False  # the caller of seek() counts
-        self._advanced = False  # advance() has counted something
+        self._advanced = False  # advance() has counted samples or batches
 
     @abstractmethod
     def _go(self, epoch: int, position: Any) -> None: ...
@@ -63,16 +66,16 @@ class Interruptible:
     @property
     @abstractmethod
     def remaining(self) -> int:
-        """Samples or batches that this rank still takes in this epoch."""
+        """Number of samples or batches that this rank still takes in this epoch."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Be in `epoch`: at its start, unless it is the epoch that the sampler is in already."""
+        """Set the epoch: at its start, unless the sampler is in this epoch already."""
         if epoch != self.epoch:
             self._begin(epoch)
 
     @contextmanager
     def in_epoch(self, epoch: int) -> Iterator[None]:
-        """As `set_epoch`; after the block the next epoch is due. An exception leaves the position where it is."""
+        """Like `set_epoch`; after the block the next epoch is due. An exception leaves the position unchanged."""
         self.set_epoch(epoch)
         yield
         self._begin(epoch + 1)
@@ -82,23 +85,23 @@ class Interruptible:
         self._begin(self.epoch)
 
     def seek(self, epoch: int, position: Any) -> None:
-        """Be at `position`; from now on the caller counts (`run.batches` does), and `advance` does nothing."""
+        """Set the position; from now on the caller counts (`run.batches` does), and `advance` does nothing."""
         self._go(epoch, position)
         self._counted, self._advanced = True, False
 
     def describe(self) -> dict[str, Any]:
-        """What decides the order; a position means nothing in another one."""
+        """The facts of the order; a position is valid only within one order."""
         return self._order.describe()
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch and position over all ranks, with what describes the order."""
+        """Return epoch and position over all ranks, with the facts of the order."""
         return {"epoch": self.epoch, "position": self._position(), **self.describe()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken, by however many ranks.
+        """Resume from `state`, whatever number of ranks saved it.
 
         Raises:
-            Mismatch: the state belongs to another order, or to none.
+            Mismatch: the state belongs to another order, or to no sampler.
         """
         if not {"epoch", "position", "length"} <= state.keys():
             raise Mismatch(f"this is no state of a sampler: it has {', '.join(map(str, state)) or 'nothing'}")
@@ -121,17 +124,17 @@ class Interruptible:
 
     @abstractmethod
     def _position(self) -> Any:
-        """As `state_dict` has it; false at the start of an epoch."""
+        """The position as in `state_dict`; false at the start of an epoch."""
 
     def _begin(self, epoch: int) -> None:
         self._go(epoch, type(self._position())())  # 0 samples, or no batches
         self._counted = self._advanced = False
 
     def _require(self, more: int, unit: str) -> bool:
-        """Whether advance() is to count `more`; not if the caller of seek() counts.
+        """Whether advance() must count `more`; not if the caller of seek() counts.
 
         Raises:
-            UsageError: there are not as many left.
+            UsageError: fewer are left.
         """
         if self._counted:
             return False
@@ -146,7 +149,7 @@ class Interruptible:
     def _iterated(self) -> None:
         """
         Raises:
-            UsageError: the epoch is over; the loop would get no batch, and no reason.
+            UsageError: the epoch is over; the loop would silently get no batch.
         """
         if (self._advanced or self._counted) and not self.remaining:
             raise UsageError(
@@ -158,6 +161,6 @@ class Interruptible:
 
 @lru_cache(maxsize=1)
 def _shuffle_name() -> str:
-    """Names what torch.randperm does: torch does not promise that a later version draws the same order."""
+    """Identifies torch.randperm's algorithm: torch does not promise that a later version draws the same order."""
     drawn = torch.randperm(1000, generator=torch.Generator().manual_seed(1)).tolist()
     return f"torch.randperm {key(*drawn):016x}"

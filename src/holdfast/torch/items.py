@@ -11,11 +11,11 @@ import torch
 from ..pages import PIECE_BYTES, Data, Distant, Wait, address, copy, settle, slabs
 from . import staging
 
-CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # torch can copy these in any layout
+CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # torch copies these in any layout
 
 
 class Now:
-    """What was under way on each device when a state was taken apart."""
+    """Work in progress on each device when a state was flattened."""
 
     def __init__(self) -> None:
         self._moments: dict[torch.device, staging.Moment] = {}
@@ -27,7 +27,7 @@ class Now:
 
 
 def data(tensor: torch.Tensor, now: Now) -> Data:
-    """The bytes of a tensor in C order: its own memory, distant where it is on a device or in another order."""
+    """Return the bytes of a tensor in C order: its own memory; distant if on a device or in another order."""
     is_lazy = tensor.is_conj() or tensor.is_neg()
     if not tensor.numel() or (tensor.is_cpu and tensor.is_contiguous() and not is_lazy):
         return memory(tensor)
@@ -40,11 +40,11 @@ def data(tensor: torch.Tensor, now: Now) -> Data:
 
 
 class TensorItems:
-    """The items of a tensor in C order, wherever they lie."""
+    """The items of a tensor in C order, on any device."""
 
     def __init__(self, tensor: torch.Tensor, copied: Callable[[torch.Tensor, torch.Tensor], Wait | None]) -> None:
         plain, self._copied = tensor.detach(), copied
-        is_lazy = plain.is_conj() or plain.is_neg()  # the numbers differ from what lies there
+        is_lazy = plain.is_conj() or plain.is_neg()  # the numbers differ from the stored bytes
         as_it_lies = plain.is_contiguous() and not is_lazy
         if as_it_lies:
             plain = plain.view(-1).view(torch.uint8)
@@ -53,7 +53,7 @@ class TensorItems:
         else:
             plain = plain.view(CARRIERS.get(plain.element_size(), plain.dtype))
         self._tensor, self.itemsize = plain, plain.element_size()
-        # a device puts them in order in memory of its own first: that of few at a time
+        # a device first orders them in its own memory: limit that to few at a time
         self._most = sys.maxsize if plain.is_cpu or as_it_lies else PIECE_BYTES // self.itemsize
 
     def gather(self, start: int, target: memoryview) -> Wait | None:
@@ -65,7 +65,7 @@ class TensorItems:
     def _moved(
         self, start: int, whole: memoryview, move: Callable[[torch.Tensor, torch.Tensor], Wait | None], *, back: bool
     ) -> Wait | None:
-        """As `_each`; memory that is not aligned to the items is copied through aligned memory, piece by piece."""
+        """Like `_each`; memory that is not aligned to the items is copied through aligned memory, piece by piece."""
         if address(whole) % self.itemsize == 0:
             return self._each(start, whole, move)
         for at in range(0, whole.nbytes, PIECE_BYTES):
@@ -80,7 +80,10 @@ class TensorItems:
     def _each(
         self, start: int, whole: memoryview, move: Callable[[torch.Tensor, torch.Tensor], Wait | None]
     ) -> Wait | None:
-        """Call `move` with each part of the tensor and the same part of `whole`; the last wait, which holds for all."""
+        """Call `move` with each part of the tensor and the same part of `whole`.
+
+        Return the last wait, which covers all.
+        """
         flat = torch.frombuffer(whole, dtype=self._tensor.dtype)
         wait, at, place, end = None, 0, start // self.itemsize, start // self.itemsize + flat.numel()
         try:
@@ -90,7 +93,7 @@ class TensorItems:
                     wait = move(slab, flat[at : at + slab.numel()].view(slab.shape))
                     at += slab.numel()
                 place = stop
-        except BaseException:  # the device is full: what is under way ends before its memory can go
+        except BaseException:  # the device is full: pending work must end before its memory is freed
             settle(wait)
             raise
         return wait
@@ -101,13 +104,13 @@ def _copied(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def memory(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous CPU tensor: its own memory, writable, kept alive by the view."""
+    """Return the bytes of a contiguous CPU tensor: its own memory, writable, kept alive by the view."""
     size = tensor.nbytes
     return window(tensor.data_ptr(), size, tensor.untyped_storage()) if size else memoryview(bytearray())
 
 
 class _Memory(ctypes.Array[ctypes.c_ubyte]):
-    """From an address on; one type for every size, since ctypes would keep one for each."""
+    """Bytes at an address; one type for every size, since ctypes would keep one type for each size."""
 
     __slots__ = ("owner",)
     _type_, _length_ = ctypes.c_ubyte, 1 << 46

@@ -19,11 +19,11 @@ _NOTHING = object()
 
 
 class IterableFeed(ReplayFeed):
-    """An IterableDataset without a state, or in workers: the consumed batches are read again, and compared."""
+    """An IterableDataset without a state, or in workers: the consumed batches are read again and compared."""
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self._users, self._seed = loader, seed
-        # workers that end with their epoch have a fresh copy of the dataset, which remembers no epoch before
+        # workers that end with their epoch have a fresh copy of the dataset, without earlier epochs
         self.remembers = not loader.num_workers or loader.persistent_workers
         super().__init__(twin_of(loader))
 
@@ -51,7 +51,7 @@ class IterableFeed(ReplayFeed):
 
 
 class DatasetFeed(StatefulFeed):
-    """An IterableDataset with a state: that of the dataset without workers, of torchdata's loader with them."""
+    """An IterableDataset with a state: the dataset's own without workers, that of torchdata's loader with them."""
 
     def __init__(self, loader: Any, seed: int) -> None:
         dataset = loader.dataset
@@ -73,20 +73,20 @@ class DatasetFeed(StatefulFeed):
         return super()._begin(first=first)
 
     def _generator(self) -> dict[str, Any]:
-        return {}  # nothing but the seed of workers is drawn from it
+        return {}  # it draws only the seed of workers
 
 
 class _Watched(IterableDataset[Any]):
-    """A dataset whose state says whether its pass is over.
+    """A dataset whose state records whether its pass is over.
 
-    A short last batch ends the pass before it is handed out, and a dataset may then have gone back to its beginning:
-    resumed from such a state it would hand out its samples once more.
+    A short last batch ends the pass before it is returned, and a dataset may then have gone back to its beginning.
+    Resumed from such a state it would return its samples once more.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._iterator: Any = None  # it may have a state of its own
-        self._loaded: Mapping[str, Any] | None = None  # the state that the next pass goes on from
+        self._loaded: Mapping[str, Any] | None = None  # the state from which the next pass resumes
         self._ended = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -108,7 +108,7 @@ class _Watched(IterableDataset[Any]):
         self._iterator, self._loaded, self._ended = None, state, state["ended"]
 
     def _left(self, loaded: FeedPosition) -> Iterator[Any]:
-        """No further sample of this pass; the next one is a new one, whether or not the dataset had gone back."""
+        """End this pass: the next one is new, whether or not the dataset had gone back."""
         if next(self._iterator, _NOTHING) is not _NOTHING:
             self._dataset.load_state_dict(copy.deepcopy(loaded["dataset"]))
         self._ended = True

@@ -1,4 +1,4 @@
-"""Torch's tensors: to bytes without a copy where their layout allows, and back; ties and views kept."""
+"""Torch's tensors: converts them to bytes, without a copy where their layout allows, and back; keeps ties and views."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def node(value: Any) -> Node | None:
 
 
 def _refusal(tensor: torch.Tensor) -> str:
-    """Why `tensor` cannot be saved; empty when it can."""
+    """Why `tensor` cannot be saved; empty if it can."""
     if type(tensor) not in _PLAIN:
         held = pieces.local(tensor)
         return pieces.refusal(tensor) or (
@@ -54,7 +54,7 @@ def _refusal(tensor: torch.Tensor) -> str:
         return "it is on the meta device and has no data"
     if tensor.dtype not in NAMES:
         return f"its dtype {tensor.dtype} has no bytes of its own"
-    end = tensor.storage_offset() * tensor.element_size() + _reach(tensor)
+    end = tensor.storage_offset() * tensor.element_size() + _span_bytes(tensor)
     freed = end > tensor.untyped_storage().nbytes() and tensor.numel()
     return "its storage has been freed: gather it first" if freed else ""  # sharded models resize storages to 0
 
@@ -64,7 +64,7 @@ def value(tag: str, content: Any) -> Any:
 
 
 def shares(tensors: Sequence[torch.Tensor]) -> list[Share]:
-    """One block for each tensor; one for all that are tied; one flat one for views that overlap."""
+    """Return one block for each tensor, one for all tied tensors, and one flat block for views that overlap."""
     found: list[Share | None] = [None] * len(tensors)
     now = Now()
     for group in _overlapping([pieces.local(tensor) for tensor in tensors]):
@@ -81,7 +81,7 @@ def _share(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> S
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Of those that overlap, two with one layout are the same numbers: tied."""
+    """Find the tied ones among overlapping tensors: two with one layout have the same numbers."""
     if pieces.is_dtensor(tensor):
         return *_layout(pieces.local(tensor)), *pieces.box(tensor), *tensor.shape
     shape, stride = tuple(tensor.shape), tensor.stride()
@@ -90,16 +90,16 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Indices in groups that share bytes, each in order."""
+    """Return indices in groups that share bytes, each in order."""
     memories: dict[tuple[str, int] | None, list[tuple[int, int, int]]] = {}
     for index, tensor in enumerate(tensors):
-        if tensor.numel() == 0 or tensor.is_conj() or tensor.is_neg():  # the numbers differ from what lies there
+        if tensor.numel() == 0 or tensor.is_conj() or tensor.is_neg():  # the numbers differ from the stored bytes
             yield [index]
             continue
         # two storages may share host memory (torch.from_numpy), so there the address alone decides
         where = None if tensor.is_cpu else (str(tensor.device), tensor.untyped_storage().data_ptr())
         start = tensor.data_ptr()
-        memories.setdefault(where, []).append((start, start + _reach(tensor), index))
+        memories.setdefault(where, []).append((start, start + _span_bytes(tensor), index))
     for placed in memories.values():
         yield from _touching(sorted(placed))
 
@@ -116,15 +116,15 @@ def _touching(placed: Sequence[tuple[int, int, int]]) -> Iterator[list[int]]:
     yield sorted(group)
 
 
-def _reach(tensor: torch.Tensor) -> int:
-    """Bytes from its first item to the end of its last."""
+def _span_bytes(tensor: torch.Tensor) -> int:
+    """Number of bytes from its first item to the end of its last."""
     if tensor.is_contiguous():
         return tensor.nbytes
     return _items(tensor.shape, tensor.stride()) * tensor.element_size()
 
 
 def _items(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """From the first in memory to the last, with what lies between them."""
+    """Return the bytes from the first in memory to the last, including gaps."""
     return 1 + sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True))
 
 
@@ -135,7 +135,7 @@ def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
         attrs |= pieces.place(first)
     tensor = pieces.local(first)
     shape, contiguous = tuple(tensor.shape), tensor.is_contiguous()
-    # also where only dimensions of one item differ: channels_last shows there, and kernels are chosen by it
+    # even if only dimensions of one item differ: they reveal channels_last, which selects kernels
     if (1 in shape or not contiguous) and tensor.numel() and not divided:
         stride = tensor.stride()
         if stride != _c_stride(shape) and _is_dense(shape, stride):
@@ -148,7 +148,7 @@ def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
     if any(isinstance(tensor, Parameter) for tensor in tied):
         attrs["parameter"] = True
     if any(tensor.requires_grad and tensor.is_leaf for tensor in tied):
-        attrs["requires_grad"] = True  # a graph is not saved: what it led to comes back without one
+        attrs["requires_grad"] = True  # a graph is not saved: its result is restored without one
     return attrs
 
 
@@ -157,10 +157,10 @@ def _device(tensor: torch.Tensor) -> dict[str, str]:
 
 
 def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
-    """The bytes from the first to the last that any member uses, and each member as a view of them."""
+    """Return the bytes from the first to the last that any member uses, and each member as a view of them."""
     start = min(tensor.data_ptr() for tensor in members)
-    stop = max(tensor.data_ptr() + _reach(tensor) for tensor in members)
-    pad = start % max(tensor.element_size() for tensor in members)  # so that every offset is whole items
+    stop = max(tensor.data_ptr() + _span_bytes(tensor) for tensor in members)
+    pad = start % max(tensor.element_size() for tensor in members)  # makes every offset a multiple of the item size
     views: dict[int, Mapping[str, Any] | None] = {}
     for index, tensor in zip(group, members, strict=True):
         offset = tensor.data_ptr() - start + pad
@@ -204,7 +204,7 @@ def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def blank(stored: LeafReader) -> Blank:
-    tensor = empty(stored, torch.device("cpu"))  # where memory is short this fails: no damage
+    tensor = empty(stored, torch.device("cpu"))  # if memory is short this fails: no damage
     return Blank(data(tensor, Now()), lambda: _dressed(tensor, stored))
 
 
@@ -247,7 +247,7 @@ def fill(pairs: Sequence[tuple[torch.Tensor, Any]]) -> None:
 
 def span(live: Any) -> tuple[int, int]:
     held = pieces.local(live)
-    return held.data_ptr(), held.data_ptr() + (_reach(held) if held.numel() else 0)
+    return held.data_ptr(), held.data_ptr() + (_span_bytes(held) if held.numel() else 0)
 
 
 def refill(live: Any, stored: Any) -> bool:
@@ -258,7 +258,7 @@ def refill(live: Any, stored: Any) -> bool:
 
 
 def empty(stored: LeafReader, device: torch.device) -> torch.Tensor:
-    """A tensor of the stored dtype and layout, and no numbers yet."""
+    """A tensor of the stored dtype and layout, without values yet."""
     dtype, stride = _checked(stored)
     if stride is None:
         return torch.empty(stored.shape, dtype=dtype, device=device)
@@ -266,10 +266,10 @@ def empty(stored: LeafReader, device: torch.device) -> torch.Tensor:
 
 
 def _checked(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
-    """Its dtype and its stride, None for C order.
+    """Return its dtype and its stride, None for C order.
 
     Raises:
-        Damaged: it is no tensor's description.
+        Damaged: it does not describe a tensor.
     """
     dtype = DTYPES.get(stored.dtype)
     if dtype is None:

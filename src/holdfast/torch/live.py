@@ -37,25 +37,25 @@ __all__ = [
 
 
 def handles(target: object) -> bool:
-    """Whether this object has its own way here; anything else is captured by its state_dict alone."""
+    """Whether an adapter here handles this object; any other object is captured by its state_dict alone."""
     return isinstance(target, tuple(_KINDS))
 
 
 def capture(target: Any) -> Any:
-    """The object's state as a tree; tensors by reference, never copied."""
+    """Return the object's state as a tree; tensors by reference, never copied."""
     return _kind(target).capture(target)
 
 
 @uncollected()
 def differences(target: Any, stored: Any) -> list[str]:
-    """One line for each thing in which the checkpoint and the object disagree; nothing is touched, nothing is read."""
+    """Return one line for each difference between checkpoint and object; changes and reads nothing."""
     lines: list[str] = _kind(target).differences(target, stored)
     return lines
 
 
 @uncollected()
 def restore(target: Any, stored: Any) -> None:
-    """Puts the stored state into the live object.
+    """Restore the stored state into the live object.
 
     Raises:
         Damaged: a leaf's bytes do not have their digest; the object may hold a part of the state.
@@ -65,12 +65,12 @@ def restore(target: Any, stored: Any) -> None:
 
 
 def outvoted(target: Any, stored: Any) -> list[str]:
-    """Options that the script gives otherwise than the checkpoint, whose values a restore will use."""
+    """Options in the script that differ from the checkpoint's, which a restore will use."""
     return optimizers.outvoted(target, stored) if isinstance(target, Optimizer) else []
 
 
 def _kind(target: object) -> Any:
-    """What has `capture`, `differences` and `restore` for objects of its kind."""
+    """Return the module with `capture`, `differences` and `restore` for objects of this kind."""
     for kind, functions in _KINDS.items():
         if isinstance(target, kind):
             return functions

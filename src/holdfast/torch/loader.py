@@ -25,12 +25,12 @@ from .workers import iterate
 
 
 def feed_for(loader: Any, seed: int) -> Feed | None:
-    """The feed of a DataLoader; None for other objects, and for one that keeps its state or iterates in its own way."""
+    """The feed of a DataLoader; None for others, and for one that keeps its state or has its own __iter__."""
     if not isinstance(loader, DataLoader):
         return None
     indexed, keeps_state = not isinstance(loader.dataset, IterableDataset), hasattr(loader.dataset, "state_dict")
     of_torchdata = _is_torchdatas(loader)
-    if of_torchdata:  # its own state is wanted where it says more than an order and a dataset's state
+    if of_torchdata:  # its own state is needed where it contains more than an order and a dataset's state
         ours = not keeps_state if indexed else keeps_state and not isinstance(loader.dataset, IterDataPipe)
     else:
         ours = _iterates_as(loader, DataLoader) and not hasattr(loader, "state_dict")
@@ -43,7 +43,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
 
 
 def _is_torchdatas(loader: DataLoader[Any]) -> bool:
-    """Whether it is a StatefulDataLoader that iterates as torchdata made it to."""
+    """Whether it is a StatefulDataLoader with torchdata's own iteration."""
     kind = torchdatas("StatefulDataLoader")
     return kind is not None and _iterates_as(loader, kind)
 
@@ -54,7 +54,7 @@ def _iterates_as(loader: DataLoader[Any], kind: Any) -> bool:
 
 
 class DataLoaderFeed(Feed):
-    """A DataLoader over a dataset with indices."""
+    """The feed of a DataLoader over a map-style dataset."""
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         super().__init__(loader)
@@ -64,10 +64,10 @@ class DataLoaderFeed(Feed):
         self._twin = twin_of(loader, self._steps)
         self._recent: deque[FeedPosition] = deque(maxlen=8)
         self._last: FeedPosition | None = None
-        self._once = loader.persistent_workers  # a plain loader draws the seed of its workers in its first epoch only
+        self._once = loader.persistent_workers  # a plain loader draws its workers' seed only in its first epoch
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
-        if position is not None:  # as the run began: later attempts may have other workers
+        if position is not None:  # as in the run's first attempt: later attempts may have other workers
             self._once = bool(position.get("once"))
         resumed = position is not None and reached(position, epoch)
         at = position if position is not None and resumed else self._start(epoch, position)
@@ -88,7 +88,7 @@ class DataLoaderFeed(Feed):
 
     def _seed_workers(self, epoch: int, batches: int, *, first: bool) -> None:
         """Seed the workers of this pass. `first`: it is the loader's first in the run."""
-        plain = batches == 0  # else the loop's random numbers are put back: they lie behind what is drawn here
+        plain = batches == 0  # otherwise the loop's random numbers are restored: they come after those drawn here
         seed = key("workers", self._seed, epoch, batches)
         if plain and (first or not self._once):
             draw_seed_of_workers(self._loader, self._twin, seed)
@@ -124,7 +124,7 @@ class _Steps:
         self.pending.clear()
 
     def __iter__(self) -> _Steps:
-        return self  # a loader with workers asks for two iterators and drops the first one unused
+        return self  # a loader with workers requests two iterators and drops the first one unused
 
     def __next__(self) -> Any:
         step = next(self._walk)

@@ -19,10 +19,10 @@ from .world import is_grouped
 
 @dataclass
 class Sum:
-    """What was added up of one metric."""
+    """The accumulated values of one metric."""
 
-    mean: bool  # each value counts with its weight, and the sum is divided by theirs
-    total: Any = 0.0  # a number, or a tensor that has not been asked for its value yet
+    mean: bool  # each value counts with its weight, and the sum is divided by the sum of weights
+    total: Any = 0.0  # a number, or a tensor whose value was not fetched yet
     weight: Any = 0.0
     count: float = 0.0
 
@@ -40,7 +40,7 @@ Sums = dict[str, Sum]
 
 
 class MetricsTracker:
-    """Adds up numbers of each rank, and, when asked, of all ranks.
+    """Accumulates numbers on each rank, and on request over all ranks.
 
         metrics = MetricsTracker()
         for epoch in run.epochs(10):
@@ -51,13 +51,13 @@ class MetricsTracker:
                 metrics.reset_local()
             metrics.end_epoch()
 
-    `local`: since the last `reset_local`; of all ranks once they have called `reduce`, of this one before.
-    `agg`: what all ranks have reduced since the epoch began. `epoch_reports`: what it was at the end of each epoch.
-    The two read as mappings in which a metric that nobody has updated is 0.0.
+    `local`: since the last `reset_local`; of all ranks once they have called `reduce`, before that of this rank. `agg`:
+    the reduced values of all ranks since the epoch began. `epoch_reports`: `agg` at the end of each epoch. `local` and
+    `agg` read as mappings in which a metric without updates is 0.0.
 
-    Values may be tensors on any device; none is waited for before `reduce` or a look at `local`. Sums are of 64 bits.
-    `reduce` is a collective: all ranks call it, in whatever order each of them has updated whichever metrics.
-    Tracked by a `Run` it goes on where it was; what was updated and not reduced when the state was saved is not kept.
+    Values may be tensors on any device; reading one waits only in `reduce` or when `local` is read. Sums have 64 bits.
+    `reduce` is a collective: all ranks call it; each may have updated other metrics, in another order. Tracked by a
+    `Run` it resumes with its values; updates not reduced when the state was saved are lost.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -66,7 +66,7 @@ class MetricsTracker:
         self._fresh: Sums = {}  # of this rank, not reduced yet
         self._local: Sums = {}
         self._agg: Sums = {}
-        self._known: dict[str, bool] = {}  # metrics that all ranks know of: whether it is a mean
+        self._known: dict[str, bool] = {}  # name of each metric known to all ranks -> whether it is a mean
 
     @property
     def local(self) -> Mapping[str, float]:
@@ -75,14 +75,14 @@ class MetricsTracker:
 
     @property
     def agg(self) -> Mapping[str, float]:
-        """Sums and means of this epoch, as far as they were reduced."""
+        """The reduced sums and means of this epoch."""
         return _values(self._agg)
 
     def update(self, metrics: Mapping[str, Any], weight: Any = None) -> Self:
-        """Add each number to the sum of its name; with `weight`, to a mean in which it counts so much.
+        """Add each number to the sum of its name; with `weight`, to a weighted mean.
 
         Raises:
-            UsageError: a value is not one number, or a metric is a sum here and a mean there.
+            UsageError: a value is not a single number, or a metric is used both as a sum and as a mean.
         """
         for name, value in metrics.items():
             mean = weight is not None
@@ -96,7 +96,7 @@ class MetricsTracker:
         return self
 
     def reduce(self) -> Self:
-        """Add up what all ranks have updated since they last did; nothing counts twice.
+        """Combine the updates of all ranks since the last call; nothing counts twice.
 
         Raises:
             UsageError: a metric is a sum on one rank and a mean on another.
@@ -107,15 +107,15 @@ class MetricsTracker:
         return self
 
     def reset_local(self) -> Self:
-        """Begin `local` anew; what was updated and not reduced is left out."""
+        """Reset `local`; updates that were not reduced are dropped."""
         self._local, self._fresh = {}, {}
         return self
 
     def end_epoch(self) -> Self:
-        """Put what `agg` is now at the end of `epoch_reports`, and begin anew.
+        """Append `agg` to `epoch_reports`, and reset it.
 
         Raises:
-            UsageError: something was updated and not reduced.
+            UsageError: an update was not reduced.
         """
         if self._fresh:
             raise UsageError(
@@ -127,7 +127,7 @@ class MetricsTracker:
         return self.reset_local()
 
     def state_dict(self) -> dict[str, Any]:
-        """What is the same on every rank."""
+        """The state that is equal on every rank."""
         return {
             "epoch_reports": [dict(report) for report in self.epoch_reports],
             "agg": {name: each.total for name, each in self._agg.items()},
@@ -145,7 +145,7 @@ class MetricsTracker:
         return self.reset_local()
 
     def _over_ranks(self) -> Sums:
-        """The sums of all ranks. One collective, unless a rank has a metric that another has not heard of yet."""
+        """Return the sums of all ranks. One collective, unless a metric is new to some rank."""
         device = _device(self._group)
         news = self._fresh.keys() - self._known.keys()
         packed = _packed(self._fresh, self._known, device, news=bool(news))
@@ -158,7 +158,7 @@ class MetricsTracker:
         return {name: Sum(mean, total, weight, count) for (name, mean), total, weight, count in found if count}
 
     def _agreed(self, device: torch.device) -> dict[str, bool]:
-        """The metrics that any rank knows, in one order."""
+        """Return the metrics of all ranks, in one order."""
         mine = self._known | {name: each.mean for name, each in self._fresh.items()}
         every = _everybodys(sorted(mine.items()), self._group, device)
         found: dict[str, bool] = {}
@@ -169,7 +169,7 @@ class MetricsTracker:
 
 
 def _packed(sums: Sums, names: Mapping[str, bool], device: torch.device, *, news: bool) -> Tensor:
-    """Three numbers for each name, and at the end whether there are others. One copy to the device for all of them."""
+    """Three numbers for each name, and at the end whether there are others. Copied to the device at once."""
     found = [sums.get(name, Sum(mean=False)) for name in names]
     numbers = [part for each in found for part in (each.total, each.weight, each.count)]
     known = [0.0 if isinstance(number, Tensor) else number for number in numbers]
@@ -181,7 +181,7 @@ def _packed(sums: Sums, names: Mapping[str, bool], device: torch.device, *, news
 
 
 def _everybodys(mine: list[tuple[str, bool]], group: Any, device: torch.device) -> list[list[tuple[str, bool]]]:
-    """What each rank has, as JSON and spaces up to one length: all_gather_object would pickle it."""
+    """Each rank's value as JSON, padded to one length with spaces: all_gather_object would pickle it."""
     text = msgspec.json.encode(mine)
     longest = torch.tensor(len(text), device=device)
     distributed.all_reduce(longest, distributed.ReduceOp.MAX, group=group)
@@ -192,7 +192,7 @@ def _everybodys(mine: list[tuple[str, bool]], group: Any, device: torch.device) 
 
 
 def _device(group: Any) -> torch.device:
-    """Where the group's backend works: on the CPU if it can."""
+    """The device of the group's backend: the CPU if possible."""
     kinds = [pair.split(":")[0] for pair in distributed.get_backend_config(group).split(",")]
     return torch.device("cpu" if "cpu" in kinds else kinds[0])
 
@@ -202,7 +202,7 @@ def _exact(device: torch.device) -> torch.dtype:
 
 
 def _number(name: str, value: Any) -> Any:
-    """A float, or a tensor without shape that is one."""
+    """Convert to a float, or to a zero-dimensional tensor."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
             raise UsageError(f"metric {name!r} is a tensor of shape {tuple(value.shape)}, not one number")
@@ -220,7 +220,7 @@ def _plus(first: Any, second: Any) -> Any:
 
 
 def _joined(*several: Sums) -> Sums:
-    """All of them together, as numbers."""
+    """Return all of them as numbers, fetched together."""
     found: Sums = {}
     for name, each in chain.from_iterable(sums.items() for sums in several):
         found.setdefault(name, Sum(each.mean)).add(float(each.total), float(each.weight), each.count)

@@ -1,8 +1,8 @@
-"""nn.Module: named tensors out by reference, stored bytes straight back into the live memory.
+"""nn.Module: captures named tensors by reference, and reads stored bytes straight into the live memory.
 
-A captured module is a dict of plain state_dict names. Wrappers leave no trace in them: DDP, DataParallel and
-torch.compile are looked through. What a copy into live memory would bypass (hooks, overridden state_dict methods, extra
-state, lazy parameters) goes through the module's own load_state_dict, and only that part of the model is read twice.
+A captured module is a dict of plain state_dict names. Wrappers do not appear in them: DDP, DataParallel and
+torch.compile are unwrapped. Parts that a copy into live memory would bypass (hooks, overridden state_dict methods,
+extra state, lazy parameters) use the module's own load_state_dict. Only these parts are read twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _METHODS = ("state_dict", "load_state_dict", "_save_to_state_dict", "_load_from_
 
 
 def capture(module: nn.Module) -> dict[str, Any]:
-    """State by plain names, tensors by reference; with version numbers where an own load_state_dict will ask for them.
+    """Return the state by plain names, tensors by reference; with version numbers if a custom load_state_dict needs
+    them.
 
     Raises:
         UsageError: a lazy parameter has no shape yet.
@@ -49,9 +50,9 @@ def capture(module: nn.Module) -> dict[str, Any]:
 
 
 def differences(module: nn.Module, stored: Any) -> list[str]:
-    """One line for each key, shape or dtype that does not fit; touches nothing.
+    """Return one line for each key, shape or dtype that does not fit; changes nothing.
 
-    Keys below a module with a load_state_dict of its own making are left to it: it may rename them.
+    Keys below a module with a custom load_state_dict are not compared: it may rename them.
     """
     if not isinstance(stored, Mapping):
         return [f"{type(stored).__name__} in the checkpoint, a module here"]
@@ -76,7 +77,7 @@ def entries(module: nn.Module) -> dict[str, Any]:
 
 
 def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
-    """Fills the live tensors; parameters keep their identity, so that optimizers go on holding them.
+    """Fill the live tensors; parameters keep their identity, so that optimizers still refer to them.
 
     Raises:
         Mismatch: the module's own load_state_dict refused.
@@ -95,7 +96,7 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside DDP, DataParallel and torch.compile, in whichever order they were put around it."""
+    """Return the module inside DDP, DataParallel and torch.compile, in any order of nesting."""
     while True:
         if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
             module = module.module
@@ -114,9 +115,9 @@ def customised_prefixes(root: nn.Module) -> set[str]:
 
 @contextmanager
 def still(modules: Iterable[object]) -> Iterator[None]:
-    """Evaluation mode without gradients for a probe; afterwards every submodule's training flag is as it was.
+    """Within this block, modules are in evaluation mode without gradients; afterwards training flags are as before.
 
-    What is not a module among them is passed over.
+    Objects that are not modules are ignored.
     """
     roots = [module for module in modules if isinstance(module, nn.Module)]
     flags = [(module, module.training) for root in roots for module in root.modules()]
@@ -131,14 +132,14 @@ def still(modules: Iterable[object]) -> Iterator[None]:
 
 
 def parameter_count(target: object) -> int | None:
-    """Parameters of a module (tied ones once, lazy ones not); None for anything else."""
+    """Number of parameters of a module (tied ones once, lazy ones not); None for anything else."""
     if not isinstance(target, nn.Module):
         return None
     return sum(parameter.numel() for parameter in target.parameters() if not is_lazy(parameter))
 
 
 def class_name(target: object) -> str:
-    """The class that a person would name: without its wrappers."""
+    """Return the module's class without wrappers."""
     kind = type(unwrapped(target) if isinstance(target, nn.Module) else target)
     if kind.__module__.startswith("torch.distributed.fsdp._fully_shard"):
         kind = kind.__mro__[2]  # a class that FSDP2 makes of the module's own, and of FSDPModule
@@ -146,7 +147,7 @@ def class_name(target: object) -> str:
 
 
 def _plain_name(names: Iterable[str]) -> Callable[[str], str]:
-    """How to take `_orig_mod` out of a name, and `module` off its front; the identity if two names would become one."""
+    """A function that removes `_orig_mod` and a leading `module` from names, or the identity if two would collide."""
     names = list(names)
     whole = all(_compiled_out(name).startswith("module.") for name in names)
 
@@ -169,13 +170,16 @@ def _is_under(name: str, prefixes: set[str]) -> bool:
 
 
 def _is_customised(module: nn.Module) -> bool:
-    """In itself, whatever its kind. Lazy modules are: they hold a hook until their first batch."""
+    """Whether the module itself is custom, whatever its kind.
+
+    Lazy modules are: they have a hook until their first batch.
+    """
     hooked = any(_is_scripts(hook) for hooks in _HOOKS for hook in (getattr(module, hooks, None) or {}).values())
     return hooked or any(name in vars(module) for name in _METHODS)
 
 
 def _is_scripts(hook: Any) -> bool:
-    """FSDP2 puts its modules back into pieces before their state is asked for; a copy into the pieces needs no more."""
+    """FSDP2 shards its modules again before state_dict() runs; copying into the shards needs nothing more."""
     return not str(getattr(getattr(hook, "hook", hook), "__module__", "")).startswith(
         "torch.distributed.fsdp._fully_shard"
     )
@@ -201,7 +205,7 @@ def is_torchs_own(kind: type, method: str, home: str) -> bool:
 def _own_state(
     state: Mapping[str, Any], plain: Callable[[str], str], customised: set[str], stored: Mapping[str, Any]
 ) -> OrderedDict[str, Any]:
-    """What load_state_dict gets: new tensors below customised modules; elsewhere the live ones, which do not change."""
+    """Return the argument of load_state_dict: new tensors below custom modules; elsewhere the live ones, unchanged."""
     raw = {plain(name): name for name in state}
     theirs = {
         raw.get(name, name): value
@@ -220,7 +224,7 @@ def _own_state(
 
 
 def _untied(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
-    """Tensors that share memory here but were stored apart: the second would silently overwrite the first."""
+    """Tensors that share memory here but were stored separately: the second would silently overwrite the first."""
     first: dict[Any, str] = {}
     lines = []
     for name, tensor in live.items():

@@ -1,7 +1,7 @@
-"""Optimizers: state in the dtypes that were stored, on the devices where it belongs, aliased with nothing.
+"""Optimizers: restores their state in the stored dtypes, on the right devices, aliased with nothing.
 
-`Optimizer.load_state_dict` casts fp32 moments of bf16 parameters to bf16 and aliases the tensors that it is given; so
-torch's own optimizers are restored directly. Those with hooks or a load_state_dict of their own use that.
+`Optimizer.load_state_dict` casts fp32 moments of bf16 parameters to bf16 and aliases the tensors that it receives, so
+torch's own optimizers are restored directly. Those with hooks or a custom load_state_dict use that.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _HOOKS = (
 
 
 def capture(optimizer: Optimizer) -> Any:
-    """Its state_dict, tensors by reference."""
+    """Return its state_dict, tensors by reference."""
     return optimizer.state_dict()
 
 
 def differences(optimizer: Optimizer, stored: Any) -> list[str]:
-    """One line for each group, option or moment that does not fit; touches nothing."""
+    """Return one line for each group, option or moment that does not fit; changes nothing."""
     if _loads_itself(optimizer):
         return []
     if not isinstance(stored, Mapping) or not {"state", "param_groups"} <= stored.keys():
@@ -53,7 +53,7 @@ _CHOSEN = ("weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", 
 
 
 def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
-    """What the script has chosen otherwise than the checkpoint, whose choice will be used: one line for each option."""
+    """Return one line for each option whose value in the script differs from the checkpoint's, which will be used."""
     lines: list[str] = []
     for group, old in zip(optimizer.param_groups, stored["param_groups"], strict=True):
         base = "initial_lr" if "initial_lr" in old else "lr"  # the present rate may be a schedule's
@@ -68,7 +68,7 @@ def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
 
 
 def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
-    """Sets state and options; live tensors that fit are written in place, so that captured graphs go on seeing them.
+    """Set state and options. Live tensors that fit are written in place, so that captured graphs still use them.
 
     Raises:
         Mismatch: the optimizer's own load_state_dict refused.
@@ -94,25 +94,25 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     place.filling.run()
     optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
     if optimizer.state:
-        vars(optimizer)["_opt_called"] = True  # it has stepped: a scheduler that steps first has no cause to warn
+        vars(optimizer)["_opt_called"] = True  # it has stepped: a scheduler that steps first should not warn
 
 
-_Device = Callable[[Any, Any], torch.device]  # of a stored tensor, given what is live in its place
+_Device = Callable[[Any, Any], torch.device]  # takes a stored tensor and the live value in its place
 
 
 class _Placement:
-    """Where a stored tensor goes: into the live one that it replaces, or into a fresh one of the stored layout."""
+    """The destination of a stored tensor: the live one that it replaces, or a fresh one of the stored layout."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self.taken = {storage(parameter) for parameter in parameters}
         self.placed: dict[str, torch.Tensor] = {}
-        self.filling = TensorRestore()  # after which the tensors have their numbers
-        self._parameter: torch.Tensor | None = None  # whose entry it is
+        self.filling = TensorRestore()  # after its run the tensors have their values
+        self._parameter: torch.Tensor | None = None  # the parameter whose entry is restored
 
     def entry(
         self, stored: Mapping[str, Any], live: Any, parameter: torch.Tensor, group: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The state of one parameter of `group`: on the parameter's device, except for tensors that were on the CPU."""
+        """Restore the state of one parameter of `group` on its device, except tensors that were on the CPU."""
         mixed = len({_device_of(leaf) for leaf in stored.values() if is_stored_tensor(leaf)}) > 1
         captured = bool(group.get("capturable") or group.get("fused"))
 
@@ -163,7 +163,7 @@ class _Placement:
 
 
 def _restore_group(group: dict[str, Any], old: Mapping[str, Any], place: _Placement) -> None:
-    """The checkpoint's options in the checkpoint's order, then what only the live group has; `params` stay."""
+    """Return the checkpoint's options in its order, then options of the live group alone; `params` stay."""
     elsewhere = group["params"][0].device if group["params"] else torch.device("cpu")
 
     def device(leaf: Any, live: Any) -> torch.device:
@@ -199,7 +199,7 @@ def _group_differences(
     lines = [
         f"{path}/{option}: missing in the checkpoint; was it saved by another kind of optimizer?"
         for option, value in defaults.items()
-        if option not in old and value is not None and not isinstance(value, bool)  # those torch fills in by itself
+        if option not in old and value is not None and not isinstance(value, bool)  # torch adds those itself
     ]
     names = zip(old.get("param_names", ()), group.get("param_names", ()), strict=False)
     return lines + [
@@ -214,7 +214,7 @@ def _bare(name: str) -> str:
 
 
 def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list[str]:
-    """A moment of torch's has its parameter's shape, or 1 in a factored dimension.
+    """Whether a moment of torch's has its parameter's shape, or 1 in a factored dimension.
 
     LBFGS flattens its moments, and other authors' optimizers may project them: these are not compared.
     """
@@ -241,7 +241,7 @@ def _loads_itself(optimizer: Optimizer) -> bool:
 
 
 def _undo_casts(optimizer: Optimizer, state: Any) -> None:
-    """Puts the stored tensor back where torch's load_state_dict, called with hooks, has cast it to another dtype."""
+    """Restore the stored tensor where torch's load_state_dict, called with hooks, has cast it to another dtype."""
     if type(optimizer).load_state_dict is not Optimizer.load_state_dict or not isinstance(state, dict):
         return
     for number, parameter in enumerate(chain.from_iterable(group["params"] for group in optimizer.param_groups)):
@@ -254,7 +254,7 @@ def _undo_casts(optimizer: Optimizer, state: Any) -> None:
 
 def _is_laid_out(live: torch.Tensor, stride: list[int] | None) -> bool:
     if is_dtensor(live):
-        return True  # each rank's piece as it likes
+        return True  # each rank's piece may have any shape
     return live.is_contiguous() if stride is None else list(live.stride()) == stride
 
 

@@ -1,4 +1,4 @@
-"""Options of an optimizer changed on purpose, with the schedule that goes with them."""
+"""Changes options of an optimizer on request, with the schedule that depends on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import UsageError
 
 
 def override(optimizer: Optimizer, changes: Mapping[str, Any], schedulers: Iterable[object] = ()) -> list[str]:
-    """Sets options of every group on purpose; a list gives each group its own value. Returns lines that say old -> new.
+    """Set options of every group; a list gives each group its own value. Return lines of the form old -> new.
 
     Where a scheduler has left `initial_lr`, "lr" means that base rate. The present rate, and the bounds that schedulers
     keep in the group or in themselves (max_lr, min_lr, base_lrs, max_lrs), are scaled with it. Floors such as eta_min
@@ -87,7 +87,7 @@ def _drives(scheduler: Any, optimizer: Optimizer) -> bool:
 
 
 def _set(container: Any, key: Any, value: Any) -> None:
-    """Assigns, or fills the tensor that stands there: compiled steps and CUDA graphs hold on to it."""
+    """Assign the value, or fill the existing tensor: compiled steps and CUDA graphs refer to it."""
     old = container.get(key) if isinstance(container, dict) else container[key]
     if isinstance(old, torch.Tensor):
         old.detach().fill_(value)

@@ -1,4 +1,4 @@
-"""Plans: the order in which a DataLoader's twin takes its samples, and how to resume in the middle of it."""
+"""Plans: the order in which a DataLoader's twin takes its samples, and how to resume in mid-epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .twin import torchdatas
 
 _NOTHING = object()
 
-BatchOrder = Sampler | InterruptibleDistributedSampler  # orders that can be entered anywhere
+BatchOrder = Sampler | InterruptibleDistributedSampler  # orders that can start anywhere
 
 
 class Step(NamedTuple):
@@ -39,26 +39,26 @@ class Step(NamedTuple):
 class BatchPlan:
     """The order of one DataLoader."""
 
-    carries = False  # the sampler may take something from epoch to epoch
+    carries = False  # the sampler may keep state from epoch to epoch
 
     @abstractmethod
     def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
-        """The steps of `epoch` from `at`; whatever has to be skipped has been on return.
+        """Yield the steps of `epoch` from `at`; skipped ones are already skipped on return.
 
-        At an epoch's start `at["before"]`, if there is one, is what was consumed last of the epoch before.
+        At an epoch's start `at["before"]`, if present, is the last consumed position of the epoch before.
         """
 
     def consumed(self, position: FeedPosition) -> None:
-        """The loop has taken the batch that ends at `position`."""
+        """Record that the loop has taken the batch that ends at `position`."""
 
     @abstractmethod
     def describe(self) -> LoaderFacts:
-        """What decides the order."""
+        """The facts that determine the order."""
 
 
 @dataclass
 class OrderPlan(BatchPlan):
-    """Batches along an order of ours. `samples` of a position are those of all ranks that take it together."""
+    """Batches along one of our orders. `samples` of a position counts those of all ranks that share it."""
 
     order: BatchOrder
     batch_size: int | None
@@ -75,14 +75,14 @@ class OrderPlan(BatchPlan):
         return self._steps(epoch, at["batches"], at["samples"])
 
     def consumed(self, position: FeedPosition) -> None:
-        self.order.seek(position["epoch"], position["samples"])  # true even if the user saves the sampler's state
+        self.order.seek(position["epoch"], position["samples"])  # correct even if the user saves the sampler's state
 
     def describe(self) -> LoaderFacts:
         order = self.order.describe()
         if not isinstance(self.order, Sampler):
             return order | {"sampler": self.name} | _ranks(self.order.world, self.batch_size)
         if self.name != "holdfast":
-            del order["seed"]  # the run's own
+            del order["seed"]  # it belongs to the run
         return order | {"sampler": self.name}
 
     def _steps(self, epoch: int, batches: int, samples: int) -> Iterator[Step]:
@@ -98,7 +98,7 @@ class OrderPlan(BatchPlan):
 
 @dataclass
 class GroupPlan(BatchPlan):
-    """Batches of our grouped batch sampler; a position says how many batches of which size all ranks have taken."""
+    """Batches of our grouped batch sampler; a position records how many batches of each size all ranks have taken."""
 
     sampler: InterruptibleDistributedGroupedBatchSampler
 
@@ -124,9 +124,9 @@ class GroupPlan(BatchPlan):
 
 @dataclass
 class ReplayPlan(BatchPlan):
-    """Batches of a sampler of the user's; a resume draws the indices again and compares them.
+    """Batches of a user's sampler; a resume draws the indices again and compares them.
 
-    The sampler draws from a random stream of its own, seeded anew each epoch. So do torch generators that it keeps.
+    The sampler draws from its own random stream, seeded anew each epoch. So do torch generators that it keeps.
     """
 
     source: Any
@@ -163,8 +163,8 @@ class StatefulPlan(BatchPlan):
     """Batches of a sampler that keeps its own state: `keeper` is `source`, or what torch's BatchSampler wraps.
 
     Each epoch begins from the state after the last *consumed* batch, in an uninterrupted run as after a resume. A
-    sampler may reset itself before it yields its last batch. Then its state alone does not show that the epoch is over:
-    where a batch may be the last, the next one is drawn ahead.
+    sampler may reset itself before it yields its last batch. Its state alone then does not show that the epoch is over.
+    Where a batch may be the last, the next one is therefore drawn ahead.
     """
 
     source: Any
@@ -183,7 +183,7 @@ class StatefulPlan(BatchPlan):
         return {"sampler": type(self.keeper).__name__, "order": "its own state"}
 
     def _leave(self, before: FeedPosition) -> bool:
-        """End the epoch of `before`; whether its state is already the next epoch's beginning."""
+        """End the epoch of `before`. Return whether its state is already the next epoch's beginning."""
         further = next(self._drawn(before), None) is not None
         return further and bool(before.get("ended"))
 
@@ -222,7 +222,7 @@ class StatefulPlan(BatchPlan):
 
 def plan_for(loader: DataLoader[Any], seed: int) -> BatchPlan:
     source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    plain = type(source) in {BatchSampler, torchdatas("BatchSampler")}  # another subclass may batch in its own way
+    plain = type(source) in {BatchSampler, torchdatas("BatchSampler")}  # another subclass may batch differently
     sampler = source.sampler if plain else source
     if isinstance(sampler, InterruptibleDistributedGroupedBatchSampler) and _iterates_as(sampler):
         return GroupPlan(sampler)
@@ -231,14 +231,15 @@ def plan_for(loader: DataLoader[Any], seed: int) -> BatchPlan:
         size, drop_last = (source.batch_size, source.drop_last) if plain else (None, False)
         name = "holdfast" if order is sampler else type(sampler).__name__
         return OrderPlan(order, size, drop_last=drop_last, name=name)
-    counts = hasattr(sampler, "advance")  # what the loop consumed: its state says nothing of what it handed out
+    counts = hasattr(sampler, "advance")  # it counts consumed samples: its state does not depend on what it has yielded
     if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict") and not counts:
         return StatefulPlan(source, sampler, seed)
     return ReplayPlan(source, seed)
 
 
 def _order(sampler: Any, seed: int) -> BatchOrder | None:
-    """The order that stands for `sampler`: itself if it is ours, one like torch's DistributedSampler for that one, and
+    """Return the order that replaces `sampler`: itself if it is ours, ours like torch's DistributedSampler for that
+    one, and
     one of (seed, epoch) for torch's two plain ones.
     """
     if isinstance(sampler, Sampler | InterruptibleDistributedSampler):
@@ -255,7 +256,7 @@ def _order(sampler: Any, seed: int) -> BatchOrder | None:
 
 
 def _iterates_as(sampler: Any) -> bool:
-    """Whether the sampler iterates as Holdfast's own class does: a subclass of the user's may not."""
+    """Whether the sampler iterates like Holdfast's own class: a user's subclass may not."""
     ours = Sampler, InterruptibleDistributedSampler, InterruptibleDistributedGroupedBatchSampler
     return any(type(sampler).__iter__ is kind.__iter__ for kind in ours)
 
@@ -266,7 +267,7 @@ def _ranks(world: int, batch_size: int | None) -> dict[str, Any]:
 
 
 def _drawn(source: Any, seed: int, epoch: int, load: Callable[[], None] = lambda: None) -> Iterator[Any]:
-    """What `source` yields for `epoch` once `load` has run; the global generators do not move."""
+    """Yield the items of `source` for `epoch` after `load` has run; the global generators do not advance."""
     with rng.scope(key("sampler", seed, epoch)):
         _begin(source, seed, epoch)
         load()
@@ -282,7 +283,7 @@ def _drawn(source: Any, seed: int, epoch: int, load: Callable[[], None] = lambda
 
 
 def _begin(source: Any, seed: int, epoch: int) -> None:
-    """Tell the sampler, and the one inside it, which epoch this is."""
+    """Set the epoch of the sampler and of the one inside it."""
     samplers: tuple[Any, Any] = (source, getattr(source, "sampler", None))
     for sampler in samplers:
         if hasattr(sampler, "set_epoch"):

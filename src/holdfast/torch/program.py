@@ -1,4 +1,4 @@
-"""What torch adds to a program: facts for the fingerprint, the seed, its ranks, stillness for a probe."""
+"""What torch adds to a program: facts for the fingerprint, the seed, its ranks, prediction mode for a probe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Reducers", "alone", "facts", "initial_seed", "ranks", "sheltered", "
 
 
 def facts() -> dict[str, Any]:
-    """Threads, device model and deterministic switches."""
+    """Return threads, device model and deterministic switches."""
     cuda = torch.cuda.is_available()
     return {
         "threads": torch.get_num_threads(),

@@ -17,7 +17,7 @@ _serial = itertools.count(1)  # every rank begins the same runs, in the same ord
 
 
 def ranks(timeout_s: float) -> Ranks | None:
-    """The processes of torch's default group, in a new conversation; None when there is no group."""
+    """Return the ranks of torch's default group, under a new key prefix; None when there is no group."""
     if not is_grouped():
         return None
     if distributed.get_world_size() == 1:
@@ -29,7 +29,7 @@ def ranks(timeout_s: float) -> Ranks | None:
 
 
 class StoreChannel:
-    """Keys and values in a store of torch's, under a prefix, over a connection of its own.
+    """Keys and values in a store of torch's, under a prefix, over its own connection.
 
     It asks whether a key exists before it reads it. Reading one that does not exist would wait in C++, where Python
     handles no signals, and print warnings.

@@ -10,7 +10,7 @@ from ..state.rng import GeneratorSource
 
 
 def capture() -> dict[str, Any]:
-    # a CUDA that has not begun has drawn nothing, and asking would begin it (in a forked worker: fail)
+    # before its initialisation CUDA has drawn nothing, and a query would initialise it (in a forked worker: fail)
     cuda = torch.cuda.get_rng_state_all() if _cuda_began() else []
     return {"cpu": torch.get_rng_state(), "cuda": list(cuda)}
 
@@ -28,7 +28,7 @@ def restore(state: Any) -> list[str]:
 
 
 def seed(number: int) -> None:
-    # torch.manual_seed would leave a seed in the queue of a CUDA that has not begun, where no restore reaches it
+    # torch.manual_seed would queue a seed for an uninitialised CUDA, which no restore can undo
     torch.default_generator.manual_seed(number % 2**64)
     if _cuda_began():
         torch.cuda.manual_seed_all(number % 2**64)

@@ -12,8 +12,8 @@ The place is counted by `run.batches(loader)`, or by a loop of your own that cal
                 ...
                 sampler.advance(len(x))
 
-It counts what all ranks together have consumed since the epoch began, so it is the same on every rank, and goes on on
-any number of them.
+It counts what all ranks together have consumed since the epoch began. It is therefore the same on every rank, and
+resumes on any number of them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from .world import world
 class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
     """torch's DistributedSampler with a position: the same indices in the same order for the same arguments.
 
-    Resumed on another number of ranks, these take the rest of the epoch between them, each sample once; with the same
-    number of samples in a step over all ranks, in the same steps. The last samples may be fewer than there are ranks:
-    then some of the order's first come once more, or `drop_last` leaves them out.
+    Resumed on another number of ranks, these divide the rest of the epoch among them, each sample once. With the same
+    number of samples per step over all ranks, the steps are the same. If fewer samples are left than there are ranks,
+    some of the order's first appear once more, or `drop_last` omits the remainder.
     """
 
     def __init__(
@@ -66,20 +66,20 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
 
     @property
     def progress(self) -> int:
-        """Samples that this rank has consumed in this epoch, had there always been as many ranks as now."""
+        """Number of samples this rank has consumed in this epoch, computed for the present number of ranks."""
         return self.position // self.world
 
     def advance(self, n: int) -> None:
-        """Count `n` samples that this rank, as every other, has consumed. Inside `run.batches` the run does.
+        """Count `n` samples consumed by this rank, as by every other. Inside `run.batches` the run does it.
 
         Raises:
-            UsageError: there are not as many left.
+            UsageError: fewer are left.
         """
         if self._require(n, "samples"):
             self.position += n * self.world
 
     def indices(self, epoch: int, start: int = 0) -> Iterator[Index]:
-        """What this rank takes of `epoch` from position `start` on; the sampler's own position stays where it is."""
+        """Return this rank's part of `epoch` from position `start`; the sampler's own position does not change."""
         return carrying(self._order.walk(epoch, self._split.places(start)), epoch)
 
     def _go(self, epoch: int, position: int) -> None:
@@ -99,10 +99,9 @@ class InterruptibleSampler(InterruptibleDistributedSampler):
 class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[int]]):
     """For DataLoader(batch_sampler=...): batches of `batch_size`, each from one group, `group_ids[index]`.
 
-    All ranks have the same group in the same step. What is left of a group comes last as one short batch, unless
-    `drop_last`; of one that the ranks cannot divide, some samples come twice. Resumed on another number of ranks, or
-    with another batch size, each sample that is left comes once; where ranks times batch size is the same, in the same
-    steps.
+    All ranks have the same group in the same step. The rest of a group comes last as one short batch, unless
+    `drop_last`; if the ranks cannot divide it, some samples appear twice. Resumed on another number of ranks, or with
+    another batch size, each remaining sample appears once; if ranks times batch size is the same, in the same steps.
     """
 
     def __init__(
@@ -148,20 +147,20 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
 
     @property
     def progress(self) -> int:
-        """Batches consumed in this epoch."""
+        """Number of batches consumed in this epoch."""
         return sum(number for _, number in self.taken)
 
     def advance(self, n: int = 1) -> None:
-        """Count `n` batches that this rank, as every other, has consumed. Inside `run.batches` the run does.
+        """Count `n` batches consumed by this rank, as by every other. Inside `run.batches` the run does it.
 
         Raises:
-            UsageError: there are not as many left.
+            UsageError: fewer are left.
         """
         if self._require(n, "batches"):
             self.taken = groups.further(self.taken, self.together, n)
 
     def batches(self, epoch: int, taken: groups.Taken = ()) -> Iterator[list[int]]:
-        """This rank's batches of `epoch` after those `taken`; the sampler's own position stays where it is."""
+        """Return this rank's batches of `epoch` after those `taken`; the sampler's own position does not change."""
         made, done = self._batches(epoch, taken)
         for batch in made[done:]:
             yield list(carrying(groups.part(batch, self.world, self.rank), epoch))
@@ -170,7 +169,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         return super().describe() | {"groups": self._groups}
 
     def _batches(self, epoch: int, taken: groups.Taken) -> tuple[list[list[int]], int]:
-        """The batches over all ranks since they have had this size, and how many of them were taken."""
+        """The batches over all ranks since they have this size, and how many of them were taken."""
         before, done = groups.since(taken, self.together)
         wanted = epoch, tuple(before)
         if wanted not in self._last:

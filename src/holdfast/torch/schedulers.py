@@ -1,8 +1,8 @@
-"""LR schedulers: their own state_dict and load_state_dict, without what belongs to the script.
+"""LR schedulers: their own state_dict and load_state_dict, without objects that belong to the script.
 
-Functions, methods, partials, classes, weak references, and references to an optimizer, a scheduler or a module are the
-script's: they are not stored, and the live ones stay in their place. Anything else that cannot be encoded is a
-UsageError when it is saved, since dropping it could lose state without a word.
+Functions, methods, partials, classes, weak references, and references to an optimizer, a scheduler or a module belong
+to the script: they are not stored, and the live ones stay in place. Anything else that cannot be encoded raises a
+UsageError at the save, since dropping it could lose state silently.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SCRIPTS_OWN = (
 
 
 def capture(scheduler: LRScheduler) -> Any:
-    """Its state_dict without what belongs to the script."""
+    """Return its state_dict without objects that belong to the script."""
     return _storable(scheduler.state_dict())
 
 
 def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
-    """One line for each setting or part that does not fit; touches nothing.
+    """Return one line for each setting or part that does not fit; changes nothing.
 
     Names are compared for torch's own classes only: attributes of other classes may appear as they run. Private names
     are not compared, because torch's versions change them.
@@ -49,7 +49,7 @@ def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
 
 
 def restore(scheduler: LRScheduler, stored: Any) -> None:
-    """Loads the stored state over the live one.
+    """Load the stored state into the live scheduler.
 
     Raises:
         Mismatch: the scheduler's own load_state_dict refused.
@@ -70,7 +70,7 @@ def _is_scripts_own(value: Any) -> bool:
 
 
 def _completed(stored: Any, live: Any) -> Any:
-    """`stored` with the script's own things taken from `live`."""
+    """Return `stored` with the script's own objects taken from `live`."""
     if type(live) is dict and type(stored) is dict:
         known = {key: _completed(value, live.get(key)) for key, value in stored.items()}
         return known | {key: value for key, value in live.items() if key not in stored and _is_scripts_own(value)}

@@ -1,4 +1,4 @@
-"""Stored leaves and live tensors: compare them, and fill the one from the other."""
+"""Stored leaves and live tensors: compares them, and fills one from the other."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from . import pieces
 from .items import Now, data, memory
 from .leaves import DTYPES, empty
 
-AROUND_BYTES = 16 << 20  # that exist twice while they come into memory that no file can be read into
+AROUND_BYTES = 16 << 20  # most bytes that exist twice while read into memory no file can be read into
 
 
 class TensorFacts(NamedTuple):
-    """What must agree before bytes move."""
+    """The facts that must agree before bytes are read."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -28,22 +28,22 @@ def is_stored_tensor(value: object) -> TypeGuard[LeafReader]:
 
 
 def facts(value: object) -> TensorFacts | None:
-    """Dtype and shape of a live tensor or of a stored one; None for anything else."""
+    """Return dtype and shape of a live tensor or of a stored one; None for anything else."""
     if isinstance(value, torch.Tensor):
         return TensorFacts(str(value.dtype).removeprefix("torch."), tuple(value.shape))
     return TensorFacts(value.dtype, tuple(value.shape)) if is_stored_tensor(value) else None
 
 
 class TensorRestore:
-    """Stored leaves to be read into live tensors. `into` and `fresh` only note what is wanted; `run` reads all."""
+    """Stored leaves to be read into live tensors. `into` and `fresh` only record the request; `run` reads all."""
 
     def __init__(self) -> None:
         # from the file into the tensor's own memory; tied tensors, which share leaf and address, once
         self._straight: dict[tuple[str, int], tuple[torch.Tensor, LeafReader]] = {}
-        self._parts: dict[str, list[pieces.Cut]] = {}  # by way of a copy of their leaf; by its key
+        self._parts: dict[str, list[pieces.Cut]] = {}  # leaf's key -> cuts that are read through a copy of the leaf
 
     def into(self, live: torch.Tensor, stored: LeafReader | torch.Tensor) -> None:
-        """Let `live` have the stored numbers."""
+        """Fill `live` with the stored values."""
         if isinstance(stored, torch.Tensor):
             with torch.no_grad():
                 live.copy_(stored)
@@ -52,7 +52,7 @@ class TensorRestore:
             self.part(cut)
 
     def part(self, cut: pieces.Cut) -> None:
-        """Let its tensor have these items of its leaf."""
+        """Fill its tensor with these items of its leaf."""
         live, stored = cut.live, cut.stored
         if pieces.is_whole(cut) and DTYPES.get(stored.dtype) is live.dtype and _is_plain(live):
             # tied tensors may count their versions apart: no graph made before may go backward over new bytes
@@ -62,9 +62,9 @@ class TensorRestore:
             self._parts.setdefault(stored.key, []).append(cut)
 
     def fresh(self, stored: LeafReader, device: torch.device, parameter: torch.Tensor | None = None) -> torch.Tensor:
-        """A new tensor on `device` with the stored dtype, shape and stride; its numbers come with `run`.
+        """Return a new tensor on `device` with the stored dtype, shape and stride; `run` fills in its values.
 
-        One that belongs to a parameter which is a DTensor becomes one as well, unless it is a single number.
+        If its parameter is a DTensor it becomes one as well, unless it is a single number.
         """
         if parameter is not None and pieces.is_dtensor(parameter) and stored.shape:
             tensor = pieces.like(parameter, stored.shape, empty(stored, torch.device("meta")).dtype)
@@ -74,7 +74,7 @@ class TensorRestore:
         return tensor
 
     def run(self) -> None:
-        """Read them all, straight from the files into their memory; of the others, few exist twice at a time."""
+        """Read all of them, straight from the files where possible; of the others, few exist twice at a time."""
         now = Now()
         read_all([(stored, data(live, now)) for live, stored in self._straight.values() if live.numel()])
         parts = [*self._parts.values()]
@@ -86,7 +86,7 @@ class TensorRestore:
 
 
 def _few(parts: list[list[pieces.Cut]]) -> list[list[pieces.Cut]]:
-    """The first ones, of at most `AROUND_BYTES` together, or the first alone."""
+    """Return the first ones, of at most `AROUND_BYTES` together, or the first alone."""
     total = 0
     for count, cuts in enumerate(parts):
         total += cuts[0].stored.size_bytes
@@ -96,7 +96,7 @@ def _few(parts: list[list[pieces.Cut]]) -> list[list[pieces.Cut]]:
 
 
 def _fill(parts: list[list[pieces.Cut]]) -> None:
-    """Read each leaf whole, as its digest is of all of it, and copy the wanted items."""
+    """Read each leaf whole, because its digest covers all of it, and copy the requested items."""
     leaves = [cuts[0].stored for cuts in parts]
     wholes = [torch.empty(tuple(leaf.shape), dtype=DTYPES[leaf.dtype]) for leaf in leaves]
     read_all([(leaf, memory(whole)) for leaf, whole in zip(leaves, wholes, strict=True)])
@@ -107,7 +107,7 @@ def _fill(parts: list[list[pieces.Cut]]) -> None:
 
 
 def differing(path: str, stored: object, live: object) -> list[str]:
-    """One line per fact in which stored leaf and live tensor disagree; none for other objects and lazy parameters."""
+    """Return one line per fact that differs between stored leaf and live tensor; none for lazy or other objects."""
     if not isinstance(live, torch.Tensor) or is_lazy(live):
         return []
     there, here = facts(stored), facts(live)
@@ -124,12 +124,12 @@ def differing(path: str, stored: object, live: object) -> list[str]:
 
 
 def storage(tensor: torch.Tensor) -> int:
-    """What memory a tensor lies in: a detached one lies in the same."""
+    """Identify a tensor's memory: a detached one has the same."""
     return pieces.local(tensor).untyped_storage().data_ptr() or id(tensor)
 
 
 def load(live: Any, state: Any) -> None:
-    """Gives `state` to the object's own load_state_dict.
+    """Pass `state` to the object's own load_state_dict.
 
     Raises:
         Mismatch: it refused; it may have taken a part of the state.
@@ -146,7 +146,7 @@ def load(live: Any, state: Any) -> None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether each of its items has a place of its own, in the host's memory or on a device of CUDA's."""
+    """Whether each of its items has its own place, in host memory or on a CUDA device."""
     return (
         type(tensor.detach()) is torch.Tensor
         and (tensor.is_cpu or tensor.is_cuda)

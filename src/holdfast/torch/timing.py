@@ -1,4 +1,4 @@
-"""How long the parts of a script took, said by rank 0."""
+"""How long the parts of a script took, reported by rank 0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .world import my_rank
 
 
 class TimestampedTimer:
-    """Says how long it is since the last report, and how much it has been in all.
+    """Report the time since the last report, and the total.
 
         timer = TimestampedTimer()
         ...
