@@ -130,8 +130,9 @@ class Asked:
         return CommandResult(self._child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def close(self) -> None:
-        """Kill the command if it runs, and close its pipes. A forked child, whose parent owns the command, does
-        nothing.
+        """Kill the command if it runs, and close its pipes.
+
+        A forked child, whose parent owns the command, does nothing.
         """
         if os.getpid() == self._pid:
             with self._child:

@@ -49,8 +49,9 @@ class JobWatch:
             self._ask(("scontrol", "show", "partition", partition), self._take_grace, soon_s)
 
     def look(self) -> None:
-        """Read the answers that have come, and send the queries that are due. A failed query is repeated a minute
-        later.
+        """Read the answers that have come, and send the queries that are due.
+
+        A failed query is repeated a minute later.
         """
         while self._questions and (question := min(self._questions)).due_s <= time.monotonic():
             try:
