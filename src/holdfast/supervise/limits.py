@@ -51,8 +51,9 @@ class Time:
         return min(told, default=by_deadline_s)
 
     def _until_s(self, number: int, heard_s: float) -> float:
-        """Return when the grace time of a signal ends. A notice leaves time until the job's end; then SIGTERM's grace
-        begins.
+        """Return when the grace time of a signal ends.
+
+        A notice leaves time until the job's end. SIGTERM comes then, and its grace time decides.
         """
         left_s = self.left_s()
         if self._grace_option_s is None and left_s is not None and number not in {signal.SIGTERM, signal.SIGHUP}:

@@ -166,8 +166,9 @@ class CommandProcess:
         self._handed |= {chosen, wanted}
 
     def _heeded(self, child: Child, number: int) -> int:
-        """Return the signal to send: SIGTERM instead of a notice that would only kill. For example, torchrun handles no
-        SIGUSR1.
+        """Return the signal to send: SIGTERM instead of a notice that would only kill.
+
+        For example, torchrun handles no SIGUSR1.
         """
         group = processes.members(child.pid) if number in {signal.SIGUSR1, signal.SIGUSR2} else []
         instead = group and not processes.catch(group, number) and processes.catch(group, signal.SIGTERM)
@@ -214,8 +215,9 @@ class CommandProcess:
             self._tidy(child, now)
 
     def _tidy(self, child: Child, now: float) -> None:
-        """End processes that the command left behind. If the signal killed only its shell, the rest may still be
-        saving.
+        """End processes that the command left behind.
+
+        If the signal killed only its shell, the rest may still be saving.
         """
         fell = self._handed and (child.code or 0) < 0
         if fell and any(processes.heed(processes.members(child.pid), number) for number in self._handed):
