@@ -63,8 +63,9 @@ class Gromacs:
         return [*start, *_limited(options, time_left_s)]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
-        """Return the complete checkpoint file with the highest step. A complete file begins and ends with a fixed
-        number.
+        """Return the complete checkpoint file with the highest step.
+
+        A complete file begins and ends with a fixed number.
         """
         found = fresh(self._checkpoints(), self._before)
         steps = {path: step for path in found if (step := step_of(path)) is not None}
