@@ -25,8 +25,9 @@ FORGOTTEN_S = 3600.0  # the age at which the folder of a killed doctor is remove
 
 
 def examine(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
-    """Run all checks in a folder inside `directory`, and remove that folder. `needed_bytes`: the size of two
-    checkpoints.
+    """Run all checks in a folder inside `directory`, and remove that folder.
+
+    `needed_bytes`: the size of two checkpoints.
     """
     yield _kind(directory)
     place = directory / f"{NAME}-{os.getpid()}"
