@@ -12,8 +12,9 @@ from ..journal import Event, Log
 
 
 def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
-    """Return one summary for each attempt, oldest first. Entries of a wrong type are ignored: any program may write the
-    file.
+    """Return one summary for each attempt, oldest first.
+
+    Entries of a wrong type are ignored: any program may write the file.
     """
     return [_summary(log) for log in logs]
 
