@@ -39,8 +39,9 @@ def catch(pids: Iterable[int], number: int) -> bool:
 
 
 def heed(pids: Iterable[int], number: int) -> bool:
-    """Whether one of the processes does not ignore the signal. If it received the signal and still runs, it is handling
-    it.
+    """Whether one of the processes does not ignore the signal.
+
+    If it received the signal and still runs, it is handling it.
     """
     return any(not _has(pid, "SigIgn", number) for pid in pids)
 
