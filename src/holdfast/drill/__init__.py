@@ -1,4 +1,4 @@
-"""Drill: kills a run on purpose, again and again, and compares it bit for bit with one that nobody disturbed.
+"""Drill: kills a run on purpose, again and again, and compares it bit for bit with an undisturbed one.
 
     drill      all of it in order
     places     from which safe points to resume the run (pure)

@@ -69,7 +69,7 @@ def suspects(
     found = []
     for path, was in there.values.items():
         now, about, here = begin.values.get(path), there.about[path], begin.about.get(path)
-        own = about.live and not about.tracked and not path.startswith(VARS)  # run.vars are brought back anyway
+        own = about.live and not about.tracked and not path.startswith(VARS)  # run.vars are restored anyway
         if not own or UNREAD in (was, now) or beside.values.get(path) != was:
             continue
         if now == was and later.get(path) == was:
@@ -153,8 +153,9 @@ def other_batch(
 
 
 def reordered(first: VariableRecords, second: VariableRecords) -> list[str]:
-    """Return containers with equal items in another order in the two undisturbed runs, e.g. made by iterating a set of
-    strings.
+    """Return containers with equal items in another order in the two undisturbed runs, e.g.
+
+    made by iterating a set of strings.
     """
     return [path for path, a, b in _unlike(first, second) if a.bag and a.bag == b.bag]
 
