@@ -13,7 +13,7 @@ from holdfast.drill.by_itself import cause_of
 from holdfast.drill.cause import CauseFacts
 from holdfast.drill.evidence import Trace
 from holdfast.drill.safepoint import SafePoint
-from holdfast.drill.sights import Album, Sight
+from holdfast.drill.sights import VariableRecord, VariableRecords
 from holdfast.drill.suspects import Suspect, other_batch, shifted, spelled, suspects
 from holdfast.run import datasets
 from holdfast.run.carried import carried
@@ -216,7 +216,7 @@ NUMBER = About("number", "float", stored=True)
 
 def sight(step, begin=False, attempt=1, batch="", about=None, **values):
     kinds = dict.fromkeys(values, NUMBER) | (about or {})
-    return Sight(
+    return VariableRecord(
         SafePoint(step), attempt, begin, batch, {name: f"={value}" for name, value in values.items()}, kinds, {}
     )
 
@@ -230,7 +230,12 @@ def resumed(step, *after, **values):
 
 
 def found_in(reference, second, other, parted):
-    return [each.path for each in suspects(Album(reference), Album(second), Album(other), 2, SafePoint(parted))]
+    return [
+        each.path
+        for each in suspects(
+            VariableRecords(reference), VariableRecords(second), VariableRecords(other), 2, SafePoint(parted)
+        )
+    ]
 
 
 DEAD = {"total": About("number", "float", live=False, stored=True)}
@@ -287,7 +292,7 @@ def test_an_index_that_began_again_is_told_from_one_that_went_on():
     reference = [sight(0, begin=True), *(sight(step, i=step - 1, about=dead) for step in (1, 2, 3))]
     for index, expected in ((0, ["i"]), (2, [])):
         other = resumed(2, sight(3, attempt=2, i=index, about=dead))
-        assert shifted(Album(reference), Album(other), 2, SafePoint(3)) == expected
+        assert shifted(VariableRecords(reference), VariableRecords(other), 2, SafePoint(3)) == expected
 
 
 def test_another_batch_is_known_by_its_digest():
@@ -295,7 +300,7 @@ def test_another_batch_is_known_by_its_digest():
     reference = [sight(1, batch="a"), sight(2, batch="b")]
     for batch, expected in (("b", False), ("c", True), ("", None), (UNREAD, None)):
         other = [sight(2, attempt=2, batch=batch)]
-        assert other_batch(Album(reference), Album(other), 2, SafePoint(2)) is expected
+        assert other_batch(VariableRecords(reference), VariableRecords(other), 2, SafePoint(2)) is expected
 
 
 def test_a_path_is_spelled_as_in_the_script():
@@ -402,10 +407,12 @@ def alone(rng="a", *, drawn=True, state="", **values):
     """A run of one step: `words` are in a container, and `began` is a time."""
     about = {name: About("x", "x", bag="b" * (name == "words"), clock=name == "began") for name in values}
     sights = [
-        Sight(SafePoint(step), 1, not step, "", values, about, {"torch": rng + "1" * (drawn and step)}, state=state)
+        VariableRecord(
+            SafePoint(step), 1, not step, "", values, about, {"torch": rng + "1" * (drawn and step)}, state=state
+        )
         for step in (0, 1)
     ]
-    return Trace([], [], {1: SafePoint(0)}, {}, Album(sights))
+    return Trace([], [], {1: SafePoint(0)}, {}, VariableRecords(sights))
 
 
 def test_why_two_undisturbed_runs_differ():

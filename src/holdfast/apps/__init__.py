@@ -1,4 +1,4 @@
-"""Apps: programs that we did not write, one file each: how they are started, told to stop, and gone on with.
+"""Apps: adapters for programs that we did not write, one file each. They start, stop and resume a program.
 
-`known.program(app, work, room)` finds the one that `--app` names.
+`known.program(app, work, room)` returns the adapter that `--app` names.
 """

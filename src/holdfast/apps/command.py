@@ -1,4 +1,4 @@
-"""Any command that keeps its own state: started as it is, done at 0, to be run again at 75."""
+"""Any command that keeps its own state: exit code 0 means done, 75 means run it again."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 from ..errors import Stopped
 from .program import ProgramCheckpoint, ProgramExit, Verdict
 
-RUN_ME_AGAIN: int = Stopped("").code  # type: ignore[assignment]  # SystemExit's may be anything, ours is 75
+RUN_ME_AGAIN: int = Stopped("").code  # type: ignore[assignment]  # SystemExit's code may have any type; ours is 75
 
 
 class Command:
-    """A script that uses `Run`, or one that exits with 75 itself when it wants to go on later."""
+    """A script that uses `Run`, or one that exits with 75 itself when it wants to resume later."""
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command itself: it finds its own state."""
+        """Return the command unchanged: it finds its own state."""
         del checkpoint, time_left_s
         return command
 
     def checkpoint(self) -> ProgramCheckpoint | None:
-        """None: its checkpoints are its own."""
+        """None: it keeps its checkpoints itself."""
         return None
 
     def stop(self, signal: int, pid: int) -> int:
-        """The signal as it came."""
+        """Return the signal unchanged."""
         del pid
         return signal
 

@@ -1,7 +1,8 @@
-"""CRIU: a process tree that runs on CPUs, dumped and restored by the kernel's own means. As root, as a rule.
+"""CRIU: a process tree that runs on CPUs, dumped and restored through the kernel. Usually needs root.
 
-Observed with 4.2: a dump ends the program with SIGKILL; a restore in the foreground says 0 whatever the program says,
-so that a parent of ours is given to it; and files are not cut back to where they were, so that we do it.
+Observed with 4.2. A dump ends the program with SIGKILL. A restore in the foreground exits with 0 whatever the program's
+exit code is, so we run our own parent process above it. A restore does not truncate files to their old size, so we do
+that.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class Criu:
         self._resumed = False
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command with its output in a file, or `criu restore` after its files were cut back. The supervisor keeps
-        time.
+        """Return the command with its output in a file, or `criu restore` after its files were truncated.
+
+        The supervisor enforces the time limit.
         """
         del time_left_s
         if shutil.which("criu") is None:
@@ -56,22 +58,22 @@ class Criu:
         return ["criu", "restore", *places, "--shell-job", "--exec-cmd", "--", *parent]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
-        """The dump that ended it; there is none while it runs."""
+        """Return the dump that ended it; None while it runs."""
         return self._found
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
-        """`criu dump` of the program's whole tree, which ends it."""
+        """Return `criu dump` of the program's whole process tree, which ends it."""
         del signal
         tree = processes.descendants(pid) if self._resumed else [pid, *processes.descendants(pid)]
         if not tree:
-            return signals.SIGTERM  # it is not restored yet, and its dump is as good as new
+            return signals.SIGTERM  # it is not restored yet, and its dump is still valid
         if self._written is None:
             self._written = sorted({path for each in tree for path in _open_for_writing(each)})
         return ["criu", "dump", "-t", str(tree[0]), "-D", str(self._images), "--shell-job"]
 
     def verdict(self, ended: ProgramExit) -> Verdict:
-        """Stopped when a dump is whole and SIGKILL ended it; else the exit code is the program's own."""
-        inventory = self._images / "inventory.img"  # the last one written
+        """Stopped if a dump is complete and SIGKILL ended the program; else its own exit code decides."""
+        inventory = self._images / "inventory.img"  # CRIU writes it last
         if self._written is not None and ended.code in KILLED and inventory.is_file():
             self._found = self._complete(self._written)
             return "stopped"
@@ -82,17 +84,17 @@ class Criu:
         return "stopped" if ended.told and (ended.code < 0 or ended.code in KILLED) else "failed"
 
     def _complete(self, written: Sequence[Path]) -> ProgramCheckpoint:
-        """The dump, with the sizes of the files that grew under the program."""
+        """Return the dump, with the sizes of the files to which the program was appending."""
         sizes = {str(path): path.stat().st_size for path in written if path.is_file()}
         disk.replace_with(self._images / SIZES, [msgspec.json.encode(sizes)])
         return ProgramCheckpoint(sorted(path for path in self._images.iterdir() if path.is_file()), whole=True)
 
 
 def _cut_back(checkpoint: Path) -> None:
-    """Give the program's files the sizes that they had when it was dumped.
+    """Truncate the program's files to the sizes that they had when it was dumped.
 
     Raises:
-        UsageError: one is gone, or shorter.
+        UsageError: one does not exist any more, or is shorter.
     """
     try:
         sizes = msgspec.json.decode((checkpoint / SIZES).read_bytes(), type=dict[str, int])
@@ -107,14 +109,14 @@ def _cut_back(checkpoint: Path) -> None:
 
 
 def _open_for_writing(pid: int) -> Iterator[Path]:
-    """Plain files that a process may write to."""
+    """Yield the plain files that a process may write to."""
     for entry in _PROC.glob(f"{pid}/fd/*"):
         try:
             path = Path(os.readlink(entry))
             flags = (_PROC / str(pid) / "fdinfo" / entry.name).read_text(encoding="ascii")
             mode = os.stat(entry).st_mode
         except OSError:
-            continue  # it ended, or closed it, meanwhile
+            continue  # it ended, or closed the file, in the meantime
         opened = int(flags.split("flags:")[1].split()[0], 8)
         if stat.S_ISREG(mode) and opened & os.O_ACCMODE != os.O_RDONLY and path.is_file():
             yield path

@@ -1,8 +1,8 @@
 """DMTCP: any program that runs on CPUs, with its threads and children, as `dmtcp_launch` sees it.
 
-Observed with 4.2.0: the exit code of `--kcheckpoint` is 0 for the program and 2 for the command that asks, whatever
-happened; no signal makes a checkpoint, and SIGUSR2 is DMTCP's own. What counts is a set of images that was finished
-after we asked. `--bcheckpoint` is not used: its images of threaded programs hang on some versions.
+Observed with 4.2.0. The exit code of `--kcheckpoint` is always 0 for the program and 2 for the requesting command. No
+signal makes a checkpoint, and DMTCP uses SIGUSR2 itself. We accept only a set of images that was finished after our
+request. `--bcheckpoint` is not used: its images of threaded programs hang on some versions.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from .take import Look, look, looks, take
 
 INTERVAL_S = 900
 ASK = 'while kill -0 "$1"; do dmtcp_command --coord-port "$(cat "$0")" --kcheckpoint; sleep 0.5; done 2>/dev/null'
-NO_IMAGE = 99  # also of a program whose coordinator was killed
-FELL = {139, -signals.SIGSEGV}  # over a cut image
+NO_IMAGE = 99  # also if the coordinator was killed
+FELL = {139, -signals.SIGSEGV}  # a crash on a truncated image
 
 
 class Dmtcp:
-    """One computation. Its images go to `images` in the supervisor's directory, and on from there into the store."""
+    """One computation. It writes its images to `images` in the supervisor's directory; the store keeps them."""
 
     def __init__(self, _work: Path, room: Path) -> None:
         self._images = room / "images"
         self._asked: dict[Path, Look] | None = None  # the images when it was told to stop
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """`dmtcp_launch ... COMMAND`, or `dmtcp_restart` of all images. A limit of time is left to the supervisor."""
+        """Return `dmtcp_launch ... COMMAND`, or `dmtcp_restart` of all images.
+
+        The supervisor enforces the time limit.
+        """
         del time_left_s
         start = "dmtcp_launch" if checkpoint is None else "dmtcp_restart"
         if shutil.which(start) is None:
@@ -39,7 +42,7 @@ class Dmtcp:
         emptied(self._images)
         self._asked = None
         interval = os.environ.get("DMTCP_CHECKPOINT_INTERVAL", str(INTERVAL_S))
-        launch = ["env", f"DMTCP_CHECKPOINT_DIR={self._images}", start]  # the coordinator knows no --ckptdir on restart
+        launch = ["env", f"DMTCP_CHECKPOINT_DIR={self._images}", start]  # on restart the coordinator has no --ckptdir
         coordinator = ["--new-coordinator", "--coord-port", "0", "--port-file", str(self._images / "port")]
         places = ["--ckptdir", str(self._images), "--interval", interval]
         if checkpoint is None:
@@ -49,11 +52,11 @@ class Dmtcp:
             raise UsageError(f"{checkpoint}: holds no image of DMTCP; another program's? Give another --run")
         take(
             ProgramCheckpoint(_beside(checkpoint), root=checkpoint), self._images
-        )  # it looks for these where it saved them
+        )  # DMTCP searches them where it saved them
         return [*launch, *coordinator, *places, *images]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
-        """The images, when the coordinator has written its script after them and none is half-way."""
+        """Return the images if the coordinator has written its script after them and none is incomplete."""
         images = looks(self._images.glob("*.dmtcp"))
         script = look(self._images / "dmtcp_restart_script.sh")
         if not images or script is None or any(self._images.glob("*.temp")):
@@ -63,8 +66,9 @@ class Dmtcp:
         return ProgramCheckpoint([*sorted(images), *_beside(self._images)], root=self._images, whole=True)
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
-        """Asks for `--kcheckpoint` until the program is gone: while it is being restored, the request is lost in
-        silence.
+        """Repeat `--kcheckpoint` until the program has ended.
+
+        DMTCP ignores the request without an error during a restore.
         """
         del signal
         if self._asked is None:
@@ -72,9 +76,9 @@ class Dmtcp:
         return ["sh", "-c", ASK, str(self._images / "port"), str(pid)]
 
     def verdict(self, ended: ProgramExit) -> Verdict:
-        """Stopped when an image was begun after we asked; else the exit code is the program's own."""
+        """Stopped if an image was begun after our request; else the program's own exit code decides."""
         if self._asked is not None and looks(self._images.glob("*.dmtcp*")) != self._asked:
-            return "stopped"  # 0 is what it says then, whatever became of the images
+            return "stopped"  # the exit code is 0 then, even if the images are bad
         if ended.code == 0:
             return "done"
         if ended.resumed and not ended.told and ended.code in {NO_IMAGE, *FELL} and not self.checkpoint():
@@ -83,5 +87,5 @@ class Dmtcp:
 
 
 def _beside(images: Path) -> list[Path]:
-    """Deleted files that the program had still open: DMTCP saves them beside its images."""
+    """Return the deleted files that the program still had open: DMTCP saves them beside its images."""
     return sorted(path for path in images.glob("*_files/**/*") if path.is_file())

@@ -1,4 +1,4 @@
-"""App files: a program described in a few lines of TOML, for everything that has no adapter of its own."""
+"""App files: a program without an adapter of its own, described in a few lines of TOML."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .take import Look, fresh, looks
 CHECKPOINT, COMMAND, PID = "{checkpoint}", "{command}", "{pid}"
 _WILD = re.compile(r"[*?\[]")
 
-Word = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")]  # no command and no file's name can hold a zero byte
+Word = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")]  # commands and file names cannot contain a zero byte
 Words = Annotated[list[Word], msgspec.Meta(min_length=1)]
 
 
 class Finished(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What is there when the work is done, and not before. All that is given must hold."""
+    """Conditions that hold when the work is done, and not before. All given ones must hold."""
 
     files: list[Word] = []
     output: str | None = None
 
 
 class App(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """An app file."""
+    """The content of an app file."""
 
     start: Words
     resume: Words
@@ -38,15 +38,15 @@ class App(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     finished: Finished
     stop: str | Words = "TERM"
     damaged: str | None = None
-    newest: bool = False  # of each pattern's files only the newest
+    newest: bool = False  # use only the newest of each pattern's files
     settle_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 2.0  # finite
 
 
 def read(path: Path) -> App:
-    """The app file at `path`.
+    """Return the app file at `path`.
 
     Raises:
-        UsageError: it cannot be read, or has a mistake; one line says which.
+        UsageError: it cannot be read, or has a mistake; one line names it.
     """
     try:
         app = msgspec.toml.decode(path.read_bytes(), type=App)
@@ -62,17 +62,17 @@ def read(path: Path) -> App:
 
 
 class AppFile:
-    """One program, as an app file describes it. What was there before `begin` is another's."""
+    """One program, as an app file describes it. Files from before `begin` belong to another program."""
 
     def __init__(self, app: App, work: Path, room: Path) -> None:
         self._app, self._work = app, work
-        place = room.parent  # the supervisor's: its store is no part of a checkpoint
+        place = room.parent  # the supervisor's directory: its store is not part of a checkpoint
         self._ours = room if work.is_relative_to(place) else place
         self._before: dict[Path, Look] = {}
-        self.lacks = ""  # what of `finished` did not hold at the last `verdict`
+        self.lacks = ""  # which part of `finished` did not hold at the last `verdict`
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """`start`, or `resume` with the checkpoint's directory in it."""
+        """Return `start`, or `resume` with the checkpoint's directory filled in."""
         del time_left_s
         words = self._app.start if checkpoint is None else self._app.resume
         if command and COMMAND not in self._app.start:
@@ -83,24 +83,25 @@ class AppFile:
         return [each for word in words for each in _filled(word, command, checkpoint)]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
-        """The files; complete when they have not changed for `settle_s`, or when the program has ended by itself."""
+        """Return the files; complete if unchanged for `settle_s`, or if the program has ended by itself."""
         return self._written(self._files())
 
     def left(self, since_unix_s: float) -> ProgramCheckpoint | None:
-        """Those of its files that have changed since then, whole or not; asked before `begin`. Nobody saw how
-        it ended.
+        """Return its files that have changed since `since_unix_s`, complete or not; call this before `begin`.
+
+        The end of the start that wrote them was not observed.
         """
         return self._written(path for path, seen in self._files().items() if seen.mtime_ns > since_unix_s * 1e9)
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
-        """As the file says; never another signal than that."""
+        """Return the signal or command of the app file; never another signal."""
         del signal
         if isinstance(self._app.stop, str):
             return signals.Signals[f"SIG{self._app.stop}"]
         return [word.replace(PID, str(pid)) for word in self._app.stop]
 
     def verdict(self, ended: ProgramExit) -> Verdict:
-        """Done when all of `finished` holds. A program that says 0 too early has stopped."""
+        """Done when all of `finished` holds. If it does not, exit code 0 means "stopped"."""
         self.lacks = ", and ".join(self._missing(ended.tail))
         if ended.code == 0 and not self.lacks:
             return "done"
@@ -138,8 +139,9 @@ def _age(file: tuple[Path, Look]) -> tuple[int, Path]:
 
 
 def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[str]:
-    """What stands in the place of `word`; a pattern in the checkpoint becomes the files that it matches, as
-    in a shell.
+    """Return the words that replace `word`.
+
+    A pattern in the checkpoint's directory is replaced by the matching files, as in a shell.
     """
     if word == COMMAND:
         return [*command]
@@ -155,7 +157,7 @@ def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[
 
 
 def _mistakes(app: App) -> Iterator[str]:
-    """What is wrong in a file of the right form; the first one is told."""
+    """Yield the mistakes in a file of the right form; the first one is reported."""
     if not any(CHECKPOINT in word for word in app.resume):
         yield f"`resume` has no {CHECKPOINT}: the program could not find what it goes on from"
     if not app.finished.files and app.finished.output is None:

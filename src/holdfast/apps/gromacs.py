@@ -1,8 +1,8 @@
 """GROMACS: `gmx mdrun` in one directory.
 
-Observed with 2022.5: SIGTERM makes it write a checkpoint and end with 1, as a fatal error does; `-maxh` ends it early
-with 0; only the end of the simulation writes the final structure. With `-reprod`, going on with `-cpi -append` gives
-the same trajectory, energies and structure, byte for byte, as if it had not been interrupted.
+Observed with 2022.5. SIGTERM makes it write a checkpoint and exit with 1, as a fatal error does. `-maxh` ends it early
+with 0. Only the end of the simulation writes the final structure. With `-reprod`, resuming with `-cpi -append` gives
+the same trajectory, energies and structure, byte for byte, as an uninterrupted simulation.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ REFUSED = re.compile(
     r"|The file has been\s+replaced or its contents have been modified"
 )
 _BEGIN, _END = 171817, 171819  # the first and the last number of a checkpoint file, in XDR
-_OLDEST = 14  # version of the format from which on the header is as `step_of` reads it: GROMACS 4.5
+_OLDEST = 14  # the first version of the format with the header that `step_of` reads: GROMACS 4.5
 
 
 class Gromacs:
-    """One simulation. What was there before `begin` is another's: it is neither a checkpoint nor a sign of the end."""
+    """One simulation. Files from before `begin` belong to another: they are no checkpoint and no sign of the end."""
 
     def __init__(self, work: Path, _room: Path) -> None:
         self._work = work
@@ -39,7 +39,7 @@ class Gromacs:
         self._before: dict[Path, Look] = {}
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command with `-cpi FILE -append` and `-maxh`, where these are called for."""
+        """Return the command with `-cpi FILE -append` and `-maxh` where these apply."""
         found = words.after(command, "mdrun")
         if found is None:
             raise UsageError("--app gromacs: the command holds no `mdrun`; write it as in `-- gmx mdrun -deffnm run`")
@@ -59,11 +59,14 @@ class Gromacs:
         elif (given := words.value(options, "-cpi")) is not None and not self._named(given, "state", ".cpt").exists():
             options = words.without(
                 options, "-cpi"
-            )  # mdrun refuses a log without a checkpoint, as a first kill leaves it
+            )  # mdrun refuses a log without a checkpoint, which a very early kill leaves
         return [*start, *_limited(options, time_left_s)]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
-        """The file with the highest step of those that it has finished writing: each begins and ends with a number."""
+        """Return the complete checkpoint file with the highest step.
+
+        A complete file begins and ends with a fixed number.
+        """
         found = fresh(self._checkpoints(), self._before)
         steps = {path: step for path in found if (step := step_of(path)) is not None}
         if not steps:
@@ -72,12 +75,12 @@ class Gromacs:
         return ProgramCheckpoint([newest], steps[newest], whole=True)
 
     def stop(self, signal: int, pid: int) -> int:
-        """SIGTERM: a checkpoint within some steps. It does not heed SIGUSR1, and SIGHUP kills it without one."""
+        """Return SIGTERM: a checkpoint within some steps. SIGUSR1 has no effect, and SIGHUP kills it without one."""
         del signal, pid
         return signals.SIGTERM
 
     def verdict(self, ended: ProgramExit) -> Verdict:
-        """Done when it has written the final structure; `-noconfout` leaves only what it said."""
+        """Done when it has written the final structure; with `-noconfout` only its output can tell."""
         early = EARLY.search(ended.tail) is not None
         finished = self._structure is None or fresh(self._structures(), self._before)
         if ended.code == 0 and not early and finished:
@@ -87,7 +90,7 @@ class Gromacs:
         return "stopped" if early or ended.told else "failed"
 
     def _learn(self, options: Sequence[str]) -> None:
-        """Where this command line makes it write."""
+        """Note where this command line makes it write."""
         name = words.value(options, "-deffnm")
         self._stem = self._named(words.value(options, "-cpo") or name, "state", ".cpt").with_suffix("")
         unwritten = {"-noconfout", "-rerun"} & set(options)
@@ -98,7 +101,7 @@ class Gromacs:
         return path if path.suffix in {suffix, ".g96", ".pdb"} else path.with_name(path.name + suffix)
 
     def _checkpoints(self) -> list[Path]:
-        """`run.cpt`, and what `-cpnum` or an interrupted renaming leaves: `run_step1234.cpt`."""
+        """Return `run.cpt`, and what `-cpnum` or an interrupted rename leaves: `run_step1234.cpt`."""
         return _matching(self._stem.parent, self._pattern)
 
     @property
@@ -106,7 +109,7 @@ class Gromacs:
         return re.compile(re.escape(self._stem.name) + r"(_prev|_step\d+)?\.cpt")
 
     def _structures(self) -> list[Path]:
-        """`run.gro`, or `run.part0002.gro` with `-noappend`."""
+        """Return `run.gro`, or `run.part0002.gro` with `-noappend`."""
         if self._structure is None:
             return []
         stem, suffix = re.escape(self._structure.stem), re.escape(self._structure.suffix)
@@ -114,7 +117,7 @@ class Gromacs:
 
 
 def step_of(path: Path) -> int | None:
-    """The step of a whole checkpoint file; None of one that is being written, cut off, or none at all.
+    """Return the step of a complete checkpoint file; None if it is incomplete or another kind of file.
 
     Source: GROMACS, src/gromacs/fileio/checkpoint.cpp, do_cpt_header.
     """
@@ -130,8 +133,8 @@ def step_of(path: Path) -> int | None:
                 _skip_text(file)
             if _number(file) < _OLDEST:
                 return None
-            _number(file)  # double precision
-            _skip_text(file)  # host
+            _number(file)  # the precision of the build
+            _skip_text(file)  # the host
             for _ in ("atoms", "baths", "chain length", "barostats", "lambdas", "integrator", "part"):
                 _number(file)
             step = _number(file, ">q")
@@ -154,7 +157,7 @@ def _matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
 
 
 def _limited(options: list[str], time_left_s: float | None) -> list[str]:
-    """With `-maxh`, unless the user's own comes first."""
+    """Return the options with `-maxh`, unless the user gave one."""
     if time_left_s is None:
         return options
     hours = max(time_left_s, 1.0) / 3600
@@ -162,5 +165,5 @@ def _limited(options: list[str], time_left_s: float | None) -> list[str]:
     try:
         own = float(given) if given else 0.0
     except ValueError:
-        return options  # mdrun will say so
+        return options  # mdrun itself reports the error
     return options if 0.0 < own <= hours else [*words.without(options, "-maxh"), "-maxh", f"{hours:.5f}"]

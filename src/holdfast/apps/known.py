@@ -1,4 +1,4 @@
-"""Known apps: from the word after `--app` to the program's adapter."""
+"""Known apps: the adapter for the word after `--app`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .gromacs import Gromacs
 from .lammps import Lammps
 from .program import Program
 
-# Each takes the program's working directory, and a room of the supervisor's for what must outlive one start.
+# Each takes the program's working directory, and a directory for what must outlive one start.
 APPS: Mapping[str, Callable[[Path, Path], Program]] = {
     "gromacs": Gromacs,
     "lammps": Lammps,
@@ -24,12 +24,12 @@ APPS: Mapping[str, Callable[[Path, Path], Program]] = {
 
 
 def program(app: str | None, work: Path, room: Path) -> Program:
-    """The adapter for `app`, a name or an app file; without one, any command's.
+    """Return the adapter for `app`, a name or an app file; without `app`, the one for any command.
 
-    `work` is the directory in which the program runs; `room` one where only the adapter writes.
+    `work` is the directory in which the program runs; in `room` only the adapter writes.
 
     Raises:
-        UsageError: no such app, or a mistake in the file.
+        UsageError: there is no such app, or its file has a mistake.
     """
     if app is None:
         return Command()
@@ -41,5 +41,5 @@ def program(app: str | None, work: Path, room: Path) -> Program:
 
 
 def is_file(app: str | None) -> bool:
-    """Whether `app` is an app file, which may name the program whole."""
+    """Whether `app` is an app file, which may define the whole command."""
     return app is not None and app.endswith(".toml")

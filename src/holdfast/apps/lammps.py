@@ -1,8 +1,8 @@
 """LAMMPS: `lmp -in SCRIPT`, whose script reads the restart file that the variable `rst` names.
 
-Observed with 29Sep2021: a signal kills it at once, so its own `restart` files are the checkpoints; `timer timeout` ends
-it early with 0. It goes on byte for byte where `atom_modify sort 0 0.0` is set and restarts are multiples of the steps
-between two neighbour lists (docs/apps.md has a whole script).
+Observed with 29Sep2021. A signal kills it at once, so its own `restart` files are the checkpoints; `timer timeout` ends
+it early with 0. A resume is exact to the byte if `atom_modify sort 0 0.0` is set and restarts are multiples of the
+steps between two neighbour lists (docs/apps.md has a whole script).
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ REFUSED = re.compile(
 )
 WITHOUT_RST = """\
 if "$(is_defined(variable,rst))" then "read_restart ${rst}" else "read_data start.data" """.strip()
-_MAGIC = b"LammpS RestartT\0"  # first and last in a restart file
+_MAGIC = b"LammpS RestartT\0"  # the first and last bytes of a restart file
 _RESTART = re.compile(r"""["']?\s*restart\s+(?!0\b)(\S+)\s+(?P<first>[^\s"']+)(?:\s+(?P<second>[^\s"']+))?""")
 _INCLUDE = re.compile(r"""["']?\s*include\s+(?P<file>[^\s"'$]+)""")
 _LOG_BYTES = 1 << 16
 
 
 class Lammps:
-    """One input script in one directory. Restart files from before `begin` are another's."""
+    """One input script in one directory. Restart files from before `begin` belong to another run."""
 
     def __init__(self, work: Path, room: Path) -> None:
         self._work, self._room = work, room
-        self._text = ""  # of the script, and of what it includes
+        self._text = ""  # the text of the script and of what it includes
         self._globs: list[str] = []
         self._log = work / "log.lammps"
         self._before: dict[Path, Look] = {}
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command with `-var rst FILE`; of a limit, a script tells it that says `timer timeout` and includes the
-        user's.
+        """Return the command with `-var rst FILE`.
+
+        A time limit is passed by an extra script with `timer timeout` that includes the user's.
         """
         found = words.after(command, "lmp", "lammps")
         if found is None:
@@ -72,7 +73,7 @@ class Lammps:
         return [*start, *options]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
-        """The newest whole restart file: it writes into the older of two, whose last bytes come last."""
+        """Return the newest complete restart file. It may alternate between two, and writes the closing bytes last."""
         found = fresh(self._restarts(), self._before)
         for path in sorted(found, key=lambda path: found[path].mtime_ns, reverse=True):
             if _is_whole(path):
@@ -80,12 +81,12 @@ class Lammps:
         return None
 
     def stop(self, signal: int, pid: int) -> int:
-        """SIGTERM, which kills it: the last restart file is what remains."""
+        """Return SIGTERM, which kills it: the last restart file remains."""
         del signal, pid
         return signals.SIGTERM
 
     def verdict(self, ended: ProgramExit) -> Verdict:
-        """Done when it came to the end of its script, and not for want of time."""
+        """Done when it reached the end of its script, and not for lack of time."""
         said = ended.tail + self._logged()
         if ended.code == 0 and EARLY not in said and OVER in said:
             return "done"
@@ -110,7 +111,7 @@ class Lammps:
 
     def _limited(self, options: list[str], script: str, time_left_s: float) -> list[str]:
         if re.search(r"^\s*timer\b.*\btimeout\b", self._text, re.MULTILINE):
-            return options  # its own comes later, and wins
+            return options  # the user's own comes later on the command line, and wins
         limit = self._room / "limit.in"
         disk.replace_with(limit, [f'timer timeout {max(int(time_left_s), 1)}\ninclude "{script}"\n'.encode()])
         return [*(str(limit) if word == script else word for word in options)]
@@ -121,7 +122,7 @@ class Lammps:
         return [Path(path) for path in sorted(found)]
 
     def _logged(self) -> str:
-        """The end of its log, which a script may have turned elsewhere."""
+        """Return the end of its log, which a script may have redirected."""
         if not fresh([self._log], self._before):
             return ""
         with open(self._log, "rb") as file:
@@ -130,14 +131,14 @@ class Lammps:
 
 
 def step_of(path: Path) -> int | None:
-    """The step in the header of a restart file; None when it is laid out otherwise.
+    """Return the step in the header of a restart file; None when the file cannot be read as such a header.
 
     Source: LAMMPS, src/write_restart.cpp, WriteRestart::header; src/lmprestart.h.
     """
     version, units, step, integers_at_most = 0, 4, 5, 8
     try:
         with open(path, "rb") as file:
-            file.seek(len(_MAGIC) + 8)  # byte order and revision
+            file.seek(len(_MAGIC) + 8)  # skip byte order and revision
             for _ in range(integers_at_most):
                 (flag,) = struct.unpack("<i", file.read(4))
                 if flag == step:
@@ -162,7 +163,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _text(work: Path, script: str) -> str:
-    """The script, lines joined and without comments, and what it includes by a plain name."""
+    """Return the script, lines joined and without comments, and what it includes by a plain name."""
     texts: dict[str, str] = {}
     waiting = [script]
     while waiting:
@@ -181,7 +182,7 @@ def _text(work: Path, script: str) -> str:
 
 
 def _patterns(text: str) -> Iterator[str]:
-    """Globs of the files that the script's `restart` lines write."""
+    """Yield globs of the files that the script's `restart` lines write."""
     for line in text.splitlines():
         found = _RESTART.match(line)
         if found is None:

@@ -1,4 +1,4 @@
-"""Program: what the supervisor has to know of a program that it cannot change."""
+"""Program: what the supervisor needs from the adapter of a program that it cannot change."""
 
 from __future__ import annotations
 
@@ -8,53 +8,52 @@ from typing import Literal, NamedTuple, Protocol
 
 from .. import disk
 
-Verdict = Literal["done", "stopped", "failed", "damaged"]  # damaged: it could not go on from what `begin` gave it
+Verdict = Literal["done", "stopped", "failed", "damaged"]  # damaged: it could not resume from `begin`'s files
 
 
 class ProgramExit(NamedTuple):
-    """How one start of a program went."""
+    """How one start of a program ended."""
 
-    code: int  # as subprocess has it: -9 for SIGKILL
-    tail: str  # the end of what it printed
+    code: int  # in subprocess's notation: -9 for SIGKILL
+    tail: str  # the end of its output
     told: bool  # it had been told to stop
-    resumed: bool = False  # it had gone on from a checkpoint
+    resumed: bool = False  # it had resumed from a checkpoint
 
 
 class ProgramCheckpoint(NamedTuple):
-    """What a program has written to go on from. `take.take` copies it into the store."""
+    """The files that a program needs to resume. `take.take` copies them into the store."""
 
     files: Sequence[Path]  # complete, and not being written any more
-    step: int | None = None  # its own count, where it can be known; else the supervisor counts
-    root: Path | None = None  # in the store, files bear their names relative to it; without it, their last names
-    whole: bool = False  # the files themselves show that they are complete: nobody need wait until they have settled
-    settle_s: float | None = None  # complete once unchanged for so long; None: for as long as the supervisor thinks fit
+    step: int | None = None  # the program's own count, if it can be read; else the supervisor counts
+    root: Path | None = None  # in the store, file names are relative to it; without it, only last names are used
+    whole: bool = False  # the files themselves show that they are complete: no need to wait until they have settled
+    settle_s: float | None = None  # complete once unchanged for so long; None: the supervisor decides
 
 
 class Program(Protocol):
     """One program in one working directory."""
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """The command line that starts it, or goes on from the files in `checkpoint`, which is a directory of our
-        store.
+        """Return the command line that starts it, or resumes from the files in `checkpoint`, a directory of our store.
 
         Raises:
-            UsageError: the command is not one of this program's.
+            UsageError: the command does not start this program.
         """
 
     def checkpoint(self) -> ProgramCheckpoint | None:
-        """Its newest complete checkpoint since `begin`; None when it has none yet.
+        """Return its newest complete checkpoint since `begin`; None if there is none yet.
 
-        Looked at while it runs, and once more after `verdict`. The same one is given again and again.
+        Called while it runs, and once more after `verdict`. The same one is returned again and again.
         """
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
-        """What makes it write a checkpoint and end: a signal for its process group, or a command to run.
+        """Return what makes it write a checkpoint and end: a signal for its process group, or a command to run.
 
-        What that command's exit code says is not to be trusted; whether the program ends is.
+        That command's exit code is not reliable; only the program's end counts.
         """
 
     def verdict(self, ended: ProgramExit) -> Verdict:
-        """Whether it is done: exit codes lie."""
+        """The result of this start; the exit code alone is not reliable."""
 
 
 def emptied(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Take: copies what a program has written to go on from, while the program may already be writing the next one."""
+"""Take: copies a program's checkpoint files, while the program may already be writing the next one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class Look(NamedTuple):
-    """What tells a file from the one that had its name before."""
+    """The facts that distinguish a file from an earlier one of the same name."""
 
     inode: int
     size_bytes: int
@@ -23,7 +23,7 @@ class Look(NamedTuple):
 
 
 def look(path: Path) -> Look | None:
-    """A plain file as it is now; None when there is none."""
+    """Return the present state of a plain file; None if there is none."""
     try:
         facts = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -32,19 +32,19 @@ def look(path: Path) -> Look | None:
 
 
 def looks(files: Iterable[Path]) -> dict[Path, Look]:
-    """Those of `files` that are there."""
+    """Return the state of each of `files` that exists."""
     return {path: seen for path in files if (seen := look(path)) is not None}
 
 
 def fresh(files: Iterable[Path], before: Mapping[Path, Look]) -> dict[Path, Look]:
-    """Those of `files` that are there, and are not what they were `before`."""
+    """Return the state of each of `files` that exists and is not as it was `before`."""
     return {path: seen for path, seen in looks(files).items() if seen != before.get(path)}
 
 
 def take(found: ProgramCheckpoint, into: Path) -> bool:
     """Copy the files of `found` into the directory `into`, durably.
 
-    False when one of them changed, or went, while it was copied: then `into` is to be thrown away.
+    Returns False if one of them changed or disappeared during the copy: then `into` must be thrown away.
     """
     before = looks(found.files)
     if len(before) < len(found.files):

@@ -1,15 +1,15 @@
-"""Wait: the parent that CRIU gives to a program that it has restored. It ends as that program ends."""
+"""Wait: the parent process of a program that CRIU has restored. It exits with the program's exit code."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-SIGNALLED = 128  # and the signal's number: what a shell would say
+SIGNALLED = 128  # plus the signal's number: a shell's exit code
 
 
 def wait() -> int:
-    """The exit code of the only child, as a shell would say it."""
+    """Return the exit code of the only child, in a shell's notation."""
     _, status = os.wait()
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else SIGNALLED - code

@@ -1,4 +1,4 @@
-"""Words of a command line: where a program stands in it, and what it was given. Pure."""
+"""Words of a command line: where a program stands in it, and its options. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import PurePath
 
 
 def after(command: Sequence[str], *names: str) -> tuple[list[str], list[str]] | None:
-    """The command up to the program of that name, `mpirun -np 4 lmp_mpi` for `lmp`, and its options; None
-    without one.
+    """Return the command up to the program of that name, and the program's options; None without the program.
+
+    For `lmp` the first part may be `mpirun -np 4 lmp_mpi`.
     """
     for place, word in enumerate(command, 1):
         if PurePath(word).name.partition("_")[0] in names:
@@ -18,7 +19,7 @@ def after(command: Sequence[str], *names: str) -> tuple[list[str], list[str]] | 
 
 
 def value(words: Sequence[str], *options: str) -> str | None:
-    """What stands behind the last of `options` in `words`; "" when nothing does, None when it is not there."""
+    """Return the word after the last of `options` in `words`; "" if none follows, None if no option is there."""
     found = None
     for word, following in pairwise([*words, ""]):
         if word in options:
@@ -27,7 +28,7 @@ def value(words: Sequence[str], *options: str) -> str | None:
 
 
 def without(words: Sequence[str], option: str) -> list[str]:
-    """`words` without `option` and what stands behind it."""
+    """Return `words` without `option` and the word after it."""
     pairs = pairwise(["", *words])
     return [word for before, word in pairs if word != option and (before != option or _is_option(word))]
 

@@ -1,4 +1,4 @@
-"""A run's metrics log as TensorBoard reads it, without a step twice or missing, however often the run was killed."""
+"""Converts a run's metrics log for TensorBoard: no step twice and none missing, however often the run was killed."""
 
 from .board import Board
 

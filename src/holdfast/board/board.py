@@ -1,4 +1,4 @@
-"""Board: keeps TensorBoard's files in line with a run's metrics log."""
+"""Board: keeps TensorBoard's files up to date with a run's metrics log."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Board:
         board = Board("runs/digits")
         board.update()  # as often as you like, in one process at a time
 
-    Each attempt of the run gets its own file. It begins by revoking what earlier files said of steps that were done
-    again, and repeats what a power loss took from the last file. So TensorBoard shows each step once, and none is
-    missing, whatever happened to the run or to the board.
+    Each attempt of the run gets its own file. The file begins by revoking what earlier files hold of steps that were
+    repeated. It also repeats what a power loss removed from the last file. So TensorBoard shows each step once, and
+    none is missing, whatever happened to the run or to the board.
 
     Args:
         run: the run's directory.
@@ -40,13 +40,13 @@ class Board:
 
     def _follow(self, attempt: int) -> None:
         self._attempt = attempt
-        self._read = 0  # bytes of its journal
-        self._waiting: list[journal.Event] = []  # read, before it is known where the attempt goes on
+        self._read = 0  # bytes of its journal that were read
+        self._waiting: list[journal.Event] = []  # read before it is known where the attempt resumes
         self._file: Path | None = None
         self._last: journal.Event = {}
 
     def update(self) -> None:
-        """Bring the board in line with what the journals say by now.
+        """Bring the board up to date with the journals.
 
         Raises:
             OSError: the board's directory cannot be written.
@@ -64,18 +64,18 @@ class Board:
             return
         self._waiting += found
         log = journal.Log(attempt, path, self._waiting)
-        if log.restored is not None:  # else it may yet take back what earlier attempts did
+        if log.restored is not None:  # else it may still revoke what earlier attempts did
             self._begin(log)
             self._waiting = []
 
     def _begin(self, log: journal.Log) -> None:
-        """Begin the file of this attempt at the step up to which the other files are right and whole."""
+        """Begin this attempt's file at the step up to which the other files are correct and complete."""
         logs = [*(each for each in journal.logs(self.run) if each.attempt < log.attempt), log]
         files = sorted(self.directory.glob(_OURS))
         first = _first_step(logs, files)
         lines = [line for line in journal.merged(logs) if line["step"] >= first]
         now = time.time()
-        # TensorBoard reads files in the order of their names, whatever clocks say
+        # TensorBoard reads files in the order of their names, whatever the clocks show
         when = max(int(now), *(int(file.name.split(".")[3]) + 1 for file in files), 0)
         file = self.directory / _NAME.format(when=when, attempt=log.attempt)
         disk.make_dirs(self.directory)
@@ -84,7 +84,7 @@ class Board:
         self._last = next((event for event in reversed(log.events) if event["event"] == "metrics"), {})
 
     def _add(self, found: Iterable[journal.Event]) -> None:
-        """Append what the attempt has logged, once; a full disk makes it append lines to its journal twice."""
+        """Append what the attempt has logged, once; after a full disk its journal may hold lines twice."""
         written = []
         for event in found:
             again = journal.position(event) < journal.position(self._last) or event == self._last
@@ -96,10 +96,10 @@ class Board:
 
 
 def _first_step(logs: Sequence[journal.Log], files: Sequence[Path]) -> int:
-    """The step from which the board is to be written anew."""
+    """Return the step from which the board must be written again."""
     for file in reversed(files):
         reached = events.last_step(file.read_bytes())
-        if reached is not None:  # of that step, lines may be missing
+        if reached is not None:  # lines of that step may be missing
             shown = int(file.name.split(".")[-1])
             later = [log.restored[0] for log in logs if log.attempt > shown and log.restored is not None]
             return min([reached, *later])
@@ -107,7 +107,7 @@ def _first_step(logs: Sequence[journal.Log], files: Sequence[Path]) -> int:
 
 
 def _newest(run: Path) -> tuple[int, Path]:
-    """The run's last attempt, and where its journal is now; 0 when there is none yet."""
+    """Return the number of the run's last attempt, and the present path of its journal; 0 if there is none yet."""
     found = {0: run / "history"}
     for path in [*run.glob("history/attempt-*.jsonl"), *run.glob("attempts/*/attempt-*.jsonl")]:
         number = path.stem.removeprefix("attempt-")
@@ -117,12 +117,12 @@ def _newest(run: Path) -> tuple[int, Path]:
 
 
 def _whole_lines(path: Path, start: int) -> bytes:
-    """What the journal has from byte `start` on, up to its last whole line."""
+    """Return the journal's bytes from `start` to the end of its last complete line."""
     try:
         with open(disk.open_plain(path), "rb") as file:
             file.seek(start)
             data = file.read()
-    except OSError:  # on its way to history/: the next look finds it there
+    except OSError:  # it is just being moved to history/: the next look finds it there
         return b""
     return data[: data.rfind(b"\n") + 1]
 

@@ -1,7 +1,7 @@
-"""TensorBoard's event files: how a line of scalars is written, and how far a file goes. Pure.
+"""TensorBoard's event files: writes records of scalars, and finds the end of a file. Pure.
 
-A file is a row of records: length, checksum of the length, an Event, checksum of the Event. Four fields of an Event
-are used: time, step, scalars by name, and SessionLog.START: earlier values from this step on do not count.
+A file is a sequence of records: length, checksum of the length, an Event, checksum of the Event. Four fields of an
+Event are used: time, step, scalars by name, and SessionLog.START, which revokes earlier values from this step on.
 
 Sources: tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto,
 tensorflow/core/framework/summary.proto; RFC 3720, appendix B.4 (CRC-32C).
@@ -20,23 +20,23 @@ _HEAD_BYTES, _TAIL_BYTES = 12, 4
 
 
 def header(time: float) -> bytes:
-    """The first record of every file."""
+    """Return the first record of every file."""
     return _record(_event(time, 0) + _FILE_VERSION + _sized(b"brain.Event:2"))
 
 
 def start(time: float, step: int) -> bytes:
-    """A record that revokes all earlier values of `step` and of later steps."""
+    """Return a record that revokes all earlier values of `step` and of later steps."""
     return _record(_event(time, step) + _SESSION_LOG + _sized(_START))
 
 
 def scalars(time: float, step: int, values: Mapping[str, float]) -> bytes:
-    """The `values` at `step`, by their tags."""
+    """Return a record with the `values` at `step`, by their tags."""
     found = b"".join(_VALUE + _sized(_scalar(tag, value)) for tag, value in values.items())
     return _record(_event(time, step) + _SUMMARY + _sized(found))
 
 
 def last_step(data: bytes) -> int | None:
-    """The step of the last whole record; a torn or missing one ends the file. None: there is no whole record."""
+    """Return the step of the last complete record; an incomplete one ends the file. None: there is none."""
     at, found = 0, None
     while at + _HEAD_BYTES <= len(data):
         size, checksum = struct.unpack_from("<QI", data, at)
@@ -55,7 +55,7 @@ def _event(time: float, step: int) -> bytes:
 
 
 def _scalar(tag: str, value: float) -> bytes:
-    packed = struct.pack("<f", ctypes.c_float(value).value)  # infinite where 32 bits are too few
+    packed = struct.pack("<f", ctypes.c_float(value).value)  # infinite if 32 bits are too few
     return _TAG + _sized(tag.encode("utf-8", "replace")) + _SIMPLE_VALUE + packed
 
 
@@ -73,7 +73,7 @@ def _varint(number: int) -> bytes:
 
 
 def _number(data: bytes, at: int) -> int:
-    """The varint there."""
+    """Return the varint at that place."""
     found = shift = 0
     while data[at] & 0x80:
         found |= (data[at] & 0x7F) << shift

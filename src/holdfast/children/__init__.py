@@ -1,6 +1,6 @@
-"""Children: start a command so that no process of it is lost, and none outlives us.
+"""Children: start a command so that none of its processes is lost, and none outlives us.
 
-child       the command, as its starter sees it
+child       the command, seen by its starter
 warden      the process in between
-processes   what /proc says (reads)
+processes   reads /proc
 """

@@ -1,4 +1,4 @@
-"""Child: the command as its starter sees it, with the warden in between."""
+"""Child: the command, seen by its starter, with the warden in between."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from . import warden
 from .warden import Streams
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
-LOST_S = 10.0  # for killing and reaping what an ended warden has left
+LOST_S = 10.0  # for killing and reaping what a dead warden has left
 
 
 class Child:
-    """One start of the command. Leaving the block kills whatever processes are left of it.
+    """One start of the command. Leaving the block kills all of its remaining processes.
 
     Raises:
-        UsageError: there is no such command, or it cannot be executed.
+        UsageError: the command does not exist, or cannot be executed.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], streams: Streams) -> None:
-        self.code: int | None = None  # once the command itself has ended; as subprocess has it
-        self.gone = False  # and nothing that it started is left either
+        self.code: int | None = None  # set when the command itself has ended; in subprocess's notation
+        self.gone = False  # nothing that it started is left either
         self._heard = b""
         ours, theirs = socket.socketpair()
         self._link = ours
@@ -53,7 +53,7 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill what is left. The warden goes on waiting for processes that do not die in time."""
+        """Kill what is left. The warden keeps waiting for processes that do not die in time."""
         self.send(signal.SIGKILL)
         until = time.monotonic() + LOST_S
         while not self.gone and time.monotonic() < until:
@@ -62,19 +62,21 @@ class Child:
         self._link.close()
 
     def fileno(self) -> int:
-        """Readable when there is something to `look` at."""
+        """Return a descriptor that is readable when `look` has something to do."""
         return self._link.fileno()
 
     def send(self, number: int, *, alone: bool = False) -> None:
-        """Send a signal to the command's group, or to the command `alone`; once it has ended, to all that it has left.
+        """Send a signal to the command's group, or only to the command.
 
-        SIGKILL always goes to all, also to those in sessions of their own.
+        After the command has ended, the signal goes to all processes that it has left.
+
+        SIGKILL always goes to all of its processes, also to those in other sessions.
         """
         with suppress(OSError):
             self._link.send(bytes([number | (warden.ALONE if alone else 0)]))
 
     def look(self) -> None:
-        """Note what has happened since the last look."""
+        """Note what has happened since the last call."""
         try:
             while not self.gone:
                 said = self._link.recv(4096)
@@ -105,7 +107,7 @@ class Child:
         return int(number)
 
     def _part(self) -> None:
-        """The warden has ended: nothing is left, or it was killed, and then its orphans are ours to kill."""
+        """Handle the warden's end: nothing is left, or the warden was killed and we kill its orphans."""
         self.gone = True
         _, status = os.waitpid(self._warden, 0)
         if os.waitstatus_to_exitcode(status) == 0 and (self.code is not None or b"code" in self._heard):

@@ -1,4 +1,4 @@
-"""Processes, as Linux's /proc shows them. Only reads. Source: proc(5)."""
+"""Processes, as Linux's /proc shows them. Reads only. Source: proc(5)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Process(NamedTuple):
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Children of `ancestor`, their children, and so on; each after its parent."""
+    """Return the children of `ancestor`, their children, and so on; each after its parent."""
     return [pid for pid, _ in _born(ancestor)]
 
 
 def workers(ancestor: int, variable: str) -> list[int]:
-    """Its descendants that were started with that environment variable, by a process that was not."""
+    """Return its descendants that were started with that environment variable, by a process without it."""
     given = f"\0{variable}="
     found = {pid: parent for pid, parent in _born(ancestor) if given in "\0" + _read(f"{pid}/environ")}
     return [pid for pid, parent in found.items() if parent not in found]
 
 
 def members(group: int) -> list[int]:
-    """The processes of a group."""
+    """Return the processes of a group."""
     return [process.pid for process in _all() if process.group == group]
 
 
@@ -39,7 +39,10 @@ def catch(pids: Iterable[int], number: int) -> bool:
 
 
 def heed(pids: Iterable[int], number: int) -> bool:
-    """Whether one of the processes does not ignore the signal: one that had it and still runs is handling it."""
+    """Whether one of the processes does not ignore the signal.
+
+    If it received the signal and still runs, it is handling it.
+    """
     return any(not _has(pid, "SigIgn", number) for pid in pids)
 
 
@@ -50,7 +53,7 @@ def writes(pids: Collection[int], files: Collection[Path]) -> bool:
 
 
 def _born(ancestor: int) -> list[tuple[int, int]]:
-    """The descendants, each with its parent."""
+    """Return the descendants, each with its parent."""
     children = defaultdict(list)
     for process in _all():
         children[process.parent].append(process.pid)
@@ -65,10 +68,10 @@ def _born(ancestor: int) -> list[tuple[int, int]]:
 
 
 def _all() -> Iterator[Process]:
-    """None where there is no /proc: then only the command's group is looked after."""
+    """Yield all processes; none if there is no /proc: then only the command's group is tracked."""
     for name in _listed("/proc"):
         if name.isdecimal() and (text := _read(f"{name}/stat")):
-            _, parent, group = text[text.rindex(")") + 2 :].split()[:3]  # the name before it may hold anything
+            _, parent, group = text[text.rindex(")") + 2 :].split()[:3]  # the name before it may contain any text
             yield Process(int(name), int(parent), int(group))
 
 
@@ -84,13 +87,13 @@ def _writes(pid: int, number: str, wanted: Collection[tuple[int, int]]) -> bool:
 
 
 def _field(path: str, name: str, base: int) -> int:
-    """The number in the line `name: 17` of a file in /proc; 0 without such a line."""
+    """Return the number in the line `name: 17` of a file in /proc; 0 without such a line."""
     found = re.search(rf"^{name}:\s*(\w+)", _read(path), re.MULTILINE)
     return int(found[1], base) if found else 0
 
 
 def _read(path: str) -> str:
-    """A file in /proc; empty when its process is over, or another user's."""
+    """Return the text of a file in /proc; empty if its process has ended, or belongs to another user."""
     try:
         return Path("/proc", path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -105,7 +108,7 @@ def _listed(path: str) -> list[str]:
 
 
 def _identity(path: str | Path) -> tuple[int, int] | None:
-    """The file's device and inode; None when there is no such file."""
+    """Return the file's device and inode; None if there is no such file."""
     try:
         facts = os.stat(path)
     except OSError:

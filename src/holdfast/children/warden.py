@@ -1,8 +1,8 @@
-"""The warden: a process between its starter (us) and the command, so that nothing of the command outlives either.
+"""The warden: a process between its starter (us) and the command, so that no process of the command outlives either.
 
-It starts the command, adopts processes that the command abandons, hands on signals, and reaps. When its starter dies,
+It starts the command, adopts processes that the command abandons, forwards signals, and reaps. When its starter dies,
 however suddenly, the socket between the two closes and the warden kills all that is left. When the warden dies, the
-kernel kills the command, and the starter kills the rest, if it has adopted them (`adopt`).
+kernel kills the command. The starter then kills the rest, if it has adopted them (`adopt`).
 
 It receives single bytes: each is the number of a signal, plus ALONE when only the command itself is meant. It sends
 lines: `pid 17` when the command was started, `error 2` when it could not be, `code -9` when it has ended. It closes the
@@ -35,11 +35,11 @@ class Streams(NamedTuple):
     stdin: int | None
     stdout: int | None
     stderr: int | None
-    terminal: bool = False  # the output is one
+    terminal: bool = False  # the output is a terminal
     sources: tuple[int, ...] = ()  # the starter's other ends, which only the starter may keep open
 
     def close(self, *, sources: bool) -> None:
-        """Give up what this process has of them."""
+        """Close the descriptors that this process has of them."""
         for descriptor in {self.stdin, self.stdout, self.stderr, *(self.sources if sources else ())}:
             if descriptor is not None:
                 os.close(descriptor)
@@ -66,7 +66,7 @@ def serve(
     streams: Streams,
     mask: Sequence[int],
 ) -> None:
-    """The warden's life, in a process that was forked for it with all signals blocked. `mask`: those of the command."""
+    """Run the warden, in a process forked for it with all signals blocked. `mask`: the command's signal mask."""
     os.setpgid(0, 0)  # a signal to our starter's group does not reach us: we have time to clean up
     adopt(orphans=True)
     ours, theirs = socket.socketpair()
@@ -91,7 +91,7 @@ def _start(
     warden = os.getpid()
 
     def settle() -> None:
-        """In the new process: it dies with us, and signals have their default actions."""
+        """Prepare the new process: it dies with us, and signals have their default actions."""
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != warden:
             os._exit(1)
@@ -99,7 +99,7 @@ def _start(
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         if streams.terminal:
-            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write, being in the background of the terminal
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a background process may then write to the terminal
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     return subprocess.Popen(
@@ -108,9 +108,9 @@ def _start(
         stdin=streams.stdin,
         stdout=streams.stdout,
         stderr=streams.stderr,
-        close_fds=False,  # what the caller's shell opened for it; ours close themselves
+        close_fds=False,  # the command inherits what the caller's shell opened for it; our own close themselves
         process_group=0,
-        preexec_fn=settle,  # noqa: PLW1509  there is one thread
+        preexec_fn=settle,  # noqa: PLW1509  there is only one thread
     )
 
 
@@ -144,7 +144,7 @@ def _attend(link: socket.socket, wakeup: socket.socket, pid: int) -> None:
 
 
 def _orders(link: socket.socket) -> bytes | None:
-    """The orders that the starter has sent since the last call; None when it is gone."""
+    """Return the orders that the starter has sent since the last call; None if the starter is gone."""
     try:
         return link.recv(4096, socket.MSG_DONTWAIT) or None
     except BlockingIOError:
@@ -154,7 +154,7 @@ def _orders(link: socket.socket) -> bytes | None:
 
 
 def reap(child: int) -> tuple[int | None, bool]:
-    """The exit status of `child`, if it has ended by now, and whether anything is left to wait for."""
+    """Return the exit status of `child`, if it has ended, and whether anything is left to wait for."""
     code = None
     while True:
         try:
@@ -168,7 +168,7 @@ def reap(child: int) -> tuple[int | None, bool]:
 
 
 def _say(link: socket.socket, line: str) -> None:
-    with suppress(OSError):  # the starter is gone: the next look finds that
+    with suppress(OSError):  # the starter is gone: the next look detects that
         link.sendall(f"{line}\n".encode())
 
 

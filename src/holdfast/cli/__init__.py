@@ -36,7 +36,7 @@ COMMANDS = {
 }
 HOMES = {"unpin": "pin", "release": "hold"}
 MODULES = {name: f"holdfast.cli.{HOMES.get(name, name)}" for name in COMMANDS}
-BROKEN_PIPE = 141  # what a shell says of a program that SIGPIPE ended
+BROKEN_PIPE = 141  # a shell's exit code for a program that SIGPIPE ended
 INTERRUPTED = 130
 
 
@@ -53,7 +53,7 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(MODULES[cmd_name])
         command: click.Command = getattr(module, cmd_name if cmd_name in HOMES else "command")
-        command.name = cmd_name  # and not its function's: the documentation takes its headings from here
+        command.name = cmd_name  # not its function's name: the documentation takes its headings from here
         command.short_help = COMMANDS[cmd_name]
         return command
 
@@ -68,7 +68,7 @@ class Commands(click.Group):
             sys.stdout.flush()
             return code
         except BrokenPipeError:
-            sys.stdout = io.StringIO()  # the interpreter flushes once more at its end
+            sys.stdout = io.StringIO()  # the interpreter flushes once more when it exits
             return BROKEN_PIPE
 
     def main(self, args: Any = None, prog_name: str | None = None, *_: Any, **extra: Any) -> NoReturn:
@@ -91,13 +91,13 @@ class Commands(click.Group):
 
 
 def told(line: str, code: int) -> int:
-    """Say why, on stderr; the exit code back."""
+    """Print the message on stderr; return the exit code."""
     click.echo(f"holdfast: {safe(line)}", err=True)
     return code
 
 
 def spelled(error: OSError) -> str:
-    """What the system said, of which file."""
+    """Return the system's message and the file that it is about."""
     why = error.strerror or str(error) or type(error).__name__
     return f"{os.fsdecode(error.filename)}: {why}" if isinstance(error.filename, str | bytes | os.PathLike) else why
 
@@ -120,5 +120,5 @@ def main() -> NoReturn:
     """The entry point of the `holdfast` script."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character gets its number
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character gets its escape instead
     commands.main()

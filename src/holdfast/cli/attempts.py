@@ -12,7 +12,10 @@ from ..journal import Event, Log
 
 
 def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
-    """One summary for each attempt, oldest first. Entries of a wrong type are ignored: a journal is a file."""
+    """Return one summary for each attempt, oldest first.
+
+    Entries of a wrong type are ignored: any program may write the file.
+    """
     return [_summary(log) for log in logs]
 
 

@@ -1,4 +1,4 @@
-"""Defaults: what `holdfast.toml` or `pyproject.toml` says instead of the command line.
+"""Defaults: options in `holdfast.toml` or `pyproject.toml` that replace the command line's defaults.
 
     [submit]                      # [tool.holdfast.submit] in pyproject.toml
     lead = 300
@@ -8,7 +8,7 @@
     partition = "long"
     time = "12:00:00"
 
-Only the folder from which a command is called is looked at: what a stranger left further up is not run.
+Only the folder from which a command is called is searched: a file further up may be another user's, and could run code.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 
 from ..errors import UsageError
 
-FILES = {"holdfast.toml": (), "pyproject.toml": ("tool", "holdfast")}  # the first that has something counts
+FILES = {"holdfast.toml": (), "pyproject.toml": ("tool", "holdfast")}  # the first that has such a table counts
 
 
 def defaults(command: str, known: Sequence[str]) -> dict[str, Any]:
-    """What the file says of this command: names of parameters, and what stands in the place of their defaults.
+    """Return what the file sets for this command: parameter name -> its new default.
 
     Raises:
-        UsageError: the file is no TOML, or names an option that the command does not have.
+        UsageError: the file is not valid TOML, or names an option that the command does not have.
     """
     for file, path in FILES.items():
         table = _table(file, (*path, command))

@@ -1,4 +1,4 @@
-"""`holdfast diff`: in what two checkpoints differ."""
+"""`holdfast diff`: the differences between two checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import options, spelled, told
 from .shown import limited, report
 
 MOST = 30  # differences, unless --all
-TROUBLE = 2  # as diff(1) has it: 1 means different
+TROUBLE = 2  # as diff(1): 1 means different
 
 
 @click.command()
@@ -54,7 +54,7 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
 
 
 def _explained(found: list[Difference]) -> Iterator[str]:
-    """What differences mean that say little by themselves."""
+    """Yield explanations of differences that are hard to read by themselves."""
     if any(each.where.startswith("@") for each in found):
         yield ("@1/...: what rank 1 has of its own, where several ranks saved")
     if found and all(each.kind == "rng" for each in found):

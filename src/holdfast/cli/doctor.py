@@ -38,7 +38,7 @@ def command(run: str | None, partition: str | None, as_json: bool) -> int:
 
 
 def examine(run: str | None, partition: str | None) -> Iterator[Check]:
-    """All checks, in order."""
+    """Yield all checks, in order."""
     known = None if run is None else runs.know(Path(run), measured.save_s(run))
     directory = Path(".") if known is None else known.run
     yield from files.examine(directory, 0 if known is None else 2 * known.size_bytes)

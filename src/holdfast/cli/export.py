@@ -87,7 +87,7 @@ def _pt(found: Sequence[Tensor], _: Any) -> Iterable[memoryview]:
     return [module.pt(found)]
 
 
-# ending -> what makes the file's chunks of tensors and metadata
+# file ending -> function that makes the file's chunks from tensors and metadata
 FORMATS: dict[str, Callable[[Sequence[Tensor], Mapping[str, str]], Iterable[Any]]] = {
     ".safetensors": tensors.safetensors,
     ".npz": lambda found, _: tensors.npz(found),

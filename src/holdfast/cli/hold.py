@@ -35,7 +35,7 @@ def release(run: str, as_json: bool) -> None:
 
 
 def _change(run: str, *, held: bool, as_json: bool) -> None:
-    """Write or remove the file `hold`, and say so. A second call changes nothing."""
+    """Write or remove the file `hold`, and report that. A second call changes nothing."""
     root = _directory(run)
     there = (root / HOLD).exists()
     if held != there:
@@ -49,7 +49,7 @@ def _change(run: str, *, held: bool, as_json: bool) -> None:
 
 
 def _directory(run: str) -> Path:
-    """The run's, or the supervisor's.
+    """Return the run's directory, or the supervisor's.
 
     Raises:
         NotFound: it is neither.

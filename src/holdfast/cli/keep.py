@@ -15,14 +15,14 @@ GRAMMAR = (
 )
 RULES: dict[str, Callable[..., Rule]] = {"Last": Last, "Best": Best, "Every": Every, "Within": Within}
 DIRECTIONS = {"max": max, "min": min}
-LONGEST = 1000  # characters; the parser's stack is finite
+LONGEST = 1000  # characters; the parser's stack is limited
 
 
 def parse_keep(text: str) -> Rule:
-    """The rule that `text` writes.
+    """Return the rule in `text`.
 
     Raises:
-        UsageError: `text` is no rule; the message shows the accepted forms.
+        UsageError: `text` is not a rule; the message shows the accepted forms.
     """
     try:
         if len(text) > LONGEST:

@@ -1,4 +1,4 @@
-"""`holdfast lint`: what batch scripts will do otherwise than their author thinks."""
+"""`holdfast lint`: where batch scripts behave otherwise than their author expects."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def command(scripts: tuple[str, ...], run: str | None, as_json: bool) -> int:
 
 
 def line(finding: dict[str, Any]) -> str:
-    """One finding, as compilers write them."""
+    """Return one finding in the format of compilers."""
     return "{file}:{line}: {what}: {why}; {fix} [{rule}]".format(**finding)
 
 
 def findings(script: Path, run: str | None = None) -> list[dict[str, Any]]:
-    """What is wrong with the script in this file, if it is submitted from here."""
+    """Return the faults of the script in this file, if it is submitted from here."""
     text = script.read_text(encoding="utf-8", errors="replace")
     interpreter = re.match(r"#![ \t]*(\S+)(?:[ \t]+(\S+))?", text)
     if interpreter is None or not (interpreter[2] or interpreter[1]).endswith("sh"):
@@ -56,7 +56,7 @@ def findings(script: Path, run: str | None = None) -> list[dict[str, Any]]:
 
 
 def _text(path: Path) -> str:
-    """A file's text; empty when it cannot be read."""
+    """Return a file's text; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     except OSError:

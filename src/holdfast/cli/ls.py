@@ -1,4 +1,4 @@
-"""`holdfast ls`: what a run has: checkpoints, what is in quarantine, its attempts."""
+"""`holdfast ls`: a run's checkpoints, its quarantine, and its attempts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def command(run: str, as_json: bool) -> None:
 
 
 def checkpoints(place: Location) -> list[dict[str, Any]]:
-    """Facts of each checkpoint; of one whose manifest is damaged, its name and what is wrong."""
+    """Return the facts of each checkpoint; if its manifest is damaged, only its name and the error."""
     found = [(checkpoint, fault(checkpoint)) for checkpoint in place.checkpoints()]
     whole = [checkpoint for checkpoint, why in found if why is None]
     pins = Shelf(place.root).pins() if place.root else set()
@@ -70,7 +70,9 @@ def checkpoints(place: Location) -> list[dict[str, Any]]:
 
 
 def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[str, Any]:
-    """Bytes that no older checkpoint holds, and whose files it shares; `held` remembers who was first with a file."""
+    """Return the bytes that no older checkpoint holds, and whose files it shares; `held` maps a file to its first
+    holder.
+    """
     own, shared = 0, set()
     for path, facts in files(checkpoint).items():
         first = held.setdefault((facts.st_dev, facts.st_ino), checkpoint.path.name)
@@ -82,7 +84,7 @@ def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[s
 
 
 def files(checkpoint: Checkpoint) -> dict[Path, os.stat_result]:
-    """The files in its directory, as far as they are there: its run may remove them meanwhile."""
+    """Return the files in its directory that exist: its run may remove them in the meantime."""
     found = {}
     for folder, _, names in os.walk(checkpoint.path):
         for name in names:
@@ -105,7 +107,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def quarantine(root: Path, logs: Iterable[Log]) -> list[dict[str, str]]:
-    """What was moved aside, and why: in full as the journal has it, else the word that its name carries."""
+    """Return what was moved aside, and why: in full from the journal, else the word in its name."""
     told = {e.get("name"): e.get("why") for log in logs for e in log.events if e["event"] == "quarantined"}
     found = []
     for path in sorted(root.glob("quarantine/*")):

@@ -1,4 +1,4 @@
-"""Measured: what the saves of a run took, from its journals."""
+"""Measured: how long the saves of a run took, from its journals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..cluster import job_leader
 
 
 def save_s(directory: str | Path) -> float | None:
-    """The longest save of the last attempt that made any, in seconds; None when none was made.
+    """Return the seconds of the longest save in the last attempt that made any; None if there was none.
 
-    `directory` is a run's, or that of a supervisor which knows where its run is.
+    `directory` is a run's, or that of a supervisor which has the run's path.
     """
     place = Path(directory)
     for log in reversed(journal.logs(job_leader.run_of(place) or place)):

@@ -13,7 +13,7 @@ from ..store.locate import parse_step
 
 
 def directories(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What completion offers for a RUN; whether it is one, `locate` tells, with its own exit code."""
+    """Return completions for a RUN; `locate` checks later whether it is one, with its own exit code."""
     del ctx, param
     return [CompletionItem(incomplete, type="dir")]
 
@@ -39,10 +39,10 @@ everything = click.option("--all", "everything", is_flag=True, help="Leave nothi
 
 
 def as_rank(checkpoint: Checkpoint, wanted: int | None) -> Checkpoint:
-    """`checkpoint` as that rank saved it; rank 0 if none is said.
+    """Return `checkpoint` as that rank saved it; rank 0 if `wanted` is None.
 
     Raises:
-        UsageError: it had no such rank.
+        UsageError: there was no such rank.
     """
     if wanted is not None and wanted >= checkpoint.world:
         ranks = f"ranks 0 to {checkpoint.world - 1}" if checkpoint.world > 1 else "one process, which is rank 0"

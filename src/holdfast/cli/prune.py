@@ -73,7 +73,7 @@ def _require_measured(rule: Rule, store: Store) -> None:
 
 
 def _freed(gone: Iterable[Iterable[os.stat_result]]) -> int:
-    """Bytes of the files of which no name is left."""
+    """Return the bytes of the files without any name left."""
     names = Counter((facts.st_ino, facts.st_dev, facts.st_nlink, facts.st_size) for each in gone for facts in each)
     return sum(size_bytes for (*_, links, size_bytes), count in names.items() if links <= count)
 

@@ -1,4 +1,4 @@
-"""`holdfast run`: keep a command going until it is done."""
+"""`holdfast run`: run a command, and restart it, until it is done."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def command(app: str | None, chain: bool, as_json: bool, command: tuple[str, ...
 
 
 def _is_over(directory: Path | None) -> bool:
-    """Whether the work of the array is done, once the task before this one is gone."""
+    """Whether the work of the array is done, once the task before this one has ended."""
     if directory is None:
         raise UsageError("--chain needs --run DIR, which all tasks of the array share")
     await_turn(directory, job())

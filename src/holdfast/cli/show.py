@@ -18,7 +18,7 @@ from . import options
 from .shown import age_s, duration, echo, json_line, limited, moment, numbers, report, section, size
 
 MOST = 12  # leaves of each part, and values, unless --all
-OWN = {"run.vars": "vars", "position": "position"}  # title -> what the run itself saved
+OWN = {"run.vars": "vars", "position": "position"}  # title -> the part of the state that the run itself saved
 
 
 @click.command()
@@ -42,7 +42,7 @@ def command(run: str, step: int | str | None, rank: int | None, metrics: bool, e
 
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
-    """All of a manifest but digests and places."""
+    """Return everything in a manifest but digests and places."""
     m, tree = checkpoint.manifest, checkpoint.tree
     copied = ("step", "phase", "epoch", "created", "run", "attempt", "parent", "metrics", "note", "size_bytes")
     return {
@@ -83,7 +83,7 @@ def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
 
 
 def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
-    """What is known of where it came from: the names of lines, and their text."""
+    """Yield the known facts about its origin: a title and a text for each line."""
     yield "step", f"{m.step}" + (" (the end of its epoch)" if m.phase == "end" else "")
     if m.epoch is not None:
         yield "epoch", str(m.epoch)

@@ -1,4 +1,4 @@
-"""Shown: text, tables, sizes and times as the terminal gets them. What came from a file cannot command the terminal."""
+"""Shown: formats text, tables, sizes and times for the terminal. Text from a file cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..errors import Damaged
 from ..legible import legible
 from ..store.format import seconds
 
-_DRAWN_ROWS = 500  # rich takes about a millisecond for each
+_DRAWN_ROWS = 500  # rich needs about a millisecond for each
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def safe(text: object) -> str:
-    """`text` on one line, with control, formatting and unpaired characters spelled as escapes."""
+    """Return `text` on one line, with control, formatting and unpaired characters written as escapes."""
     plain = str(text)
     if plain.isprintable():
         return plain
@@ -31,12 +31,12 @@ def echo(text: object = "") -> None:
 
 
 def echo_json(value: Any) -> None:
-    """`value` as JSON, in ASCII: numbers that JSON lacks are strings, text is `legible`."""
+    """Print `value` as JSON, in ASCII: numbers that JSON lacks become strings, text is passed through `legible`."""
     click.echo(json.dumps(_finite(value), indent=1))
 
 
 def report(facts: Any, lines: Iterable[object], *, as_json: bool) -> None:
-    """Print the facts as JSON, or the lines."""
+    """Print the facts as JSON, or the lines as text."""
     if as_json:
         echo_json(facts)
         return
@@ -59,7 +59,7 @@ def _finite(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Rows under their columns; empty columns are left out. A terminal gets few rows as a drawn table, else text."""
+    """Print rows under their columns, without empty columns. On a terminal, few rows are drawn as a table."""
     cells = [[safe(cell) for cell in row] for row in rows]
     shown = [index for index, _ in enumerate(columns) if any(row[index] for row in cells)]
     columns, cells = [columns[index] for index in shown], [[row[index] for index in shown] for row in cells]
@@ -83,24 +83,24 @@ def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequen
     for name in columns:
         grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in cells:
-        grid.add_row(*map(Text, row))  # as Text, since brackets in a name are no markup
+        grid.add_row(*map(Text, row))  # as Text, because brackets in a name are no markup
     Console(file=sys.stdout).print(grid)
 
 
 def section(title: str, lines: Iterable[str]) -> list[str]:
-    """An empty line, the title, and the lines indented; nothing without lines."""
+    """Return an empty line, the title, and the lines indented; nothing without lines."""
     indented = [f"  {line}" for line in lines]
     return ["", title, *indented] if indented else []
 
 
 def limited(lines: Sequence[Any], most: int | None) -> list[Any]:
-    """The first `most` of them (None: all), and how many more there are."""
+    """Return the first `most` of the lines (None: all), and a line with how many more there are."""
     left = 0 if most is None else max(0, len(lines) - most)
     return [*lines[:most], *([f"... and {left} more (--all)"] if left else [])]
 
 
 def size(size_bytes: int) -> str:
-    """Three digits and a unit: "1.23 MB"."""
+    """Return three digits and a unit: "1.23 MB"."""
     number, unit = float(size_bytes), 0
     while number >= 999.5 and unit < len(_UNITS) - 1:
         number, unit = number / 1000, unit + 1
@@ -108,7 +108,7 @@ def size(size_bytes: int) -> str:
 
 
 def moment(created: str) -> str:
-    """A manifest's time to the second, in UTC."""
+    """Return a manifest's time to the second, in UTC."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds(created)))
     except (Damaged, OverflowError, OSError, ValueError):
@@ -123,7 +123,7 @@ def age_s(created: str) -> float | None:
 
 
 def duration(span_s: float | None) -> str:
-    """In its largest unit: "5 min"."""
+    """Return the time in its largest unit: "5 min"."""
     if span_s is None or span_s < 0:
         return ""
     for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
@@ -133,7 +133,7 @@ def duration(span_s: float | None) -> str:
 
 
 def numbers(metrics: Mapping[str, Any]) -> str:
-    """Metrics in a row: "loss=0.123 val_acc=0.98"."""
+    """Return metrics on one line: "loss=0.123 val_acc=0.98"."""
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in metrics.items()
     )

@@ -1,4 +1,4 @@
-"""`holdfast submit`: a command becomes a batch job that goes on until it is done."""
+"""`holdfast submit`: submits a command as a batch job that runs until it is done."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .defaults import defaults
 from .shown import report, safe
 
 FILE = "job.sh"  # in the supervisor's directory
-SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace")  # are handed on to `holdfast run`
+SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace")  # these are passed on to `holdfast run`
 
 
 class SubmitArguments(NamedTuple):
-    """The command line, sorted."""
+    """The words of the command line by destination."""
 
     ours: list[str]
     sbatch: list[Option]
@@ -42,7 +42,7 @@ class SubmitArguments(NamedTuple):
 
 
 class Passing(click.Command):
-    """Takes its own options, keeps those it does not know for sbatch, and what follows `--` for the job."""
+    """Parses its own options, keeps unknown ones for sbatch, and the words after `--` for the job."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = {opt: str(param.name) for param in self.get_params(ctx) for opt in param.opts}
@@ -105,7 +105,7 @@ def command(
     app = supervisor.get("app")
     place = directory or f"{'runs' if app else '.holdfast'}/{script.name([app] if app else words.command)}"
     base = Path(next((option.value or "." for option in words.sbatch if option.name == "chdir"), "."))
-    wherever = Option("chdir", os.path.abspath(base))  # of the same script, submitted from another folder
+    wherever = Option("chdir", os.path.abspath(base))  # for the same script, submitted from another folder
     order = JobRequest(
         command=words.command,
         directory=place,
@@ -134,7 +134,7 @@ def command(
 
 
 def sort(args: list[str], known: list[str]) -> SubmitArguments:
-    """`args`, sorted into our options, sbatch's, and the command after the first `--`."""
+    """Split `args` into our options, sbatch's, and the command after the first `--`."""
     end = args.index("--") if "--" in args else len(args)
     ours: list[str] = []
     theirs: list[str] = []
@@ -147,7 +147,7 @@ def sort(args: list[str], known: list[str]) -> SubmitArguments:
 
 
 def from_table(given: Any) -> list[Option]:
-    """Options of sbatch as holdfast.toml has them: `requeue = true`, `time = "12:00:00"`, `nodes = 2`."""
+    """Return sbatch options from holdfast.toml: `requeue = true`, `time = "12:00:00"`, `nodes = 2`."""
     if not isinstance(given, Mapping):
         raise UsageError("submit.sbatch is no table: write [submit.sbatch] and a line for each option")
     words = [f"{'-' if len(name) == 1 else '--'}{name}" for name in given]
@@ -160,10 +160,10 @@ def from_table(given: Any) -> list[Option]:
 
 
 def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int:
-    """Seconds before its end at which the job hears of it: as wanted, else by what a save took, else two minutes.
+    """Return how many seconds before its end the job is notified: as wanted, else from a save's duration, else 120.
 
     Raises:
-        UsageError: that is before the job begins.
+        UsageError: the notice would come before the job begins.
     """
     limit_s = sbatch.limit_s(given)
     needed = 0 if save_s is None else enough_s(save_s)
@@ -175,7 +175,7 @@ def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int
 
 
 def own_name(*, in_full: bool) -> str:
-    """How a job calls this program: by name if PATH has it; by its full path if not, or where PATH may be another."""
+    """Return how a job calls this program: its name if PATH has it; its full path else, or if PATH may differ."""
     called = os.path.abspath(sys.argv[0])
     if os.path.basename(called) != "holdfast":
         return f"{shlex.quote(sys.executable)} -m holdfast"
@@ -185,10 +185,10 @@ def own_name(*, in_full: bool) -> str:
 
 
 def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
-    """Keep the script, and make the folders that Slurm will not make for the job's output.
+    """Write the script, and create the folders that Slurm does not create for the job's output.
 
     Raises:
-        NoSpace: the disk is full; an earlier script is as it was.
+        NoSpace: the disk is full; an earlier script is unchanged.
     """
     try:
         disk.make_dirs(file.parent)

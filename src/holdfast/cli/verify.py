@@ -1,4 +1,4 @@
-"""`holdfast verify`: every byte of every checkpoint, read and compared with what was committed."""
+"""`holdfast verify`: read every byte of every checkpoint and compare it with its committed digest."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
 
 
 def _single(place: Location, step: int | str) -> Checkpoint:
-    """Also one whose manifest is damaged: that is what is asked."""
+    """Return one checkpoint, even if its manifest is damaged: the user asks for exactly that."""
     found = {} if place.single else {checkpoint.path.name: checkpoint for checkpoint in place.checkpoints()}
     named = [checkpoint for name, checkpoint in found.items() if step in (name, int(name.split("-")[1]))]
     return named[-1] if named else place.select(step)
 
 
 def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
-    """What is wrong with one checkpoint; None when it was removed meanwhile, as a running run does."""
+    """Return the problems of one checkpoint; None if it was removed meanwhile, as a running run may do."""
     problems: list[Problem] = []
     unreadable = None
     try:
@@ -81,7 +81,7 @@ def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """What shows a line on a terminal until the next one comes, and nothing elsewhere."""
+    """Yield a function that shows a line on a terminal until the next one comes; elsewhere it does nothing."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

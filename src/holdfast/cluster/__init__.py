@@ -1,4 +1,4 @@
-"""Cluster: what a script may ask about the job it runs in.
+"""Cluster: facts about the job in which a script runs.
 
 loader = DataLoader(dataset, num_workers=cluster.cpus())
 """

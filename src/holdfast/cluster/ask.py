@@ -1,4 +1,4 @@
-"""Ask: runs one command of a scheduler, with a time limit."""
+"""Ask: run one command of a scheduler, with a time limit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import NamedTuple
 from ..errors import ClusterError
 
 LIMIT_S = 10.0
-_READ_S = 0.1  # to read what an ended command has written
+_READ_S = 0.1  # to read the output of a command that has ended
 
-# Words as the manuals have them, and times as Unix seconds.
+# Output in English, as the manuals document it, and times as Unix seconds.
 _PLAIN = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 
-# Nobody is at home, or the answer got lost: as opposed to a refusal, worth another try.
+# The server is unreachable or its answer was lost. Unlike a refusal, this is worth a retry.
 _AWAY = re.compile(
     r"Unable to contact|Connection refused|timed out|Socket timed out|Communication connection failure|Zero Bytes"
     r"|Transport endpoint|backup slurmctld|slurmctld is in standby|Resource temporarily unavailable|Connection reset"
@@ -30,7 +30,7 @@ class Absent(ClusterError):
 
 
 class Silent(ClusterError):
-    """The scheduler could not be reached: ask again later."""
+    """The scheduler could not be reached; a retry may succeed."""
 
 
 class CommandResult(NamedTuple):
@@ -42,11 +42,13 @@ class CommandResult(NamedTuple):
 def ask(
     command: Sequence[str], *, text: str = "", limit_s: float = LIMIT_S, environment: Mapping[str, str] | None = None
 ) -> CommandResult:
-    """What `command` answers. `text` is its input; `environment` replaces ours as it is: a new job inherits it.
+    """Run `command` and return its result.
+
+    `text` is its input. `environment` replaces ours completely; a submitted job inherits it.
 
     Raises:
-        Absent: there is no such command.
-        Silent: it did not answer within `limit_s`, or its own server was away.
+        Absent: the command does not exist.
+        Silent: it did not answer within `limit_s`, or it could not reach its own server.
     """
     answer = Asked(command, limit_s, environment, reads=True).answer(text, limit_s)
     if answer.code and _AWAY.search(answer.err):
@@ -55,19 +57,19 @@ def ask(
 
 
 def obeyed(command: Sequence[str], *, text: str = "", environment: Mapping[str, str] | None = None) -> CommandResult:
-    """As `ask`, of a command that has done what it was told.
+    """Run `command` as `ask` does, and require that it succeeds.
 
     Raises:
-        ClusterError: it refused, with its own words.
+        ClusterError: the command failed; the message quotes its output.
     """
     return agreed(ask(command, text=text, environment=environment), " ".join(command[:2]))
 
 
 def agreed(answer: CommandResult, what: str) -> CommandResult:
-    """The answer, unless it is a refusal of `what`.
+    """Return `answer`, unless it reports a failure; `what` names the command in the message.
 
     Raises:
-        ClusterError: it is.
+        ClusterError: the exit code of `answer` is not 0.
     """
     if answer.code:
         raise ClusterError(f"{what}: {_words(answer)}")
@@ -75,9 +77,10 @@ def agreed(answer: CommandResult, what: str) -> CommandResult:
 
 
 class Asked:
-    """A command that has been started: `look` takes its answer, of at most 64 KiB, and ends it after `limit_s`.
+    """A command that was started. `look` returns its result, of at most 64 KiB, and ends it after `limit_s`.
 
-    No thread waits for it: a loader's worker, forked at any instant, inherits nothing that it could hang on.
+    No thread waits for it. A loader's worker may be forked at any time; without a thread it inherits no lock that is
+    held.
     """
 
     def __init__(
@@ -100,10 +103,10 @@ class Asked:
             raise Absent(f"{command[0]} cannot be started: {error.strerror}") from error
 
     def look(self) -> CommandResult | None:
-        """The answer; None while there is none yet. Never waits.
+        """Return the result; None while the command runs. Never waits.
 
         Raises:
-            Silent: the time is up.
+            Silent: the time limit has passed.
         """
         ended = self._child.poll() is not None
         if not ended and time.monotonic() <= self._ends_s:
@@ -111,10 +114,10 @@ class Asked:
         return self.answer("", _READ_S * ended)
 
     def answer(self, text: str, wait_s: float) -> CommandResult:
-        """The answer to the input `text`, as soon as there is one.
+        """Send the input `text`, wait for the command's end, and return its result.
 
         Raises:
-            Silent: there was none within `wait_s`.
+            Silent: the command did not end within `wait_s`.
         """
         import subprocess
 
@@ -129,14 +132,17 @@ class Asked:
         return CommandResult(self._child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def close(self) -> None:
-        """Leave nothing behind. In a forked child, whose parent asks, nothing is touched."""
+        """Kill the command if it runs, and close its pipes.
+
+        A forked child, whose parent owns the command, does nothing.
+        """
         if os.getpid() == self._pid:
             with self._child:
                 self._child.kill()
 
 
 def _words(answer: CommandResult) -> str:
-    """The command's own words, on one line."""
+    """Return the command's own message, on one line."""
     lines = (answer.err.strip() or answer.out.strip()).splitlines()
     said = "; ".join(" ".join(re.sub(r"^\w+: (error|fatal): ", "", line).split()) for line in lines if line.strip())
     return said[:500] or f"exit code {answer.code} and no word"

@@ -1,4 +1,4 @@
-"""Bash, read as far as a batch script needs it: which commands there are, and what becomes of each. Nothing is run."""
+"""Bash: parses a batch script into its simple commands. Runs nothing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 _BLANK = re.compile(r"(?:[ \t\r]|\\\n)+")
 _REDIRECTION = re.compile(r"\d*(&>>|&>|>>|>&|<&|<<<|<<-|<<|<>|>\||[<>](?!\())")
 _OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|\|&|\([ \t]*\)|[;&|()\n]")
-_DEEPEST = 50  # brackets inside of one another; below that they are plain characters
+_DEEPEST = 50  # nested brackets; deeper ones are treated as plain characters
 _ENDS_WORD = " \t\r\n;&|()<>"
 _HEADS = {"if", "then", "elif", "else", "while", "until", "do", "!", "time", "{"}
-_BLOCKS = {"for", "select", "case", "function"}  # words in which more than the first is no command
+_BLOCKS = {"for", "select", "case", "function"}  # only the first word of these is a command
 
 
 class ShellCommand(NamedTuple):
@@ -21,7 +21,7 @@ class ShellCommand(NamedTuple):
     line: int
     words: tuple[str, ...]  # quotes removed, expansions as they are written
     background: bool = False
-    function: str | None = None  # in whose body it stands
+    function: str | None = None  # the function whose body contains it
     loop: bool = False  # in a while, until or for
 
 
@@ -38,16 +38,18 @@ def commands(text: str) -> list[ShellCommand]:
 
 
 class _Reader:
-    """Walks the tokens and remembers what it is inside of."""
+    """Walks the tokens and tracks the surrounding groups, functions, loops and case patterns."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self.tokens = tokens
         self.found: list[ShellCommand] = []
         self.words: list[_Token] = []
-        self.list_start = 0  # where the list that an & would send to the background begins
-        self.groups: list[tuple[int, str | None]] = []  # of ( and {: where it begins, the function around it
+        self.list_start = 0  # first command of the list that an & would affect
+        self.groups: list[
+            tuple[int, str | None]
+        ] = []  # for each open ( and {: its first command, and the function around it
         self.function: str | None = None
-        self.defined: str | None = None  # whose body comes next
+        self.defined: str | None = None  # name of the function whose body comes next
         self.loops = 0
         self.patterns = False  # between `in` or `;;` of a case and its `)`
 
@@ -60,7 +62,7 @@ class _Reader:
                 self.words = []
             elif self.words and self.words[0].text == "[[" and self.words[-1].text != "]]" and token.text != "\n":
                 self.words.append(token)
-            elif token.text[0] == "(" and token.text[-1] == ")":  # of a function
+            elif token.text[0] == "(" and token.text[-1] == ")":  # of a function's definition
                 self.defined, self.words = self.words[-1].text if self.words else self.defined, []
             elif token.text == "(":
                 self._open()
@@ -82,7 +84,7 @@ class _Reader:
             self.defined, self.words = token.text, []
 
     def _head(self, text: str) -> None:
-        """A word where a command begins."""
+        """Handle a word where a command may begin."""
         if text in ("while", "until", "for", "select"):
             self.loops += 1
         if text == "{":
@@ -117,7 +119,7 @@ class _Reader:
         self.patterns = text in (";;", ";&", ";;&")
 
     def _end(self) -> None:
-        """What was gathered is one command."""
+        """End the current command and store it."""
         words, self.words = self.words, []
         if words and words[0].text not in (*_BLOCKS, "}"):
             texts = tuple(word.text for word in words)
@@ -126,7 +128,7 @@ class _Reader:
 
 def _tokens(text: str) -> Iterator[_Token]:
     place, line = 0, 1
-    here: list[str] = []  # words that end the here-documents of this line
+    here: list[str] = []  # the ends of this line's here-documents
     while place < len(text):
         start = place
         if match := _BLANK.match(text, place):
@@ -168,12 +170,12 @@ def _word_end(text: str, place: int) -> int:
 
 
 def _substitutes(text: str, place: int) -> bool:
-    """<(command), >(command), name=(an array)."""
+    """Whether a substitution or array begins here: <(command), >(command), name=(an array)."""
     return text[place : place + 2] in ("<(", ">(") or (text[place] == "(" and text[place - 1 : place] == "=")
 
 
 def _after(text: str, place: int, depth: int = 0) -> int:
-    """Behind the character, the quoted text or the expansion at `place`."""
+    """Return the position after the character, quoted text or expansion at `place`."""
     for opening, closing in (("$((", "))"), ("$(", ")"), ("<(", ")"), (">(", ")"), ("(", ")"), ("${", "}")):
         if depth < _DEEPEST and text.startswith(opening, place):
             place += len(opening)
@@ -193,7 +195,7 @@ def _after(text: str, place: int, depth: int = 0) -> int:
 
 
 def plain(raw: str, escaped: str = r'["\\$`]') -> str:
-    """A word without its quotes. `escaped`: what a backslash escapes within double ones."""
+    """Return a word without its quotes. `escaped`: what a backslash escapes within double quotes."""
 
     def unquoted(match: re.Match[str]) -> str:
         return match[1] or match[2] or re.sub(rf"\\\n|\\({escaped})", r"\1", match[3] or "")

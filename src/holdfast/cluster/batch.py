@@ -1,4 +1,4 @@
-"""Batch: a Slurm batch script as lint sees it: options, commands, traps, and the program that it is for. Pure."""
+"""Batch: a Slurm batch script as lint examines it: options, commands, traps, and its main program. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from . import bash, sbatch
 from .bash import ShellCommand
 
-# Commands that prepare or tidy up; what else a script starts is its work.
+# Commands that prepare or tidy up. Any other program that a script starts is its work.
 _QUICK = """
 . : [ [[ alias basename break builtin cat cd chmod complete conda continue cp curl cut date declare df dirname du
 echo env eval exit export false find free grep head hostname hash id kill let ln local ls mamba mkdir mktemp module
@@ -19,15 +19,15 @@ sbatch scancel scontrol sed seq set shift shopt sinfo sleep sort source squeue s
 trap true type ulimit umask unalias uname unset unzip wait wc wget which
 """
 QUICK = frozenset(_QUICK.split())
-_DEEPEST = 3  # functions that call one another
+_DEEPEST = 3  # nesting of functions that call one another
 
 
 class Around(NamedTuple):
-    """What a rule may know besides the script."""
+    """Facts besides the script that a rule may use."""
 
-    exists: Callable[[str], bool] = lambda _: True  # a folder, as the job would find it
+    exists: Callable[[str], bool] = lambda _: True  # whether a folder exists, seen from the job's directory
     read: Callable[[str], str | None] = lambda _: None  # the text of a file that the script starts
-    save_s: float | None = None  # what a save was measured to take
+    save_s: float | None = None  # how long a save took when it was measured
 
 
 class Trap(NamedTuple):
@@ -37,34 +37,34 @@ class Trap(NamedTuple):
 
 
 class Script(NamedTuple):
-    """A batch script, read."""
+    """A parsed batch script."""
 
     text: str
     options: Sequence[sbatch.Option]
-    late: Sequence[int]  # #SBATCH lines that sbatch does not look at
-    refused: Mapping[int, str]  # and those for which it refuses the script
+    late: Sequence[int]  # #SBATCH lines that sbatch does not read
+    refused: Mapping[int, str]  # line -> why sbatch refuses the script because of it
     signal: sbatch.Signal | None
     commands: Sequence[ShellCommand]
     around: Around
 
     def option(self, *names: str) -> sbatch.Option | None:
-        """The last of these options."""
+        """Return the last of these options."""
         return sbatch.last(self.options, *names)
 
     def line_of(self, *names: str) -> int:
-        """Where that option is; 1 where it is not."""
+        """Return the line of that option; 1 if it is not given."""
         option = self.option(*names)
         return option.line if option else 1
 
     @property
     def body(self) -> list[ShellCommand]:
-        """What runs, in order: functions in the place where they are called."""
+        """The commands in the order in which they run; a function's commands stand where it is called."""
         functions = self._functions()
         outside = functions.pop(None, [])
         return [inner for command in outside for inner in _called(command, functions)]
 
     def _functions(self) -> dict[str | None, list[ShellCommand]]:
-        """The commands of each function; under None those outside of any."""
+        """Return the commands of each function; key None holds those outside of functions."""
         found: dict[str | None, list[ShellCommand]] = {}
         for command in self.commands:
             found.setdefault(command.function, []).append(command)
@@ -72,7 +72,7 @@ class Script(NamedTuple):
 
     @property
     def work(self) -> ShellCommand | None:
-        """The last program that the script starts: what the job is for."""
+        """The last program that the script starts: the job's purpose."""
         return next((command for command in reversed(self.body) if is_work(command)), None)
 
     @property
@@ -80,12 +80,12 @@ class Script(NamedTuple):
         return [trap for command in self.body if (trap := _trap(command)) is not None]
 
     def handler(self, trap: Trap) -> list[ShellCommand]:
-        """The commands of a trap, also of functions that it calls."""
+        """Return the commands of a trap, including those of functions that it calls."""
         return [inner for command in _handling(trap) for inner in _called(command, self._functions())]
 
     @property
     def everything(self) -> list[ShellCommand]:
-        """All commands, also those of traps."""
+        """All commands, including those of traps."""
         return [*self.commands, *(each for trap in self.traps for each in _handling(trap))]
 
     @property
@@ -99,7 +99,7 @@ class Script(NamedTuple):
 
     @property
     def directory(self) -> str | None:
-        """What the script says to `holdfast run --run`."""
+        """The directory that the script passes to `holdfast run --run`."""
         words = next((command.words for command in self.body if is_holdfast(command)), ())
         own = [word.removeprefix("--run=") for word in words[: [*words, "--"].index("--")]]
         if "--run" in own[:-1]:
@@ -108,7 +108,7 @@ class Script(NamedTuple):
 
     @property
     def chdir(self) -> str | None:
-        """Where the job runs, unless it is where it was submitted."""
+        """The directory in which the job runs; None: the one it is submitted from."""
         option = self.option("chdir")
         return option.value if option else None
 
@@ -118,13 +118,13 @@ class Script(NamedTuple):
 
     @property
     def chained(self) -> sbatch.Option | None:
-        """`--array=1-10%1`: one task after the other."""
+        """The option `--array=1-10%1` and its like, which runs one task after the other."""
         array = self.option("array")
         return array if array and (array.value or "").endswith("%1") else None
 
     @property
     def restartable(self) -> bool:
-        """Whether the same job may start again."""
+        """Whether Slurm may start the same job again."""
         said = self.option("requeue", "no-requeue")
         return said is None or said.name == "requeue" or bool(self.requeues)
 
@@ -139,13 +139,13 @@ class Script(NamedTuple):
 
 
 def read(text: str, around: Around) -> Script:
-    """The script that `text` is."""
+    """Parse the script `text`."""
     options, late, refused = sbatch.directives(text)
     return Script(text, options, late, refused, sbatch.signal(options), bash.commands(text), around)
 
 
 def program(command: ShellCommand) -> tuple[str, ...]:
-    """The command's words, without assignments and without `exec` and its like before the program."""
+    """Return the command's words, without assignments and without `exec` and its like before the program."""
     words = list(command.words)
     while words and (re.match(r"\w+(\[\w+\])?\+?=", words[0]) or words[0] in ("exec", "command", "nohup", "time")):
         words.pop(0)
@@ -171,7 +171,10 @@ def is_holdfast(command: ShellCommand) -> bool:
 def _called(
     command: ShellCommand, functions: Mapping[str | None, list[ShellCommand]], inside: Sequence[str] = ()
 ) -> list[ShellCommand]:
-    """What runs when `command` does: of a function its commands, once where it calls itself."""
+    """Return the commands that run when `command` does.
+
+    A function is replaced by its commands. A function that calls itself is expanded once.
+    """
     name = command.words[0]
     if name in inside or len(inside) >= _DEEPEST:
         return [command]
@@ -192,7 +195,7 @@ def _trap(command: ShellCommand) -> Trap | None:
 
 
 def starts(command: ShellCommand, name: str) -> bool:
-    """Whether a program of that name is started, also by another one."""
+    """Whether the command starts a program of that name, directly or through another program."""
     return any(os.path.basename(word) == name for word in program(command)) or (
         name == "torchrun" and any("torch.distributed.run" in word for word in command.words)
     )

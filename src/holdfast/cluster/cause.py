@@ -1,4 +1,4 @@
-"""Cause: why a job was told to stop, on the scheduler's own evidence. Pure."""
+"""Cause: why a job was told to stop, according to the scheduler's evidence. Pure."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from .slurm import JobStatus
 
 Cause = Literal["cancelled", "requeued", "preempted", "time limit", "unclear"]
 
-LEAD_S = 600.0  # of a notice, when nobody knows
-LATE_S = 90.0  # a notice may come this much before its lead: limits are looked at twice a minute
-TOGETHER_S = 1.0  # Slurm writes down a preemption and the end of what is preempted in the same second
-SPOT = "spot notice"  # of the cloud that a node belongs to
+LEAD_S = 600.0  # of a notice whose lead time is unknown
+LATE_S = 90.0  # a notice may come this much before its lead time: Slurm checks limits twice a minute
+TOGETHER_S = 1.0  # Slurm records a preemption and the end of the preempted job in the same second
+SPOT = "spot notice"  # sent by the cloud to which a node belongs
 NOTICES = ("SIGUSR1", "SIGUSR2", "deadline")
 
-# squeue(1), JOB STATE CODES: those in which Slurm has not begun to end the job
+# squeue(1), JOB STATE CODES: states in which Slurm has not begun to end the job
 _GOES_ON = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "SIGNALING", "RESIZING", "STAGE_OUT")
 _SAYS_ALL: dict[str, Cause] = {"TIMEOUT": "time limit", "PREEMPTED": "preempted", "CANCELLED": "cancelled"}
 
 
 class Heard(NamedTuple):
-    """What told this process to stop."""
+    """What told this process to stop, and when."""
 
     what: str  # "SIGTERM", "SIGUSR1", ..., or "deadline"
     at_s: float  # Unix seconds
-    lead_s: float | None = None  # how long before the end such a notice comes, when that is known
+    lead_s: float | None = None  # how long before the end such a notice comes; None: unknown
 
 
 def cause(heard: Heard, restart_count: int, seen: JobStatus | None) -> Cause:
-    """Why, from what we heard, which start of the job we are, and what Slurm says of the job now.
+    """Return why the job was told to stop.
 
-    A stop by hand looks like nothing at all: without positive evidence of something else it is a cancellation while the
-    job ends, and unclear while it goes on.
+    `heard` is what this process received, `restart_count` the number of this start, `seen` Slurm's present record.
+    A manual stop leaves no evidence. Without evidence of another cause, the result is "cancelled" if the job is ending
+    and "unclear" if it still runs.
     """
     if seen is None:
         return "unclear"
@@ -52,23 +53,23 @@ def _of_an_ending_job(seen: JobStatus) -> Cause:
     if seen.reason == "TimeLimit":
         return "time limit"
     if _preempted(seen):
-        # within the grace a user may still cancel: then the end came after the preemption, and not with it
+        # within the grace time a user may still cancel; then the end is later than the preemption
         together = seen.end_s is not None and abs(seen.end_s - (seen.preempt_s or 0)) <= TOGETHER_S
         return "preempted" if together else "unclear"
     return "cancelled" if seen.reason == "None" else "unclear"
 
 
 def _of_a_running_job(heard: Heard, seen: JobStatus) -> Cause:
-    """A notice; or a signal that somebody sent by hand."""
+    """Return the cause if the job still runs: it received a notice, or a signal that was sent by hand."""
     if _preempted(seen) or heard.what == SPOT:
         return "preempted"
     lead_s = heard.lead_s
     if lead_s is None:
-        lead_s = LEAD_S if heard.what in NOTICES else -LATE_S  # SIGTERM is no notice, unless the script made it one
+        lead_s = LEAD_S if heard.what in NOTICES else -LATE_S  # SIGTERM is a notice only if the script requested it
     near = seen.end_s is not None and seen.end_s - heard.at_s <= lead_s + LATE_S
     return "time limit" if near and lead_s >= 0 else "unclear"
 
 
 def _preempted(seen: JobStatus) -> bool:
-    """In this start of the job, and not in an earlier one."""
+    """Whether Slurm preempted this start of the job, not an earlier one."""
     return seen.preempt_s is not None and seen.preempt_s >= (seen.start_s or 0.0)

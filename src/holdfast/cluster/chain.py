@@ -1,4 +1,4 @@
-"""Chain: an array whose tasks run one after the other, each going on where the last one stopped."""
+"""Chain: an array whose tasks run one after the other; each resumes where the last one stopped."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ..job import Job
 from ..terminal import say
 from . import slurm
 
-LOOK_S = 2.0  # between two questions to Slurm
+LOOK_S = 2.0  # between two queries to Slurm
 OVER = "its task is over, as Slurm says"
-SPARE_S = 60.0  # for what a node does after SIGKILL
-KILL_WAIT_S = 30.0  # Slurm's default, where it does not say
-# Not over, whatever its processes do. Source: squeue(1), JOB STATE CODES.
+SPARE_S = 60.0  # for the cleanup of a node after SIGKILL
+KILL_WAIT_S = 30.0  # Slurm's default, used if Slurm does not report it
+# States of a job that is not over, even if its processes have ended. Source: squeue(1), JOB STATE CODES.
 _LIVE = ("COMPLETING", "CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
 
 
 def is_over(directory: Path, job: Job | None) -> bool:
-    """Whether an earlier task of this very array has finished the work."""
+    """Whether an earlier task of this same array has finished the work."""
     return job is not None and job.array is not None and _mark(directory, job.array).exists()
 
 
 def end(directory: Path, job: Job | None) -> str | None:
-    """Mark the work as done, for tasks that start nevertheless, and cancel those that wait.
+    """Mark the work as done and cancel the tasks that wait; a task that starts anyway sees the mark.
 
-    Returns what of that failed; the work is done all the same.
+    Return what failed of this, or None. The work is done in any case.
     """
     if job is None or job.array is None:
         return None
@@ -50,7 +50,7 @@ def end(directory: Path, job: Job | None) -> str | None:
 
 
 class Earlier(NamedTuple):
-    """An earlier owner of a place, whose journal is not closed and who may still run."""
+    """An earlier owner of a directory, whose journal is not closed and who may still run."""
 
     owner: Mapping[str, Any]
     close: Callable[[], Any]  # close its journal
@@ -59,8 +59,8 @@ class Earlier(NamedTuple):
 def await_turn(place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job | None) -> None:
     """Wait while other tasks of this array end in `place`, as long as Slurm lets them.
 
-    Slurm starts the next task in the second in which it tells one to end. `earlier` no longer gives those who have
-    closed their journal or are provably gone. Of a task that is over, as Slurm says, the journal is closed here.
+    Slurm starts the next task in the second in which it tells one to end. `earlier` returns owners that have not closed
+    their journal and may be alive. If Slurm reports that an owner's task is over, this function closes its journal.
     """
     until_s = 0.0
     while here is not None and (tasks := [each for each in earlier() if task_of(each.owner, here) is not None]):
@@ -82,7 +82,7 @@ def await_turn(place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job 
 
 
 def task_of(facts: Mapping[str, Any], job: Job | None) -> str | None:
-    """The number of the owner's task, if that is another one of this very array."""
+    """Return the number of the owner's task if it is another task of this same array."""
     of = facts.get("job")
     if job is None or job.scheduler != "slurm" or job.array is None or not isinstance(of, Mapping):
         return None
@@ -91,23 +91,23 @@ def task_of(facts: Mapping[str, Any], job: Job | None) -> str | None:
 
 
 def has_ended(facts: Mapping[str, Any], job: Job) -> bool:
-    """Whether Slurm says that the owner's start of its task is over. False where it does not answer.
+    """Whether Slurm reports that the owner's start of its task is over. False if Slurm does not answer.
 
-    Slurm starts the next task while the one before is still COMPLETING: told to end, and perhaps saving.
+    Slurm starts the next task while the previous one is still COMPLETING: told to end, and perhaps saving.
     """
     task = task_of(facts, job)
     try:
         seen = slurm.seen(job._replace(id=f"{job.array}_{task}")) if task is not None else None
     except ClusterError:
         return False
-    if task is None or seen is None:  # one that Slurm has forgotten is over
+    if task is None or seen is None:  # Slurm forgets a job some time after its end
         return task is not None
     again = seen.restarts > int(facts["job"].get("restart_count") or 0)
     return seen.state not in _LIVE or (again and seen.state != "COMPLETING")
 
 
 def patience_s() -> float:
-    """Seconds after which nothing of a task that was told to end can be left on a node that works."""
+    """Return the seconds after which no process of a task told to end can be left on a working node."""
     try:
         return slurm.kill_wait_s() + SPARE_S
     except ClusterError:

@@ -1,7 +1,7 @@
-"""Job leader: which process speaks for a job. A supervisor announces itself to what it starts, in two ways.
+"""Job leader: which process acts for a job (asks the scheduler, requeues).
 
-The environment tells most children. A file in the submit directory tells those that were started with an environment of
-their own (`srun --export=NONE`, a container).
+A supervisor announces itself to the processes that it starts, in two ways. Most children read it from the environment.
+A file in the submit directory is for children with an environment of their own (`srun --export=NONE`, a container).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from .. import disk, legible, owner
 from ..job import Job, job
 
 SUPERVISOR = "HOLDFAST_SUPERVISOR"
-OF_JOB = "HOLDFAST_SUPERVISOR_JOB"  # the start of the job in which it is: what is submitted from there inherits both
-RUN_HERE = "run-here.json"  # in the supervisor's directory: where the run is that it looks after
+OF_JOB = "HOLDFAST_SUPERVISOR_JOB"  # its job and start: a job submitted from inside inherits both
+RUN_HERE = "run-here.json"  # in the supervisor's directory: the path of the run that it supervises
 
-# Of one job, only the process with number 0 speaks; launchers inside a job count by themselves.
+# Only rank 0 of a job acts for it; launchers inside a job number their own processes.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 class _Announced(msgspec.Struct, frozen=True):
-    directory: str  # quoted as in a URL, for its name may be no text
+    directory: str  # quoted as in a URL, because its name may contain bytes that are no text
     restart_count: int
     owner: dict[str, Any]
 
 
 @contextmanager
 def announced(directory: Path) -> Iterator[dict[str, str]]:
-    """While it holds, children know that a supervisor with this directory speaks for the job.
+    """Within this block, child processes can find this supervisor and its directory.
 
-    It yields what belongs into the child's environment. No file is written where the submit directory cannot be
-    written, or where another process speaks for the job.
+    Yields the variables for the child's environment. No file is written if the submit directory is read-only, or if
+    another process acts for the job.
     """
     directory = directory.absolute()
     here = job()
@@ -53,11 +53,14 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
         if place is not None:
             with suppress(OSError):
                 disk.remove_file(place)
-                disk.remove_dir(place.parent)  # if nothing else is in it
+                disk.remove_dir(place.parent)  # only if it is empty
 
 
 def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The directory of the supervisor that speaks for this process; None when there is none, or it is another job's."""
+    """Return the directory of the supervisor that acts for this process.
+
+    None if there is none, or if it belongs to another job.
+    """
     here, place = job(environment), _place(environment)
     if environment.get(SUPERVISOR) and (here is None or environment.get(OF_JOB, "") == _start(here)):
         return Path(environment[SUPERVISOR])
@@ -73,19 +76,19 @@ def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def speaks(here: Job, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is the job's number 0, and may ask the scheduler."""
+    """Whether this process is rank 0 of the job, which may query the scheduler."""
     ranks = [environment[name] for name in _RANKS if environment.get(name)]
     return here.process == 0 and all(rank == "0" for rank in ranks)
 
 
 def tell_run(directory: Path, run: Path) -> None:
-    """Tell the supervisor where the run lives. A directory that is gone or read-only is no reason to fail."""
+    """Write the run's path into the supervisor's directory. A missing or read-only directory is no error."""
     with suppress(OSError):
         disk.replace_with(directory / RUN_HERE, [legible.json_bytes({"run": _quoted(run.absolute())}) + b"\n"])
 
 
 def run_of(directory: Path) -> Path | None:
-    """The run that was told to this supervisor; None before one was."""
+    """Return the run's path as reported to this supervisor; None before that."""
     try:
         return _path(msgspec.json.decode((directory / RUN_HERE).read_bytes(), type=dict[str, str])["run"])
     except (OSError, msgspec.DecodeError, KeyError):
@@ -105,6 +108,6 @@ def _start(here: Job | None) -> str:
 
 
 def _place(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where the announcement for this job is."""
+    """Return the path of this job's announcement file."""
     here, submitted = job(environment), environment.get("SLURM_SUBMIT_DIR")
     return Path(submitted) / ".holdfast" / f"job-{here.id}.json" if here and submitted else None

@@ -1,7 +1,7 @@
-"""Lint: what a Slurm batch script will do otherwise than its author thinks. Pure; nothing is run.
+"""Lint: where a Slurm batch script behaves otherwise than its author expects. Pure; nothing is run.
 
-Each rule is one function from the script, as it was read, to faults; its name, with dashes, is the rule's. The facts
-behind them were observed on Slurm 22.05 (docs/cluster.md); those from elsewhere name their source.
+Each rule is one function from the parsed script to faults. The rule's name is the function's name with dashes. The
+facts behind the rules were observed on Slurm 22.05 (docs/cluster.md); a rule from elsewhere names its source.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 
 
 def lint(text: str, around: Around = Around()) -> list[Finding]:  # noqa: B008  a frozen value
-    """What is wrong with the script, by line."""
+    """Return the script's faults, sorted by line."""
     script = read(text, around)
     allowed = {name.strip() for match in ALLOWED.finditer(text) for name in match[1].split(",")}
     names = {rule: rule.__name__.replace("_", "-") for rule in RULES}
@@ -39,7 +39,7 @@ def lint(text: str, around: Around = Around()) -> list[Finding]:  # noqa: B008  
 
 
 def requeue_missing(script: Script) -> Iterator[Fault]:
-    """Whether Slurm may start a job again depends on the site, unless the script says it."""
+    """Without an explicit option, the site decides whether Slurm may start a job again."""
     if script.option("requeue", "no-requeue") is None:
         yield Fault(
             1,
@@ -50,7 +50,7 @@ def requeue_missing(script: Script) -> Iterator[Fault]:
 
 
 def append_missing(script: Script) -> Iterator[Fault]:
-    """Each start empties the output file, unless it is opened for appending."""
+    """Each start truncates the output file, unless it is opened for appending."""
     mode = script.option("open-mode")
     if script.restartable and (mode is None or not (mode.value or "").startswith("a")):
         yield Fault(
@@ -62,7 +62,7 @@ def append_missing(script: Script) -> Iterator[Fault]:
 
 
 def requeue_is_not_for_time(script: Script) -> Iterator[Fault]:
-    """A job that ran out of time is never requeued by Slurm."""
+    """Slurm never requeues a job that ran out of time."""
     requeue = script.option("requeue")
     if requeue and requeue.name == "requeue" and not (script.requeues or script.chained or script.supervised):
         yield Fault(
@@ -74,7 +74,7 @@ def requeue_is_not_for_time(script: Script) -> Iterator[Fault]:
 
 
 def whole_array_requeued(script: Script) -> Iterator[Fault]:
-    """An array's own id, and that of its last task, mean all of its tasks."""
+    """An array's own id, and that of its last task, refer to all of its tasks."""
     for command in script.requeues if script.option("array") else ():
         target = command.words[-1]
         if not re.search(r"SLURM_ARRAY_JOB_ID\}?_\$", target):
@@ -87,7 +87,7 @@ def whole_array_requeued(script: Script) -> Iterator[Fault]:
 
 
 def chain_goes_on(script: Script) -> Iterator[Fault]:
-    """Nothing ends the rest of an array when the work is done."""
+    """The script lets the remaining tasks of an array run after the work is done."""
     chained = script.chained
     ends = any(command.words[0] == "scancel" for command in script.everything)
     ends = ends or any(is_holdfast(command) and "--chain" in command.words for command in script.body)
@@ -101,7 +101,7 @@ def chain_goes_on(script: Script) -> Iterator[Fault]:
 
 
 def log_folder_missing(script: Script) -> Iterator[Fault]:
-    """Slurm opens the output before the script runs, and makes no folder for it."""
+    """Slurm opens the output before the script runs, and does not create its folder."""
     for option in (script.option("output"), script.option("error")):
         folder = os.path.dirname(option.value or "") if option else ""
         if option and folder and ("%" in folder or not script.around.exists(folder)):
@@ -118,7 +118,7 @@ def log_folder_missing(script: Script) -> Iterator[Fault]:
 
 
 def copy_cut_short(script: Script) -> Iterator[Fault]:
-    """With --update, cp takes the torn copy of an interrupted start for a newer file."""
+    """With --update, cp regards the incomplete copy of an interrupted start as a newer file and keeps it."""
     for command in script.body:
         words = program(command)
         if words[:1] == ("cp",) and any(re.fullmatch(r"--update|-[a-zA-Z]*u[a-zA-Z]*", word) for word in words):
@@ -131,7 +131,7 @@ def copy_cut_short(script: Script) -> Iterator[Fault]:
 
 
 def directive_too_late(script: Script) -> Iterator[Fault]:
-    """Nothing after the first command is seen by sbatch."""
+    """Sbatch ignores options after the first command."""
     for line in script.late:
         yield Fault(
             line,
@@ -142,7 +142,7 @@ def directive_too_late(script: Script) -> Iterator[Fault]:
 
 
 def script_refused(script: Script) -> Iterator[Fault]:
-    """Lines for which sbatch refuses the script."""
+    """Report the lines for which sbatch refuses the script."""
     for line, why in script.refused.items():
         yield Fault(line, why, "sbatch refuses the whole script", "write --option=value")
     for option in script.options:

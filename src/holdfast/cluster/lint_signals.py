@@ -1,4 +1,4 @@
-"""Lint's rules about signals: which process gets them, and whether in time."""
+"""Lint's rules about signals: which process receives them, and whether in time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .batch import Fault, Rule, Script, is_exec, is_holdfast, program, starts
 
 TORCHRUN_GRACE_S = 30  # Source: torch.distributed.run, --shutdown-timeout
 _SLOW = ". conda cp curl git mamba micromamba ml module pip rsync sleep source tar unzip uv wget"
-SLOW = frozenset(_SLOW.split())  # commands that take their time
+SLOW = frozenset(_SLOW.split())  # commands that take long
 
 
 def notice_unheard(script: Script) -> Iterator[Fault]:
-    """--signal=B: reaches the batch shell alone, and without B: steps alone."""
+    """With --signal=B: only the batch shell receives the signal; without B: only steps do."""
     signal, work = script.signal, script.work
     if signal is None or work is None:
         return
@@ -37,7 +37,7 @@ def notice_unheard(script: Script) -> Iterator[Fault]:
 
 
 def notice_in_set_up(script: Script) -> Iterator[Fault]:
-    """Before the program handles signals, the notice goes to the shell."""
+    """Until the program handles signals, the notice reaches the shell."""
     signal, work = script.signal, script.work
     if signal is None or work is None or not signal.batch or not (is_exec(work) and script.supervised):
         return
@@ -54,7 +54,7 @@ def notice_in_set_up(script: Script) -> Iterator[Fault]:
 
 
 def no_grace(script: Script) -> Iterator[Fault]:
-    """With proctrack/cgroup a plain child hears nothing: the shell dies of SIGTERM, and the child is killed at once."""
+    """With proctrack/cgroup a plain child gets no signal: SIGTERM ends the shell, and the child is killed at once."""
     work = script.work
     if work is None or is_exec(work) or script.signal or program(work)[0] == "srun":
         return
@@ -68,7 +68,7 @@ def no_grace(script: Script) -> Iterator[Fault]:
 
 
 def trap_before_exec(script: Script) -> Iterator[Fault]:
-    """A shell that execs is replaced, and its handlers are gone. An ignored signal stays ignored."""
+    """A shell that execs is replaced and loses its handlers. An ignored signal stays ignored."""
     last = next((command for command in reversed(script.body) if is_exec(command)), None)
     for trap in script.traps if last else ():
         if trap.handler and last and trap.line < last.line:
@@ -81,12 +81,12 @@ def trap_before_exec(script: Script) -> Iterator[Fault]:
 
 
 def trap_hidden(script: Script) -> Iterator[Fault]:
-    """A trap runs only when the foreground child has ended."""
+    """A trap runs only after the foreground child has ended."""
     work = script.work
     if work is None or is_exec(work) or work.background:
         return
     heard = {signal for trap in script.traps if trap.handler for signal in trap.signals} - {"EXIT", "0", "ERR", "DEBUG"}
-    if program(work)[0] == "srun":  # Slurm tells its tasks by itself, and the trap may well come after them
+    if program(work)[0] == "srun":  # Slurm signals srun's tasks itself, and the trap may run after them
         heard &= {script.signal.name} if script.signal and script.signal.batch else set()
     if heard:
         yield Fault(
@@ -98,7 +98,7 @@ def trap_hidden(script: Script) -> Iterator[Fault]:
 
 
 def wait_once(script: Script) -> Iterator[Fault]:
-    """A wait returns at the first trapped signal, while the child still saves."""
+    """`wait` returns at the first trapped signal, while the child still saves."""
     work = script.work
     if work is None or not work.background:
         return
@@ -122,7 +122,7 @@ def wait_once(script: Script) -> Iterator[Fault]:
 
 
 def term_as_notice(script: Script) -> Iterator[Fault]:
-    """B:TERM looks like a cancellation, to people and to programs."""
+    """B:TERM looks like a cancellation, both to people and to programs."""
     if script.signal and script.signal.name == "TERM" and script.signal.batch:
         yield Fault(
             script.line_of("signal"),
@@ -145,7 +145,7 @@ def cont_trapped(script: Script) -> Iterator[Fault]:
 
 
 def usr1_with_nccl(script: Script) -> Iterator[Fault]:
-    """Source: NVIDIA/nccl issue 704: versions 2.12 and 2.13 take SIGUSR1 for themselves."""
+    """NCCL versions 2.12 and 2.13 use SIGUSR1 themselves. Source: NVIDIA/nccl issue 704."""
     ranks = script.gpus and script.several_tasks
     collective = ranks or any(starts(command, "torchrun") for command in script.body)
     if script.signal and script.signal.name == "USR1" and collective:
@@ -158,7 +158,7 @@ def usr1_with_nccl(script: Script) -> Iterator[Fault]:
 
 
 def torchrun_grace(script: Script) -> Iterator[Fault]:
-    """Torchrun kills its processes 30 s after it told them to stop."""
+    """Torchrun kills its processes 30 s after it signalled them to stop."""
     save_s = script.around.save_s
     if save_s is not None and needed_s(save_s) <= TORCHRUN_GRACE_S:
         return
@@ -188,7 +188,7 @@ def torchrun_signal(script: Script) -> Iterator[Fault]:
 
 
 def _told(script: Script, command: ShellCommand, what: str) -> bool:
-    """Whether torchrun was given that option, by a word or by a variable."""
+    """Whether the script gives torchrun that option, as an argument or as a variable."""
     words = [word for each in script.body if each.words[0] == "export" or each is command for word in each.words]
     return any(re.match(rf"(--{what}|PET_{what.upper()}|TORCH\w*_{what.upper()})", word) for word in words)
 

@@ -1,4 +1,4 @@
-"""Notices: a cloud's word that it takes this machine back, polled between two steps. No thread, no wait."""
+"""Notices: a cloud's notice that it takes this machine back, polled between two steps. No thread, no wait."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-LIMIT_S = 2.0  # for one answer; the address is on the machine itself
+LIMIT_S = 2.0  # for one answer; the server is on the machine itself
 EVERY_S = 5.0  # what AWS recommends
-ROUND_TRIP_S = 0.05  # after which an answer may have come
+ROUND_TRIP_S = 0.05  # the time after which an answer may have arrived
 _MOST_BYTES = 1 << 16
-_HERE = "http://169.254.169.254"  # the metadata service of all of them
-_DICE = random.Random()  # noqa: S311  jitter, no cryptography; our own, for the user's generator is the run's state
+_HERE = "http://169.254.169.254"  # the metadata service of all these clouds
+_DICE = random.Random()  # noqa: S311  jitter, no cryptography; not the user's generator, which is run state
 
 
 class Cloud(NamedTuple):
-    """Where to ask, and what means that the end is near."""
+    """The address to query, and which answer means that the end is near."""
 
     url: str
     headers: Mapping[str, str]
-    soon: Callable[[int, str], bool]  # of the status and the body
-    token_url: str = ""  # is asked first, by PUT, for a token
+    soon: Callable[[int, str], bool]  # takes the status and the body
+    token_url: str = ""  # queried first, by PUT, for a token
     token_headers: Mapping[str, str] = {}
-    token_header: str = ""  # that carries it
+    token_header: str = ""  # the header that carries the token
 
 
 def _holds(pattern: str) -> Callable[[int, str], bool]:
     return lambda status, body: status == 200 and re.search(pattern, body) is not None
 
 
-# Sources. AWS: EC2 User Guide, "Spot Instance interruption notices" and IMDSv2: 404 until there is one, two minutes
-# ahead. GCP: Compute Engine, "Handle preemption": TRUE, 30 s ahead. Azure: "Scheduled Events for Linux VMs": Preempt,
-# 30 s ahead.
+# Sources. AWS: EC2 User Guide, "Spot Instance interruption notices" and IMDSv2: 404 until there is a notice, which
+# comes two minutes ahead. GCP: Compute Engine, "Handle preemption": TRUE, 30 s ahead. Azure: "Scheduled Events for
+# Linux VMs": Preempt, 30 s ahead.
 CLOUDS: Mapping[str, Cloud] = {
     "aws": Cloud(
         f"{_HERE}/latest/meta-data/spot/instance-action",
@@ -59,12 +59,13 @@ CLOUDS: Mapping[str, Cloud] = {
     ),
 }
 
-# What moves the service for a cloud's own tools moves it for us. Sources: the AWS SDKs' reference; google-auth.
+# Variables that change the service's address for a cloud's own tools; we follow them. Sources: the AWS SDKs' reference;
+# google-auth.
 MOVED_BY: Mapping[str, str] = {"aws": "AWS_EC2_METADATA_SERVICE_ENDPOINT", "gcp": "GCE_METADATA_HOST"}
 
 
 def cloud(name: str, environment: Mapping[str, str] = os.environ) -> Cloud:
-    """The cloud of that name, a key of `CLOUDS`, at the address that the environment gives its metadata service."""
+    """Return the cloud `name`, a key of `CLOUDS`; the environment may change the address of its metadata service."""
     found, place = CLOUDS[name], environment.get(MOVED_BY.get(name, ""), "").rstrip("/")
     if not place:
         return found
@@ -75,7 +76,7 @@ def cloud(name: str, environment: Mapping[str, str] = os.environ) -> Cloud:
 
 
 class Notices:
-    """Looks whether the cloud takes this machine back; `look` is called at safe points and returns at once.
+    """Checks whether the cloud takes this machine back; `look` is called at safe points and returns at once.
 
     notices = Notices(CLOUDS["aws"])
     for batch in run.batches(loader):
@@ -91,10 +92,10 @@ class Notices:
         self._asking: _Question | None = None
         self._for_token = False
         self.soon = False
-        self.complaint = ""  # the last trouble, for who wonders why nothing comes
+        self.complaint = ""  # the last problem, for diagnosis when no notice comes
 
     def look(self) -> bool:
-        """Whether a notice has come. Sends a question when one is due, and takes up its answer at a later look."""
+        """Whether a notice has come. Sends a request when one is due; a later call reads its answer."""
         if self.soon:
             return True
         if self._asking is None:
@@ -108,7 +109,7 @@ class Notices:
 
     @property
     def due_s(self) -> float:
-        """When, in monotonic seconds, the next look may find something."""
+        """Return when, in monotonic seconds, the next `look` may find something."""
         return time.monotonic() + ROUND_TRIP_S if self._asking is not None else self._next_s
 
     def _ask(self) -> None:
@@ -128,7 +129,7 @@ class Notices:
             if self._token:
                 self._ask()
             return
-        if answer.status == 401:  # the token has run out
+        if answer.status == 401:  # the token has expired
             self._token = ""
         self.soon = self._cloud.soon(answer.status, answer.body)
 
@@ -140,7 +141,7 @@ class _Answer(NamedTuple):
 
 
 class _Question:
-    """One HTTP request, on a socket that never waits. HTTP/1.0: the answer is over when the other side closes."""
+    """One HTTP request on a non-blocking socket. HTTP/1.0: the answer ends when the server closes."""
 
     def __init__(self, method: str, url: str, headers: Mapping[str, str]) -> None:
         parts = urlsplit(url)
@@ -155,7 +156,7 @@ class _Question:
         try:
             self._socket.connect((parts.hostname or "", parts.port or 80))
         except BlockingIOError:
-            pass  # under way
+            pass  # connecting
         except OSError as error:
             self._error = error.strerror or str(error)
 
@@ -163,7 +164,7 @@ class _Question:
         self._socket.close()
 
     def answer(self) -> _Answer | None:
-        """What came, or what went wrong; None while it is under way."""
+        """Return the answer or the error; None while the request is in progress."""
         while not self._error:
             reads, writes, _ = select.select([self._socket], [self._socket] if self._out else [], [], 0)
             try:

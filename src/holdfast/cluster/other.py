@@ -1,4 +1,4 @@
-"""Other schedulers than Slurm: what makes each start a job again. From their documentation, not tried on them."""
+"""Other schedulers than Slurm: how each starts a job again. From their documentation, not tested on them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ RUN_ME_AGAIN = 75
 
 
 class Rule(NamedTuple):
-    """How one scheduler starts a job again, and what must have told us to stop for that to be right."""
+    """How one scheduler starts a job again, and which notices permit that."""
 
-    notices: Sequence[str]  # what can only mean a limit, or a preemption: never a cancellation
-    exit_code: int | None = None  # ends the job with "start me again"
-    listed: str = ""  # environment variable that has to name that code
+    notices: Sequence[str]  # signals that can only mean a limit or a preemption, never a cancellation
+    exit_code: int | None = None  # makes the scheduler start the job again
+    listed: str = ""  # environment variable that must list that code
     requeue: tuple[str, ...] = ()  # the command, with {id}
-    again: str = ""  # what the user types when nothing else works
+    again: str = ""  # what the user types when everything else fails
 
 
-# Sources. PBS: qrerun(8B), which wants operator rights at many sites. LSF: lsb.queues, REQUEUE_EXIT_VALUES;
+# Sources. PBS: qrerun(8B), which needs operator rights at many sites. LSF: lsb.queues, REQUEUE_EXIT_VALUES;
 # brequeue(1); bsub -wa. Grid Engine: queue_conf(5), s_rt and notify; sge_conf(5), FORBID_RESCHEDULE: exit status 99
-# reschedules. Flux: flux-submit(1), --signal and --dependency; nothing requeues. Kubernetes: Job, podFailurePolicy and
-# restartPolicy: a pod that ends with anything but 0 is made anew while its Job lives; a deleted Job makes none.
+# reschedules. Flux: flux-submit(1), --signal and --dependency; it cannot requeue. Kubernetes: Job, podFailurePolicy and
+# restartPolicy: while its Job exists, a pod that ends with another code than 0 is replaced; after the Job is deleted it
+# is not.
 RULES: Mapping[str, Rule] = {
     "pbs": Rule(
         ("deadline", "SIGUSR1", "SIGXCPU"), requeue=("qrerun", "{id}"), again="qrerun {id}, or qsub, with its script"
@@ -45,9 +46,9 @@ RULES: Mapping[str, Rule] = {
 
 
 def exit_code(job: Job, what: str, environment: Mapping[str, str] = os.environ) -> int | None:
-    """What the job has to end with for its scheduler to start it again; None where that is no matter of exit codes.
+    """The exit code that makes the scheduler restart the job; None if exit codes do not decide that.
 
-    `what` told us to stop: a signal's name, or "deadline". None also when it may have been a cancellation.
+    `what` told us to stop: a signal's name, or "deadline". The result is also None if it may mean a cancellation.
     """
     rule = RULES.get(job.scheduler)
     if rule is None or what not in rule.notices:

@@ -1,4 +1,4 @@
-"""Requeue: whether a job whose outermost process has stopped is started again. The last act of that process."""
+"""Requeue: decides whether a stopped job is started again. The job's outermost process calls this last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .cause import Cause, Heard, cause
 from .slurm import JobStatus
 from .watch import DICE
 
-HOLD = "hold"  # a file of this name in a run's directory forbids it
+HOLD = "hold"  # a file of this name in a run's directory forbids requeueing
 MOST_REQUEUES = 1000
 PATIENCE_S = 600.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
@@ -31,7 +31,7 @@ How = Literal[
 
 
 class Continuation(NamedTuple):
-    """What was done, and the line that says so."""
+    """What was done, and the message that reports it."""
 
     how: How
     cause: Cause
@@ -39,34 +39,33 @@ class Continuation(NamedTuple):
 
 
 def on_hold(place: Path) -> str:
-    """What to say where a command begins, or is to begin, in a place that is on hold."""
+    """Return the message for a command that starts in a directory on hold."""
     release = f"holdfast release {shlex.quote(str(place))}"
     return f"{place} is on hold: it runs until it stops, and is not started again; {release}"
 
 
 @dataclass
 class Requeue:
-    """The end of one job. It is requeued only on the scheduler's own evidence of a preemption or a time limit."""
+    """Continues one job after its end. Requeues it only if the scheduler reports a preemption or a time limit."""
 
     job: Job
     heard: Heard
-    record: Callable[..., Any]  # journals (event, **facts); durable when it returns
-    requeues: int = 0  # how often the journal says `requeued`
+    record: Callable[..., Any]  # writes (event, **facts) to the journal; durable when it returns
+    requeues: int = 0  # number of `requeued` events in the journal
     places: Sequence[Path] = ()
     limit: int = MOST_REQUEUES
     successor: Path | None = None
     patience_s: float = PATIENCE_S
-    seen: JobStatus | None = field(default=None, init=False)
-    why: Cause = field(default="unclear", init=False)
+    status: JobStatus | None = field(default=None, init=False)
+    cause: Cause = field(default="unclear", init=False)
     _recorded: bool = field(default=False, init=False)
 
     def continue_job(self) -> Continuation:
-        """Requeue the job, or leave it alone.
+        """Requeue the job, or explain why not. Never raises.
 
-        The evidence is asked for immediately before. If Slurm refuses, `successor` or the job's own script is
-        submitted, to begin after this job. A file `hold` in one of the `places` forbids all that, and so do `limit`
-        requeues in the journal. While the scheduler is away this tries again, for `patience_s`, and says so once.
-        Never raises.
+        Asks the scheduler for evidence right before requeueing. If Slurm refuses, submits `successor` or the job's own
+        script, to begin after this job. Does nothing if one of `places` has a file `hold`, or if the journal contains
+        `limit` requeues. If the scheduler does not answer, retries for `patience_s` and warns once.
         """
         give_up_s, wait_s = time.monotonic() + self.patience_s, FIRST_WAIT_S
         while True:
@@ -86,78 +85,81 @@ class Requeue:
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def _try(self) -> Continuation:
-        """Once.
+        """Make one try of `continue_job`.
 
         Raises:
-            Silent: the scheduler is away.
-            ClusterError: it is not, and says nothing that we understand.
-            Superseded: a later attempt owns the run: a requeue would end that one.
+            Silent: the scheduler does not answer.
+            ClusterError: the scheduler answered, but with an error or unknown text.
+            Superseded: a later attempt owns the run; a requeue would end that attempt.
         """
-        left = self._left_alone()
-        if left is None and not self._recorded:  # before the call: the room may be fenced right after it
+        left = self._refusal()
+        if left is None and not self._recorded:  # record first: once requeued, the next attempt may fence our directory
             self._write("requeued", restart_count=self.job.restart_count)
             self._recorded = True
-            left = self._left_alone()  # writing it down may have taken long
+            left = self._refusal()  # recording may have been slow: check again
         return left or self._requeue()
 
     def _by_its_rule(self, rule: other.Rule) -> Continuation:
-        """The same for another scheduler than Slurm: nobody asks it why the job ends, so that little is certain."""
+        """Continue a job of another scheduler than Slurm.
+
+        Such a scheduler is not asked for the cause; only the notice counts.
+        """
         what, name = self.heard.what, f"job {self.job.id}"
         if what not in rule.notices:
-            return self._left("unclear", f": why {what} came is unclear, so it is not requeued")
+            return self._refuse("unclear", f": why {what} came is unclear, so it is not requeued")
         if (left := self._forbidden()) is not None:
             return left
-        self.why = "time limit"
+        self.cause = "time limit"
         code = other.exit_code(self.job, what)
         if code is None and not rule.requeue:
-            return self._left("failed", f": {self.job.scheduler} starts no job again")
+            return self._refuse("failed", f": {self.job.scheduler} starts no job again")
         self._write("requeued")
         if code is not None:
             line = f"{name}: exit code {code} makes {self.job.scheduler} start it again"
-            return Continuation("by its rule", self.why, line)
+            return Continuation("by its rule", self.cause, line)
         try:
             obeyed([word.format(id=self.job.id) for word in rule.requeue])
-        except ClusterError as error:  # also when nobody knows whether it was done
+        except ClusterError as error:  # also when the outcome of the command is unknown
             return self._failed(error)
-        return Continuation("requeued", self.why, f"{name}: requeued")
+        return Continuation("requeued", self.cause, f"{name}: requeued")
 
-    def _left_alone(self) -> Continuation | None:
-        """What is said of a job that is not to be requeued, as the scheduler sees it now; None of one that is."""
-        self.seen = slurm.seen(self.job)
-        self.why = cause(self._lead(), self.job.restart_count, self.seen)
-        if self.why == "requeued":
+    def _refusal(self) -> Continuation | None:
+        """Return the outcome if Slurm's present state forbids a requeue; None if the job may be requeued."""
+        self.status = slurm.seen(self.job)
+        self.cause = cause(self._notice_with_lead_time(), self.job.restart_count, self.status)
+        if self.cause == "requeued":
             self._note("not_requeued", how="by slurm")
-            return Continuation("by slurm", self.why, f"job {self.job.id}: Slurm starts it again by itself")
-        if self.why == "cancelled":
-            return self._left("cancelled", " was cancelled, and is not requeued")
-        if self.why == "unclear":
-            seen = self.seen
+            return Continuation("by slurm", self.cause, f"job {self.job.id}: Slurm starts it again by itself")
+        if self.cause == "cancelled":
+            return self._refuse("cancelled", " was cancelled, and is not requeued")
+        if self.cause == "unclear":
+            seen = self.status
             known = f"state {seen.state}, reason {seen.reason}" if seen else "Slurm does not know the job"
-            return self._left("unclear", f": why {self.heard.what} came is unclear ({known}), so it is not requeued")
+            return self._refuse("unclear", f": why {self.heard.what} came is unclear ({known}), so it is not requeued")
         return self._forbidden()
 
     def _forbidden(self) -> Continuation | None:
-        """What is said of a job on hold, or one that was requeued too often."""
+        """Return the outcome if the run is on hold or was requeued too often; else None."""
         held = next((place for place in self.places if (place / HOLD).exists()), None)
         if held is not None:
             release = f"holdfast release {shlex.quote(str(held))} && "
-            return self._left("held", f" is not requeued: {held} is on hold", release)
+            return self._refuse("held", f" is not requeued: {held} is on hold", release)
         if self.requeues >= self.limit:
             often = f"it was requeued {self.requeues} times, and {self.limit} are the most"
-            return self._left("limit", f" is not requeued: {often}")
+            return self._refuse("limit", f" is not requeued: {often}")
         return None
 
     def _failed(self, error: ClusterError) -> Continuation:
-        return self._left("failed", f" could not be requeued: {error}")
+        return self._refuse("failed", f" could not be requeued: {error}")
 
-    def _left(self, how: How, why: str, first: str = "") -> Continuation:
-        """The job is left alone; the line says exactly what the user must type."""
+    def _refuse(self, how: How, why: str, first: str = "") -> Continuation:
+        """Record that the job is not requeued; the message holds the exact command to type."""
         self._note("not_requeued", how=how)
-        return Continuation(how, self.why, f"job {self.job.id}{why}. {self._to_go_on(first)}")
+        return Continuation(how, self.cause, f"job {self.job.id}{why}. {self._to_go_on(first)}")
 
     def _to_go_on(self, first: str = "") -> str:
-        """What the user must do: requeue it while Slurm remembers the job, submit its script later."""
-        seen, rule = self.seen, other.RULES.get(self.job.scheduler)
+        """Return what the user must do: requeue the job while Slurm remembers it, later submit its script."""
+        seen, rule = self.status, other.RULES.get(self.job.scheduler)
         if rule is not None:
             return f"To go on, type: {first}{rule.again.format(id=self.job.id)}"
         if seen is not None and not seen.batch:
@@ -174,25 +176,25 @@ class Requeue:
         name = f"job {self.job.id}"
         try:
             slurm.requeue(self.job)
-            return Continuation("requeued", self.why, f"{name}: {self.why}; requeued")
+            return Continuation("requeued", self.cause, f"{name}: {self.cause}; requeued")
         except Silent:
             raise
         except ClusterError as error:
             refusal = error
-        if (left := self._left_alone()) is not None:  # somebody may have been faster
+        if (left := self._refusal()) is not None:  # another process may have requeued it
             return left
         try:
             number = self._submit()
-        except ClusterError as error:  # also when nobody knows whether it was done: two would be worse than none
+        except ClusterError as error:  # also if it is unknown whether a job was submitted: two are worse than none
             return self._failed(ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}"))
         self._note("submitted", successor=number)
-        return Continuation("submitted", self.why, f"{name}: {self.why}; {refusal}. Job {number} goes on after it")
+        return Continuation("submitted", self.cause, f"{name}: {self.cause}; {refusal}. Job {number} goes on after it")
 
     def _submit(self) -> str:
-        """The job that begins when this one has ended."""
+        """Submit a job that starts when this one has ended; return its number."""
         if self.successor is not None:
             return slurm.submit([*self._dependency(), str(self.successor)])
-        seen, script = self.seen, self._script
+        seen, script = self.status, self._script
         if seen is None or not (script or seen.command):
             raise ClusterError("there is no batch script")
         if " " in seen.command:
@@ -203,7 +205,7 @@ class Requeue:
 
     @cached_property
     def _script(self) -> str:
-        """The script as it was submitted; its file may have changed since. Empty when Slurm does not give it."""
+        """The script as it was submitted; its file may have changed since. Empty if Slurm does not return it."""
         try:
             return slurm.batch_script(self.job)
         except Silent:
@@ -215,24 +217,29 @@ class Requeue:
         array = [f"--array={self.job.task}"] if self.job.task else []
         return [f"--dependency=afterany:{self.job.id}", *array]
 
-    def _lead(self) -> Heard:
-        """What we heard; of a notice without a known lead, what the job's script says of it."""
+    def _notice_with_lead_time(self) -> Heard:
+        """Return the notice with its lead time; if that is unknown, as set by `--signal` in the job's script."""
         heard = self.heard
-        if heard.lead_s is not None or heard.what == "deadline" or self.seen is None or self.seen.state != "RUNNING":
+        if (
+            heard.lead_s is not None
+            or heard.what == "deadline"
+            or self.status is None
+            or self.status.state != "RUNNING"
+        ):
             return heard
         signal = sbatch.signal(sbatch.directives(self._script).options)
         lead_s = float(signal.lead_s) if signal is not None and heard.what == f"SIG{signal.name}" else None
         return heard._replace(lead_s=lead_s)
 
     def _write(self, event: str, **facts: Any) -> None:
-        """Journal it. A full disk is no reason to stop here.
+        """Write it to the journal. Ignore storage errors: they must not prevent the requeue.
 
         Raises:
             Superseded: a later attempt owns the run.
         """
         try:
             self.record(
-                event, cause=self.why, job=self.job.id, heard=self.heard.what, heard_at=self.heard.at_s, **facts
+                event, cause=self.cause, job=self.job.id, heard=self.heard.what, heard_at=self.heard.at_s, **facts
             )
         except Superseded:
             raise
@@ -240,5 +247,5 @@ class Requeue:
             pass
 
     def _note(self, event: str, **facts: Any) -> None:
-        with suppress(Superseded):  # what is noted so calls for nothing any more
+        with suppress(Superseded):  # a superseded attempt need not record this
             self._write(event, **facts)

@@ -1,4 +1,4 @@
-"""sbatch's options: from the words of a command line or of `#SBATCH` lines, always under their long names. Pure."""
+"""sbatch's options: parsed from a command line or from `#SBATCH` lines, always under their long names. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F nodefile   G gpus   H hold   i input   J job-name   k no-kill   L licenses   M
 n ntasks   O overcommit   o output   p partition   Q quiet   q qos   S core-spec   s oversubscribe   t time   v verbose
 W wait   w nodelist   x exclude
 """
-# Source: sbatch(1) of 22.05, and of later versions what they added; x11 and umask are read, and not documented.
+# Source: sbatch(1) of 22.05, and additions of later versions. x11 and umask are accepted although undocumented.
 _NAMES = """
 acctg-freq bb bbf cluster-constraint comment container container-id contiguous cores-per-socket cpu-freq cpus-per-gpu
 deadline delay-boot exclusive export export-file external get-user-env gid gpu-bind gpu-freq gpus-per-node
@@ -37,22 +37,22 @@ class Option(NamedTuple):
 
     name: str
     value: str | None = None
-    line: int = 0  # of the script
+    line: int = 0  # line of the script
 
     def __str__(self) -> str:
         return f"--{self.name}" + ("" if self.value is None else f"={_quoted(self.value)}")
 
 
 class Signal(NamedTuple):
-    """What `--signal` asks for."""
+    """The values of `--signal`."""
 
     name: str  # "USR1"
-    batch: bool  # for the batch shell's own process alone
+    batch: bool  # only the batch shell's process receives it
     lead_s: int
 
 
 def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
-    """The options that `words` spell, in order; a word without a dash is the value of the option before it.
+    """Return the options in `words`, in order; a word without a dash is the value of the option before it.
 
     Raises:
         UsageError: a word belongs to no option.
@@ -72,17 +72,17 @@ def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
 
 
 def is_known(name: str) -> bool:
-    """Whether sbatch takes `--name`, which may be cut short. What Pyxis adds, which many sites have, counts."""
+    """Whether sbatch accepts `--name`, which may be abbreviated. Options of Pyxis, which many sites have, count."""
     return name.startswith("container-") or any(each.startswith(name) for each in NAMES)
 
 
 def merged(*layers: Iterable[Option]) -> list[Option]:
-    """All options, a later one in the place of an earlier one of the same name."""
+    """Return all options; a later one replaces an earlier one of the same name."""
     return list({option.name: option for layer in layers for option in layer}.values())
 
 
 def last(options: Iterable[Option], *names: str) -> Option | None:
-    """The last of these options that is given: it is the one that counts."""
+    """Return the last of these options that is given; it is the one that counts."""
     return next((option for option in reversed(list(options)) if option.name in names), None)
 
 
@@ -90,14 +90,14 @@ class Directives(NamedTuple):
     """The `#SBATCH` lines of a script."""
 
     options: list[Option]
-    late: list[int]  # lines that sbatch does not look at, for they come after a command
+    late: list[int]  # lines that sbatch ignores because they come after a command
     refused: dict[int, str]  # lines for which it refuses the script, and what is wrong with them
 
 
 def directives(text: str) -> Directives:
-    """Read them.
+    """Read the `#SBATCH` lines of a script.
 
-    Source: sbatch(1): lines after the first that is neither a comment nor empty are not looked at.
+    Source: sbatch(1): sbatch ignores lines after the first that is neither a comment nor empty.
     """
     found: list[Option] = []
     late: list[int] = []
@@ -118,7 +118,7 @@ def directives(text: str) -> Directives:
 
 
 def signal(options: Iterable[Option]) -> Signal | None:
-    """The signal that Slurm is asked to send before the time is over.
+    """Return the signal that Slurm is asked to send before the time is over; None: none is.
 
     Source: sbatch(1), --signal: [{R|B}:]<sig_num>[@sig_time], 60 s by default.
     """
@@ -132,7 +132,7 @@ def signal(options: Iterable[Option]) -> Signal | None:
 
 
 def limit_s(options: Iterable[Option]) -> float:
-    """The time limit in seconds; infinity when none is asked for.
+    """Return the time limit in seconds; infinity if none is requested.
 
     Source: sbatch(1), --time: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
     """
@@ -141,25 +141,28 @@ def limit_s(options: Iterable[Option]) -> float:
 
 
 def seconds(text: str) -> float | None:
-    """A span of time as Slurm writes it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S; None: it is none."""
+    """Return the seconds of a time span as Slurm writes it; None: `text` is no time span.
+
+    Forms: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
+    """
     if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
         return None
     days, _, clock = text.rpartition("-")
     parts = [int(part) for part in clock.split(":")]
     if not days and len(parts) < 3:
-        parts = [0, *parts]  # minutes come first
+        parts = [0, *parts]  # minutes are the first part
     hours, minutes, rest = [*parts, 0, 0][:3]
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
 def signal_name(text: str) -> str:
-    """A signal's name without SIG: "USR1" for "SIGUSR1", "usr1" and "10"."""
+    """Return a signal's name without SIG: "USR1" for "SIGUSR1", "usr1" and "10"."""
     numbers = {"1": "HUP", "2": "INT", "3": "QUIT", "9": "KILL", "10": "USR1", "12": "USR2", "15": "TERM", "18": "CONT"}
     return numbers.get(text, text.upper().removeprefix("SIG"))
 
 
 def _short(letters: str, line: int) -> list[Option]:
-    """-N2, -p long, -HW."""
+    """Return the options in a word of short ones: -N2, -p long, -HW."""
     letter, rest = letters[0], letters[1:]
     name = LONG.get(letter)
     if name is None:
@@ -176,7 +179,7 @@ def _quoted(value: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """As sbatch splits a directive: quotes, backslashes, and a comment where a word would begin."""
+    """Split a directive as sbatch does: quotes, backslashes, and a comment where a word would begin."""
     words: list[str] = []
     for match in re.finditer(r"""(#.*)|((?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s\\])+)""", text):
         if match[1]:

@@ -1,6 +1,6 @@
-"""Script: the text of the batch script that `holdfast submit` hands to sbatch. Pure.
+"""Script: the text of the batch script that `holdfast submit` gives to sbatch. Pure.
 
-People read it: it says what it does and why, and runs as it is when it is submitted by hand.
+The script is written for readers: it explains what it does and why. It also runs unchanged when submitted by hand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun")
 _VALUED = re.compile(
     r"-(?![HkOQsvWlKuXEZ])[A-Za-z]|-np|--(bind-to|map-by|rank-by|host|hostfile|machinefile|mpi|cpu-bind)"
 )
-OURS = {  # what we write ourselves -> what to say instead
+OURS = {  # an option that we write ourselves -> what the user writes instead
     "signal": "--lead SECONDS",
     "array": "--chain N for tasks one after another; tasks of another kind are jobs of their own",
     "open-mode": "nothing: it is append, or a restart would empty the output",
@@ -32,35 +32,38 @@ OURS = {  # what we write ourselves -> what to say instead
 
 
 class JobRequest(NamedTuple):
-    """What is to be run, and how."""
+    """What to run, and how."""
 
     command: Sequence[str]
-    directory: str  # of the supervisor, as the job sees it
+    directory: str  # the supervisor's directory, as the job sees it
     options: Sequence[Option] = ()  # for sbatch
     lead_s: int = LEAD_S
     chain: int | None = None
-    setup: Sequence[str] = ()  # lines of the user's own
+    setup: Sequence[str] = ()  # lines of shell code from the user
     stage: Sequence[str] = ()  # files or folders to copy to $SLURM_TMPDIR
     supervisor: Sequence[str] = ()  # options of `holdfast run`
-    holdfast: str = "holdfast"  # how the job calls it, as shell text
+    holdfast: str = "holdfast"  # how the job starts holdfast, as shell text
 
 
 def script(order: JobRequest) -> str:
-    """The whole text.
+    """Return the whole text of the script.
 
     Raises:
-        UsageError: an option of sbatch that is ours to write, or a value that fits in no script.
+        UsageError: the user gave an option of sbatch that we must write, or a value that no script can contain.
     """
     parts = [_head(order), _ignoring(order), order.setup, _staging(order), _torchrun(order), _start(order)]
     return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines) + "\n"
 
 
 def options(order: JobRequest) -> list[Option]:
-    """All options of the script: the user's, where they are silent ours, and those that make it survive."""
+    """Return the script's options.
+
+    These are the user's options, our defaults for the rest, and the options needed for requeueing.
+    """
     for option in order.options:
         if option.name in OURS:
             raise UsageError(f"--{option.name} is written by holdfast submit; say {OURS[option.name]}")
-    number = "%A" if order.chain else "%j"  # one file for the whole chain
+    number = "%A" if order.chain else "%j"  # one output file for the whole chain
     ours = [Option("job-name", name(order.command)), Option("output", f"{order.directory}/slurm-{number}.out")]
     given = sbatch.merged(ours, order.options)
     if not any(option.name == "no-requeue" for option in given):
@@ -71,7 +74,7 @@ def options(order: JobRequest) -> list[Option]:
 
 
 def name(command: Sequence[str]) -> str:
-    """What a command is called after: the script's name, else the program's, whoever starts it."""
+    """Return a name for the command: the script's name, else the program's, without its launcher."""
     words = [word for word in _program(command) if not word.startswith("-")]
     script = next((word for word in words if word.endswith((".py", ".sh", ".R", ".jl", ".m"))), None)
     stem = os.path.splitext(os.path.basename(script or words[0]))[0] if words else ""
@@ -79,7 +82,7 @@ def name(command: Sequence[str]) -> str:
 
 
 def _program(command: Sequence[str]) -> Sequence[str]:
-    """The command without `srun -n 4` and its like, as far as their options can be told from the program."""
+    """Return the command without `srun -n 4` and its like, as far as their options can be told from the program."""
     words = list(command)
     while words and os.path.basename(words[0]) in LAUNCHERS[:-1]:
         words.pop(0)
@@ -91,7 +94,7 @@ def _program(command: Sequence[str]) -> Sequence[str]:
 
 
 def notice(order: JobRequest) -> str:
-    """The signal that announces the end. Some versions of NCCL (2.12, 2.13) take USR1 for themselves."""
+    """Return the signal that announces the end. Some versions of NCCL (2.12, 2.13) use USR1 themselves."""
     return "USR2" if _several(order.options) or _calls_torchrun(order) else "USR1"
 
 
@@ -117,7 +120,10 @@ def _ignoring(order: JobRequest) -> Iterator[str]:
 
 
 def _staging(order: JobRequest) -> Iterator[str]:
-    """A copy counts when its mark was written, after its last byte: what was cut short is copied again."""
+    """Yield lines that copy files to the node.
+
+    A mark written after the last byte makes a copy valid; an interrupted copy is made again.
+    """
     if not order.stage:
         return
     names = [os.path.basename(source.rstrip("/")) for source in order.stage]
@@ -165,10 +171,10 @@ def _start(order: JobRequest) -> Iterator[str]:
 
 
 def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
-    """Shell words that start the command once per task, and the command."""
+    """Return the shell words that start the command once per task, and the command."""
     if os.path.basename(order.command[0]) in LAUNCHERS[:-1] or not _several(order.options):
         return [], order.command
-    if os.path.basename(order.command[0]) != "torchrun":  # since Slurm 22.05 srun does not take over the CPUs by itself
+    if os.path.basename(order.command[0]) != "torchrun":  # since Slurm 22.05 srun does not inherit the number of CPUs
         cpus = any(option.name == "cpus-per-task" for option in order.options)
         return ["srun", *(['--cpus-per-task="$SLURM_CPUS_PER_TASK"'] if cpus else [])], order.command
     if _count(order.options, "nodes") == 1 or any(
@@ -181,7 +187,7 @@ def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
 
 
 def _calls_torchrun(order: JobRequest) -> bool:
-    """Also by way of srun, or as a module."""
+    """Whether the command starts torchrun, directly, through srun, or as a module."""
     words = _program(order.command)
     return os.path.basename(words[0]) == "torchrun" or "torch.distributed.run" in words
 

@@ -1,6 +1,6 @@
-"""Slurm: the only place that makes Slurm's command lines and reads its answers.
+"""Slurm: the only module that builds Slurm's command lines and parses their output.
 
-Sources: scontrol(1), squeue(1), sbatch(1); what they really say was observed on Slurm 22.05 (docs/cluster.md).
+Sources: scontrol(1), squeue(1), sbatch(1); their real output was observed on Slurm 22.05 (docs/cluster.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .ask import CommandResult, agreed, ask, obeyed
 CONFIG = ("scontrol", "show", "config")
 _UNSAID = ("", "(null)", "UNLIMITED", "Partition_Limit")
 
-# What scontrol calls them, and sbatch.
+# scontrol's name -> sbatch's name.
 _OPTIONS = {
     "JobName": "job-name",
     "Partition": "partition",
@@ -32,7 +32,7 @@ _OPTIONS = {
 
 
 class JobStatus(NamedTuple):
-    """What Slurm says of a job. Times are Unix seconds; None when there is none."""
+    """Slurm's record of a job. Times are Unix seconds; None if there is none."""
 
     state: str  # "RUNNING", "COMPLETING", ...
     reason: str  # "None", "TimeLimit", ...
@@ -41,19 +41,19 @@ class JobStatus(NamedTuple):
     start_s: float | None = None
     end_s: float | None = None
     requeue: bool = True  # Slurm may start it again
-    batch: bool = True  # it has a script
-    command: str = ""  # the script that was submitted, and its arguments as if none had spaces
-    options: Mapping[str, str] = MappingProxyType({})  # of sbatch's, which start another such job
+    batch: bool = True  # it is a batch job
+    command: str = ""  # the submitted script and its arguments; spaces within them are not marked
+    options: Mapping[str, str] = MappingProxyType({})  # sbatch options that start another such job
 
 
 def seen(job: Job) -> JobStatus | None:
-    """What Slurm says of the job; None when it knows of none.
+    """Return Slurm's record of the job; None if Slurm does not know it.
 
-    Of a heterogeneous job the first record counts, which is the leader's. Only what stands where scontrol puts it is
-    believed: a job's name may hold anything.
+    For a heterogeneous job this is the first record, the leader's. Each field is read only at its expected position,
+    because a job's name can contain any text.
 
     Raises:
-        ClusterError: it did not answer, or not in words that we know; `Absent`, `Silent` where that is so.
+        ClusterError: no answer, or one of unknown form; `Absent` and `Silent` where these apply.
     """
     answer = ask(["scontrol", "show", "job", job.id])
     if answer.code and re.search("Invalid job id", answer.err + answer.out, re.IGNORECASE):
@@ -87,21 +87,21 @@ def seen(job: Job) -> JobStatus | None:
 
 
 def requeue(job: Job) -> None:
-    """Put the job back into the queue; this process has some seconds left.
+    """Put the job back into the queue; this process is ended some seconds later.
 
     Raises:
-        ClusterError: refused, or `Absent`, `Silent`: then nobody knows whether it was done.
+        ClusterError: Slurm refused. After `Absent` or `Silent` it is unknown whether the job was requeued.
     """
     obeyed(["scontrol", "requeue", job.id])
 
 
 def submit(arguments: Sequence[str], script: str = "") -> str:
-    """Submit a batch script, named by the arguments or given as text; the new job's id.
+    """Submit a batch script, given by the arguments or as text; return the new job's id.
 
-    The new job does not inherit what Slurm told us about our own.
+    The new job does not inherit the variables that Slurm set for our own job.
 
     Raises:
-        ClusterError: refused, with Slurm's words.
+        ClusterError: Slurm refused; the message quotes it.
     """
     ours = {name: value for name, value in os.environ.items() if not _says_of_a_job(name)}
     out = obeyed(["sbatch", "--parsable", *arguments], text=script, environment=ours).out
@@ -112,47 +112,47 @@ def submit(arguments: Sequence[str], script: str = "") -> str:
 
 
 def cancel(ids: Sequence[str]) -> None:
-    """End jobs, or tasks of an array that have not begun.
+    """Cancel jobs, or tasks of an array that have not begun.
 
     Raises:
-        ClusterError: refused, with Slurm's words.
+        ClusterError: Slurm refused; the message quotes it.
     """
     obeyed(["scancel", *ids])
 
 
 def kills_its_step(command: Sequence[str], number: int) -> bool:
-    """Whether this signal makes `srun` kill what it has started, or wait for a second one, and not forward it."""
+    """Whether `srun`, on this signal, kills its tasks or waits for a second one instead of forwarding it."""
     return os.path.basename(command[0]) == "srun" and number not in (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def signal_to_steps(job: Job, number: int) -> list[str]:
-    """The command that sends a signal to all tasks of this job's steps, and not to its batch shell."""
+    """Return the command that signals all tasks of this job's steps, but not its batch shell."""
     return ["scancel", f"--signal={signal.Signals(number).name.removeprefix('SIG')}", job.id]
 
 
 def batch_script(job: Job) -> str:
-    """The script that was submitted.
+    """Return the script that was submitted.
 
     Raises:
-        ClusterError: there is none, or it is not ours to see.
+        ClusterError: there is none, or we may not read it.
     """
     return obeyed(["scontrol", "write", "batch_script", job.id, "-"]).out
 
 
 def kill_wait_s() -> float:
-    """Seconds between SIGTERM and SIGKILL.
+    """Return the seconds between SIGTERM and SIGKILL.
 
     Raises:
-        ClusterError: Slurm does not say.
+        ClusterError: Slurm does not report it.
     """
     return read_seconds("KillWait", obeyed(CONFIG).out)
 
 
 def read_seconds(name: str, text: str) -> float:
-    """The number of that name in what `scontrol show` says.
+    """Return the number called `name` in the output of `scontrol show`.
 
     Raises:
-        ClusterError: there is none.
+        ClusterError: it is not there.
     """
     found = re.search(rf"\b{name}\s*=\s*(\d+)", text)
     if found is None:
@@ -161,19 +161,19 @@ def read_seconds(name: str, text: str) -> float:
 
 
 def config() -> dict[str, str]:
-    """Slurm's settings, under its own names.
+    """Return Slurm's settings, under its own names.
 
     Raises:
-        ClusterError: it does not say.
+        ClusterError: Slurm does not report them.
     """
     return dict(re.findall(r"^(\w+)\s*= ?(.*?)\s*$", obeyed(CONFIG).out, re.MULTILINE))
 
 
 def partitions() -> dict[str, dict[str, str]]:
-    """The settings of each partition, under Slurm's own names.
+    """Return the settings of each partition, under Slurm's own names.
 
     Raises:
-        ClusterError: it does not say.
+        ClusterError: Slurm does not report them.
     """
     records = obeyed(["scontrol", "show", "partition", "--all"]).out.split("\n\n")
     found = [dict(re.findall(r"(\w+)=(\S*)", record)) for record in records]
@@ -181,15 +181,15 @@ def partitions() -> dict[str, dict[str, str]]:
 
 
 def left_of(job: Job) -> tuple[str, ...]:
-    """The question to which `read_left` reads the answer."""
+    """Return the command whose output `read_left` parses."""
     return ("squeue", "--noheader", "--jobs", job.id, "--format", "%L")
 
 
 def read_left(answer: CommandResult) -> float:
-    """Seconds in what `squeue -o %L` says: D-HH:MM:SS, MM:SS, UNLIMITED.
+    """Return the seconds in the output of `squeue -o %L`: D-HH:MM:SS, MM:SS, UNLIMITED.
 
     Raises:
-        ClusterError: it says something else: the job is not running, or it cannot tell.
+        ClusterError: the output has another form: the job is not running, or its time left is unknown.
     """
     text = answer.out.strip()
     if text == "UNLIMITED":

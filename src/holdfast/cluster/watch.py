@@ -1,4 +1,4 @@
-"""Watch: when the job ends and how long its grace is, asked now and then, without ever waiting for an answer."""
+"""Watch: polls when the job ends and how long its grace time is, without ever waiting for an answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from . import slurm
 from .ask import Absent, Asked, CommandResult
 from .job_leader import speaks
 
-PAUSE_S = (60.0, 90.0)  # between two questions: 500 jobs that began together do not ask together
+PAUSE_S = (60.0, 90.0)  # between two queries; random, so that 500 jobs that began together do not query together
 FIRST_S = 2.0
-DICE = random.SystemRandom()  # the script's own random numbers are left alone
+DICE = random.SystemRandom()  # not the script's own random numbers, which must not change
 
 
 class _Question(NamedTuple):
     due_s: float  # monotonic
     command: Sequence[str]
-    take: Callable[[CommandResult], bool]  # the answer -> whether it is not asked again
+    take: Callable[[CommandResult], bool]  # takes the answer; returns whether to stop querying
 
 
 class JobWatch:
-    """The end of a job's time, asked for about once a minute, and its graces, asked for until known. None: not known.
+    """Queries the end of a job's time about once a minute, and its grace times until known. None: unknown.
 
-    The environment tells the end first. `look` is called at safe points; only process number 0 asks.
+    The first value of the end comes from the environment. `look` is called at safe points; only rank 0 queries.
     """
 
     def __init__(self, job: Job | None, environment: Mapping[str, str] = os.environ, *, end: bool = True) -> None:
@@ -49,7 +49,10 @@ class JobWatch:
             self._ask(("scontrol", "show", "partition", partition), self._take_grace, soon_s)
 
     def look(self) -> None:
-        """Take the answers that have come, ask what is due. What fails is asked again a minute later."""
+        """Read the answers that have come, and send the queries that are due.
+
+        A failed query is repeated a minute later.
+        """
         while self._questions and (question := min(self._questions)).due_s <= time.monotonic():
             try:
                 self._asked = self._asked or Asked(question.command)

@@ -1,1 +1,1 @@
-"""Doctor: whether a file system, a cluster and a run will do, asked of them themselves. Nothing is left behind."""
+"""Doctor: checks a file system, a cluster and a run by using them. Leaves nothing behind."""

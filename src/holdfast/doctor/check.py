@@ -1,4 +1,4 @@
-"""Check: one question and its answer."""
+"""Check: the result of one check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Level = Literal["ok", "warning", "problem"]
 
 
 class Check(NamedTuple):
-    """What was looked at, how it is, and what to do about it."""
+    """What was checked, the result, and what to do about it."""
 
     name: str
     level: Level

@@ -1,4 +1,4 @@
-"""Files: whether the file system under a directory does what a store needs; each operation is tried."""
+"""Files: checks by trial whether the file system under a directory supports each operation that a store needs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ SLOW_S = 1.0
 CLOCK_S = 2.0
 LITTLE_BYTES = 10**9
 LITTLE_FILES = 10_000
-VOLATILE = ("tmpfs", "ramfs")  # gone after a reboot
+VOLATILE = ("tmpfs", "ramfs")  # lost after a reboot
 NAME = ".holdfast-doctor"
-FORGOTTEN_S = 3600.0  # the folder of a doctor that was killed
+FORGOTTEN_S = 3600.0  # the age at which the folder of a killed doctor is removed
 
 
 def examine(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
-    """Try all in a folder inside `directory`, and remove that folder. `needed_bytes`: the size of two checkpoints."""
+    """Run all checks in a folder inside `directory`, and remove that folder.
+
+    `needed_bytes`: the size of two checkpoints.
+    """
     yield _kind(directory)
     place = directory / f"{NAME}-{os.getpid()}"
     try:
@@ -53,7 +56,7 @@ def _tried(check: Callable[[Path], Check], place: Path) -> Check:
 
 
 def _kind(directory: Path) -> Check:
-    """Which file system it is: the last mount whose point is a parent."""
+    """Check the file system's type: that of the last mount whose mount point is a parent."""
     own = os.path.realpath(directory)
     kind, point = "unknown", ""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
@@ -77,7 +80,7 @@ def _durable(place: Path) -> Check:
 
 
 def _rename(place: Path) -> Check:
-    """A commit is a rename that replaces nothing."""
+    """Check that a rename which must replace nothing works: a commit is such a rename."""
     disk.make_dir(place / "a")
     disk.make_dir(place / "b")
     try:
@@ -108,7 +111,7 @@ def _direct(place: Path) -> Check:
 
 
 def _clock(place: Path) -> Check:
-    """A file server has a clock of its own."""
+    """Compare the clocks: a file server has its own."""
     before_s = time.time()
     disk.write(place / "clock", [b"x"])
     off_s = os.stat(place / "clock").st_mtime - (before_s + time.time()) / 2
@@ -133,7 +136,7 @@ def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:
 
 
 def _quota() -> Iterator[Check]:
-    """What quota(1) says, where it is installed. Other tools for quotas are not asked."""
+    """Check the output of quota(1), where it is installed. Other tools for quotas are not run."""
     if shutil.which("quota") is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""Run: whether what a run's saves take fits into the time that the cluster leaves."""
+"""Run: checks whether a run's saves fit into the time that the cluster leaves."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SCRIPT = "job.sh"
 
 
 class Known(NamedTuple):
-    """What is on the disk about a run."""
+    """The facts about a run that are on the disk."""
 
     directory: Path  # as the user named it
-    run: Path  # where its checkpoints are
-    script: batch.Script | None  # the batch script, where holdfast submit has kept one
+    run: Path  # contains its checkpoints
+    script: batch.Script | None  # the batch script, if holdfast submit has kept one
     save_s: float | None
 
     @property
@@ -33,7 +33,7 @@ class Known(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of its newest checkpoint; 0 when there is none that can be read."""
+        """The size of its newest checkpoint; 0 if none can be read."""
         try:
             return locate(self.run).select(None).size_bytes
         except (StoreError, OSError):
@@ -50,7 +50,7 @@ def know(directory: Path, save_s: float | None) -> Known:
 
 
 def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
-    """Its checkpoints, what saves take, and the time that there is for them."""
+    """Check its checkpoints, and the duration of its saves against the time left for them."""
     yield from _checkpoints(known)
     held = next((place for place in (known.directory, known.run) if (place / HOLD).exists()), None)
     if held is not None:

@@ -1,4 +1,4 @@
-"""Scheduler: what Slurm is set to do with a job whose time or whose node is taken away."""
+"""Scheduler: how Slurm is configured to treat a job at its time limit or when its node is taken away."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ SHORT_S = 30
 
 
 class Settings(NamedTuple):
-    """What Slurm said of itself and of one partition."""
+    """Slurm's settings for itself and for one partition."""
 
     whole: Mapping[str, str]
     partition: Mapping[str, str]
 
     @property
     def kill_wait_s(self) -> float:
-        """From SIGTERM to SIGKILL."""
+        """Seconds from SIGTERM to SIGKILL."""
         return float(self.whole.get("KillWait", "30").split()[0])
 
     @property
     def preempts(self) -> str:
-        """What becomes of a preempted job: "OFF", "REQUEUE", "CANCEL", ..."""
+        """What happens to a preempted job: "OFF", "REQUEUE", "CANCEL", ..."""
         return self.partition.get("PreemptMode") or self.whole.get("PreemptMode", "OFF")
 
     @property
     def grace_s(self) -> float:
-        """From the first word of a preemption to SIGKILL, for a process in the batch shell's place.
+        """Seconds from the first signal of a preemption to SIGKILL, for a process that replaces the batch shell.
 
-        Such a process hears of the partition's grace only where Slurm sends the job's own signal at once.
+        Such a process gets the partition's grace time only where Slurm sends the job's own signal at once.
         """
         told = "preempt_send_user_signal" in self.whole.get("SlurmctldParameters", "")
         return self.kill_wait_s + (float(self.partition.get("GraceTime", "0")) if told else 0.0)
 
 
 def settings(partition: str | None) -> Settings | None:
-    """Of the cluster and of that partition, else of its default one; None when there is no Slurm here.
+    """Return the settings of the cluster and of that partition, else of the default one; None without Slurm.
 
     Raises:
-        ClusterError: it does not answer, or has no such partition.
+        ClusterError: Slurm does not answer, or has no such partition.
     """
     if shutil.which("scontrol") is None:
         return None
@@ -56,7 +56,7 @@ def settings(partition: str | None) -> Settings | None:
 
 
 def examine(partition: str | None) -> tuple[list[Check], Settings | None]:
-    """Whether it answers, and what it will do; its settings, if it has answered."""
+    """Check whether Slurm answers and how it is configured; return also its settings, if it has answered."""
     try:
         found = settings(partition)
     except ClusterError as error:

@@ -13,7 +13,7 @@ OWN = ("msgspec", "xxhash", "click", "rich")
 
 
 def examine() -> Iterator[Check]:
-    """Nothing is imported."""
+    """Check the versions; import nothing."""
     yield ok(
         "versions",
         f"holdfast {metadata.version('holdfast')}, Python {platform.python_version()}, "
@@ -31,7 +31,7 @@ def examine() -> Iterator[Check]:
 
 
 def _needed() -> dict[str, str]:
-    """The lowest versions that the package itself asks for, of its parts and of the frameworks."""
+    """Return the lowest versions that the package itself requires, of its extras and of the frameworks."""
     found = {}
     for line in metadata.requires("holdfast") or []:
         match = re.match(r"([\w-]+)>=([\d.]+)", line)

@@ -1,4 +1,4 @@
-"""Advice: the line to write so that a resume brings a variable back. Pure."""
+"""Advice: the line to write so that a resume restores a variable. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ AVERAGES = ("ema", "avg", "averag", "swa", "shadow", "teacher", "polyak")
 _SHOWN = 8  # variables that are described one by one
 
 
-_OF_DATA = ("generator", "attributes")  # what decides which batch comes next
+_OF_DATA = ("generator", "attributes")  # these decide which batch comes next
 
 
 def kind_of(suspect: Suspect, variables: Collection[str]) -> str:
-    """What kind of thing was not brought back, one of _LINES. `variables`: names in run.vars."""
+    """Return the kind of a variable that was not restored, one of _LINES. `variables`: names in run.vars."""
     about = suspect.about
     if suspect.held:
         return "rebound"
@@ -39,17 +39,18 @@ def _stateful(suspect: Suspect) -> str:
 
 
 def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, options: bool) -> list[Suspect]:
-    """The most likely first: of data that differs what decides on it, of an optimizer's options what sets them.
+    """Return the suspects, the most likely first.
 
-    What had not changed yet at the resume comes last, unless other attributes of its object had.
+    If the data differs, that is what decides on it; if an optimizer's options differ, what sets them. A variable that
+    had not changed yet at the resume comes last, unless other attributes of its object had.
     """
     kept = list(found)
-    changed = {each.owner for each in kept if not each.to_come} - {""}
+    changed = {each.owner for each in kept if not each.unchanged_at_start} - {""}
 
     def rank(suspect: Suspect) -> tuple[bool, bool, bool, int]:
         name = kind_of(suspect, variables)
         sets_options = name == "scheduler" or "lr" in suspect.name.lower()
-        later = suspect.to_come and suspect.owner not in changed
+        later = suspect.unchanged_at_start and suspect.owner not in changed
         return later, data and name not in _OF_DATA, options and not sets_options, [*_LINES].index(name)
 
     owners = {each.owner for each in kept}
@@ -59,16 +60,16 @@ def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, 
 
 
 def text(found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = ()) -> str:
-    """What was not brought back, and the lines that mend it."""
+    """Return which variables were not restored, and the lines that restore them."""
     shown = ", ".join(_changed(each) for each in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return f"the resume did not bring back {shown}{more}. {'; '.join(lines(found, variables, state))}"
 
 
 def lines(found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = ()) -> list[str]:
-    """What to write, one line for each way of keeping a variable, in the order of `found`.
+    """Return the lines to write, one for each way of keeping a variable, in the order of `found`.
 
-    `variables`: names in run.vars; `state`: names of tracked objects, which are not given twice.
+    `variables`: names in run.vars; `state`: names of tracked objects, which are not passed twice.
     """
     groups: dict[Callable[[Sequence[Suspect], Collection[str]], str], list[Suspect]] = {}
     for suspect in found:
@@ -77,7 +78,7 @@ def lines(found: Sequence[Suspect], variables: Collection[str], state: Collectio
 
 
 def _changed(suspect: Suspect) -> str:
-    if suspect.to_come or not suspect.was.startswith("=") or (suspect.now or "=")[0] != "=":
+    if suspect.unchanged_at_start or not suspect.was.startswith("=") or (suspect.now or "=")[0] != "=":
         return suspect.name
     now = "nothing" if suspect.now is None else suspect.now.removeprefix("=")
     return f"{suspect.name} (it was {suspect.was.removeprefix('=')}, and began as {now})"
@@ -108,14 +109,14 @@ def _free(word: str, taken: Collection[str]) -> str:
 
 
 def _expression(name: str) -> str:
-    """As code: of a loader that has no name in the script, the part after it."""
+    """Return the name as code. For a loader without a name in the script, this is the part after it."""
     if not name.startswith("loader '"):
         return name
     return name.rpartition("'")[2].lstrip(".").partition(".")[0] or "dataset"
 
 
 def _word(expression: str) -> str:
-    """A name to track it under."""
+    """Return a name under which to track it."""
     return "".join(letter if letter.isalnum() else "_" for letter in expression).strip("_")
 
 
@@ -155,7 +156,7 @@ def _in_vars(found: Sequence[Suspect]) -> str:
     return ", ".join(f"run.vars.{each.name}" for each in found)
 
 
-_LINES = {  # the line for each kind of thing, the most likely kind first
+_LINES = {  # the line for each kind of variable, the most likely kind first
     "scheduler": _track,
     "scaler": _track,
     "optimizer": _track,

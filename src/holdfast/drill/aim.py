@@ -1,6 +1,4 @@
-"""Aim: from where the next attempt is to be resumed, which kill leads there, and what the end of an attempt meant.
-Pure.
-"""
+"""Aim: where the next attempt resumes, which kill leads there, and what an attempt's end meant. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from .plan import RANK, DrillOptions, Kill, Pace, plan
 
 
 class Schedule:
-    """The kills of a drill: as many distinct resume points as kills were asked for, or as the script has."""
+    """The kills of a drill: as many distinct resume points as kills were requested, or as the script has."""
 
     def __init__(self, course: Course, pace: Pace, options: DrillOptions) -> None:
         self.course, self.pace, self._options = course, pace, options
@@ -23,12 +21,12 @@ class Schedule:
         self.queue = plan(pace, course, course.choose(self.wanted, options.seed), options)
         self._ahead: list[Kill] = []
         self._were_due: set[str] = set()
-        self.due: list[str] = []  # kinds of damage that are due
+        self.due: list[str] = []  # kinds of damage to be done next
 
     def begin(self, resumes_at: SafePoint, proven: Collection[SafePoint]) -> tuple[settings.Aim, ...]:
-        """What the next start is to do. `resumes_at`: where it will go on, as far as that is known.
+        """Return what the next start must do. `resumes_at`: where it will resume, as far as that is known.
 
-        When the places that lie ahead are too few, because kills led elsewhere, further ones are chosen.
+        If too few places lie ahead because kills led elsewhere, further ones are chosen.
         """
         known = {*proven, resumes_at}.intersection(self.course.places)
         missing = self.wanted - len(known)
@@ -43,12 +41,12 @@ class Schedule:
         return tuple(kill.aim for kill in self._ahead)
 
     def __call__(self, view: Follow) -> Kill | None:
-        """The kill that is meant for the attempt in view: the run chooses its aim by the same rule."""
+        """Return the kill for the attempt in `view`; the run chooses its aim by the same rule."""
         came = view.restored
         return None if came is None else next((kill for kill in self._ahead if _is_ahead(kill, came)), None)
 
     def fired(self, strikes: Iterable[Fired]) -> None:
-        """These kills were delivered: the damage that each of them is to leave behind is due, once."""
+        """Note the delivered kills: the damage planned for each of them becomes due, once."""
         due = [strike.damage for strike in strikes if strike.damage is not None and strike.damage not in self._were_due]
         self.due += due
         self._were_due.update(due)
@@ -59,9 +57,9 @@ def _is_ahead(kill: Kill, resumes_at: SafePoint) -> bool:
 
 
 def move(ended: ChildExit, log: Log | None) -> str:
-    """What the end of an attempt means: "finished", "again" or "failed".
+    """Return what the end of an attempt means: "finished", "again" or "failed".
 
-    The journal's last record has the word where a launcher eats exit codes.
+    The journal's last event decides where a launcher changes exit codes.
     """
     last: Event = log.events[-1] if log is not None and log.closed else {}
     if last.get("event") == "stop":
@@ -72,5 +70,5 @@ def move(ended: ChildExit, log: Log | None) -> str:
         return "again"
     if ended.fired is None:
         return "failed"
-    # of a lost rank the launcher tells what it likes, and so do the ranks that were left
+    # after the loss of a rank, the exit codes of the launcher and of the other ranks vary
     return "again" if ended.fired.signal == RANK or ended.exit in exits_of(ended.fired.signal) else "failed"

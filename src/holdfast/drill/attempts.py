@@ -12,11 +12,11 @@ from .kill import Fired
 from .report import DrillAttempt
 from .safepoint import place_of
 
-MOST_IDLE = 3  # attempts in a row that came no further, without having been interrupted
+MOST_IDLE = 3  # attempts in a row without progress, none of them interrupted
 
 
 def attempts_of(logs: Sequence[Log], strikes: Mapping[int, Fired]) -> list[DrillAttempt]:
-    """The attempts of one start: a launcher may begin another by itself when it has lost a rank."""
+    """Return the attempts of one start; a launcher may begin another itself after it has lost a rank."""
     return [_attempt(log, strikes.get(log.attempt)) for log in logs]
 
 
@@ -40,9 +40,9 @@ def _attempt(log: Log, strike: Fired | None) -> DrillAttempt:
 
 
 def prove(attempts: Sequence[DrillAttempt], places: Collection[SafePoint]) -> list[SafePoint]:
-    """The distinct places from which an attempt went on after a kill, and beyond which it went.
+    """Return the distinct places from which an attempt resumed after a kill, and beyond which it ran.
 
-    Each counts once, however often the run came back to it; `proven` is set on the kill that led there first.
+    Each counts once, even if the run resumed there again; `proven` is set on the kill that led there first.
     """
     found: list[SafePoint] = []
     for struck, after in pairwise(attempts):
@@ -57,7 +57,7 @@ def prove(attempts: Sequence[DrillAttempt], places: Collection[SafePoint]) -> li
 def require_progress(attempts: Sequence[DrillAttempt]) -> None:
     """
     Raises:
-        ChildError: several attempts in a row came no further, and nobody had interrupted them.
+        ChildError: several attempts in a row made no progress, although none was interrupted.
     """
     idle = [each.signal is None and each.reached <= each.restored_step for each in attempts[-MOST_IDLE:]]
     if len(idle) == MOST_IDLE and all(idle):
@@ -68,7 +68,7 @@ def require_progress(attempts: Sequence[DrillAttempt]) -> None:
 
 
 def unseen_damage(attempts: Sequence[DrillAttempt]) -> str | None:
-    """Damage that the next attempt did not set aside."""
+    """Return damage that the next attempt did not detect; None if there is none."""
     for before, after in pairwise(attempts):
         if before.damage and before.damage.partition(":")[0] not in after.quarantined:
             return before.damage
@@ -76,7 +76,7 @@ def unseen_damage(attempts: Sequence[DrillAttempt]) -> str | None:
 
 
 def described(attempt: DrillAttempt) -> str:
-    """The attempt in a line."""
+    """Return a description of the attempt, on one line."""
     came = (
         f"resumed at {SafePoint(attempt.restored_step, attempt.restored_phase)}"
         if attempt.restored

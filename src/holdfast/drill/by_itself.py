@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .cause import Cause, CauseFacts
 from .evidence import Trace
-from .sights import Sight
+from .sights import VariableRecord
 from .suspects import clocks, reordered, spelled
 
 UNKNOWN = "unknown"
@@ -16,12 +16,12 @@ _SEEDS = {
 
 
 def is_known(found: Cause) -> bool:
-    """Whether it says more than that something differed."""
+    """Whether it states more than that something differed."""
     return found.name not in (UNKNOWN, "unseeded")
 
 
 def cause_of(first: Trace, second: Trace, facts: CauseFacts) -> Cause:
-    """Why `second` is not as `first`: what differed before the state did, the surest first."""
+    """Return why `second` differs from `first`: what differed before the state did, the most certain first."""
     found = _causes(first, second, facts) if first.sights.all and second.sights.all else []
     if not found:
         return Cause(UNKNOWN, "nothing that was noted differed before the state did")
@@ -43,14 +43,14 @@ def _causes(first: Trace, second: Trace, facts: CauseFacts) -> list[Cause]:
         found.append(Cause("augmentation", f"the workers of loader {facts.unseeded} {text}"))
     if found:
         return found
-    if unlike and began.state != beside.state:  # a generator that rests since the first loop may have made the state
+    if unlike and began.state != beside.state:  # a generator unused since the first loop may have made the state
         return [_seed(unlike[:1])]
     text = "holds a time: let no time of day and no duration decide what a step does"
     return [Cause("clock", f"everything else began equal, and {_names(times)} {text}")] if times else []
 
 
-def _unlike(began: Sight, beside: Sight) -> list[str]:
-    """Generators that began in another state."""
+def _unlike(began: VariableRecord, beside: VariableRecord) -> list[str]:
+    """Return the generators that began in another state."""
     unlike = [name for name, state in began.rng.items() if beside.rng.get(name) != state]
     return sorted(unlike, key=lambda name: [*_SEEDS, name].index(name))
 

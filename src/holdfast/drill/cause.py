@@ -1,8 +1,8 @@
-"""Cause: why a resumed run differs, told from what differed first. Pure.
+"""Cause: why a resumed run differs, derived from what differed first. Pure.
 
 Each cause is a rule with the evidence that it needs. The strongest evidence is a variable of the script that the resume
-did not bring back (suspects.py); what the run itself has told comes next, then the batch that was consumed, then which
-leaves of the state changed.
+did not restore (suspects.py). Then come the run's own reports, the consumed batch, and the leaves of the state that
+changed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ OWN_TREE = f"tree:{RESERVED}"
 
 
 class CauseFacts(NamedTuple):
-    """What is known about a divergence."""
+    """The known facts about a divergence."""
 
     leaves: tuple[str, ...] = ()  # keys that differed at the first safe point where the state did; empty: none ever
     all_leaves: tuple[str, ...] = ()  # every key of the state
     metrics: tuple[str, ...] = ()  # metrics that differed first
-    metrics_first: bool = False  # they did while every leaf was still equal
+    metrics_first: bool = False  # metrics differed while every leaf was still equal
     same_steps: bool = True  # both runs have the same safe points
-    same_metrics_there: bool | None = None  # whether what that step logged was equal; None: it logged nothing
-    loaders: Mapping[str, Mapping[str, Any]] = {}  # what run.batches was given, by name
-    suspects: Sequence[Suspect] = ()  # variables that the resume did not bring back
+    same_metrics_there: bool | None = None  # whether the metrics logged by that step were equal; None: it logged none
+    loaders: Mapping[str, Mapping[str, Any]] = {}  # arguments of run.batches, by name
+    suspects: Sequence[Suspect] = ()  # variables that the resume did not restore
     variables: frozenset[str] = frozenset()  # names in run.vars
-    counting: tuple[str, ...] = ()  # numbers that counted from their first value again
-    other_batch: bool | None = None  # whether the step consumed another batch; None: nobody knows
+    counting: tuple[str, ...] = ()  # numbers that restarted from their first value
+    other_batch: bool | None = None  # whether the step consumed another batch; None: unknown
     idle_step: bool = False  # the first step after the resume changed nothing, where the reference run's did
-    told: tuple[tuple[str, str, str], ...] = ()  # what the run said of the script: kind, name, line
-    iterators: tuple[str, ...] = ()  # iterators that the loop advances by itself
-    datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader, what its code draws with and changes
+    told: tuple[tuple[str, str, str], ...] = ()  # mistakes in the script that the run reported: kind, name, line
+    iterators: tuple[str, ...] = ()  # iterators that the loop advances itself
+    datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader: what its code draws from and changes
 
     @property
     def optimizers(self) -> set[str]:
@@ -54,7 +54,7 @@ class CauseFacts(NamedTuple):
 
     @property
     def unseeded(self) -> str:
-        """The loaders whose workers draw from generators that nobody seeds, as text; empty: none."""
+        """The loaders whose workers draw from unseeded generators, as text; empty: none."""
         workers = ((name, str(each.get("dataset"))) for name, each in self.loaders.items() if each.get("workers"))
         return ", ".join(repr(name) for name, dataset in workers if not dataset.startswith("Seeded("))
 
@@ -65,7 +65,7 @@ class CauseFacts(NamedTuple):
 
     @property
     def only_metrics(self) -> bool:
-        """Whether what was logged differed, and nothing tracked had. A run remembers the mean of what was logged."""
+        """Whether metrics differed but no tracked object did. A run stores the mean of logged values."""
         return bool(self.metrics) and (self.metrics_first or set(self.leaves) == {OWN_TREE})
 
 
@@ -98,7 +98,7 @@ def gather(
     parted: Parting | None = None,
     metrics: Sequence[MetricDifference] = (),
 ) -> CauseFacts:
-    """The facts that tell the cause, from a comparison with the reference run.
+    """Return the facts that lead to the cause, from a comparison with the reference run.
 
     `where`: the place and the attempt of the first difference of any kind.
     """
@@ -136,13 +136,13 @@ def _variables(reference: Trace) -> frozenset[str]:
 
 
 def _iterators(reference: Trace) -> tuple[str, ...]:
-    """Live iterators: what the loop takes from them is not noted, and not restored."""
+    """Return the live iterators: the values that the loop takes from them are neither recorded nor restored."""
     about = [item for sight in reference.sights.all[-1:] for item in sight.about.items()]
     return tuple(spelled(path) for path, each in about if each.kind == "iterator" and each.live and not each.owner)
 
 
 def _is_idle(reference: Trace, other: Trace, place: SafePoint, attempt: int) -> bool:
-    """Whether nothing tracked changed between the resume and the place of the difference."""
+    """Whether no tracked object changed between the resume and the place of the difference."""
     came_to = other.restored.get(attempt)
     expected = {seen.place: _tracked(seen.leaves) for seen in reference.states}
     here = [_tracked(seen.leaves) for seen in other.states if (seen.place, seen.attempt) == (place, attempt)]
@@ -156,7 +156,7 @@ def _tracked(leaves: Mapping[str, str]) -> dict[str, str]:
 
 
 def usual(facts: CauseFacts) -> Cause:
-    """The cause of what `facts` describe, and what to do about it."""
+    """Return the cause that `facts` support, and what to do about it."""
     return next((found for rule in _RULES if (found := rule(facts)) is not None), None) or _by_leaves(facts)
 
 
@@ -164,7 +164,7 @@ def usual(facts: CauseFacts) -> Cause:
 
 
 def _step_without_work(facts: CauseFacts) -> Cause | None:
-    """The first pass after the resume took a batch, and trained on nothing."""
+    """The first pass after the resume took a batch but did not train on it."""
     unset = [each for each in facts.suspects if each.now is None]
     if not facts.idle_step or not facts.loaders or (facts.suspects and not unset):
         return None
@@ -178,9 +178,9 @@ def _step_without_work(facts: CauseFacts) -> Cause | None:
 
 
 def _own_order(facts: CauseFacts) -> Cause | None:
-    """A loader draws its order from a generator that the resume did not bring back.
+    """A loader draws its order from a generator that the resume did not restore.
 
-    Of a DataLoader's generator the run's twin of it makes no use, so there the batch has to differ.
+    The run uses its own copy of a DataLoader's generator, so for a DataLoader the batch must differ.
     """
     drawing = [each.name for each in facts.suspects if each.about.in_loader and not _is_of_samples(each.name)]
     found = advice.ranked(facts.suspects, facts.variables, data=True, options=False)
@@ -198,20 +198,20 @@ def _own_order(facts: CauseFacts) -> Cause | None:
 
 
 def _drawn_in_workers(facts: CauseFacts) -> Cause | None:
-    """The batch differed, and the code that makes samples draws random numbers in workers that nobody seeds."""
+    """The batch differed, and the code that makes samples draws random numbers in unseeded workers."""
     drawn = any(each.get("draws") for each in facts.datasets.values())
     return _data(facts) if drawn and facts.unseeded else None
 
 
 def _is_of_samples(name: str) -> bool:
-    """Whether what a loader draws there makes samples, and decides on no order."""
+    """Whether the loader's draws there make samples and decide no order."""
     return any(part in name for part in (".collate_fn", ".dataset", "transform"))
 
 
 def _not_brought_back(facts: CauseFacts) -> Cause | None:
     had = [each for each in facts.suspects if each.now is not None or each.about.owner]
     found = advice.ranked(had, facts.variables, data=facts.other_batch is True, options=bool(facts.options))
-    if all(each.to_come for each in found):
+    if all(each.unchanged_at_start for each in found):
         return None
     name = advice.kind_of(found[0], facts.variables)
     if name == "variable" and facts.only_metrics:
@@ -227,13 +227,13 @@ _TOLD = {
 
 
 def _told(facts: CauseFacts) -> Cause | None:
-    """The run itself has noticed a mistake, and said what to write."""
+    """The run itself has detected a mistake and reported what to write."""
     known = [each for each in facts.told if each[0] in _TOLD]
     return next((Cause(kind.replace("_", " "), line or f"{name}: {_TOLD[kind]}") for kind, name, line in known), None)
 
 
 def _index(facts: CauseFacts) -> Cause | None:
-    """A number that counts an epoch's passes began again, while the batches were the same."""
+    """A number that counts an epoch's passes restarted, while the batches were the same."""
     if not facts.counting or facts.other_batch is not False:
         return None
     names = ", ".join(spelled(path) for path in facts.counting)
@@ -293,7 +293,7 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
 _RULES = (_step_without_work, _own_order, _drawn_in_workers, _not_brought_back, _index, _told, _data, _own_iterator)
 
 
-# Rules by the leaves that differ, where no variable was seen --------------------------------------------------------
+# Rules by the leaves that differ, where no variable was recorded ----------------------------------------------------
 
 
 def _by_leaves(facts: CauseFacts) -> Cause:
@@ -336,7 +336,7 @@ def _no_leaf(facts: CauseFacts) -> Cause:
 
 
 def _untracked_number(facts: CauseFacts) -> Cause:
-    """Metrics differ while the whole tracked state is equal: they come from something outside of it."""
+    """Metrics differ while the whole tracked state is equal: they depend on an untracked value."""
     names = ", ".join(facts.metrics)
     if any(part in name.lower() for name in facts.metrics for part in advice.AVERAGES):
         return Cause(

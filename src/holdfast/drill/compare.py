@@ -1,5 +1,6 @@
-"""Compare: where two runs part ways, first in their states, then in their metrics. Pure, bit for bit, without
-tolerance.
+"""Compare: where two runs diverge, first in their states, then in their metrics. Pure.
+
+The comparison is bit for bit, without tolerance.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from typing import NamedTuple
 from .evidence import Line, RunEvidence, Trace, generator_of, present
 from .safepoint import SafePoint
 
-TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that no two runs share
+TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that differ in any two runs
 
 
 class Parting(NamedTuple):
-    """The first safe point at which a run's state was not the reference run's."""
+    """The first safe point at which a run's state differed from the reference run's."""
 
     place: SafePoint
     attempt: int
-    leaves: tuple[str, ...]  # keys that differ, models before what depends on them; empty: one run was never there
+    leaves: tuple[str, ...]  # keys that differ, models before what depends on them; empty: one run never got there
     what: str
 
 
 class MetricDifference(NamedTuple):
     place: SafePoint
-    name: str  # empty when a whole line is meant
+    name: str  # empty: the whole line
     what: str  # "missing" | "duplicate" | "extra" | "0.25 became 0.5"
 
     def __str__(self) -> str:
@@ -34,9 +35,9 @@ class MetricDifference(NamedTuple):
 
 
 def idle(a: Trace, b: Trace) -> frozenset[str]:
-    """Global generators that nobody seeded and nobody drew from: each run has its own state of them, from start to end.
+    """Return the global generators that were neither seeded nor used: their state differs by run, but never changes.
 
-    The comparison asks of them that they stay what they are within a run, across all its resumes.
+    The comparison requires that their state is constant within a run, across all resumes.
     """
     mine, others = (_generators(trace.states) for trace in (a, b))
     still = [name for name in mine.keys() & others.keys() if _is_one(mine[name]) and _is_one(others[name])]
@@ -44,7 +45,7 @@ def idle(a: Trace, b: Trace) -> frozenset[str]:
 
 
 def _generators(states: Sequence[RunEvidence]) -> dict[str, set[tuple[str, str]]]:
-    """Of each global generator: the parts of its state, and the digests that they had."""
+    """Return, for each global generator, the parts of its state and the digests of each."""
     found: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for seen in states:
         for key, digest in seen.leaves.items():
@@ -55,14 +56,14 @@ def _generators(states: Sequence[RunEvidence]) -> dict[str, set[tuple[str, str]]
 
 
 def _is_one(parts: set[tuple[str, str]]) -> bool:
-    """Whether each part has one digest only."""
+    """Whether each part has only one digest."""
     return len(parts) == len(dict(parts))
 
 
 def parting(reference: Trace, other: Trace, idle: frozenset[str] = frozenset()) -> Parting | None:
-    """Where `other` first left the reference run's states; None when each of them is one of the reference run's.
+    """Return where `other` first left the states of the reference run; None if it never did.
 
-    Work that was undone by a later kill counts too: it was done after a resume that should have been exact.
+    Work that a later kill undid counts too: it was done after a resume that should have been exact.
     """
     expected = {seen.place: seen.leaves for seen in reference.states}
     own = _own_generators(other, idle)
@@ -84,9 +85,10 @@ def parting(reference: Trace, other: Trace, idle: frozenset[str] = frozenset()) 
 
 
 def _own_generators(trace: Trace, idle: frozenset[str]) -> dict[int, dict[str, str]]:
-    """For each attempt, what its idle generators have to be: what they were in the fresh start that it goes back to.
+    """Return, for each attempt, the required state of its idle generators: that of the fresh start from which it
+    descends.
 
-    Under the keys of the present state: that of an epoch's begin, where there is one, is the same.
+    The keys are those of the present state. The state at an epoch's begin, if there is one, must be the same.
     """
     found: dict[int, dict[str, str]] = {}
     current: dict[str, str] = {}
@@ -104,7 +106,7 @@ def _when(seen: RunEvidence) -> tuple[tuple[int, int], int]:
 def metric_differences(
     reference: Sequence[Line], other: Sequence[Line], exempt: Sequence[str] = TIMINGS
 ) -> list[MetricDifference]:
-    """What differs between two metrics logs, in the order of the run; names that match `exempt` are passed over."""
+    """Return the differences between two metrics logs, in the run's order; names that match `exempt` are ignored."""
     mine, others = _by_place(reference), _by_place(other)
     passed = exempted([*reference, *other], exempt)
     found: list[MetricDifference] = []
@@ -119,7 +121,7 @@ def metric_differences(
 
 
 def exempted(lines: Sequence[Line], exempt: Sequence[str]) -> list[str]:
-    """Names of metrics that a comparison passes over."""
+    """Return the names of metrics that a comparison ignores."""
     names = {name for line in lines for name in line.values}
     return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in exempt))
 
@@ -134,7 +136,7 @@ def _by_place(lines: Sequence[Line]) -> defaultdict[SafePoint, list[Line]]:
 def _values(place: SafePoint, a: Line, b: Line, passed: Sequence[str]) -> Iterable[MetricDifference]:
     for name in sorted({*a.values, *b.values}.difference(passed)):
         was, now = a.values.get(name), b.values.get(name)
-        if repr(was) != repr(now):  # repr: exact, and tells -0.0 from 0.0
+        if repr(was) != repr(now):  # repr is exact, and distinguishes -0.0 from 0.0
             was, now = ("nothing" if value is None else value for value in (was, now))
             yield MetricDifference(place, name, f"{was} became {now}")
     if a.epoch != b.epoch:

@@ -1,4 +1,4 @@
-"""The drill itself: two undisturbed runs, an interrupted one, a verdict."""
+"""The drill itself: two undisturbed runs, an interrupted run, and a verdict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .report import DrillReport, ResumePoint
 from .safepoint import SafePoint
 
 Say = Callable[[str], None]
-Watch = Callable[[int, int | None], None]  # told the step, and the last one where that is known
+Watch = Callable[[int, int | None], None]  # receives the step, and the last step if known
 
 
 class Drill:
@@ -41,10 +41,10 @@ class Drill:
         self._idle: frozenset[str] = frozenset()
         self._began_ns = time.time_ns()
         self._printed: dict[str, list[Section]] = {}  # by run
-        self._opened: dict[str, Path] = {}  # by run: where its processes note the files that they open
+        self._opened: dict[str, Path] = {}  # by run: the file in which its processes note the files that they open
 
     def run(self) -> DrillReport:
-        """The findings."""
+        """Run the drill and return the findings."""
         began = time.monotonic()
         with kill.ended_by_signals(), _workplace(self.options.keep) as place:
             found = self._run(place)
@@ -173,10 +173,10 @@ class Drill:
         )
 
     def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint]:
-        """What was damaged, and where the next attempt will go on."""
+        """Return what was damaged, and where the next attempt will resume."""
         due = schedule.due if ended.fired is not None else []
         damaged = kill.damage(root, due[0], self.options.seed) if due else None
-        if damaged is None:  # there will be an older checkpoint after a later kill
+        if damaged is None:  # after a later kill there will be an older checkpoint
             return None, kill.resumes_at(root)
         schedule.due.pop(0)
         return f"{damaged.checkpoint}: {damaged.what}", kill.resumes_at(root, besides=damaged.checkpoint)
@@ -214,7 +214,7 @@ class Drill:
             found.notes.append(f"damage went unseen, and was restored: {unseen}")
 
     def _lines(self, found: DrillReport) -> list[output.LineDifference]:
-        """What the killed run printed otherwise."""
+        """Return the lines that the killed run printed differently."""
         first, second, killed = (self._printed[name] for name in ("first", "second", "killed"))
         known = output.varying(first, second, self.options.exempt)
         lines, found.lines_compared = output.differences(first, killed, known)
@@ -238,10 +238,10 @@ def _failure(ended: ChildExit, log: Log | None) -> str:
 
 @contextmanager
 def _workplace(keep: Path | None) -> Iterator[Path]:
-    """Where the runs live: a directory that goes with the drill, unless the user wants to keep it."""
+    """Yield the directory of the runs; it is removed with the drill, unless the user wants to keep it."""
     if keep is None:
         place = Path(tempfile.gettempdir()) / f"holdfast-drill-{uuid.uuid4().hex}"
-        before = os.umask(0o077)  # what is trained is nobody else's business
+        before = os.umask(0o077)  # other users must not read the training data
         try:
             disk.make_dir(place)
         finally:
@@ -254,14 +254,14 @@ def _workplace(keep: Path | None) -> Iterator[Path]:
     disk.make_dirs(keep.absolute())
     if any(keep.iterdir()):
         raise UsageError(f"--keep {keep}: not empty; name a directory that is, or that does not exist yet")
-    yield keep.absolute()  # the command may change its directory
+    yield keep.absolute()  # absolute, because the command may change its directory
 
 
 def drill(command: Sequence[str], options: DrillOptions, say: Say, watch: Watch = lambda *_: None) -> DrillReport:
-    """Drill `command`, telling `say` line by line how it goes, and `watch` many times a second how far it is.
+    """Drill `command`. Reports progress to `say` line by line, and the step to `watch` many times a second.
 
     Raises:
-        UsageError: the command does not lend itself to a drill.
-        ChildError: the command failed by itself.
+        UsageError: the command cannot be drilled.
+        ChildError: the command failed without a kill.
     """
     return Drill(command, options, say, watch).run()

@@ -1,4 +1,4 @@
-"""Evidence: what a run has left in its directory, as a comparison needs it. Reads, and changes nothing."""
+"""Evidence: reads from a run's directory what a comparison needs. Changes nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..journal import Event
 from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
-from .safepoint import SafePoint as SafePoint  # noqa: PLC0414  others take it from here
+from .safepoint import SafePoint as SafePoint  # noqa: PLC0414  other modules import it from here
 from .safepoint import place_of
-from .sights import Album, sights
+from .sights import VariableRecords, sights
 
-# Where a run keeps the global generators: as they are, as the epoch began, and as a loader began and was last asked.
+# Where a run keeps the global generators: as they are now, as the epoch began, as a loader began and last drew.
 _GENERATOR = re.compile(rf"^(@\d+/)?{RESERVED}/(?:rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began))/([^/]+)")
-MEANS = f"{RESERVED}/means"  # of run.mean()
+MEANS = f"{RESERVED}/means"  # the sums of run.mean()
 
 
 class RunEvidence(NamedTuple):
@@ -41,19 +41,19 @@ class Line(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What a run did, all attempts together."""
+    """What a run did in all its attempts."""
 
-    states: Sequence[RunEvidence]  # of every attempt, also of work that a later one did again
+    states: Sequence[RunEvidence]  # of every attempt, including work that a later one repeated
     metrics: Sequence[Line]  # of the lineage only
-    restored: Mapping[int, SafePoint]  # attempt -> where it came back to
-    loaders: Mapping[str, Mapping[str, Any]]  # what run.batches was given, by name
-    sights: Album = Album(())  # the script's variables
-    told: Sequence[Event] = ()  # what the run said of a mistake in the script
-    second: Album | None = None  # of a reference run, what the second undisturbed run's variables held
+    restored: Mapping[int, SafePoint]  # attempt -> where it resumed
+    loaders: Mapping[str, Mapping[str, Any]]  # arguments of run.batches, by name
+    sights: VariableRecords = VariableRecords(())  # values of the script's variables
+    told: Sequence[Event] = ()  # mistakes in the script that the run reported
+    second: VariableRecords | None = None  # for a reference run: the variables of the second undisturbed run
 
 
 def trace(root: Path) -> Trace:
-    """The trace of the run at `root`."""
+    """Return the trace of the run at `root`."""
     logs = journal.logs(root)
     states = [
         RunEvidence(place_of(event), log.attempt, event["leaves"], int(event.get("epoch") or 0))
@@ -65,27 +65,35 @@ def trace(root: Path) -> Trace:
     restored = {log.attempt: place_of(e) for log in logs for e in log.events if e["event"] == "restored"}
     told = [event for log in logs for event in log.events if event["event"] == "told" and "kind" in event]
     return Trace(
-        states, metrics, restored, _loaders(root), Album([sight for log in logs for sight in sights(log)]), told
+        states,
+        metrics,
+        restored,
+        _loaders(root),
+        VariableRecords([sight for log in logs for sight in sights(log)]),
+        told,
     )
 
 
 def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]:
-    """What differs between the last states of two runs, every byte of both read and compared.
+    """Return the differences between the last states of two runs; every byte of both is read and compared.
 
-    `idle` generators are left out, and so are sums of metrics: the metrics themselves are compared.
+    `idle` generators are ignored, and so are sums of metrics: the metrics themselves are compared.
     """
     found = same_state(_last(a), _last(b), (MEANS, f"@*/{MEANS}"))
     return [str(each) for each in found if generator_of(each.where) not in idle]
 
 
 def generator_of(key: str) -> str | None:
-    """The global random generator that the leaf belongs to, "numpy" or "numpy of rank 1", or None."""
+    """Return the global random generator that the leaf belongs to, "numpy" or "numpy of rank 1", or None."""
     found = _GENERATOR.match(key)
     return None if found is None else found[2] + (f" of rank {found[1][1:-1]}" if found[1] else "")
 
 
 def present(key: str) -> str:
-    """The key of the same part of a generator's state as it is now: the state of an epoch's begin, say, has another."""
+    """Return the key of the same part of a generator's present state.
+
+    The state at an epoch's begin, for example, has another key.
+    """
     return _GENERATOR.sub(rf"\1{RESERVED}/rng/\2", key)
 
 

@@ -1,4 +1,4 @@
-"""Judge: what a comparison of two runs amounts to: a verdict, and where and why they part. Pure."""
+"""Judge: the result of comparing two runs: a verdict, and where and why they diverge. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def divergence(
     metrics: Sequence[MetricDifference],
     leftovers: Sequence[Leftover] = (),
 ) -> Divergence:
-    """Where the states or the metrics of `other` first left those of the reference run, and the usual reason."""
+    """Return where the states or metrics of `other` first left those of the reference run, and the usual reason."""
     if metrics and (parted is None or metrics[0].place.order < parted.place.order):
         place, what = metrics[0].place, metrics[0].what
         before = [attempt for attempt, restored in other.restored.items() if restored.order < place.order]
-        attempt = max(before, default=0)  # whose line survived: the last that began before it
+        attempt = max(before, default=0)  # the attempt whose line survived: the last that began before it
     elif parted is not None:
         place, attempt, what = parted.place, parted.attempt, parted.what
     else:
@@ -43,7 +43,7 @@ def divergence(
 def printed(
     reference: Trace, other: Trace, difference: LineDifference, leftovers: Sequence[Leftover] = ()
 ) -> Divergence:
-    """The first line that `other` printed otherwise, while all that is tracked was equal, and the usual reason."""
+    """The first line that `other` printed differently while all tracked state was equal, and the usual reason."""
     line = f"the line {difference.now!r}" if difference.now is not None else f"what printed {difference.was!r}"
     where = difference.after, difference.attempt
     facts = cause.gather(reference, other, where)._replace(metrics=(line,), metrics_first=True)
@@ -51,7 +51,7 @@ def printed(
 
 
 def why_failed(reference: Trace, other: Trace, idle: frozenset[str]) -> str:
-    """The cause, as one more line, when a resumed attempt failed that had left the reference run's path; or nothing."""
+    """Return the cause, as one more line, of a resumed attempt that failed after it had diverged; else ""."""
     parted = compare.parting(reference, other, idle)
     if parted is None or not other.restored.get(parted.attempt, SafePoint(0)).step:
         return ""
@@ -61,7 +61,7 @@ def why_failed(reference: Trace, other: Trace, idle: frozenset[str]) -> str:
 
 
 def not_proven(found: DrillReport, schedule_wanted: int) -> str | None:
-    """Why fewer places are proven than wanted, and what to do; None when they are enough."""
+    """Return why fewer places are proven than wanted, and what to do; None if they are enough."""
     if found.kills_proven >= schedule_wanted > 0:
         return None
     if found.places == 0:
@@ -77,7 +77,7 @@ def not_proven(found: DrillReport, schedule_wanted: int) -> str | None:
 
 
 def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
-    """A file that another run left comes first: it makes any run begin otherwise."""
+    """Return the reason. A file that another run left comes first: it changes how any run begins."""
     if not leftovers:
         return usual
     also = f". Or ({usual.name}): {usual.text}" if by_itself.is_known(usual) else ""

@@ -1,4 +1,4 @@
-"""Kill: starts the user's command, follows its journal, interrupts it as planned, damages what it left behind."""
+"""Kill: starts the user's command, follows its journal, interrupts it as planned, and damages its checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .safepoint import SafePoint, place_of
 POLL_S = 0.002
 POLL_SAVE_S = 0.0002  # a save of a small model takes a few ms
 TAIL_BYTES = 1 << 16
-PRINTED_BYTES = 64 << 20  # of one start; what is printed after that is not compared
+PRINTED_BYTES = 64 << 20  # of one start; later output is not compared
 
 
 class Fired(NamedTuple):
@@ -39,17 +39,17 @@ class Fired(NamedTuple):
 
     signal: str
     in_save: str | None  # the checkpoint that was being written
-    damage: str | None = None  # what it is to leave behind, one of plan.DAMAGE
+    damage: str | None = None  # the damage to be done after it, one of plan.DAMAGE
 
 
 class ChildExit(NamedTuple):
-    """How one start of the command went."""
+    """How one start of the command ended."""
 
-    exit: int  # as subprocess has it: -9 for SIGKILL
+    exit: int  # in subprocess's notation: -9 for SIGKILL
     fired: Fired | None
     tail: str
     took_s: float
-    strikes: Mapping[int, Fired] = {}  # by attempt: a launcher that lost a rank may begin another one by itself
+    strikes: Mapping[int, Fired] = {}  # by attempt: a launcher that lost a rank may begin another attempt itself
     printed: str = ""  # to standard output, with the marks of safe points
 
 
@@ -61,7 +61,7 @@ class Damage(NamedTuple):
 
 
 class ChildTree(children.Child):
-    """The command, and all that it starts. Leaving the block ends all of it, in whichever sessions it is."""
+    """The command, and all that it starts. Leaving the block ends all of it, in any session."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._tail, self._printed = bytearray(), bytearray()
@@ -80,22 +80,24 @@ class ChildTree(children.Child):
         self.finish()
 
     def ended(self) -> bool:
-        """Whether the command itself is over; what it left behind may not be."""
+        """Whether the command itself has ended; processes that it left may still run."""
         self.look()
-        self._read()  # or it would wait for room in the pipe
+        self._read()  # otherwise it would wait for space in the pipe
         return self.code is not None
 
     def interrupt(self, name: str) -> None:
-        """SIGKILL strikes every process of the command's, as a lost machine does; anything else the command itself."""
+        """Send SIGKILL to every process of the command, as a lost machine does; any other signal only to the command
+        itself.
+        """
         self.send(signal.Signals[f"SIG{name}"], alone=name != "KILL")
 
     def lose_rank(self, which: float) -> None:
-        """SIGKILL to one of the processes that have a rank, and to nothing else; without ranks, to the command."""
+        """Send SIGKILL to one process that has a rank, and to no other; without ranks, to the command."""
         ranks = sorted(processes.workers(self.pid, "RANK")) or [self.pid]
         warden.send([ranks[int(which * len(ranks))]], signal.SIGKILL)
 
     def finish(self) -> int:
-        """End whatever still runs of it; the command's exit status."""
+        """End all of its processes that still run; return the command's exit status."""
         if self._open:
             super().__exit__()
             self._read()
@@ -106,12 +108,12 @@ class ChildTree(children.Child):
 
     @property
     def tail(self) -> str:
-        """The end of what it had printed when `ended` was last asked, on both streams."""
+        """The end of its output, on both streams, when `ended` was last read."""
         return output.without_marks(self._tail.decode(errors="replace"))
 
     @property
     def printed(self) -> str:
-        """What it had printed to standard output then, as far as it is kept."""
+        """Its standard output at that time, as far as it is kept."""
         return self._printed.decode(errors="replace")
 
     def _read(self) -> None:
@@ -125,7 +127,7 @@ class ChildTree(children.Child):
 
 
 class Follow:
-    """The journal of the attempt that began last, read as it grows."""
+    """The journal of the newest attempt, read as it grows."""
 
     def __init__(self, root: Path, after: int) -> None:
         self._root = root
@@ -137,9 +139,9 @@ class Follow:
         self._rest = b""
         self.attempt = 0
         self.room: Path | None = None
-        self.restored: SafePoint | None = None  # the place it came back to; step 0: it began afresh
+        self.restored: SafePoint | None = None  # where it resumed; step 0: it began afresh
         self.at = SafePoint(0)  # the safe point that it has reached
-        self.kept = SafePoint(0)  # the last place of which a checkpoint is durable, as far as its journal tells
+        self.kept = SafePoint(0)  # the last place with a durable checkpoint, according to its journal
 
     def close(self) -> None:
         if self._file is not None:
@@ -150,22 +152,22 @@ class Follow:
         return 0 < self.attempt < self._newest()
 
     def go_on(self) -> None:
-        """Follow that one."""
+        """Follow the later attempt."""
         self.close()
         self._begin(self.attempt)
 
     def look(self) -> None:
-        """Take in what was written since the last look."""
+        """Read what was written since the last call."""
         self._file = self._file or self._find()
         if self._file is None:
             return
         *whole, self._rest = (self._rest + self._file.readall()).split(b"\n")
         for line in whole:
-            with suppress(msgspec.DecodeError):  # empty, or torn
+            with suppress(msgspec.DecodeError):  # empty, or incomplete
                 self._take(msgspec.json.decode(line))
 
     def saving(self) -> str | None:
-        """The checkpoint that is being written now."""
+        """Return the checkpoint that is being written now."""
         if self.room is None:
             return None
         return next((name for name in _names(self.room) if name.startswith("step-")), None)
@@ -198,7 +200,7 @@ def _names(path: Path) -> list[str]:
         return []
 
 
-Aiming = Callable[[Follow], Kill | None]  # what to do next, given how far it is
+Aiming = Callable[[Follow], Kill | None]  # returns the next kill, given how far the attempt is
 
 
 def run(
@@ -209,9 +211,9 @@ def run(
     timeout_s: float = float("inf"),
     after: int = 0,
 ) -> ChildExit:
-    """Start the command, whose run lives in `root`, and see it to its end. The run's attempts up to `after` lie behind.
+    """Start the command, whose run is in `root`, and wait for its end. Earlier attempts have numbers up to `after`.
 
-    After a strike, a launcher may begin another attempt by itself.
+    After a strike, a launcher may begin another attempt itself.
 
     Raises:
         ChildError: it did not end in time; it was killed.
@@ -236,20 +238,20 @@ def run(
 
 
 def is_near(kill: Kill, view: Follow) -> bool:
-    """Whether the attempt is where the kill is to come, but for the save inside which it is to come."""
+    """Whether the attempt is where the kill must come, apart from the save inside which it must come."""
     reached = kill.reached is None or view.at.order >= kill.reached.order
     return reached and (kill.kept is None or view.kept.order >= kill.kept.order)
 
 
 def is_ripe(kill: Kill, view: Follow) -> bool:
-    """Whether the kill may come. A save that was to be struck may be over already: its checkpoint will do."""
+    """Whether the kill may come. If the save to be struck is already over, its checkpoint is accepted."""
     return is_near(kill, view) and (
         kill.in_save is None or view.saving() is not None or view.kept.order >= kill.in_save.order
     )
 
 
 def _fire(child: ChildTree, view: Follow, kill: Kill) -> Fired | None:
-    """Interrupt the child; None, and nothing done, when it is over already."""
+    """Interrupt the child; return None, and do nothing, if it has already ended."""
     until = time.monotonic() + kill.delay_s
     while not child.ended() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, POLL_S))
@@ -262,12 +264,12 @@ def _fire(child: ChildTree, view: Follow, kill: Kill) -> Fired | None:
     child.interrupt(kill.signal)
     if kill.signal == "KILL":
         child.finish()
-        saving = view.saving()  # what a killed save left: the proof that it was one
+        saving = view.saving()  # the partial files prove that a save was killed
     return Fired(kill.signal, saving, kill.damage)
 
 
 def exits_of(name: str) -> tuple[int, int]:
-    """Exit statuses of a command that died of a signal: seen directly, and through a shell."""
+    """Return the exit statuses of a command killed by a signal: seen directly, and through a shell."""
     number = signal.Signals[f"SIG{name}"]
     return -number, 128 + number
 
@@ -288,7 +290,7 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def damage(root: Path, kind: str, seed: int) -> Damage | None:
-    """Damage the newest checkpoint of the run at `root`; None, and nothing done, without an older one that is whole."""
+    """Damage the newest checkpoint of the run at `root`; return None, and do nothing, without an older intact one."""
     found = Store(root).checkpoints()
     if not any(_is_whole(checkpoint) for checkpoint in found[:-1]):
         return None
@@ -310,8 +312,9 @@ def damage(root: Path, kind: str, seed: int) -> Damage | None:
 
 
 def resumes_at(root: Path, besides: str | None = None) -> SafePoint:
-    """The newest checkpoint of the run at `root` but for the one of that name: where the next attempt will go on, or
-    step 0.
+    """Return the place of the newest checkpoint of the run at `root`, without the one called `besides`; step 0 if none.
+
+    The next attempt will resume there.
     """
     found = [checkpoint for checkpoint in Store(root).checkpoints() if checkpoint.path.name != besides]
     return SafePoint(*found[-1].head.name) if found else SafePoint(0)

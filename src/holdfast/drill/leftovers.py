@@ -1,4 +1,4 @@
-"""Leftovers: files outside of the run's directory that one run of the drill wrote and another one read."""
+"""Leftovers: files outside the run's directory that one run of the drill wrote and another one read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ DIRECTORY = "opened"
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """A file with which a run did not begin as the first one did."""
+    """A file whose content at a run's begin was not the same as for the first run."""
 
     path: str
     writer: str  # one of NAMES
-    written_at: str  # `train.py:12`, or empty: it was not Python that opened it
+    written_at: str  # `train.py:12`; empty if it was not opened by Python
     reader: str
     read_at: str
 
@@ -31,7 +31,7 @@ class Leftover(msgspec.Struct, frozen=True):
 
 
 def prepare(place: Path, run: str, began_ns: int) -> Path:
-    """The file into which the processes of that run write what they open."""
+    """Return the file in which the processes of that run note the files that they open."""
     disk.make_dirs(place / DIRECTORY)
     path = place / DIRECTORY / f"{run}.jsonl"
     disk.write(path, [msgspec.json.encode({"began_ns": began_ns}) + b"\n"])
@@ -39,7 +39,7 @@ def prepare(place: Path, run: str, began_ns: int) -> Path:
 
 
 def found(place: Path) -> list[Leftover]:
-    """What runs have read of each other's files, in the order of the runs."""
+    """Return the files that runs have read from each other, in the order of the runs."""
     lines = {run: _lines(place / DIRECTORY / f"{run}.jsonl") for run in NAMES}
     left: dict[tuple[str, str], Leftover] = {}
     for run in NAMES:
@@ -57,6 +57,6 @@ def _lines(path: Path) -> list[Mapping[str, Any]]:
         return []
     found = []
     for line in path.read_bytes().split(b"\n"):
-        with suppress(msgspec.DecodeError):  # torn by a kill
+        with suppress(msgspec.DecodeError):  # cut off by a kill
             found.append(msgspec.json.decode(line))
     return found

@@ -29,7 +29,7 @@ _TIMED = re.compile(r"(?:time|elapsed|took|eta|duration|seconds|speed|throughput
 
 
 class Section(NamedTuple):
-    """What was printed from one safe point to the next one."""
+    """The lines printed from one safe point to the next one."""
 
     after: SafePoint
     attempt: int
@@ -48,14 +48,14 @@ class LineDifference(NamedTuple):
 
 
 class LineParts(NamedTuple):
-    """A line, its numbers apart."""
+    """A line, with its numbers separate."""
 
     wording: str
     numbers: tuple[str, ...]
 
 
 class Varying(NamedTuple):
-    """What two undisturbed runs do not have in common."""
+    """What differs between two undisturbed runs."""
 
     places: set[SafePoint]  # where they printed different numbers of lines
     positions: set[tuple[SafePoint, int]]  # the nth line there
@@ -64,7 +64,7 @@ class Varying(NamedTuple):
     exempt: Sequence[str]  # patterns of lines that the user does not want to be compared
 
     def said(self, line: str) -> LineParts | None:
-        """What of the line is to be compared; None: nothing."""
+        """Return the part of the line to compare; None: nothing."""
         wording, numbers = words(line)
         if "\r" in line or wording in self.wordings or any(fnmatchcase(line, pattern) for pattern in self.exempt):
             return None
@@ -77,8 +77,8 @@ def without_marks(text: str) -> str:
 
 
 def sections(text: str, *, finished: bool) -> list[Section]:
-    """The sections of what one start of the command printed; the last one is whole only when the command finished."""
-    _, *rest = MARK.split(text)  # then of each mark its three groups, and what follows it
+    """Return the sections of one start's output; the last one is complete only if the command finished."""
+    _, *rest = MARK.split(text)  # then, for each mark, its three groups and the text after it
     marked = zip(*(rest[part::4] for part in range(4)), strict=True)
     cut = [
         Section(SafePoint(int(step), phase), int(attempt), tuple(piece.splitlines()))
@@ -89,7 +89,7 @@ def sections(text: str, *, finished: bool) -> list[Section]:
 
 
 def varying(first: Sequence[Section], second: Sequence[Section], exempt: Sequence[str] = ()) -> Varying:
-    """What two undisturbed runs printed otherwise than each other."""
+    """Return what two undisturbed runs printed differently."""
     others, found = _by_place(second), Varying(set(), set(), set(), set(), exempt)
     for section in first:
         beside = others.get(section.after)
@@ -100,7 +100,7 @@ def varying(first: Sequence[Section], second: Sequence[Section], exempt: Sequenc
             (wording, mine), (another, theirs) = words(line), words(other)
             if wording != another:
                 found.wordings.update((wording, another))
-                found.positions.add((section.after, at))  # a third run may use a third wording there
+                found.positions.add((section.after, at))  # a third run may have a third wording there
             else:
                 found.numbers.update((wording, place) for place, was in enumerate(mine) if was != theirs[place])
     return found
@@ -109,8 +109,9 @@ def varying(first: Sequence[Section], second: Sequence[Section], exempt: Sequenc
 def differences(
     reference: Sequence[Section], other: Sequence[Section], known: Varying
 ) -> tuple[list[LineDifference], int]:
-    """The lines of `other` that the reference run does not have there, in the order of the run; and how many were
-    compared.
+    """Return the lines of `other` that the reference run lacks there, and how many lines were compared.
+
+    The lines are in the order of the run.
     """
     expected, found, compared = _by_place(reference), list[LineDifference](), 0
     for section in sorted(other, key=lambda section: (section.after.order, section.attempt)):
@@ -123,7 +124,7 @@ def differences(
             if was is None or now is None or was[1] != now[1]:
                 lines = (None if each is None else each[0] for each in (was, now))
                 found.append(LineDifference(section.after, section.attempt, *lines))
-                break  # what follows may only be moved
+                break  # later lines may only be moved
     return found, compared
 
 
@@ -139,7 +140,7 @@ def _by_place(sections: Sequence[Section]) -> Mapping[SafePoint, Section]:
 
 
 def words(line: str) -> LineParts:
-    """The wording of a line, and its numbers but for the times of day and the timings."""
+    """Return the wording of a line, and its numbers except times of day and timings."""
     line = _CLOCK.sub("@", line)
     wording, numbers, end = "", [], 0
     for match in _NUMBER.finditer(line):
@@ -151,8 +152,9 @@ def words(line: str) -> LineParts:
 
 
 def last_lines(printed: str) -> list[str]:
-    """The end of what a command printed. torchrun closes with some fifty lines, which say no more than who
-    ended first.
+    """Return the end of a command's output.
+
+    torchrun ends with some fifty lines that only report which process ended first; they are left out.
     """
     lines = [line for line in printed.splitlines() if not _LOGGED.match(line)]
     raised = [number for number, line in enumerate(lines) if line.startswith(_RAISED)]

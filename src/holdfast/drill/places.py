@@ -1,7 +1,7 @@
-"""Places: from which safe points a run is to be resumed, so that each kind of them is tried. Pure.
+"""Places: from which safe points to resume a run, so that each kind of them is tried. Pure.
 
-A resume shows nothing when it falls on a number that the script itself counts by: with `if index % 3 == 0`, index 6
-begins as index 0 does. So steps, and counts within an epoch, are preferred that few small numbers divide.
+A resume proves nothing at a number that the script itself counts by: with `if index % 3 == 0`, index 6 begins as index
+0 does. So steps, and counts within an epoch, with few small divisors are preferred.
 """
 
 from __future__ import annotations
@@ -24,26 +24,24 @@ AGAIN = "soon after a resume"
 EARLY, LATE = "in the first half", "in the second half"  # of a run without epochs
 FURTHER = "elsewhere"
 
-_PERIODS = range(2, 13)  # what a loop is likely to count by
+_PERIODS = range(2, 13)  # periods that a loop is likely to use
 _SOON = 3  # safe points from a resume to the next one
 
 
 def fraction(*parts: object) -> float:
-    """A number in [0, 1) that depends on every part: what a drill does at random depends on its seed alone."""
+    """Return a number in [0, 1) that depends on every part, so that a drill's choices depend only on its seed."""
     return key("drill", *parts) / 2**64
 
 
 class Target(NamedTuple):
-    """A safe point from which the run is to be resumed."""
+    """A safe point from which to resume the run."""
 
     place: SafePoint
     kind: str
 
 
 class Course:
-    """The safe points of the reference run, in order. All but the last can be resumed from, with something
-    left to do.
-    """
+    """The safe points of the reference run, in order. A run can be resumed from all but the last."""
 
     def __init__(self, states: Sequence[RunEvidence]) -> None:
         first = states[0].epoch if states else 0  # 1 with `run.epochs(range(1, 11))`
@@ -60,7 +58,7 @@ class Course:
         self._last_epoch = max(self._epochs.values(), default=0)
 
     def kind(self, place: SafePoint) -> str:
-        """What kind of place it is, whatever led there."""
+        """Return what kind of place it is, independent of the reason for choosing it."""
         if place.phase == "end":
             return END
         if self._is_last_batch(place):
@@ -70,21 +68,21 @@ class Course:
         return EARLY if self._number[place] < len(self.places) // 2 else LATE
 
     def before(self, place: SafePoint) -> SafePoint | None:
-        """The safe point before `place`."""
+        """Return the safe point before `place`."""
         number = self._number[place]
         return self.places[number - 1] if number else None
 
     def following(self, place: SafePoint, most: int) -> list[SafePoint]:
-        """The next safe points after `place`, up to `most`, the last one of the run left out."""
+        """Return the next safe points after `place`, up to `most`, without the last one of the run."""
         number = self._number[place] + 1
         return self.places[number : number + most]
 
     def free(self, place: SafePoint, most: int, taken: Collection[SafePoint]) -> list[SafePoint]:
-        """The same, but none beyond the first that is taken."""
+        """Return the same, but none beyond the first that is taken."""
         return list(takewhile(lambda after: after not in taken, self.following(place, most)))
 
     def choose(self, kills: int, seed: int) -> list[Target]:
-        """As many places as kills, or as there are, in the order of the run: one of each kind first."""
+        """Return as many places as kills, or as there are, in the order of the run: one of each kind first."""
         chosen: dict[SafePoint, str] = {}
         for kind, candidates in self._kinds(chosen, seed):
             if len(chosen) < kills and candidates:
@@ -93,8 +91,9 @@ class Course:
         return self._sorted([*targets, *self.more(kills - len(chosen), chosen, SafePoint(0), seed)])
 
     def more(self, missing: int, taken: Collection[SafePoint], after: SafePoint, seed: int) -> list[Target]:
-        """Up to `missing` further places beyond `after`, each in the middle of the widest gap between those that are
-        taken.
+        """Return up to `missing` further places beyond `after`.
+
+        Each is in the middle of the widest gap between those that are taken.
         """
         begin = sum(place.order <= after.order for place in self.places) - 1
         found, used = list[SafePoint](), {*taken}
@@ -112,12 +111,12 @@ class Course:
         return self._sorted(Target(place, FURTHER) for place in found)
 
     def _kinds(self, chosen: Collection[SafePoint], seed: int) -> Iterator[tuple[str, Sequence[SafePoint]]]:
-        """Each kind of place with the candidates for it, the most telling kind first."""
+        """Yield each kind of place with its candidates, the most informative kind first."""
         if self._last_epoch:
             epochs: dict[int, list[SafePoint]] = {}
             for place in self._inner:
                 epochs.setdefault(self._epochs[place], []).append(place)
-            late = range(self._last_epoch // 2 + 1, self._last_epoch + 1)  # beyond what is done once in an early epoch
+            late = range(self._last_epoch // 2 + 1, self._last_epoch + 1)  # after the one-time work of early epochs
             yield LATER, [place for epoch in late for place in _middle(epochs.get(epoch, []), 5)]
             yield FIRST, _middle(epochs.get(0, []), 5)
         else:
@@ -125,19 +124,17 @@ class Course:
             yield LATE, _middle(self._inner[half:], 4)
             yield EARLY, self._inner[half // 4 : half]
         last = [place for place in self.places if self._is_last_batch(place)]
-        yield LAST, last[:-1] or last  # not the run's last batch, where there is another: little is left to do there
+        yield LAST, last[:-1] or last  # not the run's last batch, if there is another: after it little is left to do
         yield END, [place for place in self.places if place.phase == "end"]
         yield AGAIN, self._soon_after(chosen, seed)
 
     def _soon_after(self, chosen: Collection[SafePoint], seed: int) -> list[SafePoint]:
-        """The places a few steps beyond one of those chosen, with none of them in between."""
+        """Return the places a few steps beyond one of those chosen, with no chosen one in between."""
         places = sorted(chosen, key=lambda place: fraction(seed, AGAIN, *place))
         return next(filter(None, (self.free(place, _SOON, chosen) for place in places)), [])
 
     def _pick(self, candidates: Sequence[SafePoint], chosen: Collection[SafePoint], seed: int, kind: str) -> SafePoint:
-        """One of those that the fewest small numbers divide, and that have no divisor in common with all
-        chosen before.
-        """
+        """Return one of the candidates with the fewest small divisors, and no divisor common to all chosen before."""
         inside = [self._steps(place) for place in chosen if place in self._inner]
 
         def cost(place: SafePoint) -> float:
@@ -152,11 +149,11 @@ class Course:
         return good[int(fraction(seed, kind) * len(good))]
 
     def regularity(self, place: SafePoint) -> float:
-        """How likely a script is to count by a number that divides the steps done there; small numbers weigh most."""
+        """Return how likely a script counts by a number that divides the steps done there; small numbers weigh most."""
         return sum(1 / period for number in set(self._steps(place)) for period in _PERIODS if number % period == 0)
 
     def _steps(self, place: SafePoint) -> tuple[int, int]:
-        """How many steps are done there, of the run and of the epoch."""
+        """Return how many steps are done there, of the run and of the epoch."""
         return place.step, self._counts[place]
 
     def _is_last_batch(self, place: SafePoint) -> bool:
@@ -167,6 +164,6 @@ class Course:
 
 
 def _middle(places: Sequence[SafePoint], part: int) -> Sequence[SafePoint]:
-    """The places without so small a part at each of their two edges."""
+    """Return the places without 1/`part` of them at each edge."""
     edge = len(places) // part
     return places[edge : len(places) - edge]

@@ -1,4 +1,4 @@
-"""Plan: how each kill is done, and what is damaged. Pure: a seed and a reference run decide everything."""
+"""Plan: how each kill is done, and what is damaged. Pure: it depends only on a seed and a reference run."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .evidence import SafePoint
 from .places import END, LAST, Course, Target, fraction
 
 DAMAGE = ("flipped bit", "truncated shard")
-POLITE = ("TERM", "INT", "USR1", "USR2")  # what a run answers by saving; KILL it cannot answer
+POLITE = ("TERM", "INT", "USR1", "USR2")  # a run responds to these by saving; it cannot respond to KILL
 RANK = "RANK"  # a SIGKILL to one of the processes that a launcher has started, and to no other
 SIGNALS = ("KILL", *POLITE, RANK)
 
 _SHORTEST_TIMEOUT_S = 120.0
 _PATIENCE = 5  # times the reference run's duration
 _LATER = 4  # safe points from a target to the save that is struck or damaged instead of it
-_SEEN_S = 0.005  # a run goes on from a safe point within this time after it was seen there
+_SEEN_S = 0.005  # a run leaves a safe point within this time after it was seen there
 
 
 class Pace(NamedTuple):
-    """What an uninterrupted run teaches: how far it goes, where it saves, how long things take."""
+    """Measurements of an uninterrupted run: its last step, where it saves, how long things take."""
 
     last: int  # its last step
     saves: int  # checkpoints before the last step
@@ -44,19 +44,19 @@ class Pace(NamedTuple):
 class Kill(NamedTuple):
     """One planned interruption. It comes `delay_s` after all its conditions hold."""
 
-    target: Target  # from where the next attempt is to go on
-    aim: Aim  # what the run does for it
+    target: Target  # where the next attempt must resume
+    aim: Aim  # what the run does for this kill
     signal: str = ""  # "KILL", "TERM", ...
-    reached: SafePoint | None = None  # the attempt is there
-    kept: SafePoint | None = None  # a checkpoint of it, or a later one, is durable
-    in_save: SafePoint | None = None  # a save is in progress, or that one is durable
+    reached: SafePoint | None = None  # the attempt has reached this place
+    kept: SafePoint | None = None  # a checkpoint of this place, or a later one, is durable
+    in_save: SafePoint | None = None  # a save of this place is in progress or durable
     delay_s: float = 0.0
-    damage: str | None = None  # one of DAMAGE, planted before the next attempt
-    which: float = 0.0  # of the ranks, should one be meant; in [0, 1)
+    damage: str | None = None  # one of DAMAGE, done before the next attempt
+    which: float = 0.0  # selects the rank, if the kill is for one; in [0, 1)
 
 
 class DrillOptions(NamedTuple):
-    """What the user may choose."""
+    """The user's options."""
 
     kills: int = 5
     signals: Sequence[str] = ("KILL", "TERM")
@@ -65,11 +65,11 @@ class DrillOptions(NamedTuple):
     save_every_steps: int | None = None  # instead of the command's own interval
     exempt: Sequence[str] = ()  # patterns of metrics' names, besides timings, and of printed lines
     damage: bool = True
-    keep: Path | None = None  # where to leave the runs
+    keep: Path | None = None  # where to keep the runs
 
 
 def pace(events: Sequence[Event], total_s: float) -> Pace:
-    """The pace of a run from its journal."""
+    """Return the pace of a run, computed from its journal."""
     steps, saves = ([event for event in events if event["event"] == kind] for kind in ("digests", "saved"))
     last = max((int(event["step"]) for event in steps), default=0)
     return Pace(
@@ -82,7 +82,7 @@ def pace(events: Sequence[Event], total_s: float) -> Pace:
 
 
 def plan(pace: Pace, course: Course, targets: Sequence[Target], options: DrillOptions, begin: int = 0) -> list[Kill]:
-    """A kill for each target, in the order of the run; the first of them is number `begin` of the drill."""
+    """Return a kill for each target, in the order of the run; the first of them is number `begin` of the drill."""
     seed = options.seed
     signals = list(islice(cycle(options.signals), begin, begin + len(targets)))
     damages = _damage_after(course, targets, signals, seed) if options.damage else {}
@@ -106,8 +106,9 @@ def plan(pace: Pace, course: Course, targets: Sequence[Target], options: DrillOp
 
 
 def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
-    """SIGKILL once the target is durable: at a random moment after it, or inside the save of `later`, or after that, to
-    damage it.
+    """Return a SIGKILL that comes once the target is durable.
+
+    It comes at a random moment after that, inside the save of `later`, or after that save, to damage it.
     """
     place, brink = target.place, course.places[-1]
     if later is None:
@@ -117,10 +118,10 @@ def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save:
 
 
 def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
-    """A signal in the step before the place at which the run is to stop; the run waits there, should it be there first.
+    """Return a signal in the step before the place where the run must stop; the run waits there if it is early.
 
-    That is `later` where the checkpoint of the stop is to be damaged: then the target lies before it. A stop inside a
-    save comes in that of the safe point before.
+    If the checkpoint of the stop will be damaged, that place is `later`, and the target lies before it. A stop inside a
+    save comes in the save of the previous safe point.
     """
     place = target.place
     before = course.before(place)
@@ -132,10 +133,11 @@ def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: b
 
 
 def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> SafePoint | None:
-    """A safe point soon after the target and before the next one, should the next attempt go on there; None: there is
-    none.
+    """Return a safe point soon after the target and before the next one; None: there is none.
+
+    The next attempt may resume there.
     """
-    # the run may be resumed there, should its save be done in time
+    # the run may resume there if its save is finished in time
     free = course.free(target.place, _LATER, [each.place for each in targets])
     least = min(map(course.regularity, free), default=0.0)
     good = [place for place in free if course.regularity(place) <= least + 0.1]
@@ -143,19 +145,19 @@ def _later(course: Course, target: Target, targets: Sequence[Target], seed: int)
 
 
 def _delay_s(kill: Kill, pace: Pace, part: float) -> float:
-    """A random moment: of a save, of the step before the stop, or of the two steps after the target."""
+    """Return a random moment: of a save, of the step before the stop, or of the two steps after the target."""
     if kill.in_save is not None:
-        return part * pace.save_s / 4  # the rest of a save tends what is older
+        return part * pace.save_s / 4  # the rest of a save only handles older checkpoints
     if kill.reached is not None:
         return _SEEN_S + part * pace.step_s
     return part * min(2 * pace.step_s, pace.total_s / 10)
 
 
 def _damage_after(course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int) -> dict[SafePoint, str]:
-    """After which target which damage is planted: never both in one place, and only where a later checkpoint can be
-    hurt.
+    """Return which damage is done after which target; never both kinds after one, and only if a later checkpoint can be
+    damaged.
 
-    Not after the loss of a rank, if there is another kill: a launcher may go on before anything can be damaged.
+    Not after the loss of a rank, if there is another kill: a launcher may restart before the damage is done.
     """
     able = [
         (signal == RANK, fraction(seed, *target.place, "wound"), target.place)

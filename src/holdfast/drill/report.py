@@ -23,23 +23,23 @@ class DrillAttempt(msgspec.Struct, kw_only=True):
     """One start of the command in the interrupted run."""
 
     attempt: int
-    restored: str | None  # the checkpoint it came back to
+    restored: str | None  # the checkpoint from which it resumed
     restored_step: int
     restored_phase: str = "step"
     reached: int  # its last step
     reached_phase: str = "step"
     signal: str | None = None  # what interrupted it
-    in_save: str | None = None  # the checkpoint that was being written then
-    stop: str | None  # why it stopped, in its own words
-    exit: int | None = None  # of the command; None: it went on, with an attempt that its launcher began
+    in_save: str | None = None  # the checkpoint that was being written at that time
+    stop: str | None  # why it stopped, according to its journal
+    exit: int | None = None  # of the command; None: its launcher began another attempt
     took_s: float = 0.0
     quarantined: list[str]
-    damage: str | None = None  # done to the newest checkpoint after it
-    proven: bool = False  # the next attempt went on from a place of its own, and beyond it
+    damage: str | None = None  # done to the newest checkpoint after this attempt
+    proven: bool = False  # the next attempt resumed at a new place, and ran beyond it
 
 
 class ResumePoint(msgspec.Struct, kw_only=True):
-    """A place from which the run was resumed, and beyond which it went."""
+    """A place from which the run was resumed, and beyond which it ran."""
 
     step: int
     phase: str
@@ -47,13 +47,13 @@ class ResumePoint(msgspec.Struct, kw_only=True):
 
 
 class Divergence(msgspec.Struct, kw_only=True):
-    """Where a run left the reference run's path."""
+    """Where a run diverged from the reference run."""
 
     step: int
     phase: str
     attempt: int
-    resumed_from: int | None  # the step that this attempt came back to
-    leaf: str | None = None  # the first that differs, by name
+    resumed_from: int | None  # the step from which this attempt resumed
+    leaf: str | None = None  # the name of the first that differs
     leaves: list[str] = []
     metric: str | None = None
     what: str
@@ -67,13 +67,13 @@ class DrillReport(msgspec.Struct, kw_only=True):
     seed: int
     kills_asked: int
     kills_proven: int = 0  # distinct places from which the run was resumed after a kill
-    places: int = 0  # that the script has: its safe points but the last
+    places: int = 0  # how many the script has: its safe points but the last
     resumed: list[ResumePoint] = []
     steps: int = 0
     saves: int = 0
     states_compared: int = 0
     metric_lines: int = 0
-    lines_compared: int = 0  # of what the command printed
+    lines_compared: int = 0  # lines of the command's output
     metrics: dict[str, float | str] = {}  # the last value of each
     exempt: list[str] = []  # names of metrics that were not compared
     attempts: list[DrillAttempt] = []
@@ -94,6 +94,6 @@ class DrillReport(msgspec.Struct, kw_only=True):
 
     @property
     def verdict_line(self) -> str:
-        """The verdict, and how many places there were when they are fewer than kills were asked for."""
+        """The verdict, and how many places there were if they are fewer than the requested kills."""
         few = self.verdict == IDENTICAL and self.places < self.kills_asked
         return f"{self.verdict} (all {self.places} places)" if few else self.verdict

@@ -1,4 +1,4 @@
-"""Safe point: the place in a run at which something happened, as its journal names it. Pure."""
+"""Safe point: the place in a run where something happened, as its journal names it. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PHASES = ("step", "end", "exit")
 
 
 class SafePoint(NamedTuple):
-    """A safe point. Places sort as the run went."""
+    """A safe point. Places sort in the order of the run."""
 
     step: int
     phase: str = "step"
@@ -24,5 +24,5 @@ class SafePoint(NamedTuple):
 
 
 def place_of(event: Event) -> SafePoint:
-    """Where an event happened."""
+    """Return the place of an event."""
     return SafePoint(int(event.get("step", 0)), str(event.get("phase", "step")))

@@ -1,6 +1,4 @@
-"""Sights: what the script's variables held at each safe point, as the drilled run has noted it. Pure, but for
-reading.
-"""
+"""Sights: values of the script's variables at each safe point, noted by the drilled run. Pure except for reading."""
 
 from __future__ import annotations
 
@@ -14,22 +12,22 @@ from ..run.witness import About
 from .safepoint import SafePoint, place_of
 
 
-class Sight(NamedTuple):
+class VariableRecord(NamedTuple):
     """The variables at one place of one attempt."""
 
     place: SafePoint
     attempt: int
-    begin: bool  # as the attempt's first loop began, before its first step
-    batch: str  # a digest of what the step consumed; empty when it consumed nothing
+    begin: bool  # recorded when the attempt's first loop began, before its first step
+    batch: str  # a digest of the data that the step consumed; empty: none
     values: Mapping[str, str]  # by path: a digest, "=" and the value itself, or UNREAD
     about: Mapping[str, About]
     rng: Mapping[str, str]  # the global generators
-    datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader, what its code "draws" with and "changes"
-    state: str = ""  # of a begin: a digest of all that is tracked
+    datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader: what its code "draws" with and "changes"
+    state: str = ""  # only at a begin: a digest of all that is tracked
 
 
-def sights(log: Log) -> Iterable[Sight]:
-    """Those of one attempt, in the order in which they were noted."""
+def sights(log: Log) -> Iterable[VariableRecord]:
+    """Return the records of one attempt, in the order in which they were made."""
     values: dict[str, str] = {}
     about: dict[str, About] = {}
     for event in log.events:
@@ -38,29 +36,29 @@ def sights(log: Log) -> Iterable[Sight]:
             values = {path: value for path, value in {**values, **event["values"]}.items() if path not in gone}
             about = {**about, **msgspec.convert(event["about"], dict[str, About])}
             more = event["batch"], values, about, event["rng"], event.get("datasets", {}), event.get("state", "")
-            yield Sight(place_of(event), log.attempt, event["at"] == "begin", *more)
+            yield VariableRecord(place_of(event), log.attempt, event["at"] == "begin", *more)
 
 
-class Album:
-    """The sights of one run, by place."""
+class VariableRecords:
+    """The records of one run, by place."""
 
-    def __init__(self, sights: Sequence[Sight]) -> None:
+    def __init__(self, sights: Sequence[VariableRecord]) -> None:
         self.all = sights
         self._points = {sight.place: sight for sight in sights if not sight.begin}
         self._begins = {sight.attempt: sight for sight in sights if sight.begin}
 
-    def at(self, place: SafePoint) -> Sight | None:
-        """The variables at a safe point, or, for step 0, as the run began."""
+    def at(self, place: SafePoint) -> VariableRecord | None:
+        """Return the variables at a safe point, or, for step 0, at the run's begin."""
         return self._points.get(place) or (self._begins.get(1) if place.step == 0 else None)
 
-    def begin(self, attempt: int) -> Sight | None:
-        """The variables as the attempt's first loop began."""
+    def begin(self, attempt: int) -> VariableRecord | None:
+        """Return the variables when the attempt's first loop began."""
         return self._begins.get(attempt)
 
-    def of(self, attempt: int) -> list[Sight]:
-        """The safe points of one attempt, in the order of the run."""
+    def of(self, attempt: int) -> list[VariableRecord]:
+        """Return the records at the safe points of one attempt, in the order of the run."""
         return [sight for sight in self.all if sight.attempt == attempt and not sight.begin]
 
-    def point(self, attempt: int, place: SafePoint) -> Sight | None:
-        """The variables at that safe point of that attempt."""
+    def point(self, attempt: int, place: SafePoint) -> VariableRecord | None:
+        """Return the variables at that safe point of that attempt."""
         return next((sight for sight in self.of(attempt) if sight.place == place), None)

@@ -1,8 +1,8 @@
-"""Suspects: the script's variables that a resume did not bring back, by comparison with two undisturbed runs. Pure.
+"""Suspects: the script's variables that a resume did not restore, found by comparison with two undisturbed runs. Pure.
 
-A variable is suspect when it holds the same in both undisturbed runs at the place that an attempt came back to, the
-loop reads it before it assigns it, and the attempt began with something else. Were it brought back before the state
-left the reference's path, it would be cleared: what a later pass sets right is no cause.
+A variable is suspect if three conditions hold. Both undisturbed runs hold the same value at the place where an attempt
+resumed; the loop reads it before it assigns it; and the attempt began with another value. It is not suspect if it had
+the reference's value again at the last safe point before the divergence.
 """
 
 from __future__ import annotations
@@ -12,62 +12,64 @@ from typing import NamedTuple
 
 from ..run.witness import UNREAD, About
 from .safepoint import SafePoint
-from .sights import Album, Sight
+from .sights import VariableRecord, VariableRecords
 
 VARS = "run.vars."
 
 
 class Suspect(NamedTuple):
-    """A variable that a resume did not bring back."""
+    """A variable that a resume did not restore."""
 
     path: str
     about: About  # in the reference run
-    was: str  # what it held there: a digest, or "=" and the value
-    now: str | None  # what the attempt began with; None: it had no value yet
-    held: str = ""  # the name under which the object is tracked that the attempt has in it
+    was: str  # its value there: a digest, or "=" and the value
+    now: str | None  # its value when the attempt began; None: it had none yet
+    held: str = ""  # tracked name of the object that the attempt holds here; empty: none
 
     @property
     def name(self) -> str:
-        """As the script spells it."""
+        """The path as the script spells it."""
         return spelled(self.path)
 
     @property
     def owner(self) -> str:
-        """The object whose attribute it is, as the script spells it; empty when it is none."""
+        """The object whose attribute it is, as the script spells it; empty if it is no attribute."""
         return self.name.rpartition(".")[0] if self.about.owner else ""
 
     @property
-    def to_come(self) -> bool:
-        """Whether it had not changed yet where the attempt began: it is no cause of what differs first."""
+    def unchanged_at_start(self) -> bool:
+        """Whether it had the reference's value when the attempt began; then it cannot explain the first difference."""
         return self.now == self.was
 
     @property
     def root(self) -> str:
-        """The variable that leads to it."""
+        """The outermost variable of the path."""
         return self.name.partition(".")[0].partition("[")[0]
 
 
 def spelled(path: str) -> str:
-    """A path as the script spells it: without the function whose local it is."""
+    """Return a path as the script spells it: without the function whose local it is."""
     head, mark, rest = path.partition(":")
     return rest if mark and head.isidentifier() else path
 
 
-def suspects(reference: Album, second: Album, other: Album, attempt: int, parted: SafePoint) -> list[Suspect]:
-    """What `attempt` did not bring back, of what could have led it off the path at `parted`, as the script has them.
+def suspects(
+    reference: VariableRecords, second: VariableRecords, other: VariableRecords, attempt: int, diverged_at: SafePoint
+) -> list[Suspect]:
+    """Return variables that `attempt` did not restore and that can explain the divergence at `diverged_at`.
 
-    With them, variables that the resume did not bring back either, but that had not changed yet: each of them began
+    Adds unrestored variables that had not changed yet; the result is empty if only those are found.
     every attempt with what it held at the very beginning.
     """
     begin = other.begin(attempt)
     there, beside = (None, None) if begin is None else (reference.at(begin.place), second.at(begin.place))
     if begin is None or there is None or beside is None:
         return []
-    before, later = _last_before(other, attempt, parted), _to_come(reference, other)
+    before, later = _last_before(other, attempt, diverged_at), _unchanged_at_start(reference, other)
     found = []
     for path, was in there.values.items():
         now, about, here = begin.values.get(path), there.about[path], begin.about.get(path)
-        own = about.live and not about.tracked and not path.startswith(VARS)  # run.vars are brought back anyway
+        own = about.live and not about.tracked and not path.startswith(VARS)  # run.vars are restored anyway
         if not own or UNREAD in (was, now) or beside.values.get(path) != was:
             continue
         if now == was and later.get(path) == was:
@@ -75,11 +77,13 @@ def suspects(reference: Album, second: Album, other: Album, attempt: int, parted
         elif now != was and _persists(path, before, reference):
             held = here.tracked if here is not None and now is not None else ""
             found.append(Suspect(path, about, was, now, held))
-    return [] if all(each.to_come for each in found) else found
+    return [] if all(each.unchanged_at_start for each in found) else found
 
 
-def _to_come(reference: Album, other: Album) -> dict[str, str]:
-    """Variables that change in the reference run, and with which value it and every attempt began.
+def _unchanged_at_start(reference: VariableRecords, other: VariableRecords) -> dict[str, str]:
+    """Return the variables that change in the reference run and that began it and every attempt with one value.
+
+    They are mapped to that value.
 
     The mode of a module is left out: `train()` and `eval()` set it each time.
     """
@@ -95,30 +99,30 @@ def _to_come(reference: Album, other: Album) -> dict[str, str]:
     return found
 
 
-def _last_before(other: Album, attempt: int, parted: SafePoint) -> Sight | None:
-    """The last safe point of the attempt before it left the path; None when that was its first."""
-    passed = [sight for sight in other.of(attempt) if sight.place.order < parted.order]
+def _last_before(other: VariableRecords, attempt: int, diverged_at: SafePoint) -> VariableRecord | None:
+    """Return the attempt's last safe point before `diverged_at`; None if it passed none."""
+    passed = [sight for sight in other.of(attempt) if sight.place.order < diverged_at.order]
     return passed[-1] if passed else None
 
 
-def _persists(path: str, before: Sight | None, reference: Album) -> bool:
+def _persists(path: str, before: VariableRecord | None, reference: VariableRecords) -> bool:
     there = reference.at(before.place) if before is not None else None
     if before is None or there is None or path not in before.values:
         return True
     return there.values.get(path) != before.values[path]
 
 
-def shifted(reference: Album, other: Album, attempt: int, parted: SafePoint) -> list[str]:
-    """Numbers that count the passes of an epoch, and that counted from their first value again after the resume.
+def shifted(reference: VariableRecords, other: VariableRecords, attempt: int, diverged_at: SafePoint) -> list[str]:
+    """Return pass counters that restarted after the resume, such as an `enumerate` index.
 
-    The index of an `enumerate` is one: each pass assigns it, and it is no variable that could be brought back.
+    Each pass assigns such a counter, so restoring the variable would not help.
     """
-    begin, here, there = other.begin(attempt), other.point(attempt, parted), reference.at(parted)
+    begin, here, there = other.begin(attempt), other.point(attempt, diverged_at), reference.at(diverged_at)
     came_to = None if begin is None else reference.at(begin.place)
     if came_to is None or here is None or there is None:
         return []
     passes = there.place.step - came_to.place.step
-    fresh = reference.at(SafePoint(passes))  # so many passes after the run's own beginning
+    fresh = reference.at(SafePoint(passes))  # the same number of passes after the run's start
     return (
         []
         if fresh is None
@@ -126,7 +130,7 @@ def shifted(reference: Album, other: Album, attempt: int, parted: SafePoint) -> 
     )
 
 
-def _counts_anew(path: str, passes: int, *sights: Sight) -> bool:
+def _counts_anew(path: str, passes: int, *sights: VariableRecord) -> bool:
     was, expected, now, fresh = (_whole(sight.values.get(path)) for sight in sights)
     if was is None or expected is None or now is None:
         return False
@@ -138,26 +142,31 @@ def _whole(value: str | None) -> int | None:
     return int(text) if text.removeprefix("-").isdecimal() else None
 
 
-def other_batch(reference: Album, other: Album, attempt: int, parted: SafePoint) -> bool | None:
-    """Whether the step that ended at `parted` consumed another batch than in the reference run; None: nobody knows."""
-    here, there = other.point(attempt, parted), reference.at(parted)
+def other_batch(
+    reference: VariableRecords, other: VariableRecords, attempt: int, diverged_at: SafePoint
+) -> bool | None:
+    """Whether the step that ended at `diverged_at` consumed another batch than in the reference run; None: unknown."""
+    here, there = other.point(attempt, diverged_at), reference.at(diverged_at)
     if here is None or there is None or not here.batch or not there.batch or UNREAD in (here.batch, there.batch):
         return None
     return here.batch != there.batch
 
 
-def reordered(first: Album, second: Album) -> list[str]:
-    """Containers that hold the same in both undisturbed runs, in another order: as a set of strings is iterated."""
+def reordered(first: VariableRecords, second: VariableRecords) -> list[str]:
+    """Return containers with equal items in another order in the two undisturbed runs, e.g.
+
+    made by iterating a set of strings.
+    """
     return [path for path, a, b in _unlike(first, second) if a.bag and a.bag == b.bag]
 
 
-def clocks(first: Album, second: Album) -> list[str]:
-    """Variables that hold times."""
+def clocks(first: VariableRecords, second: VariableRecords) -> list[str]:
+    """Return the variables that hold times."""
     return [path for path, a, b in _unlike(first, second) if a.clock or b.clock]
 
 
-def _unlike(first: Album, second: Album) -> Iterator[tuple[str, About, About]]:
-    """Variables that differ between the two undisturbed runs, at the first place where each does."""
+def _unlike(first: VariableRecords, second: VariableRecords) -> Iterator[tuple[str, About, About]]:
+    """Yield variables that differ between the two undisturbed runs, at the first place where each does."""
     told: set[str] = set()
     for sight in first.all:
         beside = second.begin(1) if sight.begin else second.at(sight.place)

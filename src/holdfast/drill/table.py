@@ -15,7 +15,7 @@ COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN",
 
 
 def lines(report: DrillReport) -> Iterator[str]:
-    """What follows the attempts; the last line is the verdict."""
+    """Yield the lines below the attempts; the last line is the verdict."""
     yield from (f"damaged after attempt {each.attempt}: {each.damage}" for each in report.attempts if each.damage)
     if report.metrics:
         yield "last metrics: " + ", ".join(f"{name} {_number(value)}" for name, value in report.metrics.items())
@@ -34,7 +34,7 @@ def lines(report: DrillReport) -> Iterator[str]:
 
 
 def divergence(found: Divergence, verdict: str) -> Iterator[str]:
-    """Where and why, in a few lines."""
+    """Yield where and why they diverge, in a few lines."""
     resumed = f", in attempt {found.attempt}, resumed at step {found.resumed_from}" if found.resumed_from else ""
     first = found.leaf or (f"metric {found.metric}" if found.metric else "")
     what = f"{first}: {found.what}" if first else found.what
@@ -47,7 +47,7 @@ def divergence(found: Divergence, verdict: str) -> Iterator[str]:
 
 
 def row(attempt: DrillAttempt) -> tuple[str, ...]:
-    """The cells of an attempt under COLUMNS."""
+    """Return the cells of an attempt under COLUMNS."""
     return (
         str(attempt.attempt),
         attempt.restored or "(fresh)",

@@ -1,1 +1,1 @@
-"""Supervise: keeps a command going. It hands on signals, waits, starts it again, and leaves no process behind."""
+"""Supervise: runs a command until it is done. Forwards signals, waits, restarts it, and leaves no process behind."""

@@ -1,4 +1,4 @@
-"""Job end: what the supervisor does about its job, unless another process speaks for that job."""
+"""Job end: what the supervisor does about its job, unless another process acts for that job."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from ..job import Job
 from .place import SupervisorDirectory
 from .signals import SignalInbox
 
-ASKED_S = 60.0  # between two questions to the scheduler
-SCRIPT = "job.sh"  # what `holdfast submit` has submitted
+ASKED_S = 60.0  # between two queries to the scheduler
+SCRIPT = "job.sh"  # the script that `holdfast submit` has submitted
 
 
 @dataclass
 class JobEnd:
-    """The supervisor's job: whether it is ending, and its requeue as the last act."""
+    """The supervisor's job: whether it is ending, and how it is requeued at the very end."""
 
     job: Job | None
     place: SupervisorDirectory
     requeue: bool
     limit: int
     chain: bool
-    exit_code: int | None = None  # another than 75, that makes the scheduler start the job again
+    exit_code: int | None = None  # a code other than 75 that makes the scheduler restart the job
     _asked_s: float = -ASKED_S
 
     def __post_init__(self) -> None:
         if self.job is not None and (job_leader.supervisor() is not None or not job_leader.speaks(self.job)):
-            self.job = None  # another process speaks for it
+            self.job = None  # another process acts for the job
 
     def is_ending(self) -> bool:
-        """Whether the scheduler ends the job, and has told the command first, as it does with srun's tasks."""
+        """Whether the scheduler ends the job and signalled only the command so far, as it does with srun's tasks."""
         if self.job is None or self.job.scheduler != "slurm" or time.monotonic() < self._asked_s + ASKED_S:
             return False
         self._asked_s = time.monotonic()
@@ -48,7 +48,7 @@ class JobEnd:
         return why != "unclear"
 
     def continue_job(self, signals: SignalInbox, what: str, places: Sequence[Path]) -> str | None:
-        """Requeue the job, if the scheduler's own evidence says why it was told to stop by `what`; the line to say."""
+        """Requeue the job if the scheduler's evidence explains the stop by `what`; return the message to print."""
         if self.job is None:
             return None
         if self.chain and self.job.task is not None:
@@ -72,7 +72,7 @@ class JobEnd:
 
 
 def _next(task: str) -> str:
-    """What comes after this task of a chain. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
+    """Return the task that follows in the chain. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
     if task == os.environ.get("SLURM_ARRAY_TASK_MAX"):
         return "it was the last task of the array; to go on, submit it again"
     return "the next task of the array goes on"

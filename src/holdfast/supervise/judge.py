@@ -1,4 +1,4 @@
-"""Judge: what follows when the command has ended. Pure."""
+"""Judge: decides what to do after the command has ended. Pure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Literal, NamedTuple
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.program import Verdict
 
-QUICK_S = 10.0  # an attempt that nothing is known of, and that was over sooner, has got no further
-FIRST_S, MOST_S = 1.0, 300.0  # of waiting before a restart
-AGAIN_S = 0.05  # and when it had only asked for it
-LEAVING_S = 5.0  # a process that ends by a signal so soon after its run had ended was only leaving
+QUICK_S = 10.0  # an attempt of unknown progress counts as no progress if it was shorter
+FIRST_S, MOST_S = 1.0, 300.0  # wait before a restart after a crash
+AGAIN_S = 0.05  # wait if the command only asked for a restart
+LEAVING_S = 5.0  # a process killed by a signal this soon after its run ended was only exiting
 HELD, LATE = "held", "the job's end being near"
-FINAL = ("deadline", "drill limit")  # reasons to stop that hold for the next attempt too
+FINAL = ("deadline", "drill limit")  # reasons to stop that apply to the next attempt too
 
 
 class CommandAttempt(NamedTuple):
     """How one start of the command went, as far as the next step depends on it."""
 
     verdict: Verdict
-    code: int  # as subprocess has it
+    code: int  # in subprocess's notation
     took_s: float
-    told: str | None = None  # the supervisor had been told to stop
-    failed: bool = False  # it failed by its own word: its run's journal says so, or its app can tell
-    reason: str = ""  # why the run stopped, as its journal says
-    progressed: bool | None = None  # None: nobody can tell
-    late: bool = False  # the job's time is nearly up
+    told: str | None = None  # why the supervisor was told to stop; None: it was not
+    failed: bool = False  # the run's journal or the app's adapter reports a failure
+    reason: str = ""  # why the run stopped, according to its journal
+    progressed: bool | None = None  # None: unknown
+    late: bool = False  # the job's time is nearly over
     held: bool = False
-    lacks: str = ""  # it ended with 0, and this was not there
+    lacks: str = ""  # what was missing although the exit code was 0
 
 
 class Next(NamedTuple):
-    """What to do."""
+    """The next step: what, why, and after which wait."""
 
     do: Literal["done", "leave", "again", "retry", "fail"]
     why: str = ""
@@ -42,11 +42,12 @@ class Next(NamedTuple):
 
 
 def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int = 10) -> Next:
-    """What follows after the last of `attempts`, all that this supervisor has made.
+    """Return what follows after the last of `attempts`, which are all of this supervisor.
 
-    So many crashes are retried between two gains, and so many attempts in a row may get no further.
+    `retries` crashes are retried between two gains of progress. `no_progress` attempts in a row may make none.
 
-    leave: the work is to go on, but not here and now. again: it asked for it. retry: it crashed, and may.
+    leave: the work continues later, not here. again: the command asked for a restart. retry: it crashed, and may be
+    restarted.
     """
     last = attempts[-1]
     if last.verdict == "done":
@@ -66,7 +67,7 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
             return Next("leave", last.reason if last.reason in FINAL else LATE)
         if last.held:
             return Next("leave", HELD)
-        # whoever's fault it was, nothing is restarted in a tight circle
+        # whatever the cause, never restart in a tight loop
         return Next("again", _why_again(last), _growing(AGAIN_S, len(without_gain) - 1))
     crashes = _crashes(attempts)
     if crashes > retries:
@@ -77,13 +78,13 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
 
 
 def was_leaving(code: int, told: str | None, told_unix_s: float, event: str, event_unix_s: float) -> bool:
-    """Whether Ctrl-C only hit Python while it was leaving: `event`, the run's last word, is that it has ended."""
+    """Whether Ctrl-C only hit Python while it was exiting: `event`, the last in the journal, reports the run's end."""
     interrupted = told == "SIGINT" and code in {-signal.SIGINT, 128 + signal.SIGINT}
     return interrupted and event == "end" and told_unix_s <= event_unix_s + LEAVING_S
 
 
 def exit_code(last: CommandAttempt, *, resumable: bool) -> int:
-    """The supervisor's own, when the work is to go on later: 75 when it can, else what a shell says of the command."""
+    """The supervisor's exit code: 75 if the work can continue, else the shell's code for the command."""
     if last.verdict == "stopped" or resumable:
         return RUN_ME_AGAIN
     return last.code if last.code >= 0 else 128 - last.code
@@ -96,7 +97,7 @@ def _why_again(last: CommandAttempt) -> str:
 
 
 def describe(code: int) -> str:
-    """An exit code in words: "exit 3", "killed by SIGSEGV"."""
+    """Return an exit code as text: "exit 3", "killed by SIGSEGV"."""
     if code >= 0:
         return f"exit {code}"
     try:
@@ -114,17 +115,17 @@ def _got_further(attempt: CommandAttempt) -> bool:
 
 
 def _without_gain(attempts: Sequence[CommandAttempt]) -> list[CommandAttempt]:
-    """The last attempts in a row that by themselves got no further."""
+    """Return the attempts at the end that made no progress, without those that had an outside cause."""
     return list(takewhile(lambda each: not _got_further(each), reversed(attempts)))
 
 
 def _is_blameless(attempt: CommandAttempt) -> bool:
-    """Signals and lost nodes are nobody's fault."""
+    """Whether the attempt ended by a signal or a lost node, which is not the command's fault."""
     return attempt.code < 0 or bool(attempt.told) or attempt.reason.startswith("SIG") or attempt.verdict == "damaged"
 
 
 def _crashes(attempts: Sequence[CommandAttempt]) -> int:
-    """Crashes since the command last got further, this one included."""
+    """Return the number of crashes since the command last made progress, including this one."""
     count = 0
     for attempt in reversed(attempts):
         count += attempt.verdict == "failed"

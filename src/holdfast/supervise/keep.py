@@ -1,4 +1,4 @@
-"""Keep: the checkpoints of a program that we did not write, committed into our store and handed back."""
+"""Keep: commits the checkpoints of a program that we did not write into our store, and returns them to it."""
 
 from __future__ import annotations
 
@@ -21,39 +21,37 @@ from ..store.store import Store
 from ..terminal import say, warn
 
 KEEP = Last(3)
-LEFT = "left by a start that was killed"  # the note of a checkpoint that nobody saw settle
+LEFT = "left by a start that was killed"  # the note of a checkpoint that was never seen unchanged
 LEFT_WORD = "left"
-LOOK_S = (
-    3.0  # between two looks; what has not changed from one to the next has settled, unless its program says how long
-)
-RESTLESS = 3  # looks that each find another one: it comes so often that it counts when nobody is writing it just now
-SOON_S = 0.1  # the shortest time between two looks, while something new waits until it has settled
-UNSETTLED_S = 30.0  # for so long something new has never settled: that is told
-HELD_S = 60.0  # what a process holds open for writing has settled when it has not changed for so long
+LOOK_S = 3.0  # between two looks; a file unchanged from one to the next has settled, unless its program says how long
+RESTLESS = 3  # after this many looks with a new checkpoint each, accept one that no process is writing
+SOON_S = 0.1  # the shortest time between two looks while new files have not settled
+UNSETTLED_S = 30.0  # warn if new files have not settled for so long
+HELD_S = 60.0  # a file that a process holds open for writing has settled when unchanged for so long
 
 
 class _Moving(Exception):
-    """The program was writing after all."""
+    """The program changed a file while it was copied."""
 
 
 class Kept:
-    """The store of one program's checkpoints, while a supervisor owns it."""
+    """The store of one program's checkpoints, owned by a supervisor."""
 
     def __init__(self, root: Path, program: Program) -> None:
         self.store = Store(root, keep=KEEP)
         self.store.claim()
         self._program = program
         self._complaint = ""
-        self._told = False  # that something never settles
+        self._told = False  # whether we warned that files never settle
         self.begin()
 
     def newest_valid(self) -> Checkpoint | None:
-        """The newest checkpoint of which every byte is what was committed; None when there has been none yet.
+        """Return the newest checkpoint whose every byte is as it was committed; None if there never was a checkpoint.
 
         Damaged ones are moved to quarantine/.
 
         Raises:
-            StoreError: there were some, and none is left.
+            StoreError: there were checkpoints, and none is left.
         """
         for checkpoint in reversed(self.store.checkpoints()):
             with suppress(NotFound):
@@ -72,7 +70,7 @@ class Kept:
         return None
 
     def set_aside(self, checkpoint: Checkpoint, word: str, why: str) -> None:
-        """Move it to quarantine/, and say so."""
+        """Move it to quarantine/, and report that."""
         path = self.store.quarantine(checkpoint, word)
         attempt = self.store.claim()
         attempt.record("quarantined", name=checkpoint.path.name, why=why)
@@ -80,19 +78,19 @@ class Kept:
         warn(f"{checkpoint.path.name} {why}; it is now {path}")
 
     def begin(self) -> None:
-        """Before a start."""
+        """Forget what was seen of earlier starts; called before a start."""
         self._seen: dict[Path, Look] = {}
-        self._since_s = 0.0  # when it was first seen so
-        self._restless = 0  # looks at which it had changed again, since the last commit
-        self._done: dict[Path, Look] = {}  # what has been committed of this start
-        self._new_s: float | None = None  # since when there has been something new that has not settled
+        self._since_s = 0.0  # when it was first seen in this state
+        self._restless = 0  # number of looks since the last commit that found a changed checkpoint
+        self._done: dict[Path, Look] = {}  # the files committed during this start
+        self._new_s: float | None = None  # since when there are new files that have not settled
         self.look_s = LOOK_S  # until the next look is due
         self.committed = 0
 
     def look(self, pids: Callable[[], Sequence[int]]) -> int | None:
-        """Commit what the program has written meanwhile, if it has settled; the step, if there was anything.
+        """Commit the program's new files if they have settled; return the step, or None if nothing was committed.
 
-        `pids`: those who may still be writing it.
+        `pids` returns the processes that may still write them.
         """
         self.look_s = LOOK_S
         found, now = self._fresh()
@@ -114,7 +112,7 @@ class Kept:
         return self._commit_if_it_fits(found, now)
 
     def last(self, *, orderly: bool) -> int | None:
-        """As `look`, after the program has ended. What it was writing when it crashed may be half a checkpoint.
+        """As `look`, after the program has ended. After a crash the newest checkpoint may be incomplete.
 
         Raises:
             StoreError: it could not be committed.
@@ -126,9 +124,9 @@ class Kept:
         return self._commit(found, now) if orderly or settled else None
 
     def take_over(self, left: Written) -> int | None:
-        """Commit the one file that an earlier start has left; the step, if it is not what the store has already.
+        """Commit the one file that an earlier start has left; return the step, or None if the store has it already.
 
-        Several files may be of different checkpoints: they stay where they are, with a warning.
+        Several files may belong to different checkpoints: they stay where they are, with a warning.
         """
         if len(left.files) > 1:
             names = ", ".join(sorted(path.name for path in left.files))
@@ -137,11 +135,11 @@ class Kept:
         return self._commit(left, looks(left.files), LEFT)
 
     def close(self) -> None:
-        with suppress(StoreError):  # a successor owns it, or the disk is full: nothing is lost with a good-bye
+        with suppress(StoreError):  # the closing line is not essential
             self.store.close()
 
     def _fresh(self) -> tuple[Written | None, dict[Path, Look]]:
-        """What the program has written and we have not committed, with how its files look; None: nothing."""
+        """Return the program's files that are not committed, and the state of each; (None, ...) if there are none."""
         found = self._program.checkpoint()
         now = looks(found.files) if found is not None else {}
         return (found, now) if now and now != self._done else (None, {})
@@ -166,14 +164,14 @@ class Kept:
     def _commit_if_it_fits(self, found: Written, now: dict[Path, Look]) -> int | None:
         try:
             return self._commit(found, now)
-        except NoSpace as error:  # the next one may fit, and the program goes on
+        except NoSpace as error:  # the next one may fit, and the program still runs
             if str(error) != self._complaint:
                 warn(f"{error}; the program goes on")
             self._complaint = str(error)
             return None
 
     def _commit(self, found: Written, now: dict[Path, Look], note: str | None = None) -> int | None:
-        """Its step in the store; None when the program was writing after all."""
+        """Commit the files and return their step; None if the program was still writing."""
         newest = next((each.step for each in reversed(self.store.checkpoints())), -1)
         step = found.step if found.step is not None and found.step > newest else newest + 1
         if newest < 0 or self._done or not _same(found, self.store.latest()):
@@ -187,7 +185,7 @@ class Kept:
                 return None
             attempt = self.store.claim()
             attempt.record("saved", step=step, checkpoint=str(Name(step)), save_s=round(time.monotonic() - began_s, 6))
-            attempt.flush()  # a supervisor that is killed later has told when it last kept something
+            attempt.flush()  # so that the journal is current even if the supervisor is killed later
             self.committed += 1
             say(f"{self.store.root}: kept the checkpoint of step {step}")
         else:
@@ -198,7 +196,7 @@ class Kept:
 
 
 def cut_short(path: Path) -> float | None:
-    """When the last start began that the supervisor's journal `path` knows, if it knows no end of it."""
+    """Return when the last start in the supervisor's journal `path` began, if the journal holds no end of it."""
     with suppress(OSError):
         last = next((each for each in reversed(journal.read(path)) if each["event"] in {"start", "exit"}), None)
         if last is not None and last["event"] == "start":
@@ -214,7 +212,7 @@ def _problem(checkpoint: Checkpoint) -> str | None:
 
 
 def _same(found: Written, checkpoint: Checkpoint) -> bool:
-    """Whether the files hold the very bytes of the checkpoint."""
+    """Whether the files contain exactly the bytes of the checkpoint."""
     theirs = {
         (source.relative_to(found.root).as_posix() if found.root is not None else source.name): source
         for source in found.files
@@ -225,7 +223,7 @@ def _same(found: Written, checkpoint: Checkpoint) -> bool:
         if path.is_file() and path != checkpoint.path / MANIFEST
     }
     filecmp.clear_cache()
-    with suppress(OSError):  # one of them has just gone
+    with suppress(OSError):  # a file may have just been removed
         return theirs.keys() == ours.keys() and all(
             filecmp.cmp(path, ours[name], shallow=False) for name, path in theirs.items()
         )

@@ -1,4 +1,4 @@
-"""Limits: how long the command has, from the scheduler and from the options."""
+"""Limits: how long the command may run, according to the scheduler and the options."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from ..interval import LEAVE_S, SAVE_MARGIN
 from ..job import Job
 from .signals import SignalInbox
 
-PATIENCE_S = 600.0  # for a save, where nobody else will kill
+PATIENCE_S = 600.0  # for a save, if no other process enforces a limit
 LAST_ACT_S = 5.0  # for our own end: the journal, a commit, a requeue
-LATE_S = 90.0  # limits are looked at twice a minute: SIGTERM may come so much after the end
+LATE_S = 90.0  # Slurm checks limits twice a minute: SIGTERM may come so long after the end
 LEAD_S = 60.0
 
 
 class Time:
-    """When the command has to stop, and when it is killed. Monotonic seconds, unless a name says otherwise."""
+    """When the command must stop, and when it is killed. Monotonic seconds, unless a name says otherwise."""
 
     def __init__(self, job: Job | None, grace_s: float | None, lead_s: float) -> None:
         self._job, self._grace_option_s, self.lead_s = job, grace_s, lead_s
         self.watch = JobWatch(job)
-        self.save_s = 0.0  # what the last save may take, when that is known
+        self.save_s = 0.0  # how long the next save may take; 0 if unknown
 
     def left_s(self) -> float | None:
         """Seconds until the job's time is up; None: no end is known."""
         return None if self.watch.end_s is None else self.watch.end_s - time.time()
 
     def stop_due_s(self) -> float | None:
-        """When the command has to be told to stop, should nobody else do it."""
+        """Return when the command must be told to stop if no other process does so; None: never."""
         left_s = self.left_s()
         need_s = SAVE_MARGIN * self.save_s + LEAVE_S if self.save_s else 0.0
         return None if left_s is None else time.monotonic() + left_s - max(self.lead_s, need_s)
 
     def grace_s(self, number: int) -> float:
-        """From that signal on, as far as it is known now."""
+        """Return the time between that signal and the kill, as far as it is known now."""
         if self._grace_option_s is not None:
             return self._grace_option_s
         if self._job is None or number not in {signal.SIGTERM, signal.SIGHUP}:
@@ -45,13 +45,16 @@ class Time:
         return max(wait_s - LAST_ACT_S, wait_s / 2)
 
     def patience_ends_s(self, signals: SignalInbox) -> float:
-        """When the command is killed: told to stop, it has the least of the graces of what it was told by."""
+        """Return when the command is killed. If it received several signals, the shortest grace time counts."""
         told = [self._until_s(number, heard_s) for number, heard_s in signals.told_s.items()]
         by_deadline_s = self._until_s(signal.SIGUSR1, time.monotonic() + signals.told_unix_s - time.time())
         return min(told, default=by_deadline_s)
 
     def _until_s(self, number: int, heard_s: float) -> float:
-        """A notice leaves time until the job's end; SIGTERM, which comes then, decides."""
+        """Return when the grace time of a signal ends.
+
+        A notice leaves time until the job's end. SIGTERM comes then, and its grace time decides.
+        """
         left_s = self.left_s()
         if self._grace_option_s is None and left_s is not None and number not in {signal.SIGTERM, signal.SIGHUP}:
             return time.monotonic() + left_s + LATE_S

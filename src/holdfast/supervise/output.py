@@ -1,7 +1,7 @@
-"""Output: what the command prints reaches our caller untouched, and its end is known.
+"""Output: passes the command's output to our caller unchanged, and remembers its end.
 
-A file or a terminal is handed to the command itself. The end of a file is read back; a terminal shows it already.
-A pipe cannot be read back, so its bytes pass through here.
+The command inherits a file or a terminal directly. The end of a file is read back; a terminal shows it already. A pipe
+cannot be read back, so its bytes pass through this process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .. import terminal
 from ..children.warden import Streams
 
 TAIL_BYTES = 16 << 10
-_PIECE = select.PIPE_BUF  # what a pipe that can be written to takes without waiting
+_PIECE = select.PIPE_BUF  # a writable pipe accepts so many bytes without blocking
 
 
 class _File:
-    """A plain file behind one of our descriptors; what is in it from now on is the command's."""
+    """A plain file behind one of our descriptors; later bytes in it are the command's."""
 
     def __init__(self, number: int) -> None:
         self._path = f"/proc/self/fd/{number}"
@@ -31,12 +31,12 @@ class _File:
                 end = file.seek(0, os.SEEK_END)
                 file.seek(max(min(self._start, end), end - TAIL_BYTES))
                 return file.read(TAIL_BYTES)
-        except OSError:  # it may be ours to write, and not to read
+        except OSError:  # we may be allowed to write it but not to read it
             return b""
 
 
 class _Pipe:
-    """A pipe of our own before one of our caller's."""
+    """A pipe of our own in front of one of our caller's."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -47,15 +47,15 @@ class _Pipe:
         self.open = True
 
     def interest(self) -> tuple[int, int]:
-        """What to wait for: never read more than our reader has taken."""
+        """Return the events to wait for: never read more than our reader has accepted."""
         return (self.number, select.POLLOUT) if self._waiting else (self.source, select.POLLIN)
 
     def move(self) -> None:
-        """One piece on, in whichever direction is due; nothing when nothing can be read now."""
+        """Move one piece, in whichever direction is possible; do nothing if nothing can be read."""
         if self._waiting:
             piece, self._waiting = self._waiting[:_PIECE], self._waiting[_PIECE:]
             if not terminal.relay(self.number, piece):
-                self.close()  # nobody reads any more: the command is to learn it by its own next write
+                self.close()  # the reader is gone: the command's own next write fails
             return
         try:
             self._waiting = os.read(self.source, 1 << 16)
@@ -76,18 +76,18 @@ class _Pipe:
 
 
 def fill_gaps() -> None:
-    """Open /dev/null for 0, 1 and 2 where the caller has closed them, or our next pipe would get that number."""
+    """Open /dev/null for 0, 1 and 2 if the caller has closed them; otherwise our next pipe would get that number."""
     while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 
 class Output:
-    """Of one start of the command."""
+    """The output of one start of the command."""
 
     def __init__(self) -> None:
         self._behind: dict[tuple[int, int] | None, _File | _Pipe] = {}
-        stdin = os.open(os.devnull, os.O_RDONLY) if os.isatty(0) else None  # from its background nothing can be read
+        stdin = os.open(os.devnull, os.O_RDONLY) if os.isatty(0) else None  # not readable from the background
         self.streams = Streams(stdin, self._prepare(1), self._prepare(2), os.isatty(1) or os.isatty(2))
         self.streams = self.streams._replace(sources=tuple(pipe.source for pipe in self.pipes))
 
@@ -100,28 +100,28 @@ class Output:
             pipe.close()
 
     def started(self) -> None:
-        """The command has its ends."""
+        """Close our copies of the command's ends, once it has them."""
         self.streams.close(sources=False)
         self.streams = Streams(None, None, None)
 
     @property
     def pipes(self) -> list[_Pipe]:
-        """Those through which something may still come."""
+        """The pipes that are still open."""
         return [each for each in self._behind.values() if isinstance(each, _Pipe) and each.open]
 
     @property
     def tail(self) -> str:
-        """The end of what was printed; of two files, the errors last."""
+        """Return the end of the output; if there are two files, the end of stderr comes last."""
         return "".join(each.tail().decode(errors="replace") for each in self._behind.values())
 
     @property
     def elsewhere(self) -> str:
-        """As `tail`, without what went where our own words go: that stands right above them."""
+        """As `tail`, without output sent to our own stderr; the user already sees it there."""
         ours = _place(2)
         return "".join(each.tail().decode(errors="replace") for at, each in self._behind.items() if at != ours)
 
     def _prepare(self, number: int) -> int | None:
-        """What takes the place of our descriptor in the command; None: itself."""
+        """Return the descriptor that replaces ours in the command; None: the command inherits ours."""
         place = _place(number)
         if place is not None and place not in self._behind:
             mode = os.fstat(number).st_mode
@@ -134,7 +134,7 @@ class Output:
 
 
 def _place(number: int) -> tuple[int, int] | None:
-    """Which file, pipe or terminal it is; None: our caller has closed it."""
+    """Return an identity of the file, pipe or terminal; None: our caller has closed the descriptor."""
     try:
         facts = os.fstat(number)
     except OSError:

@@ -1,4 +1,4 @@
-"""Place: the supervisor's directory, with its journal. One living supervisor in each."""
+"""Place: the supervisor's directory, with its journal. Only one supervisor at a time is alive in each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ..journal import CLOSING, Event
 from ..terminal import say, warn
 
 JOURNAL = "supervisor.jsonl"
-SYNCED = (*CLOSING, "requeued")  # what has to be known after a power loss, or before the scheduler ends us
+SYNCED = (*CLOSING, "requeued")  # must be durable after a power loss, or before the scheduler ends us
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SupervisorDirectory:
-    """A directory that this supervisor has to itself, as far as others ask before they enter."""
+    """A directory that only this supervisor uses, as long as other supervisors check before they enter."""
 
     def __init__(self, path: Path, begin: Event) -> None:
         self.path = path
@@ -48,28 +48,28 @@ class SupervisorDirectory:
                 warn(f"{self.journal}: {os.strerror(error.errno or 0)}; supervising goes on, the journal waits")
 
     def close(self, event: str, /, **facts: Any) -> None:
-        """Say good-bye, as the last line."""
+        """Write the closing line."""
         self.record(event, supervisor=self._id, **facts)
         if self._waiting:
             warn(f"{self.journal}: the last {len(self._waiting)} lines could not be written")
 
     def count(self, event: str) -> int:
-        """How many such lines there are, of this supervisor and of those before it."""
+        """Return the number of such events in the journal, including those of earlier supervisors."""
         with suppress(OSError):
             return sum(each["event"] == event for each in journal.read(self.journal))
         return 0
 
     def others(self) -> list[Event]:
-        """Supervisors that began here before this one, said no good-bye, and may live."""
+        """Return earlier supervisors of this directory that wrote no closing line and may be alive."""
         return living(self.journal, before=self._id)
 
 
 def enter(path: Path | None, name: str, root: Path, begin: Event) -> SupervisorDirectory:
-    """The directory `path`, made if need be; None: the first in `root` with that name that nobody is in.
+    """Begin to use `path`, created if needed; if it is None, the first free directory in `root` of that name.
 
     Raises:
-        UsageError: a supervisor lives in `path`, or may.
-        NoSpace: it cannot be made.
+        UsageError: a supervisor is alive in `path`, or may be.
+        NoSpace: it cannot be created.
     """
     names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     first = path or root / name
@@ -94,7 +94,7 @@ def enter(path: Path | None, name: str, root: Path, begin: Event) -> SupervisorD
 
 
 def living(path: Path, before: str | None = None) -> list[Event]:
-    """The first lines of those who may live, as they have written no last one; of `before`'s predecessors only."""
+    """Return the first lines of supervisors that may be alive; if `before` is given, only of those before it."""
     begun: dict[str, Event] = {}
     try:
         events = journal.read(path)
@@ -112,13 +112,13 @@ def living(path: Path, before: str | None = None) -> list[Event]:
 
 
 def name_of(command: Sequence[str]) -> str:
-    """What people would call the command; in a job with its id, so that jobs from one directory do not meet."""
+    """Return a name for the command. Within a job it contains the job's id, so that jobs do not share a directory."""
     here, name = job(), script.name(command).strip(".")[:60] or "job"
     return f"{name}-{here.id}" if here else name
 
 
 def called(command: Sequence[str]) -> str:
-    """What messages call it: the script or the program, as it was given, and not its interpreter."""
+    """Return the command's name for messages: the script or program as given, without its interpreter."""
     name = script.name(command)
     words = (word for word in command if not word.startswith("-"))
     return next((word for word in words if script.name([word]) == name), command[0])

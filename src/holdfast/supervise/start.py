@@ -1,4 +1,4 @@
-"""Start: one start of the program, from its first process until nothing of it is left."""
+"""Start: runs the program once, until none of its processes is left."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .limits import Time
 from .output import Output
 from .signals import STOPS, SignalInbox
 
-LEFTOVERS_S = 5.0  # for what the command left behind to end by itself, when nothing else asks for haste or patience
-LISTENS_S = 10.0  # within this time after its start a program that uses `Run` begins to listen
-PERHAPS_S = 1.0  # and any other
+LEFTOVERS_S = 5.0  # how long processes that the command left behind may run, unless a signal sets another limit
+LISTENS_S = 10.0  # within this time after its start a program that uses `Run` installs its signal handlers
+PERHAPS_S = 1.0  # the same for any other program
 ROUND_S = 5.0
 CLOSE_S = 0.05
 DEADLINE = "deadline"
@@ -34,22 +34,22 @@ _TOLD_BY = {DEADLINE: "the job's time is nearly up", SPOT: "the cloud takes this
 
 @dataclass
 class CommandProcess:
-    """One start of the command, and the signals that it has been sent."""
+    """One start of the command, and the signals sent to it."""
 
     program: Program
     command: Sequence[str]
     environment: Mapping[str, str]
     signals: SignalInbox
     time: Time
-    note: Callable[..., None]  # what happens, for the journal
-    look: Callable[[Callable[[], Sequence[int]]], float]  # who asks for the processes at work -> seconds until the next
+    note: Callable[..., None]  # writes events to the journal
+    look: Callable[[Callable[[], Sequence[int]]], float]  # processes at work -> seconds until the next
     look_s: float = ROUND_S
     listens_s: float = PERHAPS_S
     notices: Notices | None = None
     killed: bool = False
     tail: str = ""
-    elsewhere: str = ""  # what of it does not stand right above our own words
-    _waiting: list[int] = field(default_factory=list)  # signals that are to be handed on
+    elsewhere: str = ""  # the part of its output that the user does not see above our own messages
+    _waiting: list[int] = field(default_factory=list)  # signals to forward
     _handed: set[int] = field(default_factory=set)
     _asking: subprocess.Popen[bytes] | None = None
     _ended_s: float | None = None
@@ -57,7 +57,7 @@ class CommandProcess:
     _looked_s: float = 0.0
 
     def run(self) -> int:
-        """Start it and see it out; its exit code, as subprocess has it.
+        """Start the command and wait until it has ended; return its exit code in subprocess's notation.
 
         Raises:
             UsageError: it cannot be started.
@@ -87,7 +87,7 @@ class CommandProcess:
         )
 
     def _wait(self, child: Child, output: Output) -> None:
-        """Until a signal, output or the command's end, or until something is due."""
+        """Wait until a signal, output or the command's end, or until something is due."""
         poller = select.poll()
         poller.register(self.signals, select.POLLIN)
         if not child.gone:
@@ -118,28 +118,28 @@ class CommandProcess:
             elif number in STOPS:
                 self.note("signal", signal=signal.Signals(number).name)
                 self._waiting.append(number)
-        why = self._untold_reason()
+        why = self._stop_reason_without_signal()
         if self.signals.told is None and why is not None:
             self.signals.tell(why)
             self.note("signal", signal=why)
             say(f"{_TOLD_BY[why]}: the command is told to stop")
             self._waiting.append(signal.SIGTERM)
 
-    def _untold_reason(self) -> str | None:
-        """Why to stop although no signal has come: the deadline, or the cloud's notice."""
+    def _stop_reason_without_signal(self) -> str | None:
+        """Return why to stop although no signal has come: the deadline, or the cloud's notice."""
         due = self.time.stop_due_s()
         if due is not None and time.monotonic() >= due:
             return DEADLINE
         return SPOT if self.notices is not None and self.notices.look() else None
 
     def _doze(self, child: Child) -> None:
-        """Ctrl-Z: the command stops with us, and goes on with us."""
+        """Suspend and continue the command together with this process (Ctrl-Z)."""
         child.send(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
         child.send(signal.SIGCONT)
 
     def _hand_on(self, child: Child) -> None:
-        """Each kind of signal once: a launcher that hears one twice thinks that its orderly end takes too long."""
+        """Forward each signal once: some launchers take a repeated signal as a demand to exit at once."""
         if child.code is not None or self.killed:
             self._waiting.clear()
             return
@@ -166,13 +166,16 @@ class CommandProcess:
         self._handed |= {chosen, wanted}
 
     def _heeded(self, child: Child, number: int) -> int:
-        """SIGTERM instead of a notice that would only kill: torchrun, for one, knows no SIGUSR1."""
+        """Return the signal to send: SIGTERM instead of a notice that would only kill.
+
+        For example, torchrun handles no SIGUSR1.
+        """
         group = processes.members(child.pid) if number in {signal.SIGUSR1, signal.SIGUSR2} else []
         instead = group and not processes.catch(group, number) and processes.catch(group, signal.SIGTERM)
         return signal.SIGTERM if instead else number
 
     def _will_listen(self, child: Child, number: int, came: int) -> bool:
-        """Whether to hold a signal back: it would kill a program that has just begun and may soon handle it."""
+        """Whether to delay a signal: it would kill a program that has just begun and may soon handle it."""
         young = time.monotonic() < child.began_s + min(self.listens_s, self.time.grace_s(came) / 3)
         if not young or number == signal.SIGINT:
             return False
@@ -180,7 +183,7 @@ class CommandProcess:
         return not any(processes.catch(group, each) for each in {number, signal.SIGTERM})
 
     def _ask(self, child: Child, command: Sequence[str]) -> None:
-        """Run what the program's adapter says makes it stop; once."""
+        """Run, once, the command that the program's adapter returns for stopping it."""
         if self._asking or signal.SIGTERM in self._handed:
             return
         try:
@@ -193,12 +196,12 @@ class CommandProcess:
 
     def _forget_asking(self) -> None:
         if self._asking is not None and self._asking.poll() is None:
-            os.killpg(self._asking.pid, signal.SIGKILL)  # a script's own children with it
-            with suppress(subprocess.TimeoutExpired):  # a system that does not let it die
+            os.killpg(self._asking.pid, signal.SIGKILL)  # including a script's own children
+            with suppress(subprocess.TimeoutExpired):  # a process that cannot die at present
                 self._asking.wait(LOST_S)
 
     def _press(self, child: Child) -> None:
-        """Kill what has not ended in time; end what the command has left behind."""
+        """Kill what has not ended in time; end processes that the command left behind."""
         now = time.monotonic()
         if self.signals.insists and not self.killed:
             self._kill(child, "a second Ctrl-C: killed")
@@ -212,7 +215,10 @@ class CommandProcess:
             self._tidy(child, now)
 
     def _tidy(self, child: Child, now: float) -> None:
-        """End what the command has left behind. If the signal killed only its shell, the rest may still be saving."""
+        """End processes that the command left behind.
+
+        If the signal killed only its shell, the rest may still be saving.
+        """
         fell = self._handed and (child.code or 0) < 0
         if fell and any(processes.heed(processes.members(child.pid), number) for number in self._handed):
             return

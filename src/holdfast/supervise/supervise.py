@@ -1,4 +1,4 @@
-"""Supervise: starts the command again and again until it is done, told to stop, or failed for good."""
+"""Supervise: restarts the command until it is done, told to stop, or has finally failed."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from .start import LISTENS_S, PERHAPS_S, ROUND_S, CommandProcess
 from .witness import ProgressWitness, Said
 
 SHOWN_LINES = 20
-TOGETHER_S = 1.0  # a scheduler tells the processes of a job one after another: perhaps us next
+TOGETHER_S = 1.0  # a scheduler signals the processes of a job one after another: ours may come next
 ENDING = "what ends the job"
 CARRIED = {
     "deadline": "deadline",
     judge.LATE: "deadline",
     ENDING: "SIGTERM",
-}  # untold reasons to leave, for which the job is carried on: as what
-# Only torchrun reads these: how long it lets its workers save (our patience is what counts), and that restarted workers
-# get a rendezvous of their own. Else gloo finds in it where the ranks were before. (torch 2.13, measured)
+}  # reasons to stop without a signal after which the job is continued -> the notice that each counts as
+# Only torchrun reads these: how long its workers may save (our patience decides), and that restarted workers get a
+# rendezvous of their own. Without the latter, gloo finds the ranks' old addresses. (torch 2.13, measured)
 TORCHRUN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(PATIENCE_S)), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-MEASURED_S = 30.0  # between two looks at how long the run's saves take
-LATE_SHARE = 0.02  # of the time left at its start by which a program may stop too early
+MEASURED_S = 30.0  # between two looks at the duration of the run's saves
+LATE_SHARE = 0.02  # share of the time left at its start by which a program may stop too early
 
 
 @dataclass(frozen=True)
 class SupervisorOptions:
     directory: Path | None = None
-    keeps: bool = False  # the program's checkpoints go into a store of ours
+    keeps: bool = False  # the program's checkpoints go into our store
     name: str | None = None
     retries: int = 0
     max_no_progress: int = 10
@@ -61,28 +61,28 @@ class SupervisorOptions:
     grace_s: float | None = None
     lead_s: float = LEAD_S
     requeue: bool = True
-    chain: bool = False  # another task of the array goes on
+    chain: bool = False  # another task of the array continues the work
     spot: str | None = None  # the cloud that may take this machine back
 
 
 class Outcome(NamedTuple):
-    """How it went."""
+    """How the supervision ended."""
 
     exit_code: int
     attempts: int
     end: str  # "end", "stop"
     reason: str
-    carried: str | None  # what became of the job, when it had to be carried on
+    carried: str | None  # how the job was continued, if it had to be
     directory: Path
 
 
 def supervise(command: Sequence[str], program: Callable[[Path], Program], options: SupervisorOptions) -> Outcome:
-    """Run `command` until it is done, or until somebody stops us; `program` gets the supervisor's directory.
+    """Run `command` until it is done or told to stop; `program` gets the supervisor's directory.
 
     Raises:
-        ChildError: it failed, or got no further; with the last lines that it printed.
-        UsageError: there is no such command, or another supervisor is in the directory.
-        StoreError: its checkpoints cannot be kept, or none of them would do.
+        ChildError: it failed or made no progress; the message holds its last lines of output.
+        UsageError: the command does not exist, or another supervisor is in the directory.
+        StoreError: its checkpoints cannot be kept, or none of them is usable.
     """
     here = job()
     begin = {"command": redact(command), "cwd": str(_here()), "job": here._asdict() if here else None}
@@ -105,7 +105,7 @@ class _Supervisor:
     attempts: list[CommandAttempt] = field(default_factory=list)
     kept: Kept | None = None
     tail: str = ""
-    elsewhere: str = ""  # what of the tail does not stand right above our own words
+    elsewhere: str = ""  # the part of the tail that the user does not see above our own messages
     measured_s: float = 0.0
     notices: Notices | None = None
     witness: ProgressWitness = field(init=False)
@@ -118,7 +118,7 @@ class _Supervisor:
             around.callback(self._close_store)
             try:
                 self.witness = ProgressWitness(self.place.path)
-                if _is_held(self.place.path):  # a run says so itself
+                if _is_held(self.place.path):  # a run prints this itself
                     say(requeue.on_hold(self.place.path))
                 chosen = self.options
                 self.job_end = JobEnd(self.job, self.place, chosen.requeue, chosen.max_requeues, chosen.chain)
@@ -139,7 +139,7 @@ class _Supervisor:
                 raise
 
     def _until_over(self) -> Next:
-        """Start the command until something other than another start follows."""
+        """Start the command until the next step is not another start."""
         self._take_over()
         while True:
             if self.signals.told is not None:
@@ -155,7 +155,7 @@ class _Supervisor:
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
 
     def _take_over(self) -> None:
-        """Keep what the program wrote before it was killed together with its supervisor."""
+        """Keep the checkpoint that the program wrote before it was killed together with its supervisor."""
         since_s = cut_short(self.place.journal) if self.kept is not None else None
         left = self.program.left(since_s) if since_s is not None and isinstance(self.program, AppFile) else None
         if self.kept is None or left is None:
@@ -166,7 +166,7 @@ class _Supervisor:
         self.kept.take_over(left)
 
     def _attempt(self) -> CommandAttempt:
-        """One start of the command, from its checkpoint to its outcome."""
+        """Run one start of the command, from its checkpoint to its outcome."""
         checkpoint = self.kept.newest_valid() if self.kept is not None else None
         time_left_s = self.time.left_s()
         own_s = None if time_left_s is None else max(time_left_s - self.options.lead_s, 1.0)
@@ -206,9 +206,9 @@ class _Supervisor:
         self.tail, self.elsewhere = start.tail, start.elsewhere
         told = self.signals.told
         verdict = self.program.verdict(ProgramExit(code, start.tail, told is not None, checkpoint is not None))
-        orderly = verdict in {"done", "stopped"} and code >= 0  # what a killed one was writing may be half a file
+        orderly = verdict in {"done", "stopped"} and code >= 0  # a killed one may leave an incomplete file
         step = self.kept.last(orderly=orderly) if self.kept is not None else None
-        if said.event == "stop":  # whatever a launcher made of the exit code
+        if said.event == "stop":  # even if a launcher changed the exit code
             verdict = "stopped"
         elif judge.was_leaving(code, told, self.signals.told_unix_s, said.event, said.unix_s):
             verdict = "done"
@@ -262,7 +262,7 @@ class _Supervisor:
         return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
 
     def _parting(self, reason: str, code: int) -> str:
-        """How it stopped, and what is to be done."""
+        """Return the message on how the command stopped and what to do."""
         if not self.attempts:
             return f"stopped by {reason} before it was started; run me again"
         if code != RUN_ME_AGAIN:
@@ -274,7 +274,7 @@ class _Supervisor:
         otherwise = "" if last.verdict == "stopped" else f" ({judge.describe(last.code)})"
         return f"stopped by {reason}{otherwise}; run me again"
 
-    # -- what the parts above ask ----------------------------------------------------------------------------------
+    # -- what the parts above use -----------------------------------------------------------------------------------
 
     @property
     def _places(self) -> list[Path]:
@@ -286,7 +286,7 @@ class _Supervisor:
 
     @property
     def _resumable(self) -> bool:
-        """Whether the next start can resume, or at least finds out that it cannot."""
+        """Whether the next start can resume, or at least detects that it cannot."""
         return self.witness.run is not None or (self.kept is not None and bool(self.kept.store.checkpoints()))
 
     @property
@@ -294,20 +294,23 @@ class _Supervisor:
         return called(self.command) if self.command else self.options.name or self.place.path.name
 
     def _is_late(self, left_at_start_s: float | None) -> bool:
-        """Whether another start in this job is not worth it: the program may have stopped for want of time."""
+        """Whether another start in this job is useless, because the program may have stopped for lack of time."""
         left_s = self.time.left_s()
         if left_s is None or left_at_start_s is None:
             return False
         return left_s <= self.options.lead_s * 1.5 + LATE_SHARE * left_at_start_s
 
     def _has_failed_with_what_was_left(self, verdict: str, code: int, checkpoint: Checkpoint | None) -> bool:
-        """Whether the checkpoint counts as half a file: nobody saw it settle, and the program got nowhere with it."""
+        """Whether the checkpoint is treated as incomplete.
+
+        It is if it was never seen unchanged and the program failed after loading it.
+        """
         if self.kept is None or checkpoint is None or checkpoint.head.note != LEFT or self.signals.told is not None:
             return False
         return verdict == "failed" and code != -signal.SIGKILL and not self.kept.committed
 
     def _look(self, pids: Callable[[], Sequence[int]]) -> float:
-        """Look at the run's saves and at new checkpoints; seconds until the next look."""
+        """Look at the run's saves and at new checkpoints; return the seconds until the next look."""
         if self.time.left_s() is not None and time.monotonic() >= self.measured_s + MEASURED_S:
             self.witness.look()
             self.time.save_s, self.measured_s = self.witness.save_s, time.monotonic()
@@ -327,7 +330,7 @@ class _Supervisor:
         return judge.describe(attempt.code) + lacks
 
     def _wait(self, span_s: float) -> None:
-        """Between two starts; a signal ends it."""
+        """Wait between two starts; a signal ends the wait."""
         until = time.monotonic() + span_s
         self.signals.received()
         while self.signals.told is None and (left_s := until - time.monotonic()) > 0:
@@ -337,7 +340,7 @@ class _Supervisor:
             self.signals.received()
 
     def _failure(self, last: Next) -> ChildError:
-        """What happened, and the last that it printed."""
+        """Return the error for a failed command: what happened, and its last output."""
         why = f": {last.why}" if last.why else ""
         head = f"{self._name}: {self._how(self.attempts[-1])}{why}"
         return ChildError(head, _last_lines(self.tail), _last_lines(self.elsewhere))

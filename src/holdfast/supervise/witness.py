@@ -1,4 +1,4 @@
-"""Witness: what the command's run says in its journal, for launchers that change exit codes."""
+"""Witness: reads the journal of the command's run, because launchers change exit codes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LOOKED_AT_BYTES = 1 << 18  # of each end of a journal, which grows with the run 
 class Said(NamedTuple):
     """What one start of the command left in its run."""
 
-    event: str = ""  # "stop", "end", "failed": the run's last word; "" when it died without one, or there is no run
+    event: str = ""  # "stop", "end", "failed": the run's last event; "" if it died without one, or there is no run
     reason: str = ""
-    unix_s: float = 0.0  # when it said so
-    progressed: bool | None = None  # the run's newest checkpoint is newer than ever; None: nobody can tell
+    unix_s: float = 0.0  # when that event was written
+    progressed: bool | None = None  # the run's newest checkpoint is newer than any before; None: unknown
 
 
 class ProgressWitness:
-    """Asked around each start of the command; remembers how far the run had come, and how long its saves take."""
+    """Called around each start of the command; remembers the run's progress, and how long its saves take."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -38,23 +38,23 @@ class ProgressWitness:
 
     @property
     def run(self) -> Path | None:
-        """Where the run is, as it has told; None before it has."""
+        """The run's directory, as the run has reported it; None before that."""
         return job_leader.run_of(self._place)
 
     def before(self) -> None:
-        """Look at the run as it is before a start."""
+        """Note the run's state before a start."""
         if (run := self.run) is not None:
             self._attempts[run], events = _last(run)
             self._furthest[run] = max(self._furthest.get(run, (-1, 0)), _newest(run))
             self._take_saves(events)
 
     def look(self) -> None:
-        """While it runs: learn how long its saves take."""
+        """Measure how long the run's saves take, while it runs."""
         if (run := self.run) is not None:
             self._take_saves(_last(run)[1])
 
     def after(self, began_unix_s: float) -> Said:
-        """What that start, which began then, has left."""
+        """Return what the start that began at `began_unix_s` left in its run."""
         if (run := self.run) is None:
             return Said()
         number, events = _last(run)
@@ -74,7 +74,7 @@ class ProgressWitness:
 
 
 def _last(run: Path) -> tuple[int, list[Event]]:
-    """The number of the run's last attempt, and its first and its last events."""
+    """Return the number of the run's last attempt, and its first and its last events."""
     found = [*run.glob("attempts/*/attempt-*.jsonl"), *run.glob("history/attempt-*.jsonl")]
     numbers = {int(text): path for path in found if (text := path.stem.removeprefix("attempt-")).isdecimal()}
     number = max(numbers, default=0)
@@ -84,12 +84,12 @@ def _last(run: Path) -> tuple[int, list[Event]]:
         first = file.read(LOOKED_AT_BYTES)
         file.seek(max(0, file.seek(0, os.SEEK_END) - LOOKED_AT_BYTES))  # lines that are read twice count once
         return number, journal.parse(first + b"\n" + file.read())
-    # its successor has just moved it: we are a ghost
+    # the journal was just moved by a later attempt
     return number, []
 
 
 def _newest(run: Path) -> tuple[int, int]:
-    """Where the run's newest checkpoint lies; before any other when it has none."""
+    """Return the order of the run's newest checkpoint; a value before any other if it has none."""
     with suppress(StoreError, OSError):
         return (parse_name(Store(run).latest().path.name) or Name(0)).order
     return (-1, 0)
