@@ -442,6 +442,7 @@ def test_a_run_that_was_taken_over_writes_nothing_more(tmp_path):
     with pytest.raises(Superseded, match="was superseded by a later one"), new_run(tmp_path, Toy()) as run:
         for step in run.steps(5):
             if step == 2:
+                run.wait()  # the save of step 2
                 successor = threading.Thread(target=succeed)
                 successor.start()
                 successor.join()
