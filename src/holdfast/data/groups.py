@@ -18,7 +18,7 @@ Taken = Sequence[tuple[int, int]]  # a position: (count, size) pairs, in order
 def batches(
     order: Iterable[int], group_of: Sequence[Hashable], size: int, *, drop_last: bool = False
 ) -> list[list[int]]:
-    """Yield batches in the order in which they fill up, then the rest of each group, unless `drop_last`."""
+    """Return batches in the order in which they fill up, then the rest of each group, unless `drop_last`."""
     full: list[list[int]] = []
     filling: dict[Hashable, list[int]] = {}
     for index in order:

@@ -18,6 +18,7 @@ resumes on any number of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence, Sized
 from typing import Any
 
@@ -127,8 +128,8 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
             )
         self.batch_size, self.drop_last = batch_size, drop_last
         self.together = batch_size * self.world  # samples that all ranks take in a step
-        any_order = range(self._order.length)
-        self.num_batches = len(groups.batches(any_order, self.group_ids, self.together, drop_last=drop_last))
+        sizes = Counter(self.group_ids).values()
+        self.num_batches = sum(size // self.together if drop_last else -(-size // self.together) for size in sizes)
         self._groups = f"{key(*self.group_ids):016x}"
         self._last: dict[Any, list[list[int]]] = {}
         self.taken: groups.Taken = ()
