@@ -358,12 +358,16 @@ def test_a_file_of_any_length_takes_a_few_chunks_of_memory(tmp_path, monkeypatch
 def test_a_system_that_gives_no_thread_gets_the_file_all_the_same(tmp_path, monkeypatch):
     """One request after the other, when not even the first thread can be started."""
 
+    asked = []
+
     def refused(thread):
+        asked.append(thread)
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
     with requests(CHUNK, 3):
         written(tmp_path / "file", one_image())
+    assert asked
 
 
 def test_a_small_file_needs_no_thread(tmp_path):
