@@ -92,7 +92,7 @@ def _place(path: str) -> str:
 def ranked(rank: int, path: str, steps: int | None, aim: Aim | None, launch: int) -> list[str]:
     """Train as one of several ranks; the instants it has come to."""
     instants = Instants(aim if aim is not None and (aim.rank, aim.launch) == (rank, launch) else None)
-    put, step = holdfast.ranks._put, torch.optim.AdamW.step
+    put, step = holdfast.ranks.send, torch.optim.AdamW.step
 
     def said(channel, key_, word):
         instants.come(f"word {re.sub(r'[0-9]+', '#', word.topic)}")
@@ -102,7 +102,7 @@ def ranked(rank: int, path: str, steps: int | None, aim: Aim | None, launch: int
         instants.come("step")
         return step(self, closure)
 
-    holdfast.ranks._put, torch.optim.AdamW.step = said, stepped
+    holdfast.ranks.send, torch.optim.AdamW.step = said, stepped
     random.seed(rank)  # nobody draws from these two, and a checkpoint holds them
     np.random.seed(rank)
     with door(instants):

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 TOOLS = Path(__file__).resolve().parent
-IN_PROCESS = "not slow and not drill and not system and not slurm and not ranks"
+IN_PROCESS = "not gpu"
 GROUP = 8
 GROUP_S = 1500
 

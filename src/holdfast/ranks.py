@@ -10,42 +10,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
 from . import errors
+from .channel import Channel, Message, NoChannel, discard, looks, received, send
 from .errors import RanksError
 from .legible import legible
 
 TIMEOUT_S = 600.0  # how long to wait for a rank; a save of another rank may take that long
-MOST_BYTES = 4 << 20  # of one value; torch's TCPStore refuses more than 8 MiB
 LEFT_S = 0.2  # between two checks whether a rank has left
 _WISH, _LEFT, _FAILED = "wish", "left", "failed"  # keys that belong to no conversation
-
-
-class Channel(Protocol):
-    """Keys and values that every rank sees."""
-
-    def put(self, key: str, value: bytes) -> None: ...
-
-    def get(self, key: str) -> bytes | None:
-        """Return the value without waiting; None if it is not there yet."""
-        ...
-
-    def drop(self, key: str) -> None: ...
-
-    def twin(self) -> Channel:
-        """Return a channel with the same keys over its own connection, for another thread."""
-        ...
-
-
-class Word(msgspec.Struct, frozen=True, array_like=True):
-    """A message of a rank, and the point in its program at which it was sent."""
-
-    topic: str
-    value: bytes
-    place: str = ""  # in the program; shown in error messages
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -56,7 +32,7 @@ class Failure(msgspec.Struct, frozen=True):
     text: str
 
 
-class _Said(msgspec.Struct, frozen=True, array_like=True):
+class _Result(msgspec.Struct, frozen=True, array_like=True):
     """The result of some work on a rank."""
 
     value: bytes = b""
@@ -64,24 +40,8 @@ class _Said(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Outcome(NamedTuple):
-    said: _Said
+    result: _Result
     error: Exception | None = None  # raised on this rank
-
-
-class _Nobody:
-    """The channel of a process without other ranks: it stores nothing."""
-
-    def put(self, key: str, value: bytes) -> None:
-        del key, value
-
-    def get(self, key: str) -> None:
-        del key
-
-    def drop(self, key: str) -> None:
-        del key
-
-    def twin(self) -> Channel:
-        return self
 
 
 class Ranks:
@@ -105,9 +65,9 @@ class Ranks:
         place: Callable[[], str] = str,
     ) -> None:
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
-        self._channel, self._under = channel or _Nobody(), under  # a prefix of all keys of this conversation
+        self._channel, self._under = channel or NoChannel(), under  # a prefix of all keys of this conversation
         self.place = place  # returns where this rank's program is, for messages; empty: unknown
-        self._said, self._twins = 0, Counter[str]()
+        self._sent, self._twins = 0, Counter[str]()
         self._old: list[str] = []  # rank 0's announcements, which may be dropped after the next `gather`
 
     @property
@@ -177,7 +137,7 @@ class Ranks:
     def sweep(self) -> None:
         """Drop rank 0's announcements. The caller must be sure that all ranks have read them."""
         while self._old:
-            _drop(self._channel, self._old.pop())
+            discard(self._channel, self._old.pop())
 
     def announce(self, topic: str, value: bytes = b"") -> bytes:
         """Return rank 0's `value` on every rank.
@@ -189,8 +149,8 @@ class Ranks:
             return value
         key = self._next()
         if self.rank:
-            return self._heard(key, topic, 0, time.monotonic())
-        _put(self._channel, key, Word(topic, value, self.place()))
+            return self._received_from(key, topic, 0, time.monotonic())
+        send(self._channel, key, Message(topic, value, self.place()))
         self._old.append(key)
         return value
 
@@ -202,13 +162,13 @@ class Ranks:
         """
         key = self._next()
         if self.rank:
-            _put(self._channel, f"{key}/{self.rank}", Word(topic, value, self.place()))
+            send(self._channel, f"{key}/{self.rank}", Message(topic, value, self.place()))
             return []
         began = time.monotonic()
         found = [value]
         for rank in range(1, self.world):
-            found.append(self._heard(f"{key}/{rank}", topic, rank, began, patience_s))
-            _drop(self._channel, f"{key}/{rank}")
+            found.append(self._received_from(f"{key}/{rank}", topic, rank, began, patience_s))
+            discard(self._channel, f"{key}/{rank}")
         self.sweep()
         return found
 
@@ -262,17 +222,17 @@ class Ranks:
             return then([work()])
         mine, verdict = _attempted(self.rank, work), None
         try:
-            words = self.gather(topic, msgspec.msgpack.encode(mine.said))
+            messages = self.gather(topic, msgspec.msgpack.encode(mine.result))
         except RanksError as error:  # its cause may be our own error
             verdict = mine if mine.error is not None else _attempted(self.rank, giving(error=error))
         else:
             if self.rank == 0:
-                said = [msgspec.msgpack.decode(word, type=_Said) for word in words]
-                failures = [each for each in said if each.failure is not None]
+                results = [msgspec.msgpack.decode(message, type=_Result) for message in messages]
+                failures = [each for each in results if each.failure is not None]
                 if failures:
                     verdict = _Outcome(failures[0], mine.error)
                 else:
-                    verdict = _attempted(0, lambda: then([each.value for each in said]))
+                    verdict = _attempted(0, lambda: then([each.value for each in results]))
         try:
             return self._verdict(topic, verdict, known)
         except Exception as told:
@@ -284,37 +244,37 @@ class Ranks:
 
     def _verdict(self, topic: str, mine: _Outcome | None, known: Sequence[type[Exception]]) -> bytes:
         """Return or raise rank 0's outcome on every rank. `mine`: rank 0's, or an outcome that replaces it here."""
-        word = self.announce(topic, msgspec.msgpack.encode(_Said() if mine is None else mine.said))
+        answer = self.announce(topic, msgspec.msgpack.encode(_Result() if mine is None else mine.result))
         if mine is not None and mine.error is not None:
             raise mine.error
-        said = msgspec.msgpack.decode(word, type=_Said)
-        if said.failure is not None:
-            raise _raised(said.failure, known)
-        return said.value
+        result = msgspec.msgpack.decode(answer, type=_Result)
+        if result.failure is not None:
+            raise _raised(result.failure, known)
+        return result.value
 
     def _next(self) -> str:
-        self._said += 1
-        return f"{self._under}{self._said}"
+        self._sent += 1
+        return f"{self._under}{self._sent}"
 
-    def _heard(self, key: str, topic: str, rank: int, began: float, most_s: float = float("inf")) -> bytes:
+    def _received_from(self, key: str, topic: str, rank: int, began: float, most_s: float = float("inf")) -> bytes:
         timeout_s = min(self.timeout_s, most_s)
         # rank 0 waits less, so that it can tell the others which rank did not answer
         patience_s = timeout_s * (1.1 if self.rank else 1.0)
-        word = self._word(key, topic, began + patience_s)
-        if word is None:
+        message = self._awaited(key, topic, began + patience_s)
+        if message is None:
             raise self._part(
                 f"rank {rank} did not come to {topic!r} within {timeout_s:.3g} s "
                 f"(rank {self.rank} waited, of {self.world}{_at(self.place(), ', at {}')}): "
                 "it has died, hangs, or went another way. HOLDFAST_RANKS_TIMEOUT_S sets the longest wait"
             )
-        if word.topic != topic:
+        if message.topic != topic:
             raise self._part(
-                f"rank {rank} is at {word.topic!r}{_at(word.place)} and rank {self.rank} at {topic!r}"
+                f"rank {rank} is at {message.topic!r}{_at(message.place)} and rank {self.rank} at {topic!r}"
                 f"{_at(self.place())}: every rank must run the same loop and the same saves"
             )
-        return word.value
+        return message.value
 
-    def _word(self, key: str, topic: str, until: float) -> Word | None:
+    def _awaited(self, key: str, topic: str, until: float) -> Message | None:
         """Return the message under `key` as soon as it is there; None after the time limit.
 
         Raises:
@@ -326,7 +286,7 @@ class Ranks:
                 asked_s, left = waited_s, self._channel.get(_LEFT)
             first = self._channel.get(key)  # after checking who left: a rank may leave right after its last message
             if first is not None:
-                return _whole(self._channel, key, first)
+                return received(self._channel, key, first)
             if left is not None:
                 raise RanksError(f"{left.decode()}; rank {self.rank} was at {topic!r}")
         return None
@@ -337,48 +297,6 @@ ALONE = Ranks()
 
 def _at(place: str, shape: str = " ({})") -> str:
     return shape.format(place) if place else ""
-
-
-def _put(channel: Channel, key: str, word: Word) -> None:
-    """Store `word` under `key` in pieces.
-
-    The first piece holds the number of the others and is written last, so that readers see all or nothing.
-
-    """
-    data = msgspec.msgpack.encode(word)
-    rest = range(MOST_BYTES, len(data), MOST_BYTES)
-    for number, start in enumerate(rest, 1):
-        channel.put(f"{key}+{number}", data[start : start + MOST_BYTES])
-    channel.put(key, len(rest).to_bytes(4, "little") + data[:MOST_BYTES])
-
-
-def looks(until: float, world: int = 1) -> Iterator[float]:
-    """Sleep between looks for a message of another of `world` ranks, until the time limit; yield the seconds so far.
-
-    A look is late by a twentieth of the wait at most, and by half a second, or by one second for each 2,000 ranks. So
-    long waits do not overload the store, which all ranks query. Signals are handled meanwhile; a wait in the store's
-    own client would block them.
-    """
-    began, nap_s, waited_s = time.monotonic(), 0.0002, 0.0
-    yield waited_s
-    while (left_s := until - began - waited_s) > 0:
-        time.sleep(min(nap_s, left_s))
-        waited_s = time.monotonic() - began
-        nap_s = min(2 * nap_s, max(0.02, waited_s / 20), max(0.5, world / 2000))
-        yield waited_s
-
-
-def _whole(channel: Channel, key: str, first: bytes) -> Word:
-    more = range(1, int.from_bytes(first[:4], "little") + 1)
-    rest = [channel.get(f"{key}+{number}") or b"" for number in more]  # stored before the first piece
-    return msgspec.msgpack.decode(b"".join([first[4:], *rest]), type=Word)
-
-
-def _drop(channel: Channel, key: str) -> None:
-    first = channel.get(key)
-    for number in range(1, int.from_bytes((first or b"\0\0\0\0")[:4], "little") + 1):
-        channel.drop(f"{key}+{number}")
-    channel.drop(key)
 
 
 def giving(value: bytes = b"", error: Exception | None = None) -> Callable[[], bytes]:
@@ -395,14 +313,14 @@ def giving(value: bytes = b"", error: Exception | None = None) -> Callable[[], b
 def tried(work: Callable[[], bytes]) -> Callable[[], bytes]:
     """Call `work` now. Return a function that returns its result, or raises its error."""
     outcome = _attempted(0, work)
-    return giving(outcome.said.value, outcome.error)
+    return giving(outcome.result.value, outcome.error)
 
 
 def _attempted(rank: int, work: Callable[[], bytes]) -> _Outcome:
     try:
-        return _Outcome(_Said(work()))
+        return _Outcome(_Result(work()))
     except Exception as error:
-        return _Outcome(_Said(failure=_failure(rank, error)), error)
+        return _Outcome(_Result(failure=_failure(rank, error)), error)
 
 
 def _failure(rank: int, error: BaseException) -> Failure:

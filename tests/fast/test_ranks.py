@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast import ranks as room
+from holdfast import channel as room
 from holdfast.errors import Damaged, NoSpace, RanksError
 from holdfast.ranks import ALONE, Ranks
 from holdfast.store.shards import Abandoned

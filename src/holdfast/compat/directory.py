@@ -17,8 +17,9 @@ from typing import Any, Literal
 import msgspec
 
 from .. import disk, terminal
+from ..channel import looks
 from ..errors import NotFound, StoreError, UsageError
-from ..ranks import ALONE, Ranks, looks
+from ..ranks import ALONE, Ranks
 from ..run.settings import ranks_timeout_s
 from ..torch.ranks import ranks
 from ..torch.world import is_grouped, my_rank, world

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 FeedPosition = Mapping[str, Any]  # "epoch", "batches" consumed of it, and what else the feed needs to resume there
@@ -18,9 +17,17 @@ def facts(loader: Any, sized: Any = None) -> dict[str, Any]:
         value = getattr(loader, attribute, None)
         if isinstance(value, int):
             found[fact] = value
-    with suppress(TypeError, NotImplementedError):  # endless, or of unknown length
-        found["length"] = len(loader if sized is None else sized)
+    if (length := known_length(loader if sized is None else sized)) is not None:
+        found["length"] = length
     return found
+
+
+def known_length(loader: Any) -> int | None:
+    """len(loader), or None if it is endless or of unknown length."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def reached(position: FeedPosition | None, epoch: int) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 import uuid
 
+from ..channel import Channel, looks
 from ..errors import RanksError
-from ..ranks import Channel, looks
 
 
 def meet(channel: Channel, rank: int, world: int, timeout_s: float) -> str:

@@ -15,7 +15,7 @@ import xxhash
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from ..data import groups
-from ..data.facts import FeedPosition, LoaderFacts
+from ..data.facts import FeedPosition, LoaderFacts, known_length
 from ..data.order import key
 from ..data.sampler import Sampler
 from ..data.seeded import Index
@@ -207,10 +207,8 @@ class StatefulPlan(BatchPlan):
     def _may_be_last(self, indices: Any, batches: int) -> bool:
         if self.source is not self.keeper and _samples(indices) < self.source.batch_size:
             return True
-        try:
-            return batches >= len(self.source)
-        except (TypeError, NotImplementedError):
-            return False
+        length = known_length(self.source)
+        return length is not None and batches >= length
 
     def _drawn(self, at: FeedPosition) -> Iterator[Any]:
         def load() -> None:
