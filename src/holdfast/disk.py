@@ -52,7 +52,7 @@ def open_plain(path: Path, *, follow: bool = False, direct: bool = False) -> int
 
 
 def write(path: Path, chunks: Iterable[Chunk]) -> None:
-    """Create `path` with the concatenated chunks, flushed to the device.
+    """Create `path` with the concatenated chunks, flushed to the device. Its name is not: see `sync_dir`.
 
     Raises:
         FileExistsError: the name is in use.
@@ -127,7 +127,7 @@ def symlink(text: str, path: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, which must not be in use. This does not sync its bytes."""
+    """Give a file a second name, which must not be in use. Neither its bytes nor the name are synced."""
     os.link(source, target, follow_symlinks=False)
 
 

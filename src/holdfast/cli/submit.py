@@ -147,7 +147,11 @@ def sort(args: list[str], known: list[str]) -> SubmitArguments:
 
 
 def from_table(given: Any) -> list[Option]:
-    """Return sbatch options from holdfast.toml: `requeue = true`, `time = "12:00:00"`, `nodes = 2`."""
+    """Return sbatch options from holdfast.toml: `requeue = true`, `time = "12:00:00"`; `false` leaves one out.
+
+    Raises:
+        UsageError: `given` is no table.
+    """
     if not isinstance(given, Mapping):
         raise UsageError("submit.sbatch is no table: write [submit.sbatch] and a line for each option")
     words = [f"{'-' if len(name) == 1 else '--'}{name}" for name in given]

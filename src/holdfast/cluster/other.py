@@ -11,7 +11,7 @@ from ..job import Job
 RUN_ME_AGAIN = 75
 
 
-class Rule(NamedTuple):
+class RestartRule(NamedTuple):
     """How one scheduler starts a job again, and which notices permit that."""
 
     notices: Sequence[str]  # signals that can only mean a limit or a preemption, never a cancellation
@@ -26,20 +26,22 @@ class Rule(NamedTuple):
 # reschedules. Flux: flux-submit(1), --signal and --dependency; it cannot requeue. Kubernetes: Job, podFailurePolicy and
 # restartPolicy: while its Job exists, a pod that ends with another code than 0 is replaced; after the Job is deleted it
 # is not.
-RULES: Mapping[str, Rule] = {
-    "pbs": Rule(
+RULES: Mapping[str, RestartRule] = {
+    "pbs": RestartRule(
         ("deadline", "SIGUSR1", "SIGXCPU"), requeue=("qrerun", "{id}"), again="qrerun {id}, or qsub, with its script"
     ),
-    "lsf": Rule(
+    "lsf": RestartRule(
         ("deadline", "SIGUSR1", "SIGUSR2"),
         RUN_ME_AGAIN,
         "LSB_EXIT_REQUEUE",
         ("brequeue", "-r", "{id}"),
         "brequeue -r {id}, or bsub, with its script",
     ),
-    "sge": Rule(("deadline", "SIGUSR1", "SIGXCPU"), 99, again="qsub, with its script"),
-    "flux": Rule(("deadline", "SIGUSR1", "SIGUSR2"), again="flux batch --dependency=afterany:{id}, with its script"),
-    "kubernetes": Rule(
+    "sge": RestartRule(("deadline", "SIGUSR1", "SIGXCPU"), 99, again="qsub, with its script"),
+    "flux": RestartRule(
+        ("deadline", "SIGUSR1", "SIGUSR2"), again="flux batch --dependency=afterany:{id}, with its script"
+    ),
+    "kubernetes": RestartRule(
         ("deadline", "SIGTERM", "SIGUSR1", "SIGUSR2"), RUN_ME_AGAIN, again="kubectl create -f, with its Job"
     ),
 }

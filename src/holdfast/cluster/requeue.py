@@ -1,4 +1,4 @@
-"""Requeue: decides whether a stopped job is started again. The job's outermost process calls this last."""
+"""Requeue: decides whether a stopped job is started again. The job leader calls this last."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def on_hold(place: Path) -> str:
 
 @dataclass
 class Requeue:
-    """Continues one job after its end. Requeues it only if the scheduler reports a preemption or a time limit."""
+    """Continues one job after its end. Under Slurm, requeues it only after a reported preemption or time limit."""
 
     job: Job
     heard: Heard
@@ -63,7 +63,8 @@ class Requeue:
     def continue_job(self) -> Continuation:
         """Requeue the job, or explain why not. Never raises.
 
-        Asks the scheduler for evidence right before requeueing. If Slurm refuses, submits `successor` or the job's own
+        Asks Slurm for evidence right before requeueing; of another scheduler, `other.RULES` decides by the notice. If
+        Slurm refuses, submits `successor` or the job's own
         script, to begin after this job. Does nothing if one of `places` has a file `hold`, or if the journal contains
         `limit` requeues. If the scheduler does not answer, retries for `patience_s` and warns once.
         """
@@ -99,7 +100,7 @@ class Requeue:
             left = self._refusal()  # recording may have been slow: check again
         return left or self._requeue()
 
-    def _by_its_rule(self, rule: other.Rule) -> Continuation:
+    def _by_its_rule(self, rule: other.RestartRule) -> Continuation:
         """Continue a job of another scheduler than Slurm.
 
         Such a scheduler is not asked for the cause; only the notice counts.

@@ -26,7 +26,9 @@ class _Question(NamedTuple):
 
 
 class JobWatch:
-    """Queries the end of a job's time about once a minute, and its grace times until known. None: unknown.
+    """Under Slurm, queries when a job's time ends, every 60 to 90 s, and its grace times until they are known.
+
+    `end_s` is None if it is unknown or unlimited; a grace time is None if it is unknown.
 
     The first value of the end comes from the environment. `look` is called at safe points; only rank 0 queries.
     """

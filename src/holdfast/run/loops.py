@@ -149,7 +149,7 @@ def _open(session: Session, served: BatchesArguments, consumed: int) -> tuple[Fe
     known = progress.sources.get(name)
     same = known is not None and known.loader is loader
     feed = known.feed if known is not None and same else feed_for(loader, progress.seed or 0, name)
-    before, now = progress.loaders.get(name), {**feed.describe(), "accumulate": served.accumulate}
+    before, now = progress.loader_facts.get(name), {**feed.describe(), "accumulate": served.accumulate}
     if before is not None and known is None:  # compare only the first loader after a restore
         if consumed:
             fingerprint.require_accepted(name, before, now, session.options.accept)

@@ -31,7 +31,7 @@ class Metrics:
         self._logged = Logged({}, set())
         self._left_at, self._left = -1, dict[str, float]()  # the step of a pass that was left, and its metrics
 
-    def go_on(self, stored: dict[str, dict[str, list[float]]] | None) -> None:
+    def restore(self, stored: dict[str, dict[str, list[float]]] | None) -> None:
         """Begin with the means of a checkpoint.
 
         Drop the values logged so far: that code ran before, and its line exists.

@@ -63,7 +63,7 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
     if checkpoint is None:
         _begin_fresh(session, start_from)
     else:
-        _go_on(session, checkpoint, session.origin.memory)
+        _restore_own(session, checkpoint, session.origin.memory)
     session.job_clock.begin(fresh=checkpoint is None)
     if session.leads:
         _track(session)
@@ -97,7 +97,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
     if ready:
         _restore_rng(session)
         session.origin.set_baseline(None)
-        session.metrics.go_on(session.origin.memory.get("means"))
+        session.metrics.restore(session.origin.memory.get("means"))
         drilled.note(session, "begin")
         drilled.mark_output(session)
 
@@ -136,16 +136,16 @@ def _begin_fresh(session: Session, source: StartFrom | None) -> None:
     _override(session, {})
 
 
-def _go_on(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
+def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
     """Restore what the run itself saved. Random numbers are last, because the other steps may draw some."""
     position = Position.of(memory["position"])
-    session.progress.go_on(position, memory)
+    session.progress.restore(position, memory)
     if session.options.go_back is not None and session.options.go_back not in position.went_back:
         position.went_back.append(session.options.go_back)
     session.vars.load_state_dict(memory["vars"])
-    session.metrics.go_on(memory.get("means"))
+    session.metrics.restore(memory.get("means"))
     session.store.parent = checkpoint.name
-    session.saves.go_on(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
+    session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
     _announce(session, checkpoint)
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:

@@ -16,7 +16,7 @@ from .passes import Walks
 
 @dataclass
 class Position:
-    """Completed steps, the epoch in progress, and how far its loaders have advanced."""
+    """Completed steps, the epoch in progress, and how far its loaders have advanced (`feeds`: where each one is)."""
 
     step: int = 0
     epoch: int = 0  # counted from 0, or from the start of the range that run.epochs() was given
@@ -107,7 +107,7 @@ class Progress:
         self.position = Position()
         self.walks = Walks()
         self.seed = seed
-        self.loaders: dict[str, Any] = {}  # fingerprint of each loader, by name
+        self.loader_facts: dict[str, Any] = {}  # fingerprint of each loader, by name
         self.sources: dict[str, Source] = {}
         self.steps_here = 0  # safe points that this attempt has passed
         self.step_s = 0.0  # the longest step so far
@@ -115,11 +115,11 @@ class Progress:
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
         self._reached: dict[str, tuple[Feed, int]] = {}  # loader in progress: its feed, and batches consumed
 
-    def go_on(self, position: Position, memory: Mapping[str, Any]) -> None:
+    def restore(self, position: Position, memory: Mapping[str, Any]) -> None:
         """Restore what a checkpoint stored of the run itself."""
         self.position = position
         self.seed, self.epoch_rng = memory["seed"], memory["epoch_rng"]
-        self.loaders = memory["fingerprint"]["loaders"]
+        self.loader_facts = memory["fingerprint"]["loaders"]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, with the present positions of the feeds."""
@@ -154,7 +154,7 @@ class Progress:
         return Mark(position.step, now - position.first_epoch, time.monotonic(), position.phase == "end")
 
     def keep_source(self, name: str, source: Source, facts: Mapping[str, Any]) -> None:
-        self.loaders[name], self.sources[name] = facts, source
+        self.loader_facts[name], self.sources[name] = facts, source
 
     def reach(self, name: str, feed: Feed, consumed: int, *, counts: bool = False) -> None:
         """Record that `consumed` batches of the loader `name` are done; with `counts` a safe point follows."""

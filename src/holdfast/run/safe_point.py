@@ -119,7 +119,7 @@ def _lead(session: Session, windows: Windows) -> None:
 
 
 def stop_now(session: Session, reason: str) -> None:
-    """Write the journal's last line and exit with 75.
+    """Save the state unless it is saved, write the journal's last line, and exit with 75.
 
     Raises:
         Stopped: always.

@@ -77,7 +77,7 @@ class Saves:
         self._asked = False  # by run.save() inside a loop
         self._cramped = False  # a warning has reported that memory is too short for a snapshot
 
-    def go_on(self, checkpoint: Checkpoint, *, ours: bool) -> None:
+    def restore(self, checkpoint: Checkpoint, *, ours: bool) -> None:
         """Resume from `checkpoint`; unless it is `ours`, the run has no checkpoint of its own yet."""
         self.saved = checkpoint.head.name if ours else None
         self._last = self._session.progress.mark(checkpoint.head.epoch)

@@ -286,7 +286,7 @@ class Session:
             "vars": self.vars.state_dict(),
             "seed": progress.seed,
             "overrides": {name: dict(changes) for name, changes in self.options.overrides.items()},
-            "fingerprint": {"environment": fingerprint.environment(), "loaders": progress.loaders},
+            "fingerprint": {"environment": fingerprint.environment(), "loaders": progress.loader_facts},
             "probe": self.ask_probe() if probe else None,
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
             **({"nested": nested} if (nested := self.tracked.nested()) else {}),

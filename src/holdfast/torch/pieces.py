@@ -136,10 +136,10 @@ def _is_box(tensor: DTensor) -> bool:
     """Whether the local piece is one box. It may not be if a dimension is divided twice (FSDP over TP)."""
     placements: Any = tensor.placements
     twice = [each.dim for each in placements if isinstance(getattr(each, "split_factor", None), int)]
-    return all(_is_one_stretch(tensor, dim) for dim in twice)
+    return all(_are_indices_consecutive(tensor, dim) for dim in twice)
 
 
-def _is_one_stretch(tensor: DTensor, dim: int) -> bool:
+def _are_indices_consecutive(tensor: DTensor, dim: int) -> bool:
     """Whether the local piece has consecutive items of dimension `dim`; torch itself selects from 0, 1, 2, ..."""
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     items = torch.arange(tensor.shape[dim]).view([-1 if axis == dim else 1 for axis in range(tensor.dim())])

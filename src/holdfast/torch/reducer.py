@@ -32,7 +32,7 @@ class BucketLayout(NamedTuple):
 
 
 class Reducers:
-    """The reducers of the models among `objects`; they are searched for once."""
+    """Saves and restores the bucket layouts of the DDP models in `objects`, which are searched for once."""
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         self._models = _models(objects)
