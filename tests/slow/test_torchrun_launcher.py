@@ -1,6 +1,7 @@
 """The real torchrun: what its own restarts, its signals and its exit codes mean for a run."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -77,6 +78,13 @@ def test_the_supervisor_carries_a_launch_on_that_has_used_up_its_restarts_on_a_s
     assert [(1, "stopped"), (0, "done")] == [(e["code"], e["verdict"]) for e in it.events("exit")]
 
 
+def _naps(pid):
+    """How often the process's main thread has slept; torchrun naps between two looks at its workers."""
+    return int(
+        re.search(r"^voluntary_ctxt_switches:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1]
+    )
+
+
 def test_with_what_the_script_exports_torchrun_hands_the_notice_on_and_waits(tmp_path):
     """Its own default is to die of SIGUSR2; and of what it does hand on, to kill 30 s later."""
     (tmp_path / "train.py").write_text(
@@ -98,6 +106,10 @@ def test_with_what_the_script_exports_torchrun_hands_the_notice_on_and_waits(tmp
         )
         while not (tmp_path / "up").exists():
             time.sleep(0.1)
+        begun = _naps(launcher.pid)
+        until(
+            lambda: _naps(launcher.pid) > begun + 30, "the launcher looks after its worker"
+        )  # it may be slower than that
         launcher.send_signal(signal.SIGUSR2)
         code = launcher.wait(timeout=60)
         return code, (tmp_path / "saved").exists()
