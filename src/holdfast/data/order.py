@@ -6,7 +6,7 @@ import operator
 import sys
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, overload
 
 import xxhash
 
@@ -55,10 +55,10 @@ class Shuffle:
         return self.length
 
     @overload
-    def __getitem__(self, where: int) -> int: ...
+    def __getitem__(self, where: SupportsIndex) -> int: ...
     @overload
     def __getitem__(self, where: slice) -> list[int]: ...
-    def __getitem__(self, where: int | slice) -> int | list[int]:
+    def __getitem__(self, where: SupportsIndex | slice) -> int | list[int]:
         if isinstance(where, slice):
             places = range(*where.indices(self.length))
             if places.step == 1:
