@@ -30,7 +30,7 @@ class Outcomes(list):
 
     def __del__(self):
         if errors := [] if self.seen else [each for each in self if isinstance(each, BaseException)]:
-            raise ExceptionGroup("ranks failed, and nobody looked at their outcomes", errors)
+            raise BaseExceptionGroup("ranks failed, and nobody looked at their outcomes", errors)
 
 
 class Shared:
