@@ -7,6 +7,7 @@ import numpy as np
 
 from faults import requests
 from holdfast import Every, Last, Run
+from holdfast.pages import begin_copy
 from holdfast.state import snapshot
 
 LEAF = 1 << 16
@@ -35,9 +36,9 @@ class Cut:
 
     def __init__(self, monkeypatch, nth, act):
         self.nth, self.act, self.count, self.armed, self.repeat = nth, act, 0, True, False
-        real, lock = snapshot.begin_copy, threading.Lock()
+        real, lock = begin_copy, threading.Lock()
 
-        def begin_copy(target, source):
+        def copied(target, source):
             with lock:
                 self.count += self.armed
                 mine = self.armed and (self.count == self.nth or (self.repeat and self.count > self.nth))
@@ -45,7 +46,7 @@ class Cut:
                 self.act()
             return real(target, source)
 
-        monkeypatch.setattr(snapshot, "begin_copy", begin_copy)
+        monkeypatch.setattr(snapshot, "begin_copy", copied)
 
 
 @contextmanager

@@ -62,6 +62,8 @@ sys.exit(outcome.exit_code)
 class Driven:
     """A supervisor of writer.py in `place`, with its store in `place`/run."""
 
+    code: int  # how it ended, once it has
+
     def __init__(self, place, steps, *options, retries=0):
         self.place = Path(place)
         (self.place / "driver.py").write_text(textwrap.dedent(DRIVER).replace("RETRIES", str(retries)))

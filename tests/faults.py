@@ -282,7 +282,8 @@ class Memory:
         facts = os.fstat(descriptor)
         return facts.st_dev, facts.st_ino
 
-    def _id(self, path: Path) -> int | None:
+    def _id(self, path: Path) -> Any:
+        """The number of what lies there; None where nothing does."""
         try:
             facts = os.lstat(path)
         except FileNotFoundError:

@@ -1,6 +1,7 @@
 """Feeds and what they hand out: of a run of one piece, and after a resume at any of its positions."""
 
 from itertools import chain
+from typing import Any
 
 import torch
 
@@ -51,7 +52,7 @@ def resumes_anywhere(name, make, every=1):
 def leaves_the_next_epoch_whole(name, make, length, resumed=None):
     """Law: after a break the next epoch is the same, in the same process and from its position in another one."""
     feed = feed_for(make(), 1)
-    batches = feed.open(0, None)
+    batches: Any = feed.open(0, None)
     next(batches), next(batches)
     position = feed.position(2)
     batches.close()

@@ -16,6 +16,8 @@ from holdfast.state import codec, tree
 class Kept:
     """A leaf as a store hands it out: only its description and its bytes are left."""
 
+    shape: tuple[int, ...]
+
     def __init__(self, key, block, **changes):
         described = {"kind": block.kind, "dtype": block.dtype, "shape": block.shape, "attrs": block.attrs, **changes}
         self.__dict__.update(json.loads(json.dumps(described)))

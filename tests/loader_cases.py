@@ -94,7 +94,7 @@ class GoesBack:
 class Endless(GoesBack):
     """The same without a length."""
 
-    __len__ = None
+    __len__: Any = None
 
 
 class StaysAtTheEnd(GoesBack):
@@ -168,7 +168,7 @@ class StatefulStream(Endless, IterableDataset):
 class StreamThatStays(StaysAtTheEnd, IterableDataset):
     """A stream with a state that stays at its end."""
 
-    __len__ = None
+    __len__: Any = None
 
 
 class Own(GoesBack):
@@ -265,7 +265,7 @@ CASES = {
 
 def generators():
     """A digest of where Python's, NumPy's and torch's generators are."""
-    numpy = np.random.get_state()
+    numpy: Any = np.random.get_state()
     states = random.getstate(), numpy[1].tobytes(), numpy[2:], torch.get_rng_state().numpy().tobytes()
     return xxhash.xxh3_64_hexdigest(repr(states).encode())
 

@@ -1,13 +1,22 @@
 """A cloud's metadata service on loopback, for tests of spot notices; conftest.py makes `service` known."""
 
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 
+class Server(ThreadingHTTPServer):
+    asked: list[Any]
+    answers: Callable[..., tuple[int, str]]
+
+
 class Service(BaseHTTPRequestHandler):
     """What `answers` says for a path: status and body, or seconds to be silent."""
+
+    server: Server
 
     def do_GET(self):
         asked = (self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
@@ -25,7 +34,7 @@ class Service(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def service():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    server = Server(("127.0.0.1", 0), Service)
     server.asked = []
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()

@@ -93,6 +93,7 @@ def _every_way(place: Path) -> None:
 
     from faults import door, requests
     from holdfast import bulk
+    from holdfast.pages import PAGE
 
     its = _module_of("nothing_left")
     ways = list(itertools.product(("at a page", "inside a page", "read-only"), (0, 3), (0, 1 << 30)))
@@ -106,7 +107,7 @@ def _every_way(place: Path) -> None:
     for number, (kind, threads, direct) in enumerate(ways):
         with requests(its.CHUNK, threads), door(noted):
             bulk.DIRECT_BYTES = direct
-            sizes = (100, 3 * its.CHUNK, its.CHUNK - 100, 5, bulk.PAGE)
+            sizes = (100, 3 * its.CHUNK, its.CHUNK - 100, 5, PAGE)
             pieces = [bulk.Extent(its.laid(kind, its.bytes_of(size)), [size]) for size in sizes]
             its.written(place / str(number), [*its.one_image(kind=kind), *pieces])
         assert any(flags) == (direct == 0)
@@ -289,4 +290,4 @@ def _prepare(place: Path) -> None:
     faults.scratch = lambda name: Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
     for module in (importlib.import_module("rank_threads"), *map(_module_of, ("HeldWriter", "Turns", "nothing_left"))):
         assert hasattr(module, "WAIT_S"), f"{module.__name__} has no WAIT_S to lengthen"
-        module.WAIT_S = FOR_EVER_S
+        vars(module)["WAIT_S"] = FOR_EVER_S

@@ -25,6 +25,7 @@ import torch
 
 import holdfast.ranks
 from faults import door, half_of
+from holdfast.channel import send
 from holdfast.data.order import key
 from holdfast.inspect.diff import same_state
 from holdfast.store.store import Store
@@ -92,7 +93,7 @@ def _place(path: str) -> str:
 def ranked(rank: int, path: str, steps: int | None, aim: Aim | None, launch: int) -> list[str]:
     """Train as one of several ranks; the instants it has come to."""
     instants = Instants(aim if aim is not None and (aim.rank, aim.launch) == (rank, launch) else None)
-    put, step = holdfast.ranks.send, torch.optim.AdamW.step
+    put, step = send, torch.optim.AdamW.step
 
     def said(channel, key_, word):
         instants.come(f"word {re.sub(r'[0-9]+', '#', word.topic)}")
@@ -102,7 +103,7 @@ def ranked(rank: int, path: str, steps: int | None, aim: Aim | None, launch: int
         instants.come("step")
         return step(self, closure)
 
-    holdfast.ranks.send, torch.optim.AdamW.step = said, stepped
+    vars(holdfast.ranks)["send"], torch.optim.AdamW.step = said, stepped
     random.seed(rank)  # nobody draws from these two, and a checkpoint holds them
     np.random.seed(rank)
     with door(instants):

@@ -4,6 +4,7 @@ use.
 
 import os
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ def wrapped(kind, model):
         return model
     if kind in DDP:
         return DistributedDataParallel(model, bucket_cap_mb=0.002, **DDP[kind])
-    options = {}
+    options: dict[str, Any] = {}
     if kind == "replicas":  # two of two pieces each
         options["mesh"] = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "shard"))
     if kind == "tensors":  # each layer's rows are divided, and each part of these once more
@@ -94,7 +95,7 @@ def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, backgr
     """
     torch.set_num_threads(1)
     Reducers.warm = WARM if warm else lambda *_: []
-    os.fsync = lambda descriptor: None  # no power is lost here
+    os.fsync = lambda fd: None  # no power is lost here
     world = dist.get_world_size()
     shares = (world // 2, rank // 2) if kind == "tensors" else (world, rank)  # two ranks work on one batch
     torch.manual_seed(seed)  # what the restore replaces

@@ -157,7 +157,7 @@ def concurrently(story):
     def test(begun):
         print(*begun(_name(story)), sep="\n")
 
-    test.__name__, test.__doc__, test.story = story.__name__, story.__doc__, story
+    test.__name__, test.__doc__, vars(test)["story"] = story.__name__, story.__doc__, story
     return test
 
 

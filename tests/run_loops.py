@@ -44,7 +44,7 @@ class Drawn:
         return iter([random.getrandbits(30) for _ in range(BATCHES)])
 
 
-def by_batches(run, toy, passes, loader, **options):
+def by_batches(loader, run, toy, passes, **options):
     for epoch in run.epochs(EPOCHS):
         random.random()
         for batch in run.batches(loader(epoch), **options):
@@ -166,14 +166,14 @@ def once(loader):
 
 
 LOOPS = {
-    "a list": lambda *a: by_batches(*a, once(lambda: [3, 1, 4, 1])),
-    "a list, made anew": lambda *a: by_batches(*a, lambda epoch: [epoch, 1, 2, 3]),
-    "one with a state": lambda *a: by_batches(*a, once(Keeper)),
-    "one with a state, made anew": lambda *a: by_batches(*a, lambda epoch: Keeper()),
-    "an iterable": lambda *a: by_batches(*a, once(Drawn)),
-    "zip, made anew": lambda *a: by_batches(*a, lambda epoch: zip(range(epoch, epoch + 3), range(3), strict=True)),
-    "groups": lambda *a: by_batches(*a, once(lambda: range(7)), accumulate=3),
-    "growing": lambda *a: by_batches(*a, lambda epoch: range(epoch + 1)),
+    "a list": lambda *a: by_batches(once(lambda: [3, 1, 4, 1]), *a),
+    "a list, made anew": lambda *a: by_batches(lambda epoch: [epoch, 1, 2, 3], *a),
+    "one with a state": lambda *a: by_batches(once(Keeper), *a),
+    "one with a state, made anew": lambda *a: by_batches(lambda epoch: Keeper(), *a),
+    "an iterable": lambda *a: by_batches(once(Drawn), *a),
+    "zip, made anew": lambda *a: by_batches(lambda epoch: zip(range(epoch, epoch + 3), range(3), strict=True), *a),
+    "groups": lambda *a: by_batches(once(lambda: range(7)), *a, accumulate=3),
+    "growing": lambda *a: by_batches(lambda epoch: range(epoch + 1), *a),
     "steps": by_steps,
     "steps in epochs": by_steps_in_epochs,
     "two loaders": by_two_loaders,

@@ -52,7 +52,7 @@ def train(path, loader, steps=None, *, accumulate=1, each=lambda: None, **option
     return seen
 
 
-def ranks(tmp_path, make, world, size, steps=None, start=None, **options):
+def ranks(tmp_path, make, world, size, *, steps=None, start=None, **options):
     """What each of `world` ranks sees, each in a copy of the run at `start`; the last argument that `make` gets is
     `size`.
     """

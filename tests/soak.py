@@ -109,7 +109,7 @@ SERIES = {"kills of one of several ranks": of_ranks, "kills of the example by th
 def kinds(number: int) -> dict[str, Callable[[int, int | None], Iterable[Outcome]]]:
     """What round `number` tries: the first one all of tests/prove, and each one both series of kills."""
     files = sorted((TESTS / "prove").glob("test_*.py")) if number == 0 else []
-    return {file.stem: partial(of_tests, file) for file in files} | SERIES
+    return {**{file.stem: partial(of_tests, file) for file in files}, **SERIES}
 
 
 def soaked(seed: int, hours: float, count: int | None) -> Iterator[dict[str, Any]]:

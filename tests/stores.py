@@ -44,7 +44,7 @@ def steps(store: Store) -> list[int]:
     return [checkpoint.step for checkpoint in store.checkpoints()]
 
 
-def listing(root: Path) -> dict[str, bytes | str]:
+def listing(root: Path) -> dict[str, bytes | str | bool]:
     """Every name below `root`, with what it holds; journals apart."""
     return {
         str(path.relative_to(root)): os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes()

@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +30,7 @@ def seeded_net(seed, dtype=torch.float32):
 
 def conv_net():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 4 * 4, 2))
-    return model.to(memory_format=torch.channels_last)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 class Tied(nn.Module):
@@ -101,7 +102,7 @@ def parametrized(wrap):
 
 
 def counting():
-    model = nn.Sequential(Counting(6, 3), nn.Linear(3, 3))
+    model: Any = nn.Sequential(Counting(6, 3), nn.Linear(3, 3))
     model[0].seen = int(torch.randint(1, 9, ()))
     return model
 
@@ -231,7 +232,7 @@ class Remembering(lr_scheduler.LRScheduler):
     def __init__(self, optimizer):
         self.shape = lambda n: 1 / (n + 1)
         self.shapes = [self.shape, max]
-        self.settings = {"shape": self.shape, "seen": 0}
+        self.settings: dict[str, Any] = {"shape": self.shape, "seen": 0}
         super().__init__(optimizer)
 
     def get_lr(self):

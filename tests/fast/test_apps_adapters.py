@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,12 @@ MDRUN = "gmx mdrun -deffnm run -reprod -ntmpi 1 -ntomp 1 -cpt 0.01"
 LMP = "lmp -in in.x"
 SCRIPT = 'if "$(is_defined(variable,rst))" then "read_restart ${rst}"\nrestart 500 ck.a ck.b\n'
 WHOLE = b"LammpS RestartT\0" + bytes(100) + b"LammpS RestartT\0"
-APPS = {"gromacs": (Gromacs, MDRUN), "lammps": (Lammps, LMP), "dmtcp": (Dmtcp, "true"), "criu": (Criu, "true")}
+APPS: dict[str, Any] = {
+    "gromacs": (Gromacs, MDRUN),
+    "lammps": (Lammps, LMP),
+    "dmtcp": (Dmtcp, "true"),
+    "criu": (Criu, "true"),
+}
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", os.pathsep.join([*places, os.environ["PATH"]]))
 
 
-REFUSED = [
+REFUSED: list[tuple[Any, str, str, str]] = [
     # adapter, command, script of LAMMPS, what it says
     (Gromacs, "gmx energy", "", "the command holds no `mdrun`"),
     (Gromacs, "gmx mdrun -multidir a b", "", "run each under a supervisor of its own"),

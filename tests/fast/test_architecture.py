@@ -119,7 +119,7 @@ def aliases_of(module: Module) -> dict[str, str]:
     return aliases
 
 
-def names(module: Module) -> Iterator[tuple[ast.AST, str]]:
+def names(module: Module) -> Iterator[tuple[ast.expr, str]]:
     """Every name and attribute that the code speaks of, called or handed on."""
     aliases = aliases_of(module)
     for node in nodes(module):

@@ -11,6 +11,7 @@ import threading
 import weakref
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ class Many:
     def __init__(self):
         import torch
 
-        self.state = {
+        self.state: dict[str, Any] = {
             "big": np.zeros(50_000),
             "strided": np.zeros((40, 60))[:, ::2],
             "scalar": np.zeros(()),
@@ -141,7 +142,11 @@ def same(one, two):
 
 def test_what_is_written_is_the_state_of_the_safe_point(tmp_path):
     """However far the save has come when the loop changes everything in place, by whichever engine."""
-    engines = {"as shipped": nullcontext, "one by one": requests, "three threads": lambda: requests(threads=3)}
+    engines: dict[str, Any] = {
+        "as shipped": nullcontext,
+        "one by one": requests,
+        "three threads": lambda: requests(threads=3),
+    }
     for (name, engine), nth in itertools.product(engines.items(), (0, 4, 9)):
         path, many, expected, hold = tmp_path / f"{name} {nth}", Many(), Many(), Hold(nth)
         with asked_of(name, nth):

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from holdfast import Every, Last, Run, Store
-from holdfast.store import store as room
+from holdfast.store import shards
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
+from torch.optim import Optimizer  # noqa: E402
 
 from holdfast.torch import live  # noqa: E402
 from holdfast.torch.items import memory  # noqa: E402
@@ -24,7 +25,7 @@ from holdfast.torch.items import memory  # noqa: E402
 WIDTH = 64
 WAIT_S = 30
 State = dict[str, Any]
-Change = Callable[[nn.Module, torch.optim.Optimizer], object]
+Change = Callable[[nn.Module, Optimizer], object]
 
 
 def bits(tree: Any) -> Any:
@@ -50,7 +51,7 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH))
 
 
-OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "SGD": lambda model: torch.optim.SGD(model.parameters(), 0.01, momentum=0.9),
     "AdamW, fused": lambda model: torch.optim.AdamW(model.parameters(), 0.01, fused=True),
     "AdamW, one kernel for all": lambda model: torch.optim.AdamW(model.parameters(), 0.01, foreach=True, amsgrad=True),
@@ -62,7 +63,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def first(model: nn.Module) -> torch.Tensor:
+def first(model: nn.Module) -> Tensor:
     return next(model.parameters())
 
 
@@ -112,14 +113,14 @@ def trained(path: Path, case: tuple[str, str, str], go: threading.Event) -> tupl
 def test_a_background_save_holds_the_bits_of_the_safe_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """No convention about who may write: the writer starts only when the next step has changed the memory."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    go, real, held = threading.Event(), room.shards.write, []
+    go, real, held = threading.Event(), shards.write, []
 
     def late(*given: Any) -> Any:
         if threading.current_thread().name == "holdfast":
             held.append(go.wait(WAIT_S))
         return real(*given)
 
-    monkeypatch.setattr(room.shards, "write", late)
+    monkeypatch.setattr(shards, "write", late)
     for number, case in enumerate(CASES):
         torch.manual_seed(0)
         held.clear()

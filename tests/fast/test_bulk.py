@@ -309,6 +309,7 @@ def test_without_preallocation_the_file_grows(tmp_path, monkeypatch):
 def test_a_signal_during_preallocation_is_no_error(tmp_path, monkeypatch):
     """tmpfs stops in the middle when one comes; it is asked again."""
     real, answers = bulk._fallocate, iter([errno.EINTR, errno.EINTR])
+    assert real is not None
 
     def interrupted(*given):
         ctypes.set_errno(next(answers, 0))
@@ -394,4 +395,4 @@ def test_a_forked_child_gets_zeros_where_its_parents_pages_were():
         assert all(int(array.sum()) == 7 * size for array in own)
 
     assert 0 == in_a_child(law)
-    assert all(view[:4] == b"mine" for view in views)
+    assert all(bytes(view[:4]) == b"mine" for view in views)

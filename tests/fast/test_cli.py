@@ -11,6 +11,7 @@ import sys
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -555,7 +556,13 @@ def test_names_from_files_cannot_command_the_terminal(tmp_path):
     store.attempt.close("failed", step=2, error="\x1b[2J")
     (tmp_path / "run/checkpoints/step-000000003").mkdir()
     (tmp_path / "run/checkpoints/step-000000003/manifest.json").write_text("\x1b[2J")
-    asking = [["ls"], ["show", "--step", 2], ["show", "--step", 2, "--all"], ["show", "--metrics"], ["verify"]]
+    asking: list[list[Any]] = [
+        ["ls"],
+        ["show", "--step", 2],
+        ["show", "--step", 2, "--all"],
+        ["show", "--metrics"],
+        ["verify"],
+    ]
     for words in [*asking, ["diff", f"{tmp_path / 'run'}@2"], ["show", "--step", 3], ["ls", "\x1b[2J"]]:
         for extra in ([], ["--json"]):
             result = invoke(words[0], tmp_path / "run", *words[1:], *extra)

@@ -154,7 +154,7 @@ def test_a_file_cannot_reach_a_type_that_is_not_registered():
 
 def test_a_failing_decode_function_is_named():
     """It is the caller's function, not the file, that the message is about."""
-    codec.register(Celsius, lambda value: value.degrees, lambda _: 1 / 0)
+    codec.register(Celsius, lambda value: value.degrees, lambda _: Celsius(1 / 0))
     with pytest.raises(UsageError, match=r"decode function registered for .*Celsius failed"):
         round_trip(Celsius(3))
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,7 +216,7 @@ def test_each_leaf_is_written_once_and_by_whom_it_should(tmp_path, what):
     assert leaves == sorted(agree(tmp_path, states).manifest.leaves)
 
 
-NO_WHOLE = [
+NO_WHOLE: list[list[Any]] = [
     [Divided(np.arange(10.0), (0,), (5,)), Divided(np.arange(10.0), (5,), (4,))],  # a hole
     [Divided(np.arange(10.0), (0,), (5,)), Divided(np.arange(10.0), (4,), (6,))],  # an overlap
     [Divided(np.arange(10.0), (0,), (5,)), Divided(np.arange(11.0), (5,), (6,))],  # of another whole

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_one_process_needs_no_options_no_device_and_no_group(tmp_path):
 
     Each strategy has the name that it documents.
     """
-    ways = [{}, {"is_master": False}, {"is_master": True}, {"device": "cuda"}, {"device": "cpu"}]
+    ways: list[dict[str, Any]] = [{}, {"is_master": False}, {"is_master": True}, {"device": "cuda"}, {"device": "cpu"}]
     ways += [{"name": "mine", "strategy": strategy} for strategy in ("sync_any", "sync_all", "async", "mono")]
     for number, options in enumerate(ways):
         place = tmp_path / str(number)

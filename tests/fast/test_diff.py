@@ -7,6 +7,7 @@ import sys
 from collections import OrderedDict
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ W = torch.arange(6, dtype=torch.float32).reshape(2, 3)
 NAN = struct.unpack("<d", bytes.fromhex("010000000000f87f"))[0]
 
 # values under the key x of two states; the kind of the difference, and what follows x in its place
-CASES = {
+CASES: dict[str, tuple[Any, ...]] = {
     "a leaf's bytes": (W, W + 1, "bytes"),
     "the sign of zero": (torch.zeros(2), -torch.zeros(2), "bytes"),
     "a dtype": (W, W.double(), "dtype"),

@@ -150,7 +150,7 @@ def test_what_is_put_into_a_part_is_there_and_nowhere_else(data):
     name = data.draw(st.sampled_from(["float32", "bfloat16", "complex128"]))
     layout = data.draw(st.sampled_from(["channels_last", "transposed", "permuted", "every other", "a window"]))
     tensor = in_layout(layout, tensor_of(leaves.DTYPES[name]))
-    view = leaves.data(tensor, leaves.Now())
+    view = items.data(tensor, items.Now())
     expected = bytearray(raw(tensor))
     start = data.draw(st.integers(0, len(expected)))
     stop = data.draw(st.integers(start, len(expected)))
@@ -170,7 +170,7 @@ def test_an_array_takes_what_is_put_into_it():
 def test_two_threads_may_have_the_two_halves_of_an_item():
     """Neither takes the other's away."""
     tensor = torch.zeros(64, 64, dtype=torch.float64).t()
-    view, new = leaves.data(tensor, leaves.Now()), bytearray(os.urandom(8 * 64 * 64))
+    view, new = items.data(tensor, items.Now()), bytearray(os.urandom(8 * 64 * 64))
 
     def fill(first):
         for start in range(first * 5, len(new), 15):
@@ -290,7 +290,7 @@ def test_large_leaves_are_shared_out_among_threads(monkeypatch):
         taken.copy()
         expected = {key: bytes(block.data) for key, block in blocks.items()}
         assert expected == {key: bytes(block.data) for key, block in taken.blocks.items()}, threads
-        assert taken.images[0][:4] == b"lead"
+        assert (taken.images[0] or b"")[:4] == b"lead"
 
 
 def test_unchanged_leaves_in_another_order_are_linked(tmp_path):
@@ -387,8 +387,13 @@ def cuda(request, monkeypatch):
     return fake
 
 
+def described(tensor, now):
+    """Its bytes as leaves.py sees them, by way of the fake device where there is one."""
+    return vars(leaves)["data"](tensor, now)
+
+
 def device_blocks():
-    now = leaves.Now()
+    now = items.Now()
     tensors = {
         "weight": in_layout("channels_last", tensor_of(torch.float32)),
         "plain": torch.randn(1000),
@@ -396,7 +401,7 @@ def device_blocks():
         "half": tensor_of(torch.bfloat16),
     }
     blocks = {
-        key: codec.Block("torch", leaves.NAMES[t.dtype], tuple(t.shape), leaves.data(t, now), {})
+        key: codec.Block("torch", leaves.NAMES[t.dtype], tuple(t.shape), described(t, now), {})
         for key, t in tensors.items()
     }
     return blocks, {key: raw(tensor) for key, tensor in tensors.items()}
@@ -446,6 +451,7 @@ def test_without_another_thread_memory_is_pinned_and_unpinned_in_this_one(cuda, 
     memory = pages.pages(1 << 20)
     unpin = staging.pin(memory, torch.device("cpu"))
     assert [memory.nbytes] == list(cuda.pinned.values())
+    assert unpin is not None
     unpin()
     assert cuda.pinned == {}
 
@@ -500,7 +506,7 @@ def test_a_restore_onto_a_device_goes_by_way_of_pieces(cuda):
     tensor = in_layout("channels_last", tensor_of(torch.float32))
     kept = Kept("w", codec.Block("torch", "float32", tuple(tensor.shape), memoryview(raw(tensor)), {}))
     live = torch.zeros_like(tensor)
-    pages.put(leaves.data(live, leaves.Now()), memoryview(bytearray(kept.data)))
+    pages.put(described(live, items.Now()), memoryview(bytearray(kept.data)))
     assert raw(tensor) == raw(live)
     assert ["event", "wait for event", "copy", "synchronize"] == cuda.log
 

@@ -90,8 +90,8 @@ def test_places_are_a_function_of_the_seed_and_seeds_differ():
 
 def aimed(monkeypatch, *aims, **wishes):
     """Each aim: where to save, first at the place, and more of its fields."""
-    aims = [{"place": saves[0], "saves": saves, **more} for *saves, more in aims]
-    monkeypatch.setenv("HOLDFAST_DRILL", json.dumps({"aims": aims, "digests": True, **wishes}))
+    told = [{"place": saves[0], "saves": saves, **more} for *saves, more in aims]
+    monkeypatch.setenv("HOLDFAST_DRILL", json.dumps({"aims": told, "digests": True, **wishes}))
 
 
 def saved(path):

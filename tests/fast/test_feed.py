@@ -2,6 +2,7 @@
 
 import random
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from feeds import flat, leaves_the_next_epoch_whole, resumes_anywhere, uninterrupted
 from holdfast.data import Zip
 from holdfast.data.digest import digest
-from holdfast.data.feed import MOVES, ReplayFeed, SequenceFeed, StatefulFeed, feed_for
+from holdfast.data.feed import MOVES, SequenceFeed, feed_for
+from holdfast.data.replay import ReplayFeed
+from holdfast.data.stateful import StatefulFeed
 from holdfast.errors import Mismatch, UsageError
 from holdfast.torch.loader import DataLoaderFeed
 from subjects import asked_of
@@ -265,6 +268,9 @@ def test_loaders_side_by_side_each_go_on_where_they_were():
 
 class Unstateful(Counting):
     """Has the methods, as loaders that a library has wrapped do, and no state."""
+
+    inner: Any  # no instance has it
+    base_dataloader: Any
 
     def state_dict(self):
         return self.inner.state_dict()

@@ -20,7 +20,7 @@ from kept import bits
 from kept import stored_of as stored_with
 
 ARRAYS = st.builds(
-    lambda length, kind, seed: np.random.default_rng(seed).normal(size=length).astype(kind),
+    lambda length, kind, seed: np.random.default_rng(seed).normal(size=(length,)).astype(kind),
     st.integers(0, 3),
     st.sampled_from(["f4", "f8", ">f8", "i2"]),
     st.integers(0, 3),

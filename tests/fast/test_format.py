@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,7 @@ OUTSIDE = [
 ]
 
 ATTACKS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    **{f"file named {name!r}": lambda m, name=name: file(m, name) for name in OUTSIDE},
+    **{f"file named {name!r}": partial(file, name=name) for name in OUTSIDE},
     "leaf in an unlisted shard": lambda m: leaf(m, shard="other.safetensors"),
     "leaf outside by name": lambda m: leaf(m, shard="../../../etc/passwd"),
     "negative offset": lambda m: leaf(m, offset=-8),

@@ -130,6 +130,7 @@ def test_memory_given_back_while_it_is_copied_goes_to_nobody_else():
     del tensor, block
     other = torch.full((1 << 22,), 4.0, device="cuda")
     assert other.data_ptr() != place
+    assert wait is not None
     wait()
     assert bytes(memory) == raw(torch.full((1 << 22,), 3.0))
 
@@ -155,11 +156,12 @@ def test_memory_that_cannot_be_pinned_is_no_error():
     unpin = staging.pin(memory, device)
     assert staging.pin(memory, device) is None
     assert torch.ones(4, device=device).sum().item() == 4
+    assert unpin is not None
     unpin()
 
 
 def peak_bytes():
-    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10
+    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) << 10
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -205,7 +207,7 @@ def test_a_restore_comes_after_what_was_under_way():
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv = torch.nn.Conv2d(16, 256, 3).to(memory_format=torch.channels_last)
+        self.conv = torch.nn.Conv2d(16, 256, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.head = torch.nn.Linear(256, 64, dtype=torch.bfloat16)
 
     def forward(self, x):

@@ -88,6 +88,7 @@ def test_500_jobs_do_not_save_in_the_same_second():
         stop.spare_s = {"SIGUSR1": 20.0}
         stop._on_signal(signal.SIGUSR1, None)
         stop.wanted(save_s=0, step_s=0)
+        assert stop._until_s is not None
         moments.append(int(stop._until_s - stop.at_s))
     assert max(moments.count(second) for second in set(moments)) < 60
     assert set(range(20)) == set(moments)

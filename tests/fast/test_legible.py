@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -86,7 +87,8 @@ def test_an_object_that_cannot_be_shown_is_marked():
         def __str__(self):
             raise OSError("gone")
 
-    made = document({"data": Broken(), Broken(): 1})["hyperparameters"]
+    given: dict[Any, Any] = {"data": Broken(), Broken(): 1}
+    made = document(given)["hyperparameters"]
     mark = "without text: OSError]"
     assert mark in made["data"]
     assert any(mark in key for key in made)

@@ -90,7 +90,7 @@ def test_what_is_handed_out_is_no_way_in():
     metrics.update({"seen": 1}).reduce()
     assert (kept["seen"], metrics.agg["seen"]) == (1.0, 2.0)
     with pytest.raises(TypeError):
-        metrics.local["seen"] = 3
+        metrics.local["seen"] = 3  # type: ignore[index]
     other = MetricsTracker().load_state_dict(metrics.end_epoch().state_dict())
     other.end_epoch()
     assert (metrics.epoch_reports, other.epoch_reports) == ([{"seen": 2.0}], [{"seen": 2.0}, {}])

@@ -95,7 +95,8 @@ def test_slices_are_those_of_a_list():
         whole = list(shuffle)
         draw = random.Random(1)
         for _ in range(200):
-            where = slice(*(draw.choice([None, draw.randint(-400, 400)]) for _ in range(2)), draw.choice([None, -3, 2]))
+            start, stop = (draw.choice([None, draw.randint(-400, 400)]) for _ in range(2))
+            where = slice(start, stop, draw.choice([None, -3, 2]))
             assert shuffle[where] == whole[where]
         assert (shuffle[-1], shuffle[np.int64(3)], len(shuffle)) == (whole[-1], whole[3], length)
 

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -93,7 +94,7 @@ VALUES = st.recursive(
 )
 def test_no_planted_secret_survives_in_hyperparameters(harmless, name, secret, path, listed):
     """At any depth, under any telling key; what remains can be written as JSON."""
-    planted = {name: [secret] if listed else secret}
+    planted: Any = {name: [secret] if listed else secret}
     for part in path:
         planted = [planted] if part == 0 else {part: planted}
     told = redact_mapping({**harmless, "planted": planted})
@@ -144,7 +145,7 @@ def test_a_list_of_secrets_is_hidden_up_to_the_next_option():
 
 def test_a_mapping_that_holds_itself_ends():
     """Odd hyperparameters cost detail, never the save."""
-    loop = {"lr": 1}
+    loop: dict[str, Any] = {"lr": 1}
     loop["self"] = loop
     assert redact_mapping(loop)["lr"] == 1
 

@@ -444,7 +444,7 @@ def test_live_tensors_of_any_layout_are_filled_and_few_exist_twice(tmp_path, mon
         lambda: torch.zeros(10, 10, dtype=torch.complex64).conj().imag,
     ]
     live = {name: kinds[int(name) % 3]() for name in expected}
-    real, batches = stored.read_all, []
+    real, batches = codec.read_all, []
 
     def read_all(wanted):
         places = {tensor.data_ptr() for tensor in live.values()}

@@ -7,7 +7,7 @@ import json
 import random
 import signal
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_any_stateful_object_and_any_generator_is_tracked(tmp_path):
     """state_dict() and load_state_dict() suffice; random.Random and NumPy's Generator need neither."""
 
     def once():
-        tracked = {"hooked": Hooked(), "dice": random.Random(), "numbers": np.random.default_rng()}
+        tracked: dict[str, Any] = {"hooked": Hooked(), "dice": random.Random(), "numbers": np.random.default_rng()}
         with Run(tmp_path, tracked) as run:
             for _ in run.steps(1):
                 tracked["hooked"].items.append(2)
@@ -93,7 +93,7 @@ WRONG = [
 
 def test_what_cannot_be_tracked_or_asked_is_refused_when_the_run_is_made(tmp_path):
     """Before anything is written, and not ten minutes later, at the first save."""
-    cases = [(state, {}, words) for state, words in REFUSED]
+    cases: list[tuple[Any, Any, str]] = [(state, {}, words) for state, words in REFUSED]
     cases += [({"toy": Toy()}, options, words) for options, words in WRONG]
     for state, options, words in cases:
         with asked_of(words), pytest.raises(UsageError) as raised:
@@ -260,7 +260,7 @@ def test_nesting_that_would_put_a_safe_point_into_a_body_is_refused(tmp_path):
     pairs = "epochs epochs", "batches batches", "batches epochs", "steps steps", "steps batches", "batches steps"
     for outer, inner in map(str.split, pairs):
         run = new_run(tmp_path / f"{outer} {inner}", Toy())
-        loop = {
+        loop: dict[str, Any] = {
             "epochs": lambda run=run: run.epochs(2),
             "steps": lambda run=run: run.steps(2),
             "batches": lambda run=run, name=outer + inner: run.batches([1, 2], name=name),

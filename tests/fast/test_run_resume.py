@@ -6,6 +6,7 @@ import itertools
 import random
 import re
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -488,7 +489,7 @@ def test_a_deadline_is_a_time_a_span_or_unix_seconds():
 def test_before_its_deadline_a_run_saves_and_stops(tmp_path, monkeypatch):
     """In time for one more step and one more save, by what they cost."""
     clock = itertools.count(2_000_000_000)
-    monkeypatch.setattr(stop.time, "time", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
     run = new_run(tmp_path, Toy(), every=None, deadline=2_000_000_050.0)
     with pytest.raises(Stopped) as stopped, run:
         list(run.steps(10_000))

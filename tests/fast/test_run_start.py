@@ -3,6 +3,7 @@
 import signal
 import threading
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -152,7 +153,8 @@ def raise_in_an_expression(run):
 
 
 def raise_on_unpacking(run):
-    for _step, pair in zip(run.steps(9), [(1, 2)] * 3 + [(1, 2, 3)], strict=False):
+    pairs: list[Any] = [(1, 2)] * 3 + [(1, 2, 3)]
+    for _step, pair in zip(run.steps(9), pairs, strict=False):
         _a, _b = pair
 
 
@@ -174,7 +176,7 @@ def raise_through_a_bar(run):
 def raise_what_was_unbound(run):
     for step in run.steps(9):
         if step == 3:
-            del nothing  # noqa: F821
+            del nothing  # type: ignore[has-type]  # noqa: F821
             nothing = 1  # noqa: F841
 
 

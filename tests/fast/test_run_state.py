@@ -4,6 +4,7 @@ import copy
 import random
 import weakref
 from collections import deque
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,7 +155,8 @@ def test_values_in_use_and_values_given_inline_are_silent(tmp_path):
 
         def forget():
             nonlocal array, buffer, rows, items, shown
-            array = buffer = rows = items = shown = None
+            nothing: Any = None
+            array = buffer = rows = items = shown = nothing
 
         def body(run, step, kept=(row, part, view, base, weights, queue)):
             if step == 0:
@@ -191,8 +193,9 @@ def test_a_function_that_made_the_objects_and_returned_rebinds_nothing(tmp_path)
 def test_a_generator_that_the_loop_no_longer_uses_is_told(tmp_path):
     """`env.reset(seed=)` makes a new one; the old one is tracked. Not where somebody draws from its bits alone."""
     of_torch = lambda seed: torch.Generator().manual_seed(seed)
+    makers: list[Any] = [np.random.default_rng, np.random.RandomState, random.Random, of_torch]
     env = Holder()
-    for number, make in enumerate((np.random.default_rng, np.random.RandomState, random.Random, of_torch)):
+    for number, make in enumerate(makers):
         env.limit = make(0)
 
         def body(run, step, make=make):
@@ -600,6 +603,7 @@ def test_what_cannot_be_filled_is_refused_with_what_to_write(tmp_path):
 
 class Holder:
     __slots__ = ("count", "limit", "numbers")
+    limit: Any
 
     def __init__(self):
         self.count, self.numbers = 0, [1]
@@ -701,9 +705,9 @@ def test_an_object_in_a_container_that_is_none_on_resume_is_a_mismatch(tmp_path)
 
 def test_a_new_run_starts_from_the_weights_of_models_in_containers(tmp_path):
     """As from those at the top; one that the checkpoint lacks is an error."""
-    nets = {"g": nn.Linear(2, 2), "d": [nn.Linear(2, 1)]}
+    nets: dict[str, Any] = {"g": nn.Linear(2, 2), "d": [nn.Linear(2, 1)]}
     run_to(tmp_path / "old", {"nets": nets}, 1, lambda run, step: None)
-    fresh = {"g": nn.Linear(2, 2), "d": [nn.Linear(2, 1)]}
+    fresh: dict[str, Any] = {"g": nn.Linear(2, 2), "d": [nn.Linear(2, 1)]}
     with Run(tmp_path / "new", {"nets": fresh}, start_from=tmp_path / "old"):
         assert torch.equal(nets["g"].weight, fresh["g"].weight)
         assert torch.equal(nets["d"][0].weight, fresh["d"][0].weight)

@@ -1,5 +1,7 @@
 """What a run does with torch's models and optimizers besides restoring them: starting, overriding, reading, probing."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -68,7 +70,7 @@ def test_a_start_takes_a_subset_under_other_names_and_reports_the_rest(tmp_path,
     """strict=False leaves alone what does not fit, and says what that was."""
     source = objects()
     train(tmp_path / "a", source)
-    model = torch.nn.ModuleDict({"body": torch.nn.Linear(2, 3), "head": torch.nn.Linear(3, 1)})
+    model: Any = torch.nn.ModuleDict({"body": torch.nn.Linear(2, 3), "head": torch.nn.Linear(3, 1)})
     kept = model["head"].weight.clone()
     start = StartFrom(tmp_path / "a", names="model", rename={"0": "body"}, strict=False)
     with Run(tmp_path / "b", {"model": model}, start_from=start):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
 from holdfast.data import groups
+from holdfast.data.seeded import Index
 from holdfast.data.split import Split, dealt
 from holdfast.errors import Mismatch, UsageError
 from holdfast.torch.samplers import (
@@ -101,7 +102,8 @@ def resumes_at_any_batch(workers, every=1):
                     yield batch.tolist()
 
     states = []
-    whole = list(epochs(*new(), states))
+    sampler, loader = new()
+    whole = list(epochs(sampler, loader, states))
     assert len(whole) == len(states) == 12
     for taken, state in list(enumerate(states, 1))[::every]:
         sampler, loader = new()
@@ -214,6 +216,7 @@ def test_an_index_reaches_tensors_lists_and_arrays():
     sampler = InterruptibleSampler(range(5), seed=1)
     sampler.set_epoch(6)
     for index in sampler:
+        assert isinstance(index, Index)
         assert index.epoch == 6
         assert (torch.arange(5)[index].item(), list(range(5))[index], torch.arange(5).numpy()[index]) == (index,) * 3
 

@@ -41,7 +41,7 @@ def test_a_tracked_sampler_tells_what_was_consumed(tmp_path):
     """However far workers are ahead; its state alone, without a run, goes on from there."""
     loader = DataLoader(DATA, **ours(2, 0, 3))
     states = []
-    seen = train(tmp_path / "run", loader, each=lambda: states.append(loader.sampler.state_dict()))
+    seen = train(tmp_path / "run", loader, each=lambda: states.append(sampler_of(loader).state_dict()))
     for taken in (1, 3):
         alone = InterruptibleDistributedSampler(DATA, 2, 0, seed=3)
         alone.load_state_dict(states[taken - 1])
@@ -54,10 +54,11 @@ def test_a_loop_without_a_run_counts_again(tmp_path):
     train(tmp_path / "run", loader)
     with pytest.raises(UsageError, match="epoch 1 is over"):
         next(iter(loader))
-    loader.sampler.set_epoch(7)
+    sampler = sampler_of(loader)
+    sampler.set_epoch(7)
     for batch in loader:
-        loader.sampler.advance(len(batch))
-    assert (loader.sampler.position, loader.sampler.remaining) == (LENGTH, 0)
+        sampler.advance(len(batch))
+    assert (sampler.position, sampler.remaining) == (LENGTH, 0)
 
 
 def test_a_place_that_one_rank_counted_is_no_place_of_all():

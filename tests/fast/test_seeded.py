@@ -4,6 +4,7 @@ import pickle
 import random
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,8 @@ class Batched(Noisy):
 
 
 def globals_now():
-    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    numpy: Any = np.random.get_state()
+    return random.getstate(), numpy[1].tolist(), torch.get_rng_state().tolist()
 
 
 def epochs(dataset, first=0, last=3, **settings):
@@ -125,7 +127,8 @@ def test_a_plain_index_warns_once():
 
 def test_around_other_wrappers_it_needs_no_warning():
     """Outermost is right: the wrappers inside get their index and its randomness."""
-    dataset = Seeded(ConcatDataset([Subset(Noisy(), range(5)), Noisy(3)]), 5)
+    parts: list[Any] = [Subset(Noisy(), range(5)), Noisy(3)]
+    dataset = Seeded(ConcatDataset(parts), 5)
     assert len(dataset) == 8
     assert not torch.equal(dataset[Index(6, 0)], dataset[Index(6, 1)])
 

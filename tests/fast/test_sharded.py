@@ -5,6 +5,7 @@ knows.
 import builtins
 import os
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,10 +86,10 @@ def test_the_shards_come_from_the_seed_alone(digits):
 
 def test_on_a_device_all_is_two_tensors(digits):
     """Images as uint8, targets as integers; or what the transforms make of them."""
-    dataset = DistributedShardedDataset(digits, 0, 2, device_id="cpu", seed=1)
+    dataset: Any = DistributedShardedDataset(digits, 0, 2, device_id="cpu", seed=1)
     assert (dataset.samples.shape, dataset.samples.dtype) == ((31, 3, 8, 8), torch.uint8)
     assert dataset.targets.tolist() == [int(target) for _, target in dataset.files]
-    in_memory = DistributedShardedDataset(digits, 0, 2, seed=1, sample_load_transform=image_tensor)
+    in_memory: Any = DistributedShardedDataset(digits, 0, 2, seed=1, sample_load_transform=image_tensor)
     assert all(torch.equal(held[0], there[0]) for held, there in zip(dataset, in_memory, strict=True))
 
     def grey(image):

@@ -22,8 +22,7 @@ from holdfast import disk, retention
 from holdfast.errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import attempt as attempts
-from holdfast.store import checkpoint as checkpoints
-from holdfast.store import format, shelf
+from holdfast.store import format, reading, shelf
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from kept import bits
@@ -426,7 +425,7 @@ def test_a_forked_child_is_refused_while_its_parent_saves(root):
 def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
     """Reading another checkpoint goes on; Python 3.11's cached_property would not let it."""
     store = having(root, 1, 2)
-    go_on, stuck, whole_of = threading.Event(), threading.Event(), checkpoints.reading.whole
+    go_on, stuck, whole_of = threading.Event(), threading.Event(), reading.whole
 
     def slow(path: Path) -> bytes:
         if path.parent == store[1].path:
@@ -434,7 +433,7 @@ def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
             assert go_on.wait(60)
         return whole_of(path)
 
-    monkeypatch.setattr(checkpoints.reading, "whole", slow)
+    monkeypatch.setattr(reading, "whole", slow)
     first = threading.Thread(target=lambda: store[1].manifest)
     second = threading.Thread(target=lambda: store[2].manifest)
     first.start()
@@ -466,8 +465,12 @@ def test_a_disk_that_fills_up_leaves_the_store_as_it_was(root):
     for step in itertools.count(2):
         before, calls = listing(root), []
         fail, count = failing(step - 2, FULL), counting(calls)
+
+        def act(call: Any, perform: Any, fail: Any = fail, count: Any = count) -> Any:
+            return count(call, lambda: fail(call, perform))
+
         try:
-            with door(lambda call, perform, fail=fail, count=count: count(call, lambda: fail(call, perform))):
+            with door(act):
                 put(store, 2)
         except NoSpace:
             if steps(store) == [1]:

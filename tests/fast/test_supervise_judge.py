@@ -1,7 +1,5 @@
 """What follows when a command has ended: the whole table, without a process."""
 
-from typing import Any
-
 import pytest
 
 from holdfast.supervise.judge import CommandAttempt, describe, exit_code, judge, was_leaving
@@ -108,10 +106,13 @@ def test_exit_codes():
     assert ["exit 3", "killed by SIGSEGV", "killed by signal 40"] == [describe(code) for code in (3, -11, -40)]
 
 
+Ended = tuple[int, str | None, float, str]  # code, what it was told and when, the last event
+
+
 def test_ctrl_c_while_it_was_leaving():
     """The run's journal says that it has ended, a moment before: there was nothing left to interrupt."""
-    left: list[Any] = [(-2, "SIGINT", 101.0, "end"), (130, "SIGINT", 99.0, "end")]
-    others = [
+    left: list[Ended] = [(-2, "SIGINT", 101.0, "end"), (130, "SIGINT", 99.0, "end")]
+    others: list[Ended] = [
         (1, "SIGINT", 101.0, "end"),
         (-9, "SIGINT", 101.0, "end"),
         (-15, "SIGTERM", 101.0, "end"),

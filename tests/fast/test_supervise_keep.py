@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import journal
 from holdfast.apps.program import ProgramCheckpoint
+from holdfast.apps.take import take
 from holdfast.errors import NoSpace, StoreError
 from holdfast.store.store import Store
 from holdfast.supervise import keep
@@ -132,7 +133,7 @@ def test_what_somebody_holds_open_for_writing_is_not_whole_yet(program, tmp_path
 
 def test_what_changes_while_it_is_copied_is_left_for_later(program, monkeypatch, shelf):
     """Nothing of it stays in the store."""
-    honest = keep.take
+    honest = take
 
     def copied(found, into):
         taken = honest(found, into)

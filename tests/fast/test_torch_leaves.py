@@ -3,6 +3,7 @@
 import gc
 import re
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,8 @@ def test_decoded_tensors_have_memory_of_their_own():
 
 def test_parameters_are_parameters_again():
     """With requires_grad as it was; so are plain tensors."""
-    for kind, requires_grad in product((torch.nn.Parameter, torch.clone), (True, False)):
+    kinds: list[Any] = [torch.nn.Parameter, torch.clone]
+    for kind, requires_grad in product(kinds, (True, False)):
         tensor = kind(torch.randn(3)).requires_grad_(requires_grad)
         with asked_of(kind, requires_grad):
             assert_same_tensor(tensor, leaf_round_trip(tensor))
@@ -258,13 +260,14 @@ def test_a_view_never_reaches_outside_its_leaf():
     """A hostile offset, shape or stride is damage, not somebody else's memory."""
     held = {"a": torch.zeros(16, dtype=torch.uint8), "f": torch.zeros(4), "n": np.zeros(16, np.uint8)}
     assert tree.unflatten({"view": VIEW}, held.__getitem__).tolist() == [0, 0]
-    for changes in [
+    refused: list[dict[str, Any]] = [
         *({"offset": offset} for offset in (12, 2, -4, 2**70, 0.0)),
         *({"shape": shape} for shape in ([3], [-2], [2, 2], 3)),
         *({"stride": stride} for stride in ([-1], [2**40])),
         *({"dtype": dtype} for dtype in ("nonsense", ["float32"])),
         *({"leaf": leaf} for leaf in ("f", "n")),
         {"dtype": "int32", "requires_grad": True},
-    ]:
+    ]
+    for changes in refused:
         with asked_of(changes), pytest.raises(Damaged):
             tree.unflatten({"view": {**VIEW, **changes}}, held.__getitem__)

@@ -5,6 +5,7 @@ from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -118,7 +119,7 @@ def test_tied_tensors_are_read_once_and_buffers_that_are_not_persistent_never():
     """Law: one leaf for two names is one read; two leaves with one place to go are a difference; others are
     untouched.
     """
-    new = Tied()
+    new: Any = Tied()
     new.mask.fill_(9)
     tree = handed_over(Tied(), new)
     assert len(tree["embed.weight"].places) == 1
@@ -196,7 +197,7 @@ def compiled_inside(model):
     return model
 
 
-WRAPPINGS = {
+WRAPPINGS: dict[str, Any] = {
     "plain": lambda model: model,
     "compiled": torch.compile,
     "compiled inside": compiled_inside,
@@ -489,7 +490,8 @@ def test_named_parameters_in_another_order_are_a_difference():
     turned = [named[2], named[1], named[0], *named[3:]]
     lines = live.differences(torch.optim.SGD(turned, momentum=0.9), tree)
     assert lines[0] == "param_groups/0: parameter 0 is 0.weight in the checkpoint, 1.weight here"
-    compiled = torch.optim.SGD(torch.compile(model).named_parameters(), momentum=0.9)
+    around: Any = torch.compile(model)
+    compiled = torch.optim.SGD(around.named_parameters(), momentum=0.9)
     assert live.differences(compiled, tree) == []
 
 
@@ -498,7 +500,7 @@ def test_the_checkpoints_options_win_in_the_objects_that_are_there():
     checkpoint.
     """
     tree = kept_state(torch.optim.SGD(net().parameters(), lr=0.3))
-    optimizer = torch.optim.SGD(net().parameters(), lr=0.1)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(net().parameters(), lr=0.1)
     lr_scheduler.StepLR(optimizer, 2)
     live.restore(optimizer, tree)
     assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["initial_lr"]) == (0.3, 0.1)
@@ -684,7 +686,7 @@ def test_a_probe_leaves_every_training_flag_as_it_was():
         def train(self, mode=True):
             return super().train(mode=False)
 
-    model = nn.Sequential(net(), Frozen(3))
+    model: Any = nn.Sequential(net(), Frozen(3))
     model[0][1].eval()
     model[1].training = True  # set by hand, against its own train()
     flags = [module.training for module in model.modules()]

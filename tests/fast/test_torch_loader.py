@@ -5,6 +5,7 @@ import random
 from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from feeds import flat, leaves_the_next_epoch_whole, plain, resumes_anywhere, uninterrupted
 from holdfast.data import Sampler, Seeded
-from holdfast.data.feed import ReplayFeed, StatefulFeed, feed_for
+from holdfast.data.feed import feed_for
+from holdfast.data.replay import ReplayFeed
+from holdfast.data.stateful import StatefulFeed
 from holdfast.errors import Mismatch
 from holdfast.torch.loader import DataLoaderFeed
 from subjects import asked_of
@@ -103,7 +106,7 @@ class Remembering(HiddenRandomness):
         self.random.setstate(self.began)
 
 
-SAMPLERS = {
+SAMPLERS: dict[str, Any] = {
     "sequential": dict,
     "shuffle": lambda: {"shuffle": True},
     "drop last": lambda: {"shuffle": True, "drop_last": True},
@@ -184,7 +187,8 @@ def global_states(walk, epochs=2):
     for epoch in range(epochs):
         for _ in walk(epoch):
             torch.rand(())  # the training's own
-        found.append((random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()))
+        numpy: Any = np.random.get_state()
+        found.append((random.getstate(), numpy[1].tolist(), torch.get_rng_state().tolist()))
     return found
 
 
@@ -198,7 +202,7 @@ def test_the_global_generators_move_as_a_plain_loader_moves_them():
     ]:
         own = settings if seed is None else {**settings, "generator": torch.Generator().manual_seed(seed)}
         users, feed = loader("sequential" if name == "buckets" else name, **own), feed_for(loader(name, **own), 1)
-        walk = lambda _, users=users: users
+        walk: Any = lambda _, users=users: users
         if name == "buckets":  # as many steps, and no draw of the sampler's
             steps = [len(each) for each in run_of(name)[0]]
             walk = lambda epoch, users=users, steps=steps: islice(chain(users, repeat(0)), steps[epoch])
@@ -218,7 +222,7 @@ def test_a_position_counts_what_was_consumed():
     """Batches that workers have read ahead are not behind us."""
     for settings in ({}, {"num_workers": 2}):
         feed = feed_for(loader("shuffle", **settings), 1)
-        batches = feed.open(0, None)
+        batches: Any = feed.open(0, None)
         for taken in (0, 1, 2, 3):
             if taken:
                 next(batches)
@@ -402,7 +406,7 @@ def test_workers_end_with_their_iterator(persistent):
     """A closed epoch leaves no process behind, unless its workers are to persist; those serve the next epoch."""
     before = workers()
     feed = feed_for(loader("shuffle", num_workers=2, persistent_workers=persistent), 1)
-    batches = feed.open(0, None)
+    batches: Any = feed.open(0, None)
     next(batches)
     first = workers() - before
     batches.close()

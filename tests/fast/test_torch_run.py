@@ -2,6 +2,7 @@
 
 import itertools
 import signal
+from typing import Any
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def scaled():
     return {"model": model, "optimizer": optimizer, "scaler": scaler}, step
 
 
-KINDS = {
+KINDS: dict[str, Any] = {
     **{
         kind: lambda kind=kind: adam(MODULES[kind]())
         for kind in ("channels_last", "tied", "extra state", "hooks", "weight_norm", "spectral_norm", "orthogonal")

@@ -201,7 +201,8 @@ def test_random_generators_go_on_where_they_were():
     generators = [np.random.Generator(kind(5)) for kind in BIT_GENERATORS.values()]
     assert 5 == len(generators)
     legacy, plain = np.random.RandomState(3), random.Random(4)
-    for generator in [*generators, legacy]:
+    everyone: list[Any] = [*generators, legacy]
+    for generator in everyone:
         generator.standard_normal(3)
     generators[0].spawn(2)
     plain.gauss(0, 1)
@@ -243,7 +244,7 @@ def test_leaf_keys_are_quoted_paths_and_never_collide():
 
 def test_restoring_a_dataclass_calls_nothing():
     """No __init__, no __post_init__, frozen and slots or not; attributes beside the fields are kept."""
-    state = Settings(Point(1, 2))
+    state: Any = Settings(Point(1, 2))
     state.cached = 5
     CALLS.clear()
     back = round_trip(state, types=TYPES)
@@ -259,7 +260,7 @@ def test_a_field_that_is_newer_than_the_checkpoint_gets_its_default():
 
 def test_attributes_of_an_ordered_dict_are_kept():
     """A module's state_dict() carries its versions in `_metadata`."""
-    state = OrderedDict(a=1)
+    state: Any = OrderedDict(a=1)
     state._metadata = OrderedDict({"": {"version": 2}})
     back = round_trip(state)
     assert state._metadata == back._metadata
@@ -279,7 +280,7 @@ UNSAVEABLE = {
     "state.rate (a generator)": lambda: Settings(x for x in ()),
     'state["s"][0].array (a numpy.ndarray): it stands in a set': lambda: {"s": {Hashed(np.zeros(1))}},
     "state[0] (a test_tree.Sub): register a pair": lambda: [Sub(a=1)],
-    "state[0] (a datetime.datetime): its time zone": lambda: [dt.datetime(2020, 1, 1, tzinfo=Odd())],
+    "state[0] (a datetime.datetime): its time zone": lambda: [dt.datetime(2020, 1, 1, tzinfo=Odd())],  # type: ignore[abstract]
     "state (a numpy.random.mtrand.RandomState): it draws": lambda: np.random.RandomState(np.random.PCG64()),
 }
 
@@ -410,8 +411,9 @@ def test_a_scripts_types_are_found_under_either_name(monkeypatch):
         flat = tree.flatten(Color.RED)
         monkeypatch.setattr(Color, "__module__", here)
         assert Color.RED is tree.unflatten(flat.tree, {}.get, types=TYPES)
+    namesakes: list[Any] = [Color, enum.Enum("Color", "RED")]
     with pytest.raises(UsageError):
-        tree.unflatten(flat.tree, {}.get, types=[Color, enum.Enum("Color", "RED")])
+        tree.unflatten(flat.tree, {}.get, types=namesakes)
 
 
 def test_types_in_names_the_users_own_types():
@@ -609,7 +611,7 @@ def test_the_collector_rests_while_the_main_thread_takes_a_state_apart(monkeypat
 
 
 def with_attributes(value):
-    made = OrderedDict(a=value)
+    made: Any = OrderedDict(a=value)
     made._metadata = {"version": value}
     return made
 

@@ -23,6 +23,6 @@ def test_half_of_the_rounds_are_enough(rounds, seen):
     scores = []
     for one, other in ((0, 1), (3, 508), (5, 133), (5, 261)):
         first, second = (order._mixed(np.full(draws, place, np.uint64), mixing) for place in (one, other))
-        counts = np.bincount((first ^ second).astype(int), minlength=2**bits)[1:]
+        counts = np.bincount(np.asarray(first ^ second, int), minlength=2**bits)[1:]
         scores.append(chi_square(counts, draws / 511, 510))
     assert seen == (abs(worst(scores)) > LIMIT)

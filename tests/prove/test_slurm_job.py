@@ -134,8 +134,8 @@ def test_a_task_of_an_array_is_requeued_alone(slurm, place):
     slurm.until(lambda: "TIMEOUT" in slurm.endings(number))
     slurm.until(lambda: slurm.show(f"{array}_1")["Restarts"] == "1")
     slurm.ask("scontrol", "update", f"JobId={array}_1", "TimeLimit=UNLIMITED")
-    for task in (1, 2):
-        (place / str(task) / "fast").touch()
+    for task in ("1", "2"):
+        (place / task / "fast").touch()
         slurm.wait(f"{array}_{task}", "COMPLETED")
         assert final() in output(place, f"out-{task}.txt")
     assert [("requeued", "time limit")] == carried(place / "1" / "run")
@@ -180,7 +180,7 @@ def test_no_requeue_gets_a_successor(slurm, place):
     job = begin(slurm, place, "--job-name=mine", text=text)
     end_in(slurm, job, 2)
     slurm.until(lambda: "goes on after it" in output(place))
-    successor = re.search(r"Job (\d+) goes on after it", output(place))[1]
+    successor = re.findall(r"Job (\d+) goes on after it", output(place))[0]
     goes_on_to_the_end(slurm, successor, place)
     assert (["TIMEOUT"], ["COMPLETED"]) == (slurm.endings(job), slurm.endings(successor))
     assert "mine" == slurm.show(successor)["JobName"]

@@ -131,13 +131,13 @@ def test_an_elastic_launch_goes_on_with_fewer_ranks_after_it_lost_a_machine(tmp_
     once.
     """
     port = 20000 + os.getpid() % 12000  # below those that the system hands out
-    elastic = (
+    elastic = [
         "--nnodes=1:4",
         "--nproc-per-node=1",
         f"--max-restarts={RESTARTS}",
         "--rdzv-backend=c10d",
         "--rdzv-id=elastic",
-    )
+    ]
     elastic += (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=10", "--local-addr=127.0.0.1")
     agents = [several(tmp_path, *elastic, BATCH="12", STEP_S="0.3")]
     until(lambda: listens(port), "the rendezvous", LONG_S)

@@ -37,7 +37,7 @@ def cases(rank, place):
 def errors(rank, place):
     """Of each case its error, as this rank has it."""
     torch.set_num_threads(1)
-    os.fsync = lambda descriptor: None
+    os.fsync = lambda fd: None
     attempt.JOIN_S = 0.5
     own = place / f"of-{rank}"
     own.mkdir()

@@ -57,7 +57,7 @@ def train(rank, asked):
     asked = DEFAULTS | asked
     torch.set_num_threads(1)
     attempt.JOIN_S = asked["join_s"]
-    os.fsync = lambda descriptor: None  # a process that dies takes nothing out of the page cache with it
+    os.fsync = lambda fd: None  # a process that dies takes nothing out of the page cache with it
     start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     mine = asked["kills"][start].get(str(rank), "") if start < len(asked["kills"]) else ""
     notes = Path(asked["notes"]) / f"{asked['attempt'] + start}-{rank}.jsonl"
@@ -117,9 +117,9 @@ def prepare(mine, note):
     """Notes each save's step, and kills at places that are inside of Holdfast."""
     save = Saves.save
 
-    def noted(saves, reason, *rest, **options):
-        note(saves=saves._session.progress.position.step, why=reason)
-        return save(saves, reason, *rest, **options)
+    def noted(self, reason, *rest, **options):
+        note(saves=self._session.progress.position.step, why=reason)
+        return save(self, reason, *rest, **options)
 
     Saves.save = noted
     rename, write = disk.rename_new, disk.write

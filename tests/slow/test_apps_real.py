@@ -17,7 +17,7 @@ from programs import MDP, TOP, Watched, by_hand, copied, gmx, interrupted, plant
 from supervised import until
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "apps.md").read_text()
-MELT = re.search(r"^```lammps\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[1]
+MELT = re.findall(r"^```lammps\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[0]
 
 
 def water(place):

@@ -11,8 +11,8 @@ from programs import Watched, interrupted, planted, steps
 from supervised import until
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "apps.md").read_text()
-EXAMPLE = re.search(r"^```toml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[1]
-SOLVER = re.search(r"^```python no-run\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[1]
+EXAMPLE = re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[0]
+SOLVER = re.findall(r"^```python no-run\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[0]
 SOLVE = ["python3", "solve.py"]
 
 

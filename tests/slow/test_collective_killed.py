@@ -62,7 +62,7 @@ def rank_of(base, seed, rank, victim, instant):
     told = 3
     division.SHARE_BYTES = 1  # each writes
     if seed % 2:
-        lineage.LINK_BYTES = shards.LINK_BYTES = 4096
+        lineage.LINK_BYTES = vars(shards)["LINK_BYTES"] = 4096
     ranks = Ranks(rank, WORLD, Files(base / "words"), timeout_s=60)
     store = CollectiveStore(base / "run", ranks=ranks)
     for step in range(1, SAVED + 1):

@@ -272,7 +272,8 @@ def test_a_part_that_is_gone_costs_its_rank_the_bytes(tmp_path):
 def test_ranks_need_not_agree_on_the_checkpoint_before(tmp_path):
     """Each takes over from what it takes for the last one; nobody waits for anybody, and all is there."""
     course(tmp_path, 2, backbone, range(1, 4))
-    for step, parents in enumerate([[None, 3], [3, None], [3, 2], [2, 3]], 4):
+    several: list[list[int | None]] = [[None, 3], [3, None], [3, 2], [2, 3]]
+    for step, parents in enumerate(several, 4):
         course(tmp_path, 2, backbone, [step], parents=[each and f"step-{each:09}" for each in parents])
         assert taken(tmp_path, step), parents
         agree(tmp_path, 2, backbone, [step])

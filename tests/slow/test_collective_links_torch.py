@@ -4,6 +4,7 @@ shared.
 
 import os
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -36,9 +37,9 @@ class Adapted(nn.Module):
 def train(rank, kind, path, steps):
     """This rank's state when so many steps are done, whichever attempt it was that did them."""
     torch.set_num_threads(1)
-    os.fsync = lambda descriptor: None  # no power is lost here
+    os.fsync = lambda fd: None  # no power is lost here
     torch.manual_seed(1)
-    model = Adapted()
+    model: Any = Adapted()
     if kind == "ddp":
         model = DistributedDataParallel(model)
     else:

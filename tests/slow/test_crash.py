@@ -46,7 +46,8 @@ from holdfast.run.run import Run
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
 from holdfast.store import claiming
-from holdfast.store.store import Abandoned, Store
+from holdfast.store.shards import Abandoned
+from holdfast.store.store import Store
 from stores import listing, put, state_of, steps, whole
 
 WAIT_S = 60

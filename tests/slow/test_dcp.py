@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -227,7 +228,7 @@ def save(rank, path, how="save"):
     model(torch.randn(4, 5) + rank).sum().backward()
     optimizer.step()
     found = {**both(model, optimizer), f"of rank {rank}": {"objects": [rank, "x"], "tensor": torch.full((2,), rank)}}
-    writer = Writer(Run(path, {"model": model}) if how == "async" else path, step=1)
+    writer: Any = Writer(Run(path, {"model": model}) if how == "async" else path, step=1)
     if how == "fail" and rank == 1:
         writer.write_data = lambda *_: 1 / 0
     try:

@@ -8,9 +8,11 @@ from kept import bits
 
 
 class Model(torch.nn.Module):
+    table: torch.Tensor
+
     def __init__(self):
         super().__init__()
-        self.conv = torch.nn.Conv2d(32, 64, 3).to(memory_format=torch.channels_last)
+        self.conv = torch.nn.Conv2d(32, 64, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.register_buffer("table", torch.randn(300, 200).t())
 
     def forward(self, x):

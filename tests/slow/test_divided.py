@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -106,6 +107,7 @@ def test_files_stay_few_and_saves_small_however_long_it_goes(monkeypatch):
         first = divided.PieceRange(step, 0, "ring")
         known = divided.current(lineage.leaves).get("ring", {})
         made = divided._division(first, parts, known, lineage, forever, divided.MOST_FILES)
+        assert made is not None
         leaves = {key: leaf for link in made.links for key, leaf in link.leaves.items()}
         files = {link.name: link.file for link in made.links}
         for shard in made.shards:
@@ -138,7 +140,8 @@ def test_a_snapshot_holds_only_what_changed(small, tmp_path):
     buffer, store = Buffer(), Store(tmp_path)
     saved(store, buffer, [1, 2], arena=Arena())
     staged = store.stage(buffer.state_dict(), Arena())
-    assert sum(image.nbytes for image in staged.snapshot.images) < buffer.rows.nbytes // 10
+    snapshot: Any = staged.snapshot
+    assert sum(image.nbytes for image in snapshot.images) < buffer.rows.nbytes // 10
     before = buffer.rows.copy()
     buffer.rows[:] = 0  # the snapshot is nobody else's
     store.commit(staged, step=3)

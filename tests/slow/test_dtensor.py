@@ -22,7 +22,7 @@ import holdfast
 from holdfast import Store
 from holdfast.collective.store import CollectiveStore
 from holdfast.errors import UsageError
-from holdfast.state import tree
+from holdfast.state import codec, tree
 from holdfast.torch import live, pieces, stored
 from holdfast.torch.stored import TensorRestore, differing
 from rank_threads import ranks
@@ -56,6 +56,7 @@ def divided(whole, shape, placements):
     """What this rank has of `whole`, cut by torch's own chunk()."""
     mesh = init_device_mesh("cpu", shape)
     at, part = mesh.get_coordinate(), whole
+    assert at is not None
     if any(isinstance(each, _StridedShard) for each in placements):  # the second mesh dimension cuts first
         part = part.chunk(shape[1])[at[1]].chunk(shape[0])[at[0]]
     else:
@@ -103,8 +104,8 @@ def test_a_piece_says_where_it_lies_and_every_item_is_written_once(name):
             assert bytes(block.data) == WHOLE.numpy().tobytes()
             seen += rank == 0
         elif "spare" not in block.attrs:
-            box = zip(block.attrs["at"], block.shape, strict=True)
-            seen[tuple(slice(at, at + extent) for at, extent in box)] += 1
+            place = zip(block.attrs["at"], block.shape, strict=True)
+            seen[tuple(slice(at, at + extent) for at, extent in place)] += 1
     assert (seen == 1).all()
 
 
@@ -326,7 +327,7 @@ def test_what_is_read_around_its_place_is_little_at_a_time(tmp_path, monkeypatch
     """Leaves of which only a part is wanted exist twice for as long as it takes, and few of them at once."""
     wholes = {f"w{number}": WHOLE + number for number in range(5)}
     checkpoint = Store(tmp_path).save(wholes, step=1)
-    read, real = [], stored.read_all
+    read, real = [], codec.read_all
     monkeypatch.setattr(stored, "AROUND_BYTES", 2 * WHOLE.nbytes)
     monkeypatch.setattr(stored, "read_all", lambda wanted: (read.append(len(wanted)), real(wanted)))
     for _ in each_rank((2,)):

@@ -322,7 +322,11 @@ def pairs(stride: int = 1) -> None:
                     assert tried > 200 // stride
                     return
                 claimed: list[Store] = []
-                successor = Held(lambda root=root, claimed=claimed: claimed.append(succeed(root, 1)), other)
+
+                def claims(root: Path = root, claimed: list[Store] = claimed) -> None:
+                    claimed.append(succeed(root, 1))
+
+                successor = Held(claims, other)
                 if not successor.stop():
                     ghost.wake()
                     break
@@ -409,7 +413,11 @@ def test_who_gives_way_to_a_newer_attempt_leaves_no_room():
         with scratched("way") as place:
             root = place / "run"
             before(root)
-            one, two = (Held(lambda root=root: Store(root, take_over=True).claim(), at) for at in (nth, other))
+
+            def claim(root: Path = root) -> None:
+                Store(root, take_over=True).claim()
+
+            one, two = (Held(claim, at) for at in (nth, other))
             one.stop()
             two.stop()
             one.wake()

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ class Presses:
 
     def __init__(self):
         self.out, self.heard, self.over = threading.Event(), 0, threading.Event()
-        self.real = signal.getsignal(signal.SIGINT)
+        self.real: Any = signal.getsignal(signal.SIGINT)
         signal.signal(signal.SIGINT, self.hear)
 
     def hear(self, number, frame):

@@ -12,7 +12,7 @@ from samples import sample
 
 PAGE = (Path(__file__).parents[2] / "docs/loops.md").read_text()
 PREAMBLE, *BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-LOOPS = {re.search(r'"runs/(\w+)"', block)[1]: PREAMBLE + block for block in BLOCKS}
+LOOPS = {re.findall(r'"runs/(\w+)"', block)[0]: PREAMBLE + block for block in BLOCKS}
 LATE = "gymnasium.envs.classic_control", "sklearn.datasets", "sklearn.linear_model"
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from itertools import chain
+from typing import Any
 
 import msgspec
 import pytest
@@ -121,7 +122,7 @@ def obvious(state):
         start, stop = min(span(m)[0] for m in members), max(span(m)[1] for m in members)
         pad = start % max(member.element_size() for member in members)
         for index in group:
-            view = {"leaf": f"{key}@storage", "dtype": leaves.NAMES[tensors[index].dtype]}
+            view: dict[str, Any] = {"leaf": f"{key}@storage", "dtype": leaves.NAMES[tensors[index].dtype]}
             view |= {"shape": list(tensors[index].shape), "stride": list(tensors[index].stride())}
             view |= {"offset": span(tensors[index])[0] - start + pad, **kept([tensors[index]])}
             nodes[names[index]] = {"view": view}

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -61,9 +62,12 @@ def test_threads_may_share_a_store():
     for keep in (None, Last(2), Last(1) | Best("acc", max)) * 10:
         with scratched("threads") as base:
             store = Store(base / "run", keep=keep)
-            assert [] == all_of(
-                [lambda at=step, store=store: [put(store, at), put(store, at + 4)] for step in range(4)]
-            )
+
+            def saves(at: int, store: Store = store) -> None:
+                put(store, at)
+                put(store, at + 4)
+
+            assert [] == all_of([partial(saves, step) for step in range(4)])
             assert [path.name for path in (base / "run" / "attempts").iterdir()] == ["1"]
             assert keep is not None or steps(store) == list(range(8))
             assert all(whole(each.load(), each.step) for each in store.checkpoints())
@@ -92,7 +96,8 @@ def test_readers_never_see_less_than_a_whole_newest_checkpoint(root):
     def read() -> None:
         reader, last = Store(root), 0
         while not stop.is_set():
-            at_least = store.parent and int(store.parent.split("-")[1])
+            assert store.parent
+            at_least = int(store.parent.split("-")[1])
             state = reader.load()
             assert whole(state, state["step"])
             assert state["step"] >= max(last, at_least - 1)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,12 @@ def test_a_resume_needs_no_second_copy_of_the_model(tmp_path):
 def group_signalled(command, number, begun):
     """Exit code and output of a process whose whole group is signalled once `begun(process)` has returned."""
     command = [sys.executable, *map(str, command)]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    options: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+        "start_new_session": True,
+    }
     with subprocess.Popen(command, **options) as process:
         try:
             begun(process)

@@ -8,7 +8,7 @@ from pathlib import Path
 from causes import TORCH
 
 PAGE = (Path(__file__).parents[2] / "docs/tutorial.md").read_text()
-PROGRAM = re.search(r"^```python program\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[1]
+PROGRAM = re.findall(r"^```python program\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0]
 WHOLE, STOPPED, KILLED, FINISHED, _ = re.findall(
     r"^```console\n\$ (?:python|holdfast) (.*?)^```", PAGE, re.DOTALL | re.MULTILINE
 )

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 def workers():
     """The options with which the Makefile starts pytest's workers."""
-    return re.search(r"^PYTEST := .*-m pytest (-n .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    return re.findall(r"^PYTEST := .*-m pytest (-n .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
 
 
 def test_a_test_that_ends_its_worker_is_the_only_one_that_fails(tmp_path):
