@@ -23,8 +23,28 @@ def test_every_public_name_occurs_in_the_typed_file():
     assert "Run" not in used("from holdfast import Run")
 
 
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
+STRICT = next(each["module"] for each in SETTINGS["overrides"] if "holdfast.*" in each["module"])
+
+
+def checked() -> set[Path]:
+    """The files that `make types` names to mypy."""
+    named = {path for pattern in SETTINGS["files"] for path in ROOT.glob(pattern)}
+    return {file for path in named for file in (path.rglob("*.py") if path.is_dir() else [path])}
+
+
 def test_mypy_checks_the_typed_file():
-    """`make types` has it among its modules."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
-    assert "typed_api" in settings["modules"]
-    assert "tests" in settings["mypy_path"].split(":")
+    """`make types` has it among its files, and asks of it what it asks of the package."""
+    assert ROOT / "tests/typed_api.py" in checked()
+    assert "typed_api" in STRICT
+    assert "tests" in SETTINGS["mypy_path"].split(":")
+
+
+def test_mypy_checks_the_package_the_tools_and_every_test():
+    """Also those of tomorrow. Of the package and the tools it asks for annotations, too."""
+    tools = set((ROOT / "tools").glob("*.py"))
+    tests = {path for pattern in ("tests/*.py", "tests/*/test_*.py") for path in ROOT.glob(pattern)}
+    package = set((ROOT / "src").rglob("*.py"))
+    assert len(tests) > 200 < len(package)
+    assert set() == (tools | tests | package) - checked()
+    assert {path.stem for path in tools} <= set(STRICT)
