@@ -80,9 +80,8 @@ def test_the_supervisor_carries_a_launch_on_that_has_used_up_its_restarts_on_a_s
 
 def _naps(pid):
     """How often the process's main thread has slept; torchrun naps between two looks at its workers."""
-    return int(
-        re.search(r"^voluntary_ctxt_switches:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1]
-    )
+    (naps,) = re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return int(naps)
 
 
 def test_with_what_the_script_exports_torchrun_hands_the_notice_on_and_waits(tmp_path):
