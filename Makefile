@@ -59,6 +59,7 @@ bench: $(BENCH)/.ready  ## every table into benchmarks/results, and the picture;
 	done
 	$(MEASURE)/figures.py --out $(RESULTS) shuffle scale ranks
 	$(MEASURE)/targets.py --out $(RESULTS)
+	$(MEASURE)/beside.py --out $(RESULTS)
 	$(MEASURE)/picture.py --out $(RESULTS) --picture $(PICTURE)
 
 bench-gpu: $(BENCH)/.ready  ## saves from a GPU; says so when there is none
