@@ -96,7 +96,7 @@ def test_rank_0_waits_for_nobody(behind):
 def would_wait(windows):
     """Whether the next safe point is an edge of which rank 0 has not spoken yet."""
     words = windows._words
-    return windows.point + 1 == windows._edge and words._channel.get(f"windows/{words._said + 1}") is None
+    return windows.point + 1 == windows._edge and words._channel.get(f"windows/{words._sent + 1}") is None
 
 
 def test_a_rank_that_is_less_than_a_window_ahead_does_not_wait():
