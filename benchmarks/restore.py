@@ -26,6 +26,7 @@ COLUMNS = [
     Column("x raw read", "cold_s", over=(RAW, "cold_s"), digits=2),
     Column("warm, s", "warm_s"),
     Column("x raw warm read", "warm_s", over=(RAW, "warm_s"), digits=2),
+    Column("x the same into the state", "warm_s", over=(RAW, "into_state_s"), digits=2),
     Column("extra memory, MiB", "cold_extra_mib", digits=0),
     Column("first: cold, s", "first cold_s"),
     Column("notices a flipped bit", "first notices"),
@@ -34,8 +35,9 @@ NOTES = """
 Medians (smallest to largest) of the rounds after the first; ratios are formed within a round. Each restore begins with
 zeros in the live memory, and afterwards the table compares every byte with what was saved. Cold: the files were dropped
 from the page cache. Warm: they were read into it. The raw read is the fastest of O_DIRECT with 2 and 4 threads and
-buffered with 4, its warm one buffered with 2. The last column: one bit in the middle of the largest file was flipped
-and restored once more.
+buffered with 4. Its warm one is buffered with 2, through one buffer a thread that stays in a core's cache; and once
+more into the memory of the state, where a restore has to bring the bytes. The last column: one bit in the middle of the
+largest file was flipped and restored once more.
 """
 
 

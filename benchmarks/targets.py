@@ -26,6 +26,7 @@ class Target(NamedTuple):
     key: str
     over: str | Iterable[str] | None = None  # another contender; several: the best of them in each round
     scale: float = 1.0
+    limit: str = ""  # the other contender's figure, where it has another key
 
 
 def peers_of(contenders: Iterable[str]) -> list[str]:
@@ -34,6 +35,7 @@ def peers_of(contenders: Iterable[str]) -> list[str]:
 
 BACKGROUND = "Holdfast, background"
 FROZEN = "Holdfast, background"  # with the time between two saves in which it reads back
+INTO_STATE = "into_state_s"
 TARGETS = [
     Target("loop waits, background, x memcpy", 1.25, "save", BACKGROUND, "wait_s", save.RAW),
     Target("loop waits, background, x DCP async", 0.35, "save", BACKGROUND, "wait_s", "DCP async"),
@@ -45,6 +47,10 @@ TARGETS = [
     Target("extra memory of a background save, x the state", 1.05, "save", BACKGROUND, "extra_mib", "size"),
     Target("cold restore, x raw read", 1.35, "restore", "Holdfast", "cold_s", restore.RAW),
     Target("cold restore, x the fastest peer", 1.0, "restore", "Holdfast", "cold_s", peers_of(restore.CONTENDERS)),
+    Target(
+        "warm restore, x raw read into the state", 1.8, "restore", "Holdfast", "warm_s", restore.RAW, limit=INTO_STATE
+    ),
+    Target("warm restore, x the fastest peer", 1.0, "restore", "Holdfast", "warm_s", peers_of(restore.CONTENDERS)),
     Target("99% frozen, third save: % of the bytes", 1.5, "frozen", FROZEN, "third_mib", "size", scale=100),
     Target("99% frozen, third save: x a full save", 0.1, "frozen", FROZEN, "third_over_full"),
     Target("the same, right after the second: x a full save", 0.1, "frozen", f"{FROZEN}, no pause", "third_over_full"),
@@ -129,7 +135,7 @@ def spread(found: Sequence[float]) -> str:
 def measured(target: Target, lines: Lines) -> list[float]:
     """The figure in each round after the first."""
     if target.over is None or (isinstance(target.over, str) and target.over != "size"):
-        over = None if target.over is None else (target.over, target.key)
+        over = None if target.over is None else (target.over, target.limit or target.key)
         return [value * target.scale for value in samples(lines, target.contender, Column("", target.key, over))]
     found = []
     for line in lines:

@@ -26,11 +26,12 @@ def pages(size: int) -> memoryview:
     A forked child sees zeros instead, so that writes during a save copy no pages for it. With MADV_DONTFORK a child
     might map other memory at this address, and unmapping `whole` would destroy it.
     """
-    whole = mmap.mmap(-1, max(PAGE, rounded(size)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    unit = _HUGE if size >= _HUGE else PAGE  # only a map of whole huge pages is sure to begin at one
+    whole = mmap.mmap(-1, max(unit, -(-size // unit) * unit), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for advice in (_WIPE_ON_FORK, *([mmap.MADV_HUGEPAGE] if size >= _HUGE else [])):
         with suppress(OSError):  # an old kernel refuses it
             whole.madvise(advice)
-    return memoryview(whole)
+    return memoryview(whole)[: max(PAGE, rounded(size))]
 
 
 def rounded(size: int) -> int:

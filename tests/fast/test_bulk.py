@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from faults import BROKEN, FULL, counting, door, failing, half_of, requests
 from holdfast import bulk
 from holdfast.bulk import Extent
-from holdfast.pages import PAGE, pages
+from holdfast.pages import PAGE, address, pages
 from holdfast.threads import WorkerPool
 from stores import in_a_child
 
@@ -376,6 +376,17 @@ def test_a_small_file_needs_no_thread(tmp_path):
     seen = []
     written(tmp_path / "file", one_image(1 << 20), before_each=lambda: seen.append(threading.active_count()))
     assert {threading.active_count()} == set(seen)
+
+
+def test_large_memory_begins_at_a_huge_page():
+    """Whatever its size, where the kernel does that at all: into many small pages a disk reads slower."""
+    huge = 2 << 20
+    held = [pages(huge * count) for count in (1, 2, 3)]
+    if any(address(memory) % huge for memory in held):
+        pytest.skip("here no memory does")
+    odd = [pages(huge * 2 - PAGE * count) for count in range(1, 9)]
+    assert [0] * 8 == [address(memory) % huge for memory in odd]
+    assert [huge * 2 - PAGE * count for count in range(1, 9)] == [memory.nbytes for memory in odd]
 
 
 def test_a_forked_child_gets_zeros_where_its_parents_pages_were():

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from holdfast import disk
 from holdfast.errors import Damaged, NotFound
 from holdfast.pages import Distant, address
 from holdfast.state import codec
-from holdfast.store import format, reading
+from holdfast.store import format, reading, source
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
 from holdfast.torch import stored
@@ -107,7 +108,8 @@ def place(request, tmp_path) -> Iterator[Path]:
 def _in_small_pieces(monkeypatch):
     """So that small files go the ways of large ones."""
     monkeypatch.setattr(reading, "PIECE_BYTES", SMALL_PIECE)
-    monkeypatch.setattr(reading, "DIRECT_BYTES", 1)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 3000)
+    monkeypatch.setattr(source, "DIRECT_BYTES", 1)
     monkeypatch.setattr(reading, "ALONE_BYTES", 0)
 
 
@@ -162,7 +164,7 @@ def test_only_some_leaves_of_a_file_are_read(tmp_path):
 def test_what_is_cached_is_told_from_what_is_not(tmp_path):
     """By looking, not by reading."""
     places, _ = write(tmp_path / "a", [6 << 20])
-    file = reading._File(tmp_path / "a", cold=False, large=True)
+    file = source.Source(tmp_path / "a", cold=False, large=True)
     assert not file.is_far(136, 6 << 20)
     if not cool(tmp_path / "a"):
         pytest.skip("nothing is forgotten on this file system")
@@ -171,6 +173,40 @@ def test_what_is_cached_is_told_from_what_is_not(tmp_path):
     filled(places)
     assert file.is_far(136, 6 << 20)  # it came past the cache
     file.close()
+
+
+def test_a_file_that_is_cached_in_part_is_judged_by_its_larger_part(tmp_path):
+    """By a few pages, wherever the part lies."""
+    write(tmp_path / "a", [8 << 20])
+    if not cool(tmp_path / "a"):
+        pytest.skip("nothing is forgotten on this file system")
+    file = source.Source(tmp_path / "a", cold=False, large=True)
+    os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no page more than is read
+    os.pread(file.descriptor, 6 << 20, 0)
+    assert not file.is_far(136, 8 << 20)
+    assert not file.is_far(0, 2 << 20)
+    assert file.is_far(6 << 20, 2 << 20)
+    assert file.is_far(5 << 20, 3 << 20)
+    file.close()
+
+
+@pytest.mark.usefixtures("_in_small_pieces")
+@pytest.mark.parametrize("lead", [136, 8192, 8191])
+def test_only_a_leaf_that_needs_more_than_a_piece_is_divided(lead, tmp_path):
+    """Then few threads wait for another one's digest. Pieces follow each other, and their pages fit into a buffer."""
+    places, _ = write(tmp_path / "a", SIZES["mixed"] * 3, lead)
+    leaves = [reading._Leaf(place, None) for place in places]
+    pieces = [*reading._pieces(leaves)]
+    held = [[part for batch in piece.batches for part in batch] for piece in pieces]
+    assert [(lead, sum(SIZES["mixed"]) * 3 + lead)] == [(pieces[0].offset, pieces[-1].end)]
+    assert all(one.end == two.offset for one, two in itertools.pairwise(pieces))
+    assert all(piece.offset % 4096 + piece.size <= SMALL_PIECE for piece in pieces)
+    assert [piece.size for piece in pieces] == [sum(part.stop - part.start for part in parts) for parts in held]
+    assert all(sum(part.stop - part.start for part in batch) <= 3000 for piece in pieces for batch in piece.batches)
+    within = Counter(id(leaf) for parts in held for leaf in {id(part.leaf): part.leaf for part in parts}.values())
+    divided = [leaf.size for leaf in leaves if within[id(leaf)] > 1]
+    assert 24 == len(within)
+    assert {50_000, 300_000} <= {*divided} <= {50_000, 300_000, 8191, 4097}
 
 
 def test_memory_of_another_size_is_refused(tmp_path):
@@ -328,7 +364,7 @@ def test_a_missing_file_is_damage_and_a_missing_checkpoint_is_none(tmp_path):
 def test_an_interrupt_ends_the_reading_and_its_threads(tmp_path, monkeypatch):
     """Nobody writes into the memory any more when it is told."""
     places, _ = write(tmp_path / "a", SIZES["mixed"] * 5)
-    real, before, interrupted = reading._File.read, threading.active_count(), threading.Event()
+    real, before, interrupted = source.Source.read, threading.active_count(), threading.Event()
 
     def read(self, views, offset):
         if threading.current_thread() is threading.main_thread():
@@ -337,7 +373,7 @@ def test_an_interrupt_ends_the_reading_and_its_threads(tmp_path, monkeypatch):
         assert interrupted.wait(60)
         return real(self, views, offset)
 
-    monkeypatch.setattr(reading._File, "read", read)
+    monkeypatch.setattr(source.Source, "read", read)
     with pytest.raises(KeyboardInterrupt):
         filled(places)
     assert before == threading.active_count()
@@ -350,8 +386,8 @@ def test_an_error_of_the_disk_is_itself(tmp_path, monkeypatch):
     def read(self, views, offset):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(reading._File, "read", read)
-    monkeypatch.setattr(reading._File, "read_past", read)
+    monkeypatch.setattr(source.Source, "read", read)
+    monkeypatch.setattr(source.Source, "read_past", read)
     with pytest.raises(OSError, match="Input/output"):
         filled(write(tmp_path / "a", SIZES["mixed"])[0])
 

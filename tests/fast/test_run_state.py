@@ -17,6 +17,7 @@ from holdfast.pages import pieces
 from holdfast.run.objects import OBJECTS
 from holdfast.state import tree
 from holdfast.state.captured import captured
+from holdfast.store import format
 from subjects import asked_of
 from toy import Cut, events
 
@@ -523,6 +524,54 @@ def test_what_code_before_the_loop_changes_is_put_back_in_place(tmp_path):
     assert outcome(tmp_path / "cut", cut=3) is None
     assert expected == outcome(tmp_path / "cut", spoil=spoil)
     assert events(tmp_path / "cut", "put_back")
+
+
+def test_what_a_resume_has_checked_is_digested_again_only_when_the_loop_begins(tmp_path, monkeypatch):
+    """A restore compares all bytes with the digests of the checkpoint: it need not read big leaves to know theirs."""
+    state = {"big": torch.ones(1 << 18), "array": np.ones(1 << 17), "small": torch.ones(10)}
+    run_to(tmp_path, state, 1, lambda run, step: None)
+    sizes, real = [], format.digest
+
+    def digest(data):
+        sizes.append(len(data) if isinstance(data, bytes | bytearray) else data.nbytes)
+        return real(data)
+
+    monkeypatch.setattr(format, "digest", digest)
+    with Run(tmp_path, state) as run:
+        assert 40 in sizes
+        assert 1 << 20 not in sizes
+        assert list(run.steps(2)) == [1]
+        assert 2 == sizes.count(1 << 20)
+    assert [] == events(tmp_path, "put_back")
+
+
+class Rounded:
+    """An object whose load_state_dict stores other bytes than it is given."""
+
+    def __init__(self):
+        self.numbers = torch.zeros(1 << 16)
+
+    def state_dict(self):
+        return {"numbers": self.numbers}
+
+    def load_state_dict(self, state):
+        self.numbers = state["numbers"].round()
+
+
+def test_what_a_load_state_dict_makes_of_its_state_is_no_change_by_the_script(tmp_path, capsys):
+    """It counts as restored; only what the script changes after that is put back, and told."""
+    for spoil in (False, True):
+        path, rounded = tmp_path / str(spoil), Rounded()
+        run_to(path, {"it": rounded}, 1, lambda run, step, rounded=rounded: rounded.numbers.add_(1.25))
+        capsys.readouterr()
+        again = Rounded()
+        with Run(path, {"it": again}) as run:
+            assert again.numbers.unique().tolist() == [1.0]
+            again.numbers += spoil
+            for _ in run.steps(2):
+                assert again.numbers.unique().tolist() == [1.0]
+        told = "they are put back as saved: it/numbers" in capsys.readouterr().err
+        assert told == spoil == bool(events(path, "put_back"))
 
 
 # What does not fit ---------------------------------------------------------------------------------------------------

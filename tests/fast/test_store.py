@@ -22,7 +22,7 @@ from holdfast import disk, retention
 from holdfast.errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import attempt as attempts
-from holdfast.store import format, reading, shelf
+from holdfast.store import format, shelf, source
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from kept import bits
@@ -425,7 +425,7 @@ def test_a_forked_child_is_refused_while_its_parent_saves(root):
 def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
     """Reading another checkpoint goes on; Python 3.11's cached_property would not let it."""
     store = having(root, 1, 2)
-    go_on, stuck, whole_of = threading.Event(), threading.Event(), reading.whole
+    go_on, stuck, whole_of = threading.Event(), threading.Event(), source.whole
 
     def slow(path: Path) -> bytes:
         if path.parent == store[1].path:
@@ -433,7 +433,7 @@ def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
             assert go_on.wait(60)
         return whole_of(path)
 
-    monkeypatch.setattr(reading, "whole", slow)
+    monkeypatch.setattr(source, "whole", slow)
     first = threading.Thread(target=lambda: store[1].manifest)
     second = threading.Thread(target=lambda: store[2].manifest)
     first.start()

@@ -23,7 +23,7 @@ from .objects import adapter_for
 from .position import Position
 from .safe_point import stop_now
 from .session import Session
-from .tracked import RESERVED, digests, framework_modules
+from .tracked import RESERVED, Digests, digests, framework_modules
 from .weights import StartFrom
 
 
@@ -85,7 +85,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
         drilled.note(session, "begin")
         return
     session.tracked.warm_late()  # a collective: every rank begins this loop
-    changed = [key.removeprefix("tree:") for key in baseline.changed(session.digests())]
+    changed = _put_back(session, baseline)
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         warn(
@@ -93,7 +93,6 @@ def settle(session: Session, *, ready: bool = True) -> None:
             f"{', '.join(changed[:3])}{more}"
         )
         session.attempt.record("put_back", leaves=changed[:100])
-        _put_back(session)
     if ready:
         _restore_rng(session)
         session.origin.set_baseline(None)
@@ -155,7 +154,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
             session.tell_changed(f"{name}: {line}", prefix="")
     _check_probe(session, changed)
     _override(session, memory["overrides"])
-    session.origin.set_baseline(session.digests())
+    session.origin.set_baseline(session.digests(checkpoint.manifest.leaves))
     _restore_rng(session)
 
 
@@ -199,15 +198,23 @@ def _override(session: Session, applied: Mapping[str, Any]) -> None:
                 say(f"override: {name}: {line}")
 
 
-def _put_back(session: Session) -> None:
-    """Restore the state that was restored on entry once more."""
-    checkpoint, memory = session.origin.checkpoint, session.origin.memory
-    if checkpoint is not None:
-        session.tracked.restore(checkpoint, session.types())
-        # loaded again: the script may have changed the first copy in place
-        fresh = checkpoint.load(part=RESERVED, types=session.types())
-        session.vars.load_state_dict(fresh["vars"])
-        _override(session, memory["overrides"])
+def _put_back(session: Session, baseline: Digests) -> list[str]:
+    """Restore the state that was restored on entry once more, unless it is still there. Return what had changed.
+
+    An object's own load_state_dict may store other bytes than those of the checkpoint, which the baseline has for big
+    leaves. So what the second restore makes of the state decides.
+    """
+    checkpoint, memory, before = session.origin.checkpoint, session.origin.memory, session.digests()
+    if checkpoint is None or not baseline.changed(before):
+        return []
+    session.tracked.restore(checkpoint, session.types())
+    # loaded again: the script may have changed the first copy in place
+    fresh = checkpoint.load(part=RESERVED, types=session.types())
+    session.vars.load_state_dict(fresh["vars"])
+    _override(session, memory["overrides"])
+    restored = session.digests()
+    session.origin.set_baseline(restored)
+    return [key.removeprefix("tree:") for key in restored.changed(before)]
 
 
 def _restore_rng(session: Session) -> None:

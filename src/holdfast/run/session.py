@@ -272,11 +272,11 @@ class Session:
             whose = "its block has ended" if self.left else "it belongs to the parent of this forked process"
             raise UsageError(f"{self.path}: this loop is not the run's any more: {whose}")
 
-    def digests(self) -> Digests:
-        """Digests of the tracked objects and of the restored variables, as they are now."""
+    def digests(self, stored: Mapping[str, format.Leaf] | None = None) -> Digests:
+        """Digests of the tracked objects and of the restored variables, as they are now; `stored`: see `digests`."""
         known = self.origin.memory["vars"]
         variables = {f"run.vars.{name}": value for name, value in self.vars.state_dict().items() if name in known}
-        return digests(self.tracked.capture() | variables)
+        return digests(self.tracked.capture() | variables, stored)
 
     def memory(self, *, probe: bool = True) -> dict[str, Any]:
         """The run's own state for a checkpoint. Random numbers are captured last."""

@@ -12,7 +12,7 @@ from ..retention import CheckpointFacts
 from ..state import codec, tree
 from ..state.nodes import leaf_keys
 from ..threads import Hook, nothing
-from . import divided, format, problems, reading
+from . import divided, format, problems, reading, source
 from .format import MANIFEST, Head, Manifest
 from .parts import Parts, top
 from .problems import Problem
@@ -58,7 +58,7 @@ class Checkpoint:
     def _whole_root(self) -> Manifest:
         """The manifest file as it is, without the entries in the parts."""
         if self._root is None:
-            self._root = reading.decoded(self.path / MANIFEST, format.decode)
+            self._root = source.decoded(self.path / MANIFEST, format.decode)
         return self._root
 
     def _its_parts(self) -> Parts | None:
@@ -100,7 +100,7 @@ class Checkpoint:
             NotFound, Damaged: as `manifest`.
         """
         if self._head is None:
-            self._head = self._root or reading.decoded(self.path / MANIFEST, format.decode_head)
+            self._head = self._root or source.decoded(self.path / MANIFEST, format.decode_head)
         return self._head
 
     @property
@@ -272,7 +272,7 @@ class Checkpoint:
     def _problems(self, only: Collection[str] | None, before_each: Hook, *, cold: bool) -> Iterator[Problem]:
         seen = self
         if cold:
-            reading.forget(self.path / MANIFEST)
+            source.forget(self.path / MANIFEST)
             seen = Checkpoint(self.path, rank=self._rank)
         try:
             parts = seen._its_parts()
@@ -286,7 +286,7 @@ class Checkpoint:
                 path = parts.path_of(rank)
                 try:
                     if cold:
-                        reading.forget(path)
+                        source.forget(path)
                     _ = parts[rank]
                     whole.append(rank)
                 except Damaged as error:
@@ -303,7 +303,7 @@ def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
         if isinstance(leaf, StoredPieces):
             continue
         if leaf.path not in maps:
-            maps[leaf.path] = reading.mapped(leaf.path)
+            maps[leaf.path] = source.mapped(leaf.path)
         data = maps[leaf.path]
         value = None if data is None else codec.mapped_leaf(leaf, data[leaf.offset : leaf.offset + leaf.size_bytes])
         if value is not None:

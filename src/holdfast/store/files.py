@@ -9,7 +9,7 @@ from pathlib import Path
 from .. import disk
 from ..errors import UsageError
 from ..legible import is_text
-from . import format, reading
+from . import format, source
 from .format import MANIFEST, File
 
 
@@ -38,7 +38,7 @@ def make_durable(path: Path) -> dict[str, File]:
 
 def sound(path: Path, file: File, *, cold: bool) -> bool:
     """Whether the bytes are those that were committed. With `cold`, read them from the medium and not the cache."""
-    return reading.twice(path, lambda: _digest(path, cold=cold) == file.digest, bool)
+    return source.twice(path, lambda: _digest(path, cold=cold) == file.digest, bool)
 
 
 def _entry(path: Path) -> File:
@@ -46,4 +46,4 @@ def _entry(path: Path) -> File:
 
 
 def _digest(path: Path, *, cold: bool) -> str:
-    return format.joined_digest(map(format.digest, reading.blocks(path, format.BLOCK_BYTES, cold=cold)))
+    return format.joined_digest(map(format.digest, source.blocks(path, format.BLOCK_BYTES, cold=cold)))

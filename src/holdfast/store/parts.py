@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ..errors import Damaged
-from . import format, reading
+from . import format, source
 from .format import File, Leaf, Manifest
 from .stored import Piece, Stored, StoredLeaf, StoredPieces, check_piece, is_piece
 
@@ -111,7 +111,7 @@ class Parts:
         """
         found = self._read.get(rank)
         if found is None:
-            found = reading.decoded(self.path_of(rank), lambda data, path: decode(data, self.root, rank, path))
+            found = source.decoded(self.path_of(rank), lambda data, path: decode(data, self.root, rank, path))
             self._read[rank] = found
         return found
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..errors import Damaged, NotFound
 from ..threads import Hook
-from . import files, format, reading
+from . import files, format, reading, source
 from .format import MANIFEST, File, Leaf, Manifest
 from .stored import StoredLeaf
 
@@ -42,7 +42,7 @@ def of_files(
     """Read every byte of the files in `folder`; with `only`, of the files with these names."""
     names = [name for name in manifest.files if only is None or name in only]
     for name in names if cold else ():
-        reading.forget(folder / name)
+        source.forget(folder / name)
     yield from of_sizes_and_headers(folder, manifest, names, cold=cold)
     whole = {name for name in names if _size(folder, name) == manifest.files[name].size_bytes}
     entries = sorted(manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset))
@@ -83,11 +83,11 @@ def _of_header(path: Path, file: File, leaves: list[Leaf]) -> Iterator[Problem]:
         return
 
     def sound() -> bool:
-        with open(reading.open_plain(path), "rb") as opened:
+        with open(source.open_plain(path), "rb") as opened:
             head = format.digest(opened.read(begin))
         return format.joined_digest([head, *(leaf.digest for leaf in leaves)]) == file.digest
 
-    if not reading.twice(path, sound, bool):
+    if not source.twice(path, sound, bool):
         yield Problem(path, 0, begin, "the header changed since commit")
 
 

@@ -6,34 +6,21 @@ requests, into a small page-aligned buffer. If a file system refuses that, they 
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import mmap
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
-from .. import disk
-from ..errors import Damaged, NotFound
-from ..pages import PAGE, Data, address, pages, put, rounded
+from ..errors import Damaged
+from ..pages import PAGE, Data, pages, put, rounded
 from ..threads import Condition, Hook, WorkerGroup, nothing
-from . import format
-from .format import MANIFEST
+from . import format, source
+from .source import Source
 
-T = TypeVar("T")
-
-PIECE_BYTES = 4 << 20  # of a file; each piece starts at a multiple of this
+PIECE_BYTES = 4 << 20  # the most that a thread reads at once
+BATCH_BYTES = 512 << 10  # the most that it reads from the page cache before it digests: a core's own cache holds it
 THREADS = 3  # each may need a buffer for one piece: the most memory that a read takes besides its target
-DIRECT_BYTES = 1 << 20  # a smaller piece is not worth a read past the cache
 ALONE_BYTES = 1 << 20  # so many bytes are read before a second thread has started
-
-_REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-_MOST_VIEWS = 1024  # the kernel's limit for one call: IOV_MAX
-_NORESERVE = 0x4000  # MAP_NORESERVE
-_mincore = ctypes.CDLL(None).mincore
 
 
 class Located(Protocol):
@@ -133,18 +120,33 @@ class _Part(NamedTuple):
 
 
 class _Piece:
-    """Bytes of one file that are read at once, and the leaves that they belong to."""
+    """Bytes of one file that one thread reads, and the leaves that they belong to, in batches of `BATCH_BYTES`."""
 
-    __slots__ = ("offset", "parts", "path", "size")
+    __slots__ = ("_room", "batches", "offset", "path", "size")
 
     def __init__(self, path: Path, offset: int) -> None:
         self.path, self.offset = path, offset
-        self.size = 0
-        self.parts: list[_Part] = []
+        self.size = self._room = 0
+        self.batches: list[list[_Part]] = []
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+    def add(self, leaf: _Leaf, start: int, stop: int) -> None:
+        """Append bytes of a leaf. They follow the last ones in the file."""
+        self.size += stop - start
+        for begin in range(start, stop, BATCH_BYTES):
+            end = min(stop, begin + BATCH_BYTES)
+            if end - begin > self._room:
+                self.batches.append([])
+                self._room = BATCH_BYTES
+            self.batches[-1].append(_Part(leaf, begin, end))
+            self._room -= end - begin
 
 
 def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
-    """The contiguous ranges of the files, cut at multiples of `PIECE_BYTES`."""
+    """The contiguous ranges of the files, in order. A leaf is in several only if it is larger than `PIECE_BYTES`."""
     files: dict[Path, list[_Leaf]] = {}
     for leaf in leaves:
         files.setdefault(leaf.path, []).append(leaf)
@@ -154,16 +156,22 @@ def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
             start = 0
             while start < leaf.size:
                 at = leaf.offset + start
-                if at != piece.offset + piece.size or at % PIECE_BYTES == 0:
+                stop = min(leaf.size, start + PIECE_BYTES - at % PAGE)  # whole pages: they are read once
+                if at != piece.end or leaf.offset + stop - piece.offset > PIECE_BYTES - piece.offset % PAGE:
                     if piece.size:
                         yield piece
                     piece = _Piece(path, at)
-                stop = min(leaf.size, start + PIECE_BYTES - at % PIECE_BYTES)
-                piece.parts.append(_Part(leaf, start, stop))
-                piece.size += stop - start
+                piece.add(leaf, start, stop)
                 start = stop
         if piece.size:
             yield piece
+
+
+def _span(batch: Sequence[_Part]) -> tuple[int, int]:
+    """Where its bytes begin in the file, and how many they are."""
+    (first, start, _), (last, _, stop) = batch[0], batch[-1]
+    at = first.offset + start
+    return at, last.offset + stop - at
 
 
 class _Reading:
@@ -174,10 +182,10 @@ class _Reading:
         self._left: dict[Path, list[_Piece]] = {}  # pieces of each file that are not read yet
         for piece in pieces:
             self._left.setdefault(piece.path, []).append(piece)
-        self._large = {piece.path for piece in pieces if cold or piece.size >= DIRECT_BYTES}
+        self._large = {piece.path for piece in pieces if cold or piece.size >= source.DIRECT_BYTES}
         self._room = max((rounded(piece.offset % PAGE + piece.size) for piece in pieces), default=0)
         self._first: dict[Path, _Piece] = {}  # the piece whose thread opens the file
-        self._files: dict[Path, _File] = {}
+        self._files: dict[Path, Source] = {}
         self._moved = Condition()  # rung when a file is open, a leaf is digested further, or the reading ends
         self._stopped = False
         self._errors: list[BaseException] = []  # only the first one counts
@@ -204,7 +212,7 @@ class _Reading:
         memory = cache(lambda: pages(self._room))  # one buffer for each thread, made when the thread needs it
         try:
             while (piece := self._next()) is not None and (file := self._open(piece)) is not None:
-                self._take(piece, *self._read(file, piece, memory))
+                self._take(file, piece, memory)
                 self._leave(piece)
         except BaseException as error:
             self._errors = self._errors or [error]
@@ -215,10 +223,10 @@ class _Reading:
         self._before_each()
         return None if self._stopped else next(self._todo, None)
 
-    def _open(self, piece: _Piece) -> _File | None:
+    def _open(self, piece: _Piece) -> Source | None:
         """Return the piece's open file; None if the reading has ended."""
         if self._first.setdefault(piece.path, piece) is piece:
-            self._files[piece.path] = _File(piece.path, cold=self._cold, large=piece.path in self._large)
+            self._files[piece.path] = Source(piece.path, cold=self._cold, large=piece.path in self._large)
             self._moved.ring()
         self._moved.wait_for(lambda: piece.path in self._files or self._stopped)
         return self._files.get(piece.path)
@@ -231,28 +239,35 @@ class _Reading:
         if file is not None:
             file.close()
 
-    def _read(self, file: _File, piece: _Piece, memory: Callable[[], memoryview]) -> tuple[Sequence[memoryview], int]:
-        """Read a piece's bytes into their targets. Return each part's bytes, and where the read of the file ended."""
+    def _take(self, file: Source, piece: _Piece, memory: Callable[[], memoryview]) -> None:
+        """Read a piece into its targets, and digest each batch while the core's cache holds it."""
         past = file.direct is not None and (self._cold or file.is_far(piece.offset, piece.size))
-        views = [leaf.data[start:stop] for leaf, start, stop in piece.parts if leaf.data is not None]
-        plain = [view for view in views if isinstance(view, memoryview)]
-        if len(plain) == len(piece.parts) and not past:
-            return plain, file.read(plain, piece.offset)
-        lead = piece.offset % PAGE
-        block = memory()[: rounded(lead + piece.size)]
-        body = block[lead : lead + piece.size]
-        end = file.read_past(block, piece.offset - lead) if past else file.read([body], piece.offset)
-        found = [body[leaf.offset + start - piece.offset :][: stop - start] for leaf, start, stop in piece.parts]
-        for (leaf, start, stop), view in zip(piece.parts, found, strict=True):
-            if leaf.data is not None:
-                put(leaf.data[start:stop], view)
-        return found, end
+        if past:
+            lead = piece.offset % PAGE
+            block = memory()[: rounded(lead + piece.size)]
+            end = file.read_past(block, piece.offset - lead)
+        for batch in piece.batches:
+            at, size = _span(batch)
+            straight = [leaf.data[start:stop] for leaf, start, stop in batch if isinstance(leaf.data, memoryview)]
+            if not past and len(straight) == len(batch):
+                self._digest(batch, straight, file.read(straight, at))
+                continue
+            if past:
+                body = block[lead + at - piece.offset :][:size]
+            else:
+                body = memory()[:size]
+                end = file.read([body], at)
+            found = [body[leaf.offset + start - at :][: stop - start] for leaf, start, stop in batch]
+            for (leaf, start, stop), view in zip(batch, found, strict=True):
+                if leaf.data is not None:
+                    put(leaf.data[start:stop], view)
+            self._digest(batch, found, end)
 
-    def _take(self, piece: _Piece, views: Sequence[memoryview], end: int) -> None:
-        """Digest the bytes that were read, up to `end` of the file. The pieces of a leaf are digested in order."""
-        for (leaf, start, stop), view in zip(piece.parts, views, strict=True):
+    def _digest(self, batch: Sequence[_Part], views: Sequence[memoryview], end: int) -> None:
+        """Digest the bytes that were read, up to `end` of the file. The parts of a leaf are digested in order."""
+        for (leaf, start, stop), view in zip(batch, views, strict=True):
             whole = stop - start == leaf.size
-            if not whole:
+            if not whole and leaf.digested != start:
                 self._await_turn(leaf, start)
             if leaf.offset + stop > end:
                 leaf.end_early(end)
@@ -264,139 +279,3 @@ class _Reading:
 
     def _await_turn(self, leaf: _Leaf, start: int) -> None:
         self._moved.wait_for(lambda: leaf.digested == start or self._stopped)
-
-
-class _File:
-    """A file open for reading: through the cache, and past it if it is `large` and the file system allows that."""
-
-    def __init__(self, path: Path, *, cold: bool, large: bool) -> None:
-        if cold:
-            forget(path)
-        self.descriptor = open_plain(path)
-        self.direct: int | None = None
-        self._opened = [self.descriptor]
-        self._map: memoryview | None = None
-        if large:
-            with suppress(OSError):
-                self.direct = disk.open_plain(path, direct=True)
-                self._opened.append(self.direct)
-            self._map = mapped(path)
-
-    def close(self) -> None:
-        for descriptor in self._opened:
-            os.close(descriptor)
-
-    def is_far(self, offset: int, size: int) -> bool:
-        """Whether these are many bytes, most of them not in the page cache.
-
-        A read with RWF_NOWAIT would tell, too. But it makes the kernel read ahead what we are about to read past the
-        cache.
-        """
-        if size < DIRECT_BYTES or self._map is None or offset + size > self._map.nbytes:
-            return False
-        begin = offset // PAGE * PAGE
-        resident = (ctypes.c_ubyte * (rounded(offset + size - begin) // PAGE))()
-        place = ctypes.c_void_p(address(self._map[begin:]))
-        unknown = _mincore(place, ctypes.c_size_t(offset + size - begin), resident)
-        return not unknown and 2 * bytes(resident).count(1) < len(resident)
-
-    def read(self, views: Sequence[memoryview], offset: int) -> int:
-        """Fill `views` one after another. Return the offset at which the file, or the read, ended."""
-        rest = list(views)
-        while rest and (got := os.preadv(self.descriptor, rest[:_MOST_VIEWS], offset)):
-            offset += got
-            rest = _after(rest, got)
-        return offset
-
-    def read_past(self, block: memoryview, offset: int) -> int:
-        """Read past the cache while that is possible. `block` and `offset` are whole pages."""
-        direct, done = self.direct, 0
-        try:
-            while direct is not None and done < block.nbytes and done % PAGE == 0:
-                got = os.preadv(direct, [block[done:]], offset + done)
-                done += got
-                direct = direct if got else None
-        except OSError as error:
-            if error.errno not in _REFUSED:
-                raise
-            self.direct = None
-        return self.read([block[done:]] if done < block.nbytes else [], offset + done)
-
-
-def _after(views: list[memoryview], count: int) -> list[memoryview]:
-    """Return `views` without their first `count` bytes."""
-    for index, view in enumerate(views):
-        if count < view.nbytes:
-            return [view[count:], *views[index + 1 :]]
-        count -= view.nbytes
-    return []
-
-
-def blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
-    """Yield a file in pieces of `size` bytes; the last may be shorter. Each is valid until the next is requested."""
-    file = _File(path, cold=cold, large=cold)
-    try:
-        block, offset = pages(min(size, os.fstat(file.descriptor).st_size)), 0
-        while (end := file.read_past(block, offset) if cold else file.read([block], offset)) > offset:
-            yield block[: end - offset]
-            offset = end
-    finally:
-        file.close()
-
-
-def mapped(path: Path) -> memoryview | None:
-    """Map the file privately: bytes are read when they are used, and writing to them does not change the file.
-
-    Return None if the file is empty, or its file system has no maps.
-    """
-    descriptor = open_plain(path)
-    try:
-        return memoryview(mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE | _NORESERVE))
-    except (OSError, ValueError):
-        return None
-    finally:
-        os.close(descriptor)
-
-
-def open_plain(path: Path) -> int:
-    """Return a descriptor that reads `path`.
-
-    Raises:
-        NotFound: the checkpoint was removed.
-        Damaged: the file is missing, or is not a plain file.
-    """
-    try:
-        return disk.open_plain(path)
-    except disk.NotPlain as error:
-        raise Damaged(f"{path}: not a plain file, as was committed") from error
-    except FileNotFoundError as error:
-        if path.name == MANIFEST or not (path.parent / MANIFEST).exists():
-            raise NotFound(f"{path.parent}: no checkpoint is there (any more)") from error
-        raise Damaged(f"{path}: the file is missing") from error
-
-
-def whole(path: Path) -> bytes:
-    """Read all of a small file."""
-    with open(open_plain(path), "rb", buffering=0) as file:
-        return file.readall()
-
-
-def decoded(path: Path, decode: Callable[[bytes, Path], T]) -> T:
-    """Apply `decode` to a small file. If that raises Damaged, read the file again from the medium."""
-    return twice(path, lambda: decode(whole(path), path))
-
-
-def forget(path: Path) -> None:
-    """Ask the kernel to read `path` from the medium next time."""
-    with suppress(FileNotFoundError, disk.NotPlain):
-        disk.forget_cached(path)
-
-
-def twice(path: Path, look: Callable[[], T], accept: Callable[[T], bool] = lambda _: True) -> T:
-    """Return the result of `look`. If it is damage, drop the page cache and look again."""
-    with suppress(Damaged):
-        found = look()
-        if accept(found):
-            return found
-    forget(path)
-    return look()

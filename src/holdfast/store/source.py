@@ -1,0 +1,172 @@
+"""Source: one file that is read through the page cache, past it or as a map, and what the medium holds of it.
+
+A missing file is damage, or the checkpoint was removed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from .. import disk
+from ..errors import Damaged, NotFound
+from ..pages import PAGE, address, pages
+from .format import MANIFEST
+
+T = TypeVar("T")
+
+DIRECT_BYTES = 1 << 20  # a smaller piece is not worth a read past the cache
+
+_LOOKS = 8  # pages of a piece that are looked for in the page cache
+_MOST_VIEWS = 1024  # the kernel's limit for one call: IOV_MAX
+_NORESERVE = 0x4000  # MAP_NORESERVE
+_REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_mincore = ctypes.CDLL(None).mincore
+
+
+class Source:
+    """A file open for reading: through the cache, and past it if it is `large` and the file system allows that."""
+
+    def __init__(self, path: Path, *, cold: bool, large: bool) -> None:
+        if cold:
+            forget(path)
+        self.descriptor = open_plain(path)
+        self.direct: int | None = None
+        self._opened = [self.descriptor]
+        self._map: memoryview | None = None
+        self._mapped = self._address = 0
+        if large:
+            with suppress(OSError):
+                self.direct = disk.open_plain(path, direct=True)
+                self._opened.append(self.direct)
+            self._map = mapped(path)
+        if self._map is not None:
+            self._mapped, self._address = self._map.nbytes, address(self._map)
+
+    def close(self) -> None:
+        for descriptor in self._opened:
+            os.close(descriptor)
+
+    def is_far(self, offset: int, size: int) -> bool:
+        """Whether these are many bytes, most of them not in the page cache, to judge by a few of their pages.
+
+        To ask for each page takes a tenth of the time of a read. A read with RWF_NOWAIT would tell, too. But it makes
+        the kernel read ahead what we are about to read past the cache.
+        """
+        if size < DIRECT_BYTES or offset + size > self._mapped:
+            return False
+        looks = [offset + size * number // _LOOKS for number in range(_LOOKS)]
+        return 2 * sum(map(self._is_cached, looks)) < _LOOKS
+
+    def _is_cached(self, offset: int) -> bool:
+        """Whether the page is in the page cache, or nobody knows."""
+        resident = ctypes.c_ubyte()
+        place = ctypes.c_void_p(self._address + offset // PAGE * PAGE)
+        return _mincore(place, ctypes.c_size_t(1), ctypes.byref(resident)) != 0 or resident.value & 1 == 1
+
+    def read(self, views: Sequence[memoryview], offset: int) -> int:
+        """Fill `views` one after another. Return the offset at which the file, or the read, ended."""
+        rest = list(views)
+        while rest and (got := os.preadv(self.descriptor, rest[:_MOST_VIEWS], offset)):
+            offset += got
+            rest = _after(rest, got)
+        return offset
+
+    def read_past(self, block: memoryview, offset: int) -> int:
+        """Read past the cache while that is possible. `block` and `offset` are whole pages."""
+        direct, done = self.direct, 0
+        try:
+            while direct is not None and done < block.nbytes and done % PAGE == 0:
+                got = os.preadv(direct, [block[done:]], offset + done)
+                done += got
+                direct = direct if got else None
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+            self.direct = None
+        return self.read([block[done:]] if done < block.nbytes else [], offset + done)
+
+
+def _after(views: list[memoryview], count: int) -> list[memoryview]:
+    """Return `views` without their first `count` bytes."""
+    for index, view in enumerate(views):
+        if count < view.nbytes:
+            return [view[count:], *views[index + 1 :]]
+        count -= view.nbytes
+    return []
+
+
+def blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
+    """Yield a file in pieces of `size` bytes; the last may be shorter. Each is valid until the next is requested."""
+    file = Source(path, cold=cold, large=cold)
+    try:
+        block, offset = pages(min(size, os.fstat(file.descriptor).st_size)), 0
+        while (end := file.read_past(block, offset) if cold else file.read([block], offset)) > offset:
+            yield block[: end - offset]
+            offset = end
+    finally:
+        file.close()
+
+
+def mapped(path: Path) -> memoryview | None:
+    """Map the file privately: bytes are read when they are used, and writing to them does not change the file.
+
+    Return None if the file is empty, or its file system has no maps.
+    """
+    descriptor = open_plain(path)
+    try:
+        return memoryview(mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE | _NORESERVE))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def open_plain(path: Path) -> int:
+    """Return a descriptor that reads `path`.
+
+    Raises:
+        NotFound: the checkpoint was removed.
+        Damaged: the file is missing, or is not a plain file.
+    """
+    try:
+        return disk.open_plain(path)
+    except disk.NotPlain as error:
+        raise Damaged(f"{path}: not a plain file, as was committed") from error
+    except FileNotFoundError as error:
+        if path.name == MANIFEST or not (path.parent / MANIFEST).exists():
+            raise NotFound(f"{path.parent}: no checkpoint is there (any more)") from error
+        raise Damaged(f"{path}: the file is missing") from error
+
+
+def whole(path: Path) -> bytes:
+    """Read all of a small file."""
+    with open(open_plain(path), "rb", buffering=0) as file:
+        return file.readall()
+
+
+def decoded(path: Path, decode: Callable[[bytes, Path], T]) -> T:
+    """Apply `decode` to a small file. If that raises Damaged, read the file again from the medium."""
+    return twice(path, lambda: decode(whole(path), path))
+
+
+def forget(path: Path) -> None:
+    """Ask the kernel to read `path` from the medium next time."""
+    with suppress(FileNotFoundError, disk.NotPlain):
+        disk.forget_cached(path)
+
+
+def twice(path: Path, look: Callable[[], T], accept: Callable[[T], bool] = lambda _: True) -> T:
+    """Return the result of `look`. If it is damage, drop the page cache and look again."""
+    with suppress(Damaged):
+        found = look()
+        if accept(found):
+            return found
+    forget(path)
+    return look()
