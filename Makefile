@@ -54,7 +54,7 @@ types: setup
 	$(BIN)/mypy
 
 bench: $(BENCH)/.ready  ## every table into benchmarks/results, and the picture; SIZES=64 for a look aside
-	for table in save restore steps frozen leaves; do \
+	for table in save restore steps frozen leaves start; do \
 	    $(MEASURE)/$$table.py $(if $(SIZES),--sizes $(SIZES)) --rounds $(ROUNDS) --out $(RESULTS) || exit 1; \
 	done
 	$(MEASURE)/figures.py --out $(RESULTS) shuffle scale ranks

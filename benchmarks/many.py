@@ -5,29 +5,35 @@ from __future__ import annotations
 import os
 import sys
 from array import array
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from holdfast import Store
+from holdfast import Checkpoint, Store
 from holdfast.store import format
 
 PARTS = ("attention.query", "attention.key", "attention.value", "attention.output", "mlp.up", "mlp.down")
 
 
 def make(root: Path, *, checkpoints: int, leaves: int) -> None:
-    """Save one checkpoint below `root`, and give it `checkpoints` - 1 successors."""
+    """Save one checkpoint below `root`, and give it `checkpoints` - 1 successors, 100 steps apart."""
     names = [f"transformer.layers.{index // 6}.{PARTS[index % 6]}.weight" for index in range(leaves)]
     store = Store(root)
     first = store.save({"model": {name: bytes(array("d", [float(len(name))] * 256)) for name in names}}, step=0)
     store.close()
+    copy(first, [100 * number for number in range(1, checkpoints)])
+
+
+def copy(first: Checkpoint, steps: Iterable[int]) -> None:
+    """Give a checkpoint a sister for each of these steps."""
     shards = [path for path in first.path.iterdir() if path.name != format.MANIFEST]
     parent = first.manifest
-    for number in range(1, checkpoints):
+    for number, step in enumerate(steps, 1):
         created = datetime.fromtimestamp(1.7e9 + 60 * number, UTC).isoformat()
         metrics: dict[str, float | str | None] = {"loss": 1 / number, "accuracy": 1 - 1 / number}
-        changes = {"step": 100 * number, "created": created, "metrics": metrics, "parent": str(parent.name)}
+        changes = {"step": step, "created": created, "metrics": metrics, "parent": str(parent.name)}
         manifest = msgspec.structs.replace(parent, **changes)
         place = first.path.with_name(str(manifest.name))
         place.mkdir()

@@ -1,7 +1,6 @@
-"""Small things at scale: 100,000 leaves, 10,000 checkpoints, 100,000 batches, a start of the program.
+"""Small things at scale: 100,000 leaves, 10,000 checkpoints, 100,000 batches.
 
-One JSON line per figure: the median, and every run. What is said over bare Python, or over the bare list, was measured
-in turns with it.
+One JSON line per figure: the median, and every run. What is said over the bare list was measured in turns with it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 def main() -> None:
     torch.set_num_threads(1)
     with scratch(sys.argv[1] if len(sys.argv) > 1 else os.curdir) as place:
-        starting(place)
         looping(place)
         flattening()
         listing(place)
@@ -48,22 +46,6 @@ def seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def starting(place: Path) -> None:
-    """Programs as they run where they are installed: with their modules compiled once."""
-    around = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    around["PYTHONPYCACHEPREFIX"] = str(place / "compiled")
-
-    def start(*command: str) -> float:
-        return seconds(lambda: subprocess.run(command, env=around, check=True, stdout=subprocess.DEVNULL))
-
-    def over_bare(*command: str) -> float:
-        return start(*command) - start(sys.executable, "-c", "pass")
-
-    tell("import_s", "s", lambda: over_bare(sys.executable, "-c", "import holdfast"), 25)
-    tell("help_s", "s", lambda: over_bare(HOLDFAST, "--help"), 25)
-    tell("click_s", "s", lambda: over_bare(sys.executable, "-c", "import click"), 25)
 
 
 class Nothing:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import restore
 import save
+import start
 from harness import HERE, Column, samples
 
 Lines = Sequence[Mapping[str, Any]]
@@ -56,6 +57,9 @@ TARGETS = [
     Target("the same, right after the second: x a full save", 0.1, "frozen", f"{FROZEN}, no pause", "third_over_full"),
     Target("100,000 leaves, durable save, s", 2, "leaves", "Holdfast", "durable_s"),
     Target("100,000 leaves, warm restore, s", 2, "leaves", "Holdfast", "restore_s"),
+    Target("`from holdfast import Run` over bare Python, ms", 50, "start", start.IMPORT, start.OURS),
+    Target("`holdfast --help` over bare Python, ms", 80, "start", start.HELP, start.OURS),
+    *(Target(f"start until the first batch, {name}: ours, ms", 100, "start", name, start.OURS) for name in start.RUNS),
 ]
 
 
@@ -74,8 +78,6 @@ SINGLES = [
     Single("`run.batches` per batch, nothing due, µs", 10, "scale", "batch_us"),
     Single("`holdfast ls` of 10,000 checkpoints, s", 1.0, "scale", "ls_10000_s"),
     Single("opening the newest of them, ms", 50, "scale", "open_newest_s", scale=1e3),
-    Single("`import holdfast` over bare Python, ms", 50, "scale", "import_s", scale=1e3),
-    Single("`holdfast --help` over bare Python, ms", 80, "scale", "help_s", scale=1e3),
     Single("resume at sample 10^9 of 10^10, ms", 1, "shuffle", "first 1,000 indices at 10^9 of 10^10"),
     Single("its memory, MiB", 1, "shuffle", "the same, memory"),
     Single("4096 ranks, replicated: planning and merge, s", 3, "ranks", "replicated, 4096 ranks: planning and merge"),

@@ -158,9 +158,8 @@ def prepare(home: Path) -> None:
 
 def resume(tracer: Tracer, home: Path) -> None:
     state, loader, step = training(home)
-    import holdfast
+    from holdfast import Every, Last, Run  # noqa: F401  the names' modules are imported before the walk begins
 
-    _ = holdfast.Run  # its modules are imported on first use, before the walk begins
     tracer.active = True
     with new_run(home, state) as run:
         for _ in run.epochs(2):

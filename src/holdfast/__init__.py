@@ -10,16 +10,22 @@ What a training script writes:
                 ...
 """
 
-from .data import Seeded
-from .errors import HoldfastError, Stopped
-from .rules import Best, Every, Last, Whole, Within
-from .run import opened as _opened  # in a drilled process it listens to what is opened
-from .run.fields import Fields
-from .run.run import Run
-from .run.weights import StartFrom, load_into
-from .state.codec import register
-from .store.checkpoint import Checkpoint
-from .store.store import Store
+import os as _os
+import typing as _typing
+from importlib import import_module as _import_module
+
+if _typing.TYPE_CHECKING:
+    from .data import Seeded
+    from .errors import HoldfastError, Stopped
+    from .rules import Best, Every, Last, Whole, Within
+    from .run.fields import Fields
+    from .run.run import Run
+    from .run.weights import StartFrom, load_into
+    from .state.codec import register
+    from .store.checkpoint import Checkpoint
+    from .store.store import Store
+
+__version__ = "0.1.0.dev0"
 
 __all__ = [
     "Best",
@@ -39,4 +45,36 @@ __all__ = [
     "register",
 ]
 
-_opened.begin()
+# Each name is imported when it is asked for: a command looks at a run without what a training loop needs.
+_HOMES = {
+    "holdfast.data": ("Seeded",),
+    "holdfast.errors": ("HoldfastError", "Stopped"),
+    "holdfast.rules": ("Best", "Every", "Last", "Whole", "Within"),
+    "holdfast.run.fields": ("Fields",),
+    "holdfast.run.run": ("Run",),
+    "holdfast.run.weights": ("StartFrom", "load_into"),
+    "holdfast.state.codec": ("register",),
+    "holdfast.store.checkpoint": ("Checkpoint",),
+    "holdfast.store.store": ("Store",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_ROOMS = {"data": "holdfast.data", "errors": "holdfast.errors"}  # whose names a script may write in full
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name in _ROOMS:
+        return _import_module(_ROOMS[name])
+    if name not in _HOME:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    value = globals()[name] = getattr(_import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if _os.environ.get("HOLDFAST_DRILL"):
+    from .run import opened as _opened  # in a drilled process it listens to what is opened
+
+    _opened.begin()

@@ -7,7 +7,9 @@ merge them. A torn line (the process died, the disk was full) is dropped by read
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -52,17 +54,64 @@ class _Digests(_Any, kw_only=True):
 _KINDS: dict[str, type[_Any]] = {"metrics": _Metrics, "saved": _Saved, "digests": _Digests}
 
 
+class Lines(Sequence[Event]):
+    """The events of one journal. It is read when the first event is asked for; each line is parsed once, when it is.
+
+    A start asks for the first and the last few of what may be millions of lines.
+    """
+
+    def __init__(self, *places: Path) -> None:
+        self._places = places  # the first that exists is read: a journal may be moved to history/ meanwhile
+        self._events: dict[int, Event | None] = {}
+
+    @cached_property
+    def _lines(self) -> list[bytes]:
+        for place in self._places:
+            with suppress(FileNotFoundError):
+                return _split(_content(place))
+        return []
+
+    def __iter__(self) -> Iterator[Event]:
+        return self._parsed(range(len(self._lines)))
+
+    def __reversed__(self) -> Iterator[Event]:
+        return self._parsed(reversed(range(len(self._lines))))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, at: Any) -> Any:
+        return [*self][at]
+
+    def forget(self) -> None:
+        """Free the memory; the journal is read again when an event is asked for."""
+        self._events.clear()
+        self.__dict__.pop("_lines", None)
+
+    def backwards(self, word: bytes) -> Iterator[Event]:
+        """Return the events whose lines have this word, the newest first; no other line is parsed."""
+        return self._parsed(at for at in reversed(range(len(self._lines))) if word in self._lines[at])
+
+    def _parsed(self, places: Iterable[int]) -> Iterator[Event]:
+        for at in places:
+            if at not in self._events:
+                self._events[at] = _event(self._lines[at])
+            event = self._events[at]
+            if event is not None:
+                yield event
+
+
 class Log(NamedTuple):
     """The events of one attempt, in order."""
 
     attempt: int
     path: Path
-    events: list[Event]
+    events: Sequence[Event]
 
     @property
     def owner(self) -> dict[str, Any]:
         """Who ran the attempt, according to its first line; empty if that line is torn."""
-        first = self.events[0] if self.events else {}
+        first = next(iter(self.events), {})
         owner = first.get("owner") if first.get("event") == "begin" else None
         return owner if isinstance(owner, dict) else {}
 
@@ -76,11 +125,22 @@ class Log(NamedTuple):
         """Whether the attempt wrote its closing line."""
         return self.last.get("event") in CLOSING
 
+    def forget(self) -> None:
+        """Free the memory of the events, if they can be read again."""
+        if isinstance(self.events, Lines):
+            self.events.forget()
+
+    def newest(self, kind: str) -> Iterator[Event]:
+        """Return the events of one kind, the newest first."""
+        lines = self.events
+        found = lines.backwards(kind.encode()) if isinstance(lines, Lines) else reversed(lines)
+        return (event for event in found if event["event"] == kind)
+
     @property
     def restored(self) -> tuple[int, int] | None:
         """(step, phase order) from the attempt's last `restored` event; None if it died before that."""
-        found = [position(event) for event in self.events if event.get("event") == "restored"]
-        return found[-1] if found else None
+        found = next(self.newest("restored"), None)
+        return None if found is None else position(found)
 
 
 def lines(events: Iterable[Event]) -> bytes:
@@ -103,18 +163,24 @@ def read(path: Path) -> list[Event]:
 
     Lines that Holdfast did not write are ignored; so is a directory or a pipe in the journal's place.
     """
-    try:
-        with open(disk.open_plain(path, follow=True), "rb") as file:
-            data = file.read()
-    except disk.NotPlain:
-        return []
-    return parse(data)
+    return parse(_content(path))
 
 
 def parse(data: bytes) -> list[Event]:
     """Return the whole lines in `data`, a piece of a journal."""
-    found = (_event(line) for line in dict.fromkeys(data.split(b"\n")) if line)
-    return [event for event in found if event is not None]
+    return [event for event in map(_event, _split(data)) if event is not None]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with open(disk.open_plain(path, follow=True), "rb") as file:
+            return file.read()
+    except disk.NotPlain:
+        return b""
+
+
+def _split(data: bytes) -> list[bytes]:
+    return [line for line in dict.fromkeys(data.split(b"\n")) if line]
 
 
 def _event(line: bytes) -> Event | None:
@@ -136,15 +202,9 @@ def logs(root: Path) -> list[Log]:
         # something other than a file must not hide a journal
         if ours and (int(number) not in places or path.is_file()):
             places[int(number)] = path
-    found = []
-    for attempt, place in sorted(places.items()):
-        for current in (place, root / "history" / place.name):
-            try:
-                found.append(Log(attempt, current, read(current)))
-                break
-            except FileNotFoundError:  # moved to history/ between listing and reading
-                continue
-    return found
+    return [
+        Log(attempt, place, Lines(place, root / "history" / place.name)) for attempt, place in sorted(places.items())
+    ]
 
 
 def position(event: Event) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,12 @@ def parent(pid: int) -> int | None:
     return int(text[text.rindex(")") + 2 :].split()[1]) if text else None
 
 
-def proven_gone(owner: Facts, last_seen: float) -> bool:
+def proven_gone(owner: Facts, last_seen: Callable[[], float]) -> bool:
     """Whether it is certain that the owner has ended.
 
     In the same boot and pid namespace: no process has its pid *and* start time. On the same machine (name, id and
-    network hardware agree): this is a later boot, which began after the owner's last sign of life at `last_seen` (Unix
-    seconds). Other evidence is not sufficient.
+    network hardware agree): this is a later boot, which began after the owner's last sign of life. `last_seen` gives
+    that time, in Unix seconds. Other evidence is not sufficient.
     """
     here = me()
     if owner.get("boot") and owner.get("boot") == here["boot"]:
@@ -61,7 +61,7 @@ def proven_gone(owner: Facts, last_seen: float) -> bool:
         found = _process(owner.get("pid"))
         return found is None or found[1] != owner.get("pid_started") or found[0] in _DEAD_STATES
     same_machine = all(here[fact] and owner.get(fact) == here[fact] for fact in ("host", "machine", "hardware"))
-    return same_machine and bool(owner.get("boot")) and _boot_time() > last_seen
+    return same_machine and bool(owner.get("boot")) and _boot_time() > last_seen()
 
 
 def is_me(owner: Facts) -> bool:

@@ -8,7 +8,6 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -112,13 +111,9 @@ def redact_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _version(name: str) -> str | None:
-    from importlib import metadata  # reads mail headers, and takes as long to import as all of ours
-
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:  # tensorflow-cpu gives the module tensorflow
-        version = getattr(sys.modules[name], "__version__", None)
-        return None if version is None else str(version)
+    """Return what the module says of itself: importlib.metadata takes as long to import as all of Holdfast."""
+    version = getattr(sys.modules[name], "__version__", None)
+    return None if version is None else str(version)
 
 
 def _script_directory() -> str:
@@ -184,7 +179,9 @@ def _redact_value(value: Any, depth: int = DEEPEST) -> Any:
         if all(isinstance(each, str) for each in value):
             return redact([*value])  # a command line, perhaps
         return [_redact_value(each, depth - 1) for each in value]
-    if depth > 0 and is_dataclass(value) and not isinstance(value, type):
+    if depth > 0 and hasattr(type(value), "__dataclass_fields__"):
+        from dataclasses import fields  # takes a millisecond to import; this value's class has done so
+
         return _redact_items(((field.name, getattr(value, field.name)) for field in fields(value)), depth - 1)
     return _redact_text(value if isinstance(value, str) else _text(value))
 

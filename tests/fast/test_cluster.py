@@ -15,7 +15,8 @@ from fakes import Fakes, record, until
 from holdfast.cluster import job_leader, requeue, slurm, watch
 from holdfast.cluster.ask import Absent, Asked, CommandResult, Silent, ask
 from holdfast.cluster.cause import Heard, cause
-from holdfast.cluster.requeue import HOLD, Requeue
+from holdfast.cluster.hold import HOLD
+from holdfast.cluster.requeue import Requeue
 from holdfast.cluster.slurm import JobStatus
 from holdfast.errors import ClusterError, NoSpace, Superseded
 from holdfast.job import Job, job

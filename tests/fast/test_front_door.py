@@ -1,5 +1,6 @@
 """The front door: light, small, and as it says."""
 
+import ast
 import importlib.metadata
 import re
 import subprocess
@@ -34,7 +35,33 @@ def test_nothing_unlisted_is_public():
     assert [] == sorted(name for name in unlisted if f"holdfast.{name}" not in sys.modules and name != "annotations")
 
 
+def test_type_checkers_see_each_name_where_it_is_found():
+    """The imports that a type checker reads are those that are made when a name is asked for; there are no others."""
+    tree = ast.parse(Path(holdfast.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    imports = [each for each in block.body if isinstance(each, ast.ImportFrom)]
+    assert len(imports) == len(block.body)
+    seen = {name.name: f"holdfast.{each.module}" for each in imports for name in each.names}
+    assert seen == holdfast._HOME
+    assert [*seen] == [name for name in seen if name in holdfast.__all__]
+    for name, home in seen.items():
+        assert getattr(holdfast, name) is getattr(importlib.import_module(home), name)
+    assert {*holdfast.__all__} == {*seen} <= {*dir(holdfast)}
+
+
+def test_a_plain_import_is_enough_for_what_scripts_write_in_full():
+    """`import holdfast` leads to names, to the data and the errors; it loads nothing until then."""
+    script = (
+        "import sys, holdfast; print(sorted(name for name in sys.modules if name.startswith('holdfast'))); "
+        "print(holdfast.data.Sampler.__name__, holdfast.errors.Damaged.__name__, holdfast.Run.__name__); "
+        "print(hasattr(holdfast, 'Rum'))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ["['holdfast']", "Sampler Damaged Run", "False"] == done.stdout.splitlines()
+
+
 def test_the_package_is_typed_and_has_a_version():
     """Type checkers read our types; the installed version is the one that is told."""
     assert (Path(holdfast.__file__).parent / "py.typed").exists()
-    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", importlib.metadata.version("holdfast"))
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", holdfast.__version__)
+    assert holdfast.__version__ == importlib.metadata.version("holdfast")

@@ -58,6 +58,17 @@ def test_the_latest_is_found_without_a_look_at_older_ones(root, monkeypatch):
     assert store.latest().step == 3
 
 
+def test_the_owner_finds_checkpoints_from_the_newest_on(root):
+    """In the order of their steps and phases, however long their names are; other names are passed over."""
+    folder = root / "checkpoints"
+    names = [format.Name(step, phase) for step in (0, 7, 10**9 - 1, 10**9, 10**12, 10**17) for phase in format.PHASES]
+    for place in [*map(str, names), "latest-end", "step-7", "step-000000008", "zzzzzzzzzzzzzzzzzzzzzzzz"]:
+        (folder / place).mkdir(parents=True)
+        if place not in ("step-000000008", "zzzzzzzzzzzzzzzzzzzzzzzz"):
+            (folder / place / format.MANIFEST).touch()
+    assert [*map(str, reversed(names))] == [each.path.name for each in Store(root).shelf.newest_first()]
+
+
 def test_a_checkpoint_that_is_not_there_is_not_found(root):
     """Asking for it says which there are; an empty or absent store has none."""
     store = Store(root)

@@ -22,9 +22,9 @@ from holdfast.store import format
 from holdfast.torch import leaves
 
 COME_LATE = [
-    *("torch", "numpy", "rich", "click"),
+    *("torch", "numpy", "rich", "click", "dataclasses", "json", "traceback", "sysconfig"),
     *("asyncio", "concurrent", "email", "importlib.metadata", "logging", "multiprocessing", "socket", "subprocess"),
-    *("zoneinfo", "holdfast.cli", "holdfast.drill"),
+    *("zoneinfo", "holdfast.cli", "holdfast.drill", "holdfast.collective", "holdfast.run.visible"),
 ]
 
 
@@ -228,10 +228,12 @@ def test_ls_reads_each_manifest_once_and_no_shard(store):
 def test_importing_holdfast_brings_nothing_that_can_wait():
     """Frameworks, terminals, child processes, sockets, mail headers and threads' pools come when they are needed."""
     script = f"""
-        import holdfast
+        late = lambda: [name for name in {COME_LATE} if name in sys.modules]
+        del sys.modules["json"]  # the program's own
+        from holdfast import Run, Store
         import holdfast.state.tree as t, holdfast.state.rng as r
         t.flatten({{'a': [b'x' * 4000, {{2: (3,)}}], 'rng': r.capture()}})
-        print(json.dumps([name for name in {COME_LATE} if name in sys.modules]))
+        print(json.dumps(late()))
     """
     assert [] == program(script)
 
@@ -244,10 +246,33 @@ def test_help_imports_no_command():
             commands.main(["--help"])
         except SystemExit as end:
             assert not end.code
-        names = [f"holdfast.cli.{name}" for name in COMMANDS] + ["rich", "torch", "numpy"]
+        names = [f"holdfast.cli.{name}" for name in COMMANDS]
+        names += ["rich", "torch", "numpy", "msgspec", "holdfast.run", "holdfast.store"]
         print(json.dumps([name for name in names if name in sys.modules]))
     """
     assert [] == program(script)
+
+
+def test_a_start_reads_one_manifest_and_each_journal_at_most_once(tmp_path):
+    """However many checkpoints and attempts a run has: only the newest manifest, and only the last journal."""
+    script = """
+        import random
+        from holdfast import Every, Last, Run
+        with Run(sys.argv[1], {"dice": random.Random(1)}, keep=Last(20), every=Every(steps=1)) as run:
+            paths = [path for path in opened("attempt-") + opened("manifest.json") if ".claim" not in path]
+            late = ["importlib.metadata", "holdfast.collective", "dataclasses"]
+            late = [name for name in late if name in sys.modules]
+            for _ in run.steps(int(sys.argv[2])):
+                run.log(loss=0.5)
+        names = [os.path.basename(path) for path in paths]
+        print(json.dumps([len(os.listdir(sys.argv[1] + "/checkpoints")), names, late]))
+    """
+    for attempt, last in enumerate((3, 6, 9, 9), 1):
+        checkpoints, read, late = program(script, tmp_path, last)
+        assert checkpoints > last
+        earlier = [name for name in read if name != f"attempt-{attempt}.jsonl"]
+        assert ["manifest.json", f"attempt-{attempt - 1}.jsonl"][: 2 * (attempt > 1)] == sorted(earlier, reverse=True)
+        assert [] == late
 
 
 # Steps -------------------------------------------------------------------------------------------------------------

@@ -5,15 +5,16 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import holdfast
+
 ROOT = Path(__file__).parents[2]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+VERSION = holdfast.__version__
 SCRIPT = """
 import signal, sys, holdfast
 state = {"seen": [], "sums": {"total": 0.0}}
@@ -55,9 +56,8 @@ def python(built, tmp_path_factory):
     python = home / "bin/python"
     done(pips[0], "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", built[0], cwd=home)
     site = Path(done(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip())
-    done(
-        python, "-c", "import holdfast", cwd=home, code=1
-    )  # no dependency yet: nothing of the repository shines through
+    # no dependency yet: nothing of the repository shines through
+    done(python, "-c", "from holdfast import Run", cwd=home, code=1)
     dependencies = {sysconfig.get_path("purelib"), str(Path(pytest.__file__).parents[1])}
     (site / "dependencies.pth").write_text("\n".join(dependencies))
     return python

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 import click
 
 from ..errors import HoldfastError
-from .shown import safe
 
 # name -> what it does in a line; its module has the same name, but for those in HOMES
 COMMANDS = {
@@ -92,6 +91,8 @@ class Commands(click.Group):
 
 def told(line: str, code: int) -> int:
     """Print the message on stderr; return the exit code."""
+    from .shown import safe  # what is shown of runs is not imported for help
+
     click.echo(f"holdfast: {safe(line)}", err=True)
     return code
 

@@ -48,6 +48,8 @@ def _ended(log: Log, times: list[float]) -> str:
     if last.get("event") == "end":
         return "ended"
     known = isinstance(log.owner.get("pid"), int)
-    if log.path.parent.name == "history" or (known and owner.proven_gone(log.owner, max(times, default=time.time()))):
+    if log.path.parent.name == "history" or (
+        known and owner.proven_gone(log.owner, lambda: max(times, default=time.time()))
+    ):
         return "killed"
     return f"may be running: {owner.describe(log.owner)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .. import disk
-from ..cluster.requeue import HOLD
+from ..cluster.hold import HOLD
 from ..errors import NotFound
 from ..store.locate import locate, run_of
 from ..supervise.place import JOURNAL

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from .. import journal
-from ..cluster.requeue import HOLD
+from ..cluster.hold import HOLD
 from ..journal import Log
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST

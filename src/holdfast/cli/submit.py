@@ -17,8 +17,8 @@ import click
 
 from .. import disk
 from ..cluster import lint, sbatch, script, slurm
+from ..cluster.hold import HOLD, on_hold
 from ..cluster.job_leader import run_of
-from ..cluster.requeue import HOLD, on_hold
 from ..cluster.sbatch import Option
 from ..cluster.script import JobRequest
 from ..errors import NoSpace, UsageError

@@ -70,7 +70,7 @@ def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
         facts, written_s = msgspec.json.decode(place.read_bytes(), type=_Announced), place.stat().st_mtime
     except (OSError, msgspec.DecodeError):
         return None
-    if facts.restart_count != here.restart_count or owner.proven_gone(facts.owner, written_s):
+    if facts.restart_count != here.restart_count or owner.proven_gone(facts.owner, lambda: written_s):
         return None
     return _path(facts.directory)
 

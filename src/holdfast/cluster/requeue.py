@@ -6,10 +6,11 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from ..errors import ClusterError, StoreError, Superseded
 from ..job import Job
@@ -17,10 +18,10 @@ from ..terminal import warn
 from . import other, sbatch, slurm
 from .ask import Silent, obeyed
 from .cause import Cause, Heard, cause
+from .hold import HOLD
 from .slurm import JobStatus
 from .watch import DICE
 
-HOLD = "hold"  # a file of this name in a run's directory forbids requeueing
 MOST_REQUEUES = 1000
 PATIENCE_S = 600.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
@@ -38,14 +39,7 @@ class Continuation(NamedTuple):
     line: str
 
 
-def on_hold(place: Path) -> str:
-    """Return the message for a command that starts in a directory on hold."""
-    release = f"holdfast release {shlex.quote(str(place))}"
-    return f"{place} is on hold: it runs until it stops, and is not started again; {release}"
-
-
-@dataclass
-class Requeue:
+class Requeue(msgspec.Struct, dict=True):
     """Continues one job after its end. Under Slurm, requeues it only after a reported preemption or time limit."""
 
     job: Job
@@ -56,9 +50,9 @@ class Requeue:
     limit: int = MOST_REQUEUES
     successor: Path | None = None
     patience_s: float = PATIENCE_S
-    status: JobStatus | None = field(default=None, init=False)
-    cause: Cause = field(default="unclear", init=False)
-    _recorded: bool = field(default=False, init=False)
+    status: JobStatus | None = None  # what was found out, from here on
+    cause: Cause = "unclear"
+    _recorded: bool = False
 
     def continue_job(self) -> Continuation:
         """Requeue the job, or explain why not. Never raises.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..cluster import batch, job_leader
 from ..cluster.batch import Around
-from ..cluster.requeue import HOLD
+from ..cluster.hold import HOLD
 from ..errors import StoreError
 from ..interval import enough_s, needed_s
 from ..store.locate import locate

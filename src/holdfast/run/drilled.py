@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ..store import format
 from ..store.format import Name
 from ..terminal import mark
-from . import datasets
 from .position import Source
 from .ranks import merged
 from .tracked import RESERVED, digests
@@ -103,6 +102,8 @@ def note(session: Session, at: str) -> None:
 
 def _read(source: Source) -> dict[str, list[str]]:
     """The random functions that the source's dataset calls, and what it changes when read."""
+    from . import datasets
+
     try:
         return datasets.describe(source.loader)
     except Exception:  # a script's objects may raise anything

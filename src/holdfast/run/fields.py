@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from inspect import getattr_static
 from typing import Any
 
 from ..errors import UsageError
-from ..state.captured import Attributes, captured
+from ..state.captured import Attributes, captured, is_dataclass
 from ..state.fill import Fill
 from .objects import OBJECTS
 
@@ -65,12 +63,14 @@ def _refusal(target: Any, name: Any) -> str:
         return "" if name in target else "it has no such name; one that is set later needs a first value"
     if not hasattr(target, name):
         return "it has no such attribute; one that is set later needs a first value"
+    from inspect import getattr_static  # takes milliseconds to import
+
     kind = type(target)
     described = getattr_static(kind, name, None)
     if isinstance(described, property) and described.fset is None:
         return "it is a property that cannot be set: name the attributes behind it"
     if callable(getattr(target, name)) and hasattr(getattr(target, name), "__func__"):
         return "it is a method"
-    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    if is_dataclass(kind) and kind.__dataclass_params__.frozen:
         return "its class is a frozen dataclass"
     return ""

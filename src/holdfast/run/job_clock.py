@@ -9,13 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import interval, journal
-from ..cluster import chain, job_leader
-from ..cluster.cause import Heard
-from ..cluster.chain import Earlier
-from ..cluster.requeue import HOLD, Requeue, on_hold
-from ..cluster.watch import DICE, JobWatch
+from ..cluster import job_leader
+from ..cluster.hold import HOLD, on_hold
 from ..errors import StoreError
 from ..job import Job, job
 from ..journal import Log
@@ -24,6 +22,10 @@ from ..store.attempt import Attempt
 from ..terminal import say, warn
 from . import settings
 from .stop import Stop, hear_again
+
+if TYPE_CHECKING:
+    from ..cluster.cause import Heard
+    from ..cluster.watch import JobWatch
 
 MOST_JITTER_S = 30.0  # jobs that get a notice at the same time spread their saves over this time
 NEAR_S = 900.0  # a notice less than this before the job's end announces the end
@@ -37,9 +39,14 @@ class JobClock:
         self.rank = rank
         self.path, self.stop = path, stop
         self.job = here if here is not None and job_leader.speaks(here) else None
-        # A supervisor queries the scheduler and signals this process in time.
-        supervised = job_leader.supervisor() is not None
-        self.watch = JobWatch(self.job, end=not (own_deadline or supervised))
+        self.watch: JobWatch | None = None
+        if self.job is not None:
+            from ..cluster import requeue  # noqa: F401  the end of a job imports nothing more
+            from ..cluster.watch import JobWatch
+
+            # A supervisor queries the scheduler and signals this process in time.
+            supervised = job_leader.supervisor() is not None
+            self.watch = JobWatch(self.job, end=not (own_deadline or supervised))
         self.early_s: float | None = None  # a random time before the job's end, so that jobs do not all stop at once
         self._told = False
 
@@ -63,16 +70,19 @@ class JobClock:
 
     def look(self, *, save_s: float, step_s: float) -> None:
         """Update at each safe point when the job ends, and how long to wait after each signal."""
-        if self.job is None:
+        watch = self.watch
+        if watch is None:
             return
-        self.watch.look()
-        now, end_s = time.time(), self.watch.end_s
+        watch.look()
+        now, end_s = time.time(), watch.end_s
         if end_s is not None and self.early_s is None:
+            from ..cluster.watch import DICE
+
             self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
-        self._warn_of_a_short_grace(save_s, step_s)
+        self._warn_of_a_short_grace(watch.kill_wait_s, save_s, step_s)
         need_s = interval.needed_s(save_s) + step_s
-        notice_s = _spare(self._notice_s(now), need_s) / 2
-        kill_s = _spare(self.watch.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
+        notice_s = _spare(_notice_s(watch, now), need_s) / 2
+        kill_s = _spare(watch.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
         self.stop.plan(
             None if end_s is None or self.early_s is None else end_s - self.early_s,
             {"SIGTERM": kill_s, "SIGUSR1": notice_s, "SIGUSR2": notice_s},
@@ -82,22 +92,18 @@ class JobClock:
         """Prepare the requeue after a stop: when this process exits, it requeues the job, if the cause allows it."""
         if self.job is not None and self.stop.reason is not None and job_leader.supervisor() is None:
             self.stop.stay_deaf()  # signals that Slurm sends from now on must not interrupt the requeue
+            from ..cluster.cause import Heard
+
             heard = Heard(self.stop.reason, self.stop.at_s)
             _pending[:] = [(os.getpid(), partial(_requeue, self.job, heard, self.path, attempt))]
             atexit.unregister(_last_act)
             atexit.register(_last_act)
 
     def close(self) -> None:
-        self.watch.close()
+        if self.watch is not None:
+            self.watch.close()
 
-    def _notice_s(self, now: float) -> float | None:
-        """Seconds from a notice that comes now until SIGTERM; None if unknown."""
-        if self.watch.end_s is not None and self.watch.end_s - now < NEAR_S:
-            return self.watch.end_s - now
-        return self.watch.preempt_s
-
-    def _warn_of_a_short_grace(self, save_s: float, step_s: float) -> None:
-        kill_wait_s = self.watch.kill_wait_s
+    def _warn_of_a_short_grace(self, kill_wait_s: float | None, save_s: float, step_s: float) -> None:
         if not self._told and kill_wait_s is not None and save_s and save_s + step_s > kill_wait_s:
             self._told = True
             notice_s = interval.enough_s(save_s + step_s)
@@ -107,16 +113,32 @@ class JobClock:
             )
 
 
+def _notice_s(watch: JobWatch, now: float) -> float | None:
+    """Seconds from a notice that comes now until SIGTERM; None if unknown."""
+    if watch.end_s is not None and watch.end_s - now < NEAR_S:
+        return watch.end_s - now
+    return watch.preempt_s
+
+
 def await_turn(root: Path, here: Job | None) -> None:
     """Wait while attempts of other tasks of this array are ending in the run at `root`."""
+    if here is None:
+        return
+    from ..cluster import chain
+    from ..cluster.chain import Earlier
+
     chain.await_turn(root, lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)], here)
 
 
 def _close(log: Log) -> None:
-    journal.append(log.path, [{"event": "failed", "why": chain.OVER}], sync=True)
+    from ..cluster.chain import OVER
+
+    journal.append(log.path, [{"event": "failed", "why": OVER}], sync=True)
 
 
 def _requeue(here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
+    from ..cluster.requeue import Requeue
+
     def record(event: str, /, **facts: object) -> None:
         attempt.record(event, **facts)
         attempt.flush(sync=True)

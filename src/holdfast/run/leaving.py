@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
 import sys
 from collections.abc import Collection
 from contextlib import suppress
+from opcode import opname
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -109,6 +108,7 @@ def _land_quietly(session: Session) -> None:
 
 _POPS = frozenset({"POP_TOP", "POP_ITER"})  # CPython uses the second since 3.14
 _SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours, as tqdm's, that is being closed too
+_GENERATOR = 0x20  # of a code's flags, as inspect.CO_GENERATOR
 _TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or reached its own limit (islice)
 
 
@@ -132,7 +132,7 @@ def how(ours: Collection[CodeType]) -> Left:
     while frame is not None and frame.f_code not in ours:
         frame = frame.f_back
     frame = frame.f_back if frame is not None else None
-    while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR and _instruction(frame) in _SUSPENDED:
+    while frame is not None and frame.f_code.co_flags & _GENERATOR and _instruction(frame) in _SUSPENDED:
         frame = frame.f_back
     if frame is None:
         return Left(on_purpose=False, unclear=False, code=None)
@@ -141,4 +141,4 @@ def how(ours: Collection[CodeType]) -> Left:
 
 
 def _instruction(frame: FrameType) -> str:
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
+    return opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""

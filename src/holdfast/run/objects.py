@@ -8,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from ..errors import NotFound
 from ..state.captured import ATOMS, MUTABLE, Attributes
@@ -17,12 +17,6 @@ from ..store.checkpoint import Checkpoint
 
 _ADAPTERS = {"torch": "holdfast.torch.live"}  # capture, differences, restore of a framework's objects
 _WEIGHTS = {"torch": "holdfast.torch.weights"}  # a model's weights alone
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    def state_dict(self) -> Any: ...
-    def load_state_dict(self, state: Any, /) -> Any: ...
 
 
 def adapter_for(target: Any) -> Any:
@@ -89,7 +83,8 @@ class Objects:
         kind = type(value)
         if kind in ATOMS or kind in MUTABLE or kind is tuple or isinstance(value, type | Attributes):
             return False
-        return bool(isinstance(value, Stateful) or is_generator(value) or adapter_for(value))
+        stateful = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+        return bool(stateful or is_generator(value) or adapter_for(value))
 
     def capture(self, value: Any) -> Any:
         adapter = adapter_for(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from .safe_point import stop_now
 from .session import Session
 from .tracked import RESERVED, Digests, digests, framework_modules
 from .weights import StartFrom
+
+LAST_SAVES = 100  # of an earlier attempt; the first save is expected to take as long as the longest of them
 
 
 def begin(session: Session) -> None:
@@ -69,6 +72,8 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
         _track(session)
         document()  # runs git now and caches its answer: the first save starts no process
         session.saves.expect(_cost_of_saving(session))
+        for log in session.earlier_logs:
+            log.forget()
     session.attempt.flush(sync=True)
     if session.leads:
         session.begin_board()
@@ -230,8 +235,8 @@ def _track(session: Session) -> None:
     """Call the tracker with its last id and the step from which this attempt resumes."""
     if session.options.tracker is None:
         return
-    ids = [str(event["id"]) for log in session.earlier_logs() for event in log.events if event["event"] == "tracker"]
-    known = ids[-1] if ids else None
+    before = (str(event["id"]) for log in reversed(session.earlier_logs) for event in log.newest("tracker"))
+    known = next(before, None)
     found = session.options.tracker(known, session.position.step)
     if found is not None and not is_text(str(found)):
         raise UsageError(
@@ -242,9 +247,12 @@ def _track(session: Session) -> None:
 
 
 def _cost_of_saving(session: Session) -> float:
-    """Seconds of the longest save of the last attempt that saved; 0.0 if none did. Used until one is measured."""
-    for log in reversed(session.earlier_logs()):
-        costs = [float(event.get("save_s", 0)) for event in log.events if event["event"] == "saved"]
+    """Seconds of the longest of the last saves, of the last attempt that saved; 0.0 if none did.
+
+    Used until a save is measured.
+    """
+    for log in reversed(session.earlier_logs):
+        costs = [float(event.get("save_s", 0)) for event in islice(log.newest("saved"), LAST_SAVES)]
         if costs:
             return max(costs)
     return 0.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
+from types import GeneratorType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..errors import UsageError
@@ -37,7 +37,7 @@ class Walk:
     def close(self) -> None:
         """Close the generator as if its loop had been left; do nothing if the generator itself is the caller."""
         generator = self._generator()
-        if generator is not None and inspect.getgeneratorstate(generator) != inspect.GEN_RUNNING:
+        if isinstance(generator, GeneratorType) and not generator.gi_running:
             self.closed = True
             generator.close()
 

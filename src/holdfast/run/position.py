@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from copy import deepcopy
 from typing import Any, NamedTuple
+
+import msgspec
 
 from ..data.facts import Feed
 from ..errors import Damaged, Mismatch
@@ -14,8 +16,7 @@ from ..state import rng
 from .passes import Walks
 
 
-@dataclass
-class Position:
+class Position(msgspec.Struct):
     """Completed steps, the epoch in progress, and how far its loaders have advanced (`feeds`: where each one is)."""
 
     step: int = 0
@@ -24,19 +25,19 @@ class Position:
     in_epoch: bool = False  # whether the body of `epoch` has begun
     epoch_began: int = 0  # the step at which it began
     current: str | None = None  # the loader in progress
-    loaders: dict[str, Any] = field(default_factory=dict)  # name -> {"consumed", "done"} in this epoch
-    feeds: dict[str, Any] = field(default_factory=dict)  # name -> last position of its feed, in any epoch
-    targets: dict[str, int] = field(default_factory=dict)  # totals passed to epochs() and steps()
-    left: dict[str, int] = field(default_factory=dict)  # loops that `break` ended, with their totals
-    went_back: list[int] = field(default_factory=list)
+    loaders: dict[str, Any] = {}  # name -> {"consumed", "done"} in this epoch
+    feeds: dict[str, Any] = {}  # name -> last position of its feed, in any epoch
+    targets: dict[str, int] = {}  # totals passed to epochs() and steps()
+    left: dict[str, int] = {}  # loops that `break` ended, with their totals
+    went_back: list[int] = []
     first_epoch: int = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return deepcopy(msgspec.structs.asdict(self))
 
     @classmethod
     def of(cls, stored: Any) -> Position:
-        names = {entry.name for entry in fields(cls)}
+        names = {*cls.__struct_fields__}
         if not isinstance(stored, Mapping) or stored.keys() | {"first_epoch"} != names:  # absent in the oldest: 0
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
         return cls(**stored)

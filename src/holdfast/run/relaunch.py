@@ -115,7 +115,7 @@ def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | Non
     session.attempt.record("launched", launch=msgspec.to_builtins(here))
     if not any(start.restart for start in here.starts):
         return None
-    return stopped_before(session.earlier_logs(), here)
+    return stopped_before(session.earlier_logs, here)
 
 
 def _agent() -> int:

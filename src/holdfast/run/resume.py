@@ -86,9 +86,9 @@ class _Search:
         self._tried: Checkpoint | None = None
         self._sharing: dict[str, str] = {}  # names of checkpoints that share a damaged file, and the reason
         if self._ranks.rank == 0:
-            self._logs = session.earlier_logs()
-            self._found = self._store.checkpoints()
-            self._left = [*self._found]
+            self._logs = session.earlier_logs
+            self._left = self._store.shelf.newest_first()
+            self._following = next(self._left, None)
 
     def next(self, fault: StoreError | None = None) -> Checkpoint | None:
         """Return the next checkpoint to try; None: the run begins fresh. `fault`: why the last one failed.
@@ -107,9 +107,9 @@ class _Search:
         if self._tried is not None and isinstance(fault, Damaged):  # otherwise another process removed it
             self._sharing |= self._store.sharing_damage(self._tried)
             self._set_aside(self._tried, str(fault))
-        while self._left:
-            self._tried = self._left.pop()
-            name, oldest = self._tried.path.name, self._tried is self._found[0]
+        while self._following is not None:
+            self._tried, self._following = self._following, next(self._left, None)
+            name, oldest = self._tried.path.name, self._following is None
             why = self._sharing.get(name) or (None if oldest else poison(name, self._logs))
             if why is None:
                 return name.encode()
@@ -127,7 +127,7 @@ class _Search:
 
     def set_sharers_aside(self) -> bytes:
         """Set aside older checkpoints that share a damaged file with a rejected one."""
-        for checkpoint in self._store.checkpoints():
+        for checkpoint in self._store.checkpoints() if self._sharing else ():
             if why := self._sharing.get(checkpoint.path.name):
                 self._set_aside(checkpoint, why)
         return b""
@@ -262,19 +262,17 @@ def poison(name: str, logs: Sequence[Log]) -> str | None:
     It is not tried again if the last attempts, of the same program version, resumed from it and failed with the same
     error before their first step. If another checkpoint led to the same error, the program is at fault.
     """
-    failures = [_failure(log) for log in logs]
-    last = failures[-MOST_FAILURES:]
-    found = last[0] if len(last) == MOST_FAILURES and len({*last}) == 1 else None
-    if found is None or found[0] != name:
+    found = _failure(logs[-1]) if len(logs) >= MOST_FAILURES else None
+    if found is None or found[0] != name or any(_failure(log) != found for log in logs[-MOST_FAILURES:]):
         return None
     text = found[1]
-    if any(failure and failure[0] != name and failure[1] == text for failure in failures):
+    if any(failure and failure[0] != name and failure[1] == text for failure in map(_failure, logs)):
         return None
     return f"failed {MOST_FAILURES} times before the first step with: {text}"
 
 
 def _failure(log: Log) -> tuple[str, str] | None:
-    for event in reversed(log.events):
-        if event.get("event") == "failed" and event.get("counts") and event.get("script") == script():
+    for event in log.newest("failed"):
+        if event.get("counts") and event.get("script") == script():
             return str(event.get("checkpoint")), str(event.get("error"))
     return None

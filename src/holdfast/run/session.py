@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .. import journal
-from ..collective.store import CollectiveStore
 from ..data.feed import MOVES
 from ..errors import NoSpace, Stopped, UsageError
-from ..journal import Log
 from ..provenance import document
 from ..ranks import ALONE, Ranks
 from ..rules import Every, Rule, Whole
@@ -43,11 +40,11 @@ from .vars import Vars
 from .watch import Watch
 from .weights import StartFrom
 from .windows import MOST_POINTS, Windows
-from .witness import Witness
 
 if TYPE_CHECKING:
     from ..board import Board
     from .standing import Standing
+    from .witness import Witness
 
 FLUSH_S = 1.0  # interval at which the journal is shown to readers of a running run
 
@@ -95,7 +92,11 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
 
     def store(self, ranks: Ranks = ALONE) -> Store:
         """The run's checkpoints, with its `keep` rule."""
-        kind = Store if ranks.alone else partial(CollectiveStore, ranks=ranks)
+        kind: Callable[..., Store] = Store
+        if not ranks.alone:
+            from ..collective.store import CollectiveStore
+
+            kind = partial(CollectiveStore, ranks=ranks)
         return kind(self.path, keep=self.keep, take_over=self.take_over, whole=self.whole)
 
 
@@ -124,7 +125,7 @@ class Session:
         ranks, options = self.ranks, self.options
         with ranks.together("options"):
             self.drilled = settings.drilled()
-            self.witness = Witness(self.tracked.objects | self.tracked.inside()) if self.drilled.digests else None
+            self.witness = self._begin_witness() if self.drilled.digests else None
             self.stop, self.display = Stop(options.deadline), Display()
             from .job_clock import JobClock  # `import holdfast` should not import what queries schedulers
 
@@ -138,6 +139,11 @@ class Session:
         most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill wants the stop at exactly this safe point
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
 
+    def _begin_witness(self) -> Witness:
+        from .witness import Witness
+
+        return Witness(self.tracked.objects | self.tracked.inside())
+
     def _claim(self) -> None:
         """Claim the run when it is this attempt's turn."""
         options = self.options
@@ -146,6 +152,7 @@ class Session:
             if not options.take_over:
                 self.job_clock.await_turn(self.store.root)
             self.attempt = self.store.claim()
+            self.earlier_logs = self.attempt.earlier  # oldest first; only rank 0 has them
 
     def begin_listening(self, standing: Standing | None) -> None:
         """Handle the signals, and keep them from the workers of loaders. `standing`: the run has no block."""
@@ -341,10 +348,6 @@ class Session:
     def close(self, event: str, /, **facts: Any) -> None:
         """Write the attempt's last line. The attempt then counts as ended at the present position."""
         self.attempt.close(event, **self.here._asdict(), **facts)
-
-    def earlier_logs(self) -> list[Log]:
-        """The journals of the attempts before this one, oldest first."""
-        return [log for log in journal.logs(self.path) if log.attempt < self.attempt.number]
 
 
 def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tracked) -> None:

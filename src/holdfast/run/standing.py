@@ -6,11 +6,10 @@ import atexit
 import os
 import sys
 import threading
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType
+from types import CodeType, TracebackType
 
 from ..errors import HoldfastError, Stopped, UsageError
 from ..store import format
@@ -128,13 +127,17 @@ class Standing:
             say(f"{session.path}: not finished: the process ends at {where}")
             self.leave(LoopLeft("the process ended before the loop did"))
         last = getattr(sys, "last_value", None)
-        if isinstance(last, BaseException) and any(
-            frame.f_code is self._left_in for frame, _ in traceback.walk_tb(last.__traceback__)
-        ):
+        if isinstance(last, BaseException) and any(code is self._left_in for code in _codes(last.__traceback__)):
             leaving.say_failed(session, last)
         if self._late is None:
             return 0
         return STOPPED if isinstance(self._late, Stopped) else int(getattr(self._late, "exit_code", 1))
+
+
+def _codes(trace: TracebackType | None) -> Iterator[CodeType]:
+    while trace is not None:
+        yield trace.tb_frame.f_code
+        trace = trace.tb_next
 
 
 def end_at(path: Path) -> None:

@@ -34,7 +34,7 @@ def redone(logs: Sequence[Log]) -> Redone:
 
 def finished_s(session: Session) -> float | None:
     """When an earlier attempt finished the run at this position, in Unix seconds; None if unknown."""
-    for log in reversed(session.earlier_logs() if session.position.finished() else ()):
+    for log in reversed(session.earlier_logs if session.position.finished() else ()):
         if log.last.get("event") == "end" and journal.position(log.last) == journal.position(session.here._asdict()):
             return float(log.last["time"])
     return None

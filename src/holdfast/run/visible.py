@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from .carried import Carried, carried, globals_of
 from .objects import adapter_for
+from .watch import stack
 
 MOST = 1000  # variables
 DEEPEST = 4  # attributes in a row
@@ -45,14 +46,6 @@ def frames() -> list[FrameType]:
     """The script's frames on the stack of this call, outermost first."""
     ours = [each for each in stack() if is_users(each.f_code.co_filename, str(each.f_globals.get("__name__", "")))]
     return ours[::-1]
-
-
-def stack() -> Iterator[FrameType]:
-    """All frames of this thread, innermost first."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames' own way is private
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 @lru_cache(maxsize=1024)

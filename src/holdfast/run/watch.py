@@ -9,11 +9,9 @@ function that has returned drops its names, and rebinds none.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Iterator, Mapping
-from inspect import CO_NEWLOCALS
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from ..state import codec
@@ -21,10 +19,10 @@ from ..state.captured import ATOMS, MAPPINGS, MUTABLE
 from .objects import is_generator
 from .tracked import Tracked, framework_modules
 from .vars import Vars
-from .visible import stack
 
+_NEW_LOCALS = 0x2  # of a code's flags, as inspect.CO_NEWLOCALS
 MOST_MEMBERS = 1000  # of a container that is looked through
-COUNTS = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+COUNTS = sys.implementation.name == "cpython" and "t" not in sys.abiflags  # free threading
 
 
 class Lost(NamedTuple):
@@ -158,10 +156,18 @@ class _Place(NamedTuple):
     module: dict[str, Any] | None
 
 
+def stack() -> Iterator[FrameType]:
+    """All frames of this thread, innermost first."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames' own way is private
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def _caller() -> _Place:
     """The nearest frame that is not Holdfast's."""
     frame = next(each for each in stack() if str(each.f_globals.get("__name__")).partition(".")[0] != "holdfast")
-    in_function = frame.f_code.co_flags & CO_NEWLOCALS
+    in_function = frame.f_code.co_flags & _NEW_LOCALS
     return _Place(id(frame), frame.f_code, None if in_function else frame.f_globals)
 
 

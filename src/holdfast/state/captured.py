@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any, Protocol
@@ -81,8 +80,15 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
 
 def fields_of(record: Any) -> dict[str, Any]:
     """A dataclass's fields and other attributes, as far as they are set."""
+    import dataclasses
+
     names = dict.fromkeys([*(each.name for each in dataclasses.fields(record)), *getattr(record, "__dict__", ())])
     return {name: getattr(record, name) for name in names if hasattr(record, name)}
+
+
+def is_dataclass(kind: type) -> bool:
+    """As in `dataclasses`, whose import takes as long as all of `state`: only a state with a dataclass needs it."""
+    return hasattr(kind, "__dataclass_fields__")
 
 
 def is_named_tuple(kind: type) -> bool:

@@ -10,7 +10,6 @@ place. Between the two, `Fill.read` reads the bytes of all leaves.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +18,7 @@ from typing import Any
 from ..errors import Mismatch
 from ..pages import same
 from . import codec
-from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_named_tuple
+from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_dataclass, is_named_tuple
 
 Act = Callable[[], Any]  # stores the value in its place and returns it
 
@@ -285,7 +284,7 @@ _PLANNERS: dict[type, _Planner] = {
 def _uncommon(kind: type, live: Any, stored: Any) -> _Planner | None:
     if is_named_tuple(kind):
         return _tuple
-    if dataclasses.is_dataclass(kind):
+    if is_dataclass(kind):
         frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
         return _record if live is stored or not frozen else lambda fill, path, _, new: _record(fill, path, new, new)
     return _generator if codec.framework(kind) is not None else None

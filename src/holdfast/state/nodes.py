@@ -5,7 +5,6 @@ The reader refuses what is malformed. `leaf_keys` and `named` pass over it; ever
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -183,6 +182,8 @@ def spelled(node: Any) -> str:
         return repr(simple)
     kind, members, _ = opened(node)
     if members is None:
+        import json
+
         return f"<{kind} {json.dumps(tagged(node)[1])}>"
     if kind in ("dict", "ordered"):
         return "{" + ", ".join(f"{part}: {spelled(member)}" for part, member in members.items()) + "}"

@@ -8,7 +8,6 @@ ever taken for a tag. Containers that a state holds in two places come back as t
 from __future__ import annotations
 
 import base64
-import dataclasses
 import enum
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -20,7 +19,7 @@ import msgspec
 from ..errors import UsageError
 from ..legible import is_text
 from . import codec
-from .captured import fields_of, is_named_tuple
+from .captured import fields_of, is_dataclass, is_named_tuple
 from .codec import Block, Node
 from .nodes import is_safe, quoted, unused
 from .unflatten import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
@@ -334,5 +333,5 @@ def _walk_named_tuple(flattener: _Flattener, value: Any) -> Any:
 _USERS: list[tuple[Callable[[type], bool], _Walker]] = [
     (lambda kind: issubclass(kind, enum.Enum), _walk_enum),
     (is_named_tuple, _walk_named_tuple),
-    (dataclasses.is_dataclass, _walk_dataclass),
+    (is_dataclass, _walk_dataclass),
 ]

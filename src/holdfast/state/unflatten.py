@@ -5,7 +5,6 @@ The file may be hostile: its content is checked, nothing is imported or run.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import reprlib
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -14,8 +13,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from ..errors import Damaged, HoldfastError, UsageError
 from . import codec
+from .captured import is_dataclass
 from .nodes import NAMED, named
 from .values import MAKERS
 
@@ -24,8 +26,7 @@ INLINE_BYTES = 1024  # longer bytes are a leaf
 FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (list, dict, set, int, float, str, bool, tuple)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Placeholder:
+class Placeholder(msgspec.Struct, frozen=True):
     """A placeholder for a value whose type is not available."""
 
     kind: str
@@ -211,7 +212,7 @@ def _custom(registered: codec.Registered, value: Any) -> Any:
 
 def _restored(tag: str, kind: Any, value: Any) -> Any:
     bases = {"enum": enum.Enum, "flag": enum.Flag, "namedtuple": tuple, "dataclass": object}
-    if not issubclass(kind, bases[tag]) or (tag == "dataclass" and not dataclasses.is_dataclass(kind)):
+    if not issubclass(kind, bases[tag]) or (tag == "dataclass" and not is_dataclass(kind)):
         raise UsageError(f"{codec.type_name(kind)} was a {tag} when it was saved")
     if tag == "dataclass":
         return _restored_dataclass(kind, value)
@@ -227,6 +228,8 @@ def _restored(tag: str, kind: Any, value: Any) -> Any:
 
 def _restored_dataclass(kind: Any, values: dict[str, Any]) -> Any:
     """Return the restored instance without calling its __init__; newer fields get their defaults."""
+    import dataclasses
+
     for field in dataclasses.fields(kind):
         if field.name not in values and field.default is not dataclasses.MISSING:
             values[field.name] = field.default

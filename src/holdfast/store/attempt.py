@@ -20,7 +20,7 @@ import msgspec
 
 from .. import disk, journal, owner
 from ..errors import Damaged, NoSpace, NotFound, StoreError, Superseded, UsageError
-from ..journal import Event
+from ..journal import Event, Log
 from . import places
 from .format import MANIFEST, parse_name
 
@@ -34,6 +34,7 @@ class Attempt:
         self.root, self.number, self.run = root, number, run
         self.room = root / "attempts" / str(number)
         self.journal = self.room / f"attempt-{number}.jsonl"
+        self.earlier: list[Log] = []  # the journals of the attempts before it, oldest first; its claim lists them
         self._waiting: list[Event] = []
         self._turn = threading.Lock()  # the thread of a save also writes to the journal
         self._pid = os.getpid()

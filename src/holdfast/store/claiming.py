@@ -6,6 +6,9 @@ import errno
 import os
 import time
 import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -31,16 +34,14 @@ def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> At
         disk.make_dirs(part)
     places.require_rooms(root)
     run = _run_id(root, note)
-    older = _living(root)
-    _refuse_strangers(root, older, take_over=take_over)
     while True:
-        number = 1 + max([0, *(log.attempt for log in journal.logs(root)), *_numbers(root)])
-        try:
+        earlier = journal.logs(root)
+        _refuse_strangers(root, _living(root, earlier), take_over=take_over)
+        number = 1 + max([0, *(log.attempt for log in earlier), *_numbers(root)])
+        with suppress(FileExistsError):  # another process took this number: check whether it may be alive
             attempt = _enter(root, number, run)
             break
-        except FileExistsError:  # another process took this number: check whether it may be alive
-            older = _living(root)
-            _refuse_strangers(root, older, take_over=take_over)
+    attempt.earlier = earlier
     with attempt.acting("begin"):
         _settle(attempt, take_over=take_over)
         disk.sync_dir(root / "checkpoints")  # makes a commit durable whose process died before syncing it
@@ -71,7 +72,7 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
     if newer:
         disk.remove_tree(attempt.room)
         raise Superseded(f"{attempt.root}: attempt {max(newer)} began while attempt {attempt.number} did")
-    logs = {log.attempt: log for log in journal.logs(attempt.root)}
+    logs = {log.attempt: log for log in attempt.earlier}
     older = [logs.get(number, Log(number, attempt.root, [])) for number in rooms if number < attempt.number]
     try:
         _refuse_strangers(attempt.root, older, take_over=take_over)
@@ -134,26 +135,26 @@ def _stale_claim(draft: Path) -> bool:
         for path in draft.glob("attempt-*.jsonl"):
             log = Log(0, path, journal.read(path))
             if log.owner:
-                return owner.proven_gone(log.owner, _last_seen(log))
+                return owner.proven_gone(log.owner, partial(_last_seen, log))
         return time.time() - draft.stat().st_mtime > 3600  # its process died before writing a line; nothing to keep
     except FileNotFoundError:  # the draft was renamed: its process succeeded
         return False
 
 
-def _living(root: Path) -> list[Log]:
+def _living(root: Path, logs: Iterable[Log]) -> list[Log]:
     rooms = set(_rooms(root))
-    return [log for log in journal.logs(root) if log.attempt in rooms]
+    return [log for log in logs if log.attempt in rooms]
 
 
 def strangers(root: Path) -> list[Log]:
     """Attempts without a closing line whose process may be alive; `claim` refuses while there are any."""
-    return [log for log in _living(root) if _is_stranger(log)]
+    return [log for log in _living(root, journal.logs(root)) if _is_stranger(log)]
 
 
 def _is_stranger(log: Log) -> bool:
     if log.closed or owner.precedes(log.owner):
         return False
-    return not log.owner or owner.is_me(log.owner) or not owner.proven_gone(log.owner, _last_seen(log))
+    return not log.owner or owner.is_me(log.owner) or not owner.proven_gone(log.owner, partial(_last_seen, log))
 
 
 def _refuse_strangers(root: Path, logs: list[Log], *, take_over: bool) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -57,10 +58,15 @@ class Shelf:
             NotFound: there is none.
         """
         folder = self.root / "checkpoints"  # older ones are looked at only if the last name is no checkpoint
-        last = [name for name in _listed(folder)[-1:] if is_committed(folder, name)] or self.names()[-1:]
+        last = [name for name in islice(_newest_first(folder), 1) if is_committed(folder, name)] or self.names()[-1:]
         if not last:
             raise NotFound(f"{self.root}: no committed checkpoint")
         return self.checkpoint(last[0])
+
+    def newest_first(self) -> Iterator[Checkpoint]:
+        """The existing checkpoints, the newest first, for the run's owner: nobody else removes any meanwhile."""
+        folder = self.root / "checkpoints"
+        return (self.checkpoint(name) for name in _newest_first(folder) if is_committed(folder, name))
 
     def best(self, rule: Best | None) -> Checkpoint:
         """Return the checkpoint that `rule` ranks first. Without a rule, use that of the newest checkpoint.
@@ -179,9 +185,18 @@ def is_committed(folder: Path, name: Name) -> bool:
 def _listed(folder: Path) -> list[Name]:
     names: list[Name] = []
     for _ in range(2):  # a listing takes time: the only checkpoint may have been replaced by the next one meanwhile
-        if folder.is_dir() and not names:
-            names = [name for name in map(format.parse_name, os.listdir(folder)) if name]
+        names = names or [name for name in map(format.parse_name, _names_in(folder)) if name]
     return sorted(names, key=lambda name: name.order)
+
+
+def _newest_first(folder: Path) -> Iterator[Name]:
+    """The names of checkpoints in `folder`, the newest first. It parses only those that are asked for."""
+    texts = sorted(_names_in(folder), key=lambda text: (len(text.removesuffix("-end")), text), reverse=True)
+    return filter(None, map(format.parse_name, texts))
+
+
+def _names_in(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []
 
 
 def _stats(checkpoint: Checkpoint) -> dict[str, os.stat_result]:

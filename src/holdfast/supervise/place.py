@@ -141,7 +141,9 @@ def _is_gone(begin: Event) -> bool:
     facts = begin.get("owner")
     if not isinstance(facts, dict) or os.environ.get("HOLDFAST_TAKE_OVER") == "1":
         return True
-    return owner.precedes(facts) or owner.is_me(facts) or owner.proven_gone(facts, float(begin.get("time") or 0.0))
+    return (
+        owner.precedes(facts) or owner.is_me(facts) or owner.proven_gone(facts, lambda: float(begin.get("time") or 0.0))
+    )
 
 
 def await_turn(directory: Path, here: Job | None) -> None:

@@ -17,7 +17,7 @@ from ..apps.command import RUN_ME_AGAIN
 from ..apps.file import AppFile
 from ..apps.program import Program, ProgramExit
 from ..apps.take import looks
-from ..cluster import job_leader, requeue
+from ..cluster import hold, job_leader, requeue
 from ..cluster.notices import Notices, cloud
 from ..errors import ChildError, UsageError
 from ..job import Job, job
@@ -119,7 +119,7 @@ class _Supervisor:
             try:
                 self.witness = ProgressWitness(self.place.path)
                 if _is_held(self.place.path):  # a run prints this itself
-                    say(requeue.on_hold(self.place.path))
+                    say(hold.on_hold(self.place.path))
                 chosen = self.options
                 self.job_end = JobEnd(self.job, self.place, chosen.requeue, chosen.max_requeues, chosen.chain)
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
@@ -362,4 +362,4 @@ def _last_lines(text: str) -> list[str]:
 
 
 def _is_held(path: Path) -> bool:
-    return (path / requeue.HOLD).exists()
+    return (path / hold.HOLD).exists()

@@ -1,0 +1,60 @@
+"""The journal: what a start reads of it, without parsing all of it."""
+
+import random
+
+import msgspec
+
+from holdfast import journal
+from holdfast.journal import Lines, Log
+
+
+def some_lines(dice):
+    """Lines of all kinds, whole, torn, empty, repeated and foreign."""
+    kinds = [
+        lambda: {"event": "metrics", "step": dice.randrange(9), "epoch": 0, "values": {"saved": 0.5}},
+        lambda: {"event": "saved", "step": dice.randrange(9), "save_s": dice.random()},
+        lambda: {"event": "told", "what": "saved and failed"},
+        lambda: {"event": dice.choice(["failed", "requeued", "restored"]), "step": dice.randrange(9)},
+        lambda: {"event": "saved"},  # without its step: not written by Holdfast
+        lambda: {"other": "saved"},
+    ]
+    lines = []
+    for _ in range(dice.randrange(30)):
+        line = msgspec.json.encode(dice.choice(kinds)())
+        lines.append(dice.choice([line, line, line, line[: dice.randrange(len(line))], dice.choice([*lines, b""])]))
+    return b"\n".join(lines)
+
+
+def test_what_is_parsed_when_it_is_asked_for_is_what_a_whole_parse_finds(tmp_path):
+    """From the front, from the back, one kind alone: the same events, in any order of asking."""
+    dice, path, asked = random.Random(3), tmp_path / "attempt-1.jsonl", 0
+    for _ in range(300):
+        path.write_bytes(some_lines(dice))
+        expected = journal.read(path)
+        lines = Lines(path)
+        log, plain = Log(1, path, lines), Log(1, path, expected)
+        questions = [
+            lambda each: [*each.events],
+            lambda each: [*reversed(each.events)],
+            lambda each: [*each.newest("saved")],
+            lambda each: next(each.newest("failed"), None),
+            lambda each: (each.owner, each.last, each.closed, each.restored),
+            lambda each: (len(each.events), each.events[:2], each.events[-1:]),
+        ]
+        for question in dice.sample(questions, len(questions)):
+            asked += bool(expected)
+            assert question(plain) == question(log)
+            if dice.random() < 0.2:
+                log.forget()
+    assert asked > 1000
+
+
+def test_a_journal_that_moves_to_the_history_before_it_is_read_is_found_there(tmp_path):
+    """The next attempt moves it between the listing and the reading."""
+    for name in ("attempts/1", "history"):
+        (tmp_path / name).mkdir(parents=True)
+    place = tmp_path / "attempts" / "1" / "attempt-1.jsonl"
+    place.write_bytes(journal.lines([{"event": "begin"}]))
+    (log,) = journal.logs(tmp_path)
+    place.rename(tmp_path / "history" / place.name)
+    assert ["begin"] == [event["event"] for event in log.events]
