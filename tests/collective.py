@@ -4,6 +4,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from holdfast.collective import division
 from holdfast.collective.store import CollectiveStore
@@ -43,7 +44,7 @@ def stage(store, state, arena=None):
     staged = store.stage(plain(state, ""), arena)
     for key, piece in divided.items():
         block = staged.leaves[key]
-        staged.leaves[key] = block._replace(attrs={**block.attrs, **piece.attrs()})
+        staged.leaves[key] = replace(block, attrs={**block.attrs, **piece.attrs()})
     return staged
 
 

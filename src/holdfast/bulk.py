@@ -50,13 +50,14 @@ class Extent(NamedTuple):
 
 def write(
     path: Path,
-    runs: Iterable[Extent],
+    runs: Iterable[Extent | Data],
     size: int,
     hasher: Callable[..., Hash],
     before_each: Hook = nothing,
 ) -> list[str]:
     """Create `path` with the `size` bytes of all runs, flushed to the device. Return the digests of its pieces.
 
+    A run is an extent, or one piece that lies by itself.
     The digests are of the bytes that are given to the disk. `before_each` is called before each request; what it raises
     ends the write.
 
@@ -108,8 +109,13 @@ class _Writing:
         if self._pool is not None:
             self._pool.close()
 
-    def add(self, run: Extent) -> None:
+    def add(self, run: Extent | Data) -> None:
         """Write the next pieces: directly from their memory if it starts at a page, else through a chunk of our own."""
+        if not isinstance(run, Extent):
+            if 0 < run.nbytes < CHUNK_BYTES:
+                self._gather(run, 0)
+                return
+            run = Extent(run, [run.nbytes])
         as_it_lies = run.data if self._is_laid_out(run.data) else memoryview(b"")
         whole = as_it_lies.nbytes // CHUNK_BYTES * CHUNK_BYTES
         owed: list[memoryview] = []  # pieces that were sent and not digested yet

@@ -139,7 +139,9 @@ def slabs(array: Any, start: int, stop: int) -> Iterator[Any]:
 
 def copy(target: memoryview, source: Data) -> None:
     """Copy `source` over `target`, which has the same length. Other threads run meanwhile if the copy is big enough."""
-    settle(begin_copy(target, source))
+    wait = begin_copy(target, source)
+    if wait is not None:
+        wait()
 
 
 def begin_copy(target: memoryview, source: Data) -> Wait | None:

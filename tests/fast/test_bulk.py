@@ -60,7 +60,7 @@ def written(path, runs, **named):
     """Write the runs; whether the file and the digests are right."""
     parts = [
         run.data[end - size : end]
-        for run in runs
+        for run in (each if isinstance(each, Extent) else Extent(each, [len(each)]) for each in runs)
         for size, end in zip(run.sizes, itertools.accumulate(run.sizes), strict=True)
     ]
     digests = bulk.write(path, runs, sum(map(len, parts)), xxhash.xxh3_128, **named)
@@ -81,12 +81,14 @@ one_run = st.tuples(st.sampled_from(["at a page", "inside a page", "read-only"])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(one_run, max_size=5), st.sampled_from([0, 1, 3]), st.booleans())
-def test_the_file_is_the_concatenation_and_the_digests_are_of_its_pieces(tmp_path, runs, threads, direct):
+@given(st.lists(one_run, max_size=5), st.sampled_from([0, 1, 3]), st.booleans(), st.booleans())
+def test_the_file_is_the_concatenation_and_the_digests_are_of_its_pieces(tmp_path, runs, threads, direct, apart):
     """Leaves of any size, wherever they lie:
-    images of whole files at a page's start, scattered ones, read-only ones."""
+    images of whole files at a page's start, scattered ones, read-only ones; as extents, or each by itself."""
     path = tmp_path / "file"
     laid_out = [Extent(laid(kind, bytes_of(sum(parts), seed)), parts) for seed, (kind, parts) in enumerate(runs)]
+    if apart:
+        laid_out = [laid(kind, bytes_of(size)) for kind, parts in runs for size in parts]
     with requests(CHUNK, threads):
         bulk.DIRECT_BYTES = 0 if direct else 1 << 30
         written(path, laid_out)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collective import Divided, among, failed, kinds, put, read, same, saved, small, stage, state, whole
 from faults import door
@@ -558,7 +559,7 @@ def test_where_a_leaf_lived_makes_it_no_ranks_own(tmp_path):
         staged = store.stage({"a": np.ones(5), "b": np.ones(5)})
         for key, name in (("a", "device"), ("b", "order")):
             block = staged.leaves[key]
-            staged.leaves[key] = block._replace(attrs={**block.attrs, name: f"cuda:{store.ranks.rank}"})
+            staged.leaves[key] = replace(block, attrs={**block.attrs, name: f"cuda:{store.ranks.rank}"})
         store.commit(staged, step=1)
 
     assert not failed(among(2, tmp_path, work))

@@ -201,9 +201,9 @@ def test_only_a_leaf_that_needs_more_than_a_piece_is_divided(lead, tmp_path):
     assert [(lead, sum(SIZES["mixed"]) * 3 + lead)] == [(pieces[0].offset, pieces[-1].end)]
     assert all(one.end == two.offset for one, two in itertools.pairwise(pieces))
     assert all(piece.offset % 4096 + piece.size <= SMALL_PIECE for piece in pieces)
-    assert [piece.size for piece in pieces] == [sum(part.stop - part.start for part in parts) for parts in held]
-    assert all(sum(part.stop - part.start for part in batch) <= 3000 for piece in pieces for batch in piece.batches)
-    within = Counter(id(leaf) for parts in held for leaf in {id(part.leaf): part.leaf for part in parts}.values())
+    assert [piece.size for piece in pieces] == [sum(stop - start for _, start, stop in parts) for parts in held]
+    assert all(sum(stop - start for _, start, stop in batch) <= 3000 for piece in pieces for batch in piece.batches)
+    within = Counter(id(leaf) for parts in held for leaf in {id(leaf): leaf for leaf, _, _ in parts}.values())
     divided = [leaf.size for leaf in leaves if within[id(leaf)] > 1]
     assert 24 == len(within)
     assert {50_000, 300_000} <= {*divided} <= {50_000, 300_000, 8191, 4097}

@@ -13,6 +13,7 @@ import msgspec
 from ..ranks import Ranks, tried
 from ..store import pruning
 from ..store.attempt import appear, is_checkpoint
+from ..store.checkpoint import Checkpoint
 from ..store.committing import Committing, Facts
 from ..store.format import Name
 from ..store.pruning import DamagedSince
@@ -114,7 +115,8 @@ class CollectiveSave:
 
         def read_back() -> bytes:
             appear(checkpoint.path, is_checkpoint)
-            pruning.verify(attempt, [checkpoint.as_rank(self.ranks.rank)], owner.sharing, doomed=doomed)
+            mine = Checkpoint(checkpoint.path, rank=self.ranks.rank)
+            pruning.verify(attempt, [mine], owner.sharing, doomed=doomed)
             others = [each for each in plan.needed if each.path != checkpoint.path]
             pruning.verify(attempt, others, owner.sharing)
             return b""

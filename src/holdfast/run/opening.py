@@ -148,7 +148,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
         position.went_back.append(session.options.go_back)
     session.vars.load_state_dict(memory["vars"])
     session.metrics.restore(memory.get("means"))
-    session.store.parent = checkpoint.name
+    session.store.go_on(checkpoint)
     session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
     _announce(session, checkpoint)
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())

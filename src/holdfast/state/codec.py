@@ -31,6 +31,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
+import msgspec
+
 from ..errors import Damaged, UsageError
 from ..pages import Data, Distant, put
 
@@ -109,7 +111,8 @@ SAFETENSORS: Mapping[str, str] = {
 }
 
 
-class Block(NamedTuple):
+# gc=False: a leaf's bytes do not refer back to what holds them, so Python's collector need not visit each leaf
+class Block(msgspec.Struct, frozen=True, gc=False):
     """One leaf: little-endian, C order."""
 
     kind: str  # "torch", "numpy", "jax", "bytes": the decoder
@@ -146,14 +149,14 @@ class Node(NamedTuple):
     content: Any
 
 
-class Share(NamedTuple):
+class Share(msgspec.Struct, frozen=True, gc=False):
     """One block and the leaves (by their index) inside it: whole (None), or as a view of its bytes."""
 
     block: Block
     places: Mapping[int, Mapping[str, Any] | None]
 
 
-class Blank(NamedTuple):
+class Blank(msgspec.Struct, frozen=True, gc=False):
     """A leaf being read: the memory for its bytes, and the function that then builds the leaf."""
 
     data: Data  # writable, of the leaf's size
@@ -269,11 +272,12 @@ def _adapter_of(stored: LeafReader) -> Any:
 
 def checked_size(stored: LeafReader, itemsize: int) -> None:
     """Raise Damaged unless shape and length agree. Call it before memory is allocated for a shape from a file."""
-    expected = itemsize * math.prod(stored.shape)
+    shape, size = stored.shape, stored.size_bytes
     # an empty leaf's bytes do not limit its other dimensions
-    fits = len(stored.shape) <= 64 and itemsize * math.prod(max(extent, 1) for extent in stored.shape) < 2**62
-    if expected != stored.size_bytes or not fits or any(extent < 0 for extent in stored.shape):
-        raise Damaged(f"leaf {stored.key!r}: {stored.dtype} {list(stored.shape)} is not {stored.size_bytes} bytes")
+    largest = size or itemsize * math.prod(max(extent, 1) for extent in shape)
+    fits = len(shape) <= 64 and largest < 2**62 and min(shape, default=0) >= 0
+    if itemsize * math.prod(shape) != size or not fits:
+        raise Damaged(f"leaf {stored.key!r}: {stored.dtype} {list(shape)} is not {size} bytes")
 
 
 def is_stored(value: Any) -> TypeGuard[LeafReader]:

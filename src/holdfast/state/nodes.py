@@ -40,7 +40,8 @@ def _tags(tree: Any) -> Iterator[tuple[str, Any]]:
         elif type(node) is dict:
             for tag, content in node.items():
                 yield tag, content
-                rest += _inside(tag, content)
+                if type(content) is not str:
+                    rest += _inside(tag, content)
 
 
 def _inside(tag: str, content: Any) -> Iterable[Any]:

@@ -105,12 +105,13 @@ def _spelled(step: Any) -> str:
     return f"[{json.dumps(step, ensure_ascii=False)}]"
 
 
-class _Found(NamedTuple):
-    """A leaf: where it was found, and the node that still needs its key."""
+class _Found:
+    """Leaves of one kind: where each was found, and the node that still needs its key."""
 
-    key: str
-    value: Any
-    node: dict[str, Any]
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.values: list[Any] = []
+        self.nodes: list[dict[str, Any]] = []
 
 
 class _Flattener:
@@ -123,7 +124,7 @@ class _Flattener:
         self._key = ""  # leaf key built from these steps
         self.hashing = 0  # number of enclosing keys and sets, which contain no leaves
         self._nodes: dict[int, dict[str, Any]] = {}
-        self._found: dict[str, list[_Found]] = {}  # by kind
+        self._found: defaultdict[str, _Found] = defaultdict(_Found)  # by kind
         self.viewed: set[str] = set()
 
     def walk(self, value: Any, step: Any = _NO_STEP) -> Any:
@@ -166,25 +167,28 @@ class _Flattener:
         node = self._nodes.get(id(value))
         if node is None:
             node = self._nodes[id(value)] = {"leaf": ""}
-            self._found.setdefault(kind, []).append(_Found(self._key or "value", value, node))
+            found = self._found[kind]
+            found.keys.append(self._key or "value")
+            found.values.append(value)
+            found.nodes.append(node)
         return node
 
     def blocks(self) -> dict[str, Block]:
         """Return the leaves under their keys; their nodes are filled in."""
         blocks: dict[str, Block] = {}
         for found in self._found.values():
-            for share in codec.shares([each.value for each in found]):
+            for share in codec.shares(found.values):
                 self._settle(share, found, blocks)
         return blocks
 
-    def _settle(self, share: codec.Share, found: list[_Found], blocks: dict[str, Block]) -> None:
+    def _settle(self, share: codec.Share, found: _Found, blocks: dict[str, Block]) -> None:
         """Give a block its key, and write it to the nodes of the leaves in it."""
         places = share.places
-        first = found[min(places)].key
+        first = found.keys[min(places)]
         key = unused(first if None in places.values() else f"{first}@storage", blocks)
         blocks[key] = share.block
         for index, view in places.items():
-            node = found[index].node
+            node = found.nodes[index]
             if view is None:
                 node["leaf"] = key
             else:

@@ -23,6 +23,8 @@ from .values import MAKERS
 
 MAX_DEPTH = 100  # of containers within each other; up to 4 JSON levels each, and Python's own stack ends at 1,000
 INLINE_BYTES = 1024  # longer bytes are a leaf
+
+_PLAIN = frozenset({type(None), bool, int, float, str})  # they stand for themselves
 FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (list, dict, set, int, float, str, bool, tuple)}
 
 
@@ -105,24 +107,26 @@ class _Unflattener:
         self._whole = 0  # number of enclosing values that are made from their leaves, not from handles
 
     def read(self, node: Any) -> Any:
-        if node is None or type(node) in (bool, int, float, str):
+        kind = type(node)
+        if kind in _PLAIN:
             return node
         if self._depth >= MAX_DEPTH:
             raise Damaged(f"the tree is more than {MAX_DEPTH} containers deep")
         self._depth += 1
         value: Any
-        if type(node) is list:
+        if kind is list:
             value = [self.read(each) for each in node]
-        elif type(node) is dict and len(node) == 1:
-            value = self._tagged(*next(iter(node.items())))
+        elif kind is dict and len(node) == 1:
+            ((tag, content),) = node.items()
+            reader = _READERS.get(tag)
+            value = self._framed(tag, content) if reader is None else reader(self, content)
         else:
             raise Damaged(f"the tree holds {_shown(node)}, which is no node")
         self._depth -= 1
         return value
 
-    def _tagged(self, tag: str, content: Any) -> Any:
-        if tag in _READERS:
-            return _READERS[tag](self, content)
+    def _framed(self, tag: str, content: Any) -> Any:
+        """Make a value of Python's or a framework's."""
         if tag not in MAKERS and tag not in codec.TAGS:
             raise Damaged(f"the tree holds the unknown tag {_shown(tag)}")
         value = self.whole(type(self).read, content)
@@ -143,15 +147,16 @@ class _Unflattener:
         """Return the leaf under `key`, or its handle: the same object each time."""
         if type(key) is not str:
             raise Damaged(f"the tree refers to a leaf as {_shown(key)}")
-        if key not in self._read:
+        found = self._read.get(key, self)
+        if found is self:  # it was not asked for yet
             try:
-                self._read[key] = self._leaves(key)
+                found = self._read[key] = self._leaves(key)
             except LookupError as error:
                 raise Damaged(f"the tree refers to the leaf {_shown(key)}, which does not exist") from error
-        if not self._whole or not codec.is_stored(self._read[key]):
-            return self._read[key]
+        if not self._whole or not codec.is_stored(found):
+            return found
         if key not in self._decoded:
-            self._decoded[key] = codec.decode_leaf(self._read[key])
+            self._decoded[key] = codec.decode_leaf(found)
         return self._decoded[key]
 
     def view(self, content: Any) -> Any:

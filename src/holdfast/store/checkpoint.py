@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from ..state import codec, tree
 from ..state.nodes import leaf_keys
 from ..threads import Hook, nothing
 from . import divided, format, problems, reading, source
-from .format import MANIFEST, Head, Manifest
-from .parts import Parts, top
-from .problems import Problem
+from .format import MANIFEST, File, Head, Manifest
+from .parts import Parts, check_bytes, top
+from .problems import Listed, Problem
 from .stored import Piece, Stored, StoredLeaf, StoredPieces
 
 __all__ = ["Checkpoint", "Piece", "Problem", "StoredLeaf", "StoredPieces"]
@@ -212,7 +213,8 @@ class Checkpoint:
 
     def _leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
         """Read the leaves with these `keys` together; with `mmap`, map those that can be mapped."""
-        stored = {key: self.leaf(key) for key in keys}
+        whole = {} if self._its_parts() is not None or self._pieces() else self.manifest.leaves
+        stored = {key: StoredLeaf(self.path, key, whole[key]) if key in whole else self.leaf(key) for key in keys}
         found = _mapped(stored.values()) if mmap else {}
         rest = [leaf for key, leaf in stored.items() if key not in found]
         return found | dict(zip((leaf.key for leaf in rest), codec.decode_leaves(rest), strict=True))
@@ -236,7 +238,9 @@ class Checkpoint:
 
         Together with the leaves' own digests this covers every byte.
         """
-        for problem in problems.of_sizes_and_headers(self.path, self.manifest, self.manifest.files):
+        manifest = self.manifest
+        layout = problems.of_sizes_and_headers(self.path, manifest, manifest.files)
+        for problem in chain(problems.of_name(self.path, manifest), layout):
             raise Damaged(str(problem))
 
     def check_unread(self) -> None:
@@ -255,17 +259,21 @@ class Checkpoint:
         cold: bool = False,
         only: Collection[str] | None = None,
         before_each: Hook = nothing,
+        known: Listed | None = None,
     ) -> Iterator[Problem]:
         """Read every byte; yield the places that differ from what was committed. With `cold`, read from the medium.
 
         `only`: names of the files to read. `before_each` is called before each piece of a shard; what it raises ends
-        this.
+        this. `known`: what the manifest says, which is not read then.
 
         Raises:
             StoreError: this user may not read a file, so that nothing is known about it.
         """
         try:
-            yield from self._problems(only, before_each, cold=cold)
+            if known is None:
+                yield from self._problems(only, before_each, cold=cold)
+            else:
+                yield from problems.of_files(self.path, known, only, before_each, cold=cold)
         except PermissionError as error:
             raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
@@ -280,6 +288,7 @@ class Checkpoint:
             yield problems.of_whole(self.path / MANIFEST, error)
             return
         manifest = seen._whole_root()
+        yield from problems.of_name(self.path, manifest)
         if parts is not None:
             whole = []
             for rank in range(len(parts)) if self._rank is None else [self._rank]:
@@ -293,6 +302,25 @@ class Checkpoint:
                     yield problems.of_whole(path, error)
             manifest = parts.merged(whole)
         yield from problems.of_files(self.path, manifest, only, before_each, cold=cold)
+
+    def manifest_problems(self, files: Mapping[str, File]) -> Iterator[Problem]:
+        """Read the manifest from the medium, and this rank's part; check their digests, and decode no leaf.
+
+        `files`: those that one process has committed.
+        """
+        path = self.path / MANIFEST
+        try:
+            source.forget(path)
+            head = source.decoded(path, format.decode_head)
+            yield from problems.of_name(self.path, head)
+            if head.ranks is None and head.files != files:
+                raise Damaged(f"{path}: not the manifest that was committed")
+            if head.ranks is not None and self._rank is not None:
+                path, rank = self.path / head.ranks[self._rank].part, self._rank
+                source.forget(path)
+                source.decoded(path, lambda data, where: check_bytes(data, head, rank, where))
+        except Damaged as error:
+            yield problems.of_whole(path, error)
 
 
 def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def parse(key: str) -> PieceRange | None:
 def current(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
     """For each divided leaf, the keys of its pieces by index. If a piece was written again, only the newest counts."""
     found: dict[str, dict[int, PieceRange]] = {}
-    for place in filter(None, map(parse, leaves)):
+    for place in filter(None, map(parse, [key for key in leaves if key[:1] == "@"])):
         pieces = found.setdefault(place.leaf, {})
         if place.piece not in pieces or pieces[place.piece].number < place.number:
             pieces[place.piece] = place
@@ -64,12 +64,12 @@ def current(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
 def leaves(entries: Iterable[str]) -> dict[str, None]:
     """Keys of the leaves in a manifest; a divided leaf has the one key that the tree uses."""
     keys = [*entries]
-    return dict.fromkeys([*(key for key in keys if parse(key) is None), *current(keys)])
+    return dict.fromkeys([*(key for key in keys if key[:1] != "@" or parse(key) is None), *current(keys)])
 
 
 def older(entries: Mapping[str, Leaf], folder: Path) -> list[StoredLeaf]:
     """Old versions of pieces that were written again later, in the files of the directory `folder`."""
-    keys = [key for key in entries if parse(key) is not None]
+    keys = [key for key in entries if key[:1] == "@" and parse(key) is not None]
     held = {key for pieces in current(keys).values() for key in pieces.values()}
     return [StoredLeaf(folder, key, entries[key]) for key in keys if key not in held]
 

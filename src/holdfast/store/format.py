@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import xxhash
@@ -52,23 +53,24 @@ def parse_name(text: str) -> Name | None:
     return name if name is not None and str(name) == text else None
 
 
+Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
 # gc=False: values read from JSON or written to it have no cycles, so Python's collector need not visit each leaf
 class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The place of one leaf. `offset` is in bytes from the start of the shard's file."""
 
     kind: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     shard: str
-    offset: int
-    size_bytes: int
+    offset: Size
+    size_bytes: Size
     digest: str
     attrs: dict[str, Any] = {}
 
-    @property
-    def order(self) -> tuple[int, int]:
-        """The sort key among the leaves of its file. A leaf without bytes sorts before another one at its offset."""
-        return self.offset, self.size_bytes
+
+in_file = attrgetter("offset", "size_bytes")  # sort key in a file; a leaf without bytes is before another at its offset
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -284,8 +286,7 @@ def check_leaves(leaves: Mapping[str, Leaf], files: Mapping[str, File], where: o
     """Raise Damaged unless each leaf lies inside one of the files."""
     sizes = {name: file.size_bytes for name, file in files.items() if "/" not in name}
     for key, leaf in leaves.items():
-        inside = 0 <= leaf.offset <= leaf.offset + leaf.size_bytes <= sizes.get(leaf.shard, -1)
-        if not inside or min(leaf.shape, default=0) < 0 or not _HEX.fullmatch(leaf.digest):
+        if leaf.offset + leaf.size_bytes > sizes.get(leaf.shard, -1) or not _HEX.fullmatch(leaf.digest):
             raise Damaged(f"{where}: leaf {key!r} does not lie inside {leaf.shard!r}")
 
 

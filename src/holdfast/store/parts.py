@@ -15,7 +15,7 @@ import msgspec
 
 from ..errors import Damaged
 from . import format, source
-from .format import File, Leaf, Manifest
+from .format import File, Head, Leaf, Manifest
 from .stored import Piece, Stored, StoredLeaf, StoredPieces, check_piece, is_piece
 
 AS_RANK_0 = "rank"  # tag of a top-level member in another rank's tree that equals rank 0's
@@ -61,15 +61,21 @@ def decode(data: bytes, root: Manifest, rank: int, where: object) -> Part:
     Raises:
         Damaged: it is not the part that the manifest names, or it contradicts itself.
     """
-    said = (root.ranks or [])[rank]
-    if entry(data) != root.files[said.part]:
-        raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
+    said = check_bytes(data, root, rank, where)
     try:
         part = msgspec.json.decode(data, type=Part)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
     _check(part, said, rank, where)
     return part
+
+
+def check_bytes(data: bytes, root: Head, rank: int, where: object) -> format.PartEntry:
+    """Raise Damaged unless `data` is the part of `rank` that the manifest names; return its entry there."""
+    said = (root.ranks or [])[rank]
+    if entry(data) != root.files[said.part]:
+        raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
+    return said
 
 
 def _check(part: Part, said: format.PartEntry, rank: int, where: object) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..errors import Damaged, NotFound
 from ..threads import Hook
 from . import files, format, reading, source
-from .format import MANIFEST, File, Leaf, Manifest
+from .format import MANIFEST, File, Head, Leaf
 from .stored import StoredLeaf
 
 
@@ -36,32 +36,49 @@ def of_whole(path: Path, error: Damaged) -> Problem:
     return Problem(path, 0, size, str(error).partition(": ")[2])
 
 
+class Listed(Protocol):
+    """Files of a checkpoint and the leaves in them: a manifest, or what is known of one."""
+
+    @property
+    def files(self) -> Mapping[str, File]: ...
+    @property
+    def leaves(self) -> Mapping[str, Leaf]: ...
+
+
+def of_name(folder: Path, head: Head) -> Iterator[Problem]:
+    """Compare the directory's name with the manifest."""
+    if format.parse_name(folder.name) not in (None, head.name):
+        yield Problem(folder, 0, 0, f"the directory's name is not its checkpoint's, which is {head.name}")
+
+
 def of_files(
-    folder: Path, manifest: Manifest, only: Collection[str] | None, before_each: Hook, *, cold: bool
+    folder: Path, listed: Listed, only: Collection[str] | None, before_each: Hook, *, cold: bool
 ) -> Iterator[Problem]:
     """Read every byte of the files in `folder`; with `only`, of the files with these names."""
-    names = [name for name in manifest.files if only is None or name in only]
+    names = [name for name in listed.files if only is None or name in only]
     for name in names if cold else ():
         source.forget(folder / name)
-    yield from of_sizes_and_headers(folder, manifest, names, cold=cold)
-    whole = {name for name in names if _size(folder, name) == manifest.files[name].size_bytes}
-    entries = sorted(manifest.leaves.items(), key=lambda item: (item[1].shard, item[1].offset))
-    leaves = [StoredLeaf(folder, key, entry) for key, entry in entries if entry.shard in whole]
+    yield from of_sizes_and_headers(folder, listed, names, cold=cold)
+    whole = {name for name in names if _size(folder, name) == listed.files[name].size_bytes}
+    entries = sorted(
+        ((key, entry) for key, entry in listed.leaves.items() if entry.shard in whole),
+        key=lambda item: (item[1].shard, item[1].offset),
+    )
+    leaves = [StoredLeaf(folder, key, entry) for key, entry in entries]
     for leaf in reading.damaged(leaves, cold=cold, before_each=before_each):
         yield Problem(leaf.path, leaf.offset, leaf.offset + leaf.size_bytes, f"leaf {leaf.key!r} changed since commit")
 
 
 def of_sizes_and_headers(
-    folder: Path, manifest: Manifest, names: Iterable[str], *, cold: bool = False
+    folder: Path, listed: Listed, names: Collection[str], *, cold: bool = False
 ) -> Iterator[Problem]:
     """Compare the sizes and headers of these files with the manifest. Files that are not shards are read whole."""
-    if format.parse_name(folder.name) not in (None, manifest.name):
-        yield Problem(folder, 0, 0, f"the directory's name is not its checkpoint's, which is {manifest.name}")
-    leaves: dict[str, list[Leaf]] = {name: [] for name in manifest.files}
-    for leaf in manifest.leaves.values():
-        leaves[leaf.shard].append(leaf)
+    leaves: dict[str, list[Leaf]] = {name: [] for name in names}
+    for leaf in listed.leaves.values():
+        if leaf.shard in leaves:
+            leaves[leaf.shard].append(leaf)
     for name in names:
-        path, size, file = folder / name, _size(folder, name), manifest.files[name]
+        path, size, file = folder / name, _size(folder, name), listed.files[name]
         if size is None and not (folder / MANIFEST).exists():
             raise NotFound(f"{folder}: no checkpoint is there any more")
         if size != file.size_bytes:
@@ -69,7 +86,7 @@ def of_sizes_and_headers(
             start = min(size or 0, file.size_bytes)
             yield Problem(path, start, max(size or 0, file.size_bytes), f"{had}, was {file.size_bytes}")
         elif leaves[name]:
-            yield from _of_header(path, file, sorted(leaves[name], key=lambda leaf: leaf.order))
+            yield from _of_header(path, file, sorted(leaves[name], key=format.in_file))
         elif not files.sound(path, file, cold=cold):
             yield Problem(path, 0, size, "changed since commit")
 

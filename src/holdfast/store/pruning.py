@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from .. import bulk, retention
@@ -12,6 +12,7 @@ from ..threads import Hook, nothing
 from . import attempt as attempts
 from .attempt import Attempt
 from .checkpoint import Checkpoint
+from .format import File
 from .sharing import Sharing
 from .shelf import Shelf
 
@@ -60,7 +61,8 @@ def verify(
     bulk.release()  # what is read needs memory of its own
     with attempt.acting("verify a checkpoint"):
         for checkpoint in checkpoints:
-            for names in _parts(checkpoint, sharing.read_back(checkpoint, doomed)):
+            files = (sharing.known(checkpoint) or checkpoint.manifest).files
+            for names in _parts(files, sharing.read_back(checkpoint, doomed)):
                 before_each()
                 for problem in sharing.problems(checkpoint, names, before_each):
                     attempt.require()
@@ -69,11 +71,11 @@ def verify(
     before_each()
 
 
-def _parts(checkpoint: Checkpoint, read: Collection[str]) -> list[set[str]]:
-    """Names of its files that were not `read`, in groups of about `PART_BYTES`. Each group includes the manifest."""
+def _parts(files: Mapping[str, File], read: Collection[str]) -> list[set[str]]:
+    """Names of the files that were not `read`, in groups of about `PART_BYTES`."""
     parts: list[set[str]] = [set()]
     size = 0
-    for name, file in checkpoint.manifest.files.items():
+    for name, file in files.items():
         if name not in read:
             if size >= PART_BYTES:
                 parts.append(set())

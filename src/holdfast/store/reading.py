@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ..errors import Damaged
 from ..pages import PAGE, Data, pages, put, rounded
@@ -111,12 +112,7 @@ class _Leaf:
         self.wrong = self.wrong or f"{self.path}: ends at byte {at}, {left} before its time"
 
 
-class _Part(NamedTuple):
-    """Bytes `start` to `stop` of a leaf."""
-
-    leaf: _Leaf
-    start: int
-    stop: int
+_Part = tuple[_Leaf, int, int]  # of a leaf: the bytes from the first to the second place
 
 
 class _Piece:
@@ -141,7 +137,7 @@ class _Piece:
             if end - begin > self._room:
                 self.batches.append([])
                 self._room = BATCH_BYTES
-            self.batches[-1].append(_Part(leaf, begin, end))
+            self.batches[-1].append((leaf, begin, end))
             self._room -= end - begin
 
 
@@ -152,7 +148,7 @@ def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
         files.setdefault(leaf.path, []).append(leaf)
     for path, members in files.items():
         piece = _Piece(path, 0)
-        for leaf in sorted(members, key=lambda leaf: leaf.offset):
+        for leaf in sorted(members, key=attrgetter("offset")):
             start = 0
             while start < leaf.size:
                 at = leaf.offset + start

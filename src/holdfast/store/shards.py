@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +12,11 @@ import msgspec
 
 from .. import bulk, disk
 from ..bulk import Extent
+from ..pages import Data
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Arena, Image, Snapshot
 from ..threads import Hook
-from .format import File, Leaf, hasher, joined_digest, shard_stem
+from .format import File, Leaf, hasher, in_file, joined_digest, shard_stem
 from .lineage import LINK_BYTES, Link
 
 SHARD_BYTES = 1 << 30
@@ -97,23 +98,28 @@ def _unique(pack: list[tuple[str, str]]) -> list[str]:
     return names
 
 
+class _Tensor(msgspec.Struct, frozen=True, gc=False):
+    """An entry in a safetensors header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
 def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block]) -> bytes:
     """Return the header in front of the data: its length and its JSON. `names` are those that safetensors readers show.
 
     Source: safetensors' format description.
     """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
+    start = 0
     for key, name in zip(keys, names, strict=True):
         block = leaves[key]
-        size = block.data.nbytes
+        stop = start + block.data.nbytes
         code = SAFETENSORS.get(block.dtype)
-        entries[name] = {
-            "dtype": code or "U8",  # only our manifest has the dtype of these bytes, for example complex128
-            "shape": list(block.shape) if code else [size],
-            "data_offsets": [offset, offset + size],
-        }
-        offset += size
+        # only our manifest has the dtype of other bytes, for example complex128
+        entries[name] = _Tensor(code or "U8", tuple(block.shape) if code else (stop - start,), (start, stop))
+        start = stop
     text = msgspec.json.encode(entries)
     text += b" " * (-(len(text) + 8) % 16)
     return len(text).to_bytes(8, "little") + text
@@ -185,7 +191,7 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
     return Written(File(offset, joined_digest(digests)), leaves)
 
 
-def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]) -> Iterable[Extent]:
+def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]) -> Sequence[Extent | Data]:
     def await_first(size: int) -> bool:
         if not snapshot.wait(index, size):
             raise Abandoned
@@ -199,11 +205,8 @@ def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]
     return _runs(staged.shards[index], staged.leaves)
 
 
-def _runs(shard: Shard, leaves: Mapping[str, Block]) -> Iterator[Extent]:
-    yield Extent(memoryview(shard.header), [len(shard.header)])
-    for key in shard.keys:
-        data = leaves[key].data
-        yield Extent(data, [data.nbytes])
+def _runs(shard: Shard, leaves: Mapping[str, Block]) -> list[Extent | Data]:
+    return [memoryview(shard.header), *(leaves[key].data for key in shard.keys)]
 
 
 def copy(source: Path, target: Path, link: Link) -> None:
@@ -212,7 +215,7 @@ def copy(source: Path, target: Path, link: Link) -> None:
     Raises:
         Stale: the bytes differ from what was committed.
     """
-    leaves = sorted(link.leaves.values(), key=lambda leaf: leaf.order)
+    leaves = sorted(link.leaves.values(), key=in_file)
     sizes = [leaves[0].offset, *(leaf.size_bytes for leaf in leaves)]
     with open(disk.open_plain(source), "rb") as file:
         whole = sum(sizes) == os.fstat(file.fileno()).st_size

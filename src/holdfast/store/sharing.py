@@ -25,7 +25,7 @@ from . import shards
 from .attempt import Attempt, is_checkpoint
 from .checkpoint import Checkpoint, Problem
 from .divided import Divided, Division, parse
-from .format import File, Leaf
+from .format import MANIFEST, File, Leaf
 from .lineage import Lineage, Link, samples_of
 from .shards import Stale
 from .shelf import Shelf
@@ -106,14 +106,18 @@ class Sharing:
         if self.lineage is None or self.lineage.path != checkpoint.path:
             self.lineage = None
             with suppress(Damaged, NotFound, StoreError):
-                # otherwise other processes wrote the files, perhaps on other machines
-                if checkpoint.world == self._ranks.world:
-                    mine = self._mine(checkpoint.path).manifest
-                    self.lineage = Lineage(checkpoint.path, mine.created, mine.files, mine.leaves)
-                    self._found = _ReadBack(parent, {})
+                self.go_on(self._mine(checkpoint.path))
         elsewhere = checkpoint.path.is_symlink()  # its files belong to another run
         gone = self.lineage is None or not is_checkpoint(self.lineage.path) or parent in self._shelf.pins()
         return None if gone or elsewhere else self.lineage
+
+    def go_on(self, checkpoint: Checkpoint) -> None:
+        """Make `checkpoint`, as this rank sees it, the one whose files may be linked next."""
+        # otherwise other processes wrote the files, perhaps on other machines
+        if checkpoint.world == self._ranks.world:
+            mine = checkpoint.manifest
+            self.lineage = Lineage(checkpoint.path, mine.created, mine.files, mine.leaves)
+            self._found = _ReadBack(checkpoint.path.name, {})
 
     def _mine(self, path: Path) -> Checkpoint:
         """The checkpoint as this rank saved it, so that only its own files are read."""
@@ -150,12 +154,23 @@ class Sharing:
                 return problem
         return None
 
+    def known(self, checkpoint: Checkpoint) -> Lineage | None:
+        """The lineage, if `checkpoint` is the last one."""
+        lineage = self.lineage
+        return lineage if lineage is not None and lineage.path == checkpoint.path else None
+
     def problems(self, checkpoint: Checkpoint, names: Collection[str], before_each: Hook = nothing) -> list[Problem]:
-        """Return the problems of these files on the medium. If there are none in the last checkpoint, note that."""
-        found = self._found
-        before = {name: _identity(checkpoint.path / name) for name in names}
-        wrong = list(checkpoint.problems(cold=True, only=names, before_each=before_each))
-        if not wrong and checkpoint.path.name == found.name:
+        """Return the problems of these files and of the manifest on the medium.
+
+        The last checkpoint's manifest is known, and not decoded again. If it has no problems, note that.
+        """
+        found, known = self._found, self.known(checkpoint)
+        if known is None or checkpoint.path.name != found.name:
+            return list(checkpoint.problems(cold=True, only=names, before_each=before_each))
+        before = {name: _identity(checkpoint.path / name) for name in (MANIFEST, *names)}
+        wrong = [] if MANIFEST in found.files else list(checkpoint.manifest_problems(known.files))
+        wrong = wrong or list(checkpoint.problems(cold=True, only=names, before_each=before_each, known=known))
+        if not wrong:
             same = ((name, known) for name, known in before.items() if known == _identity(checkpoint.path / name))
             found.files.update((name, known) for name, known in same if known is not None)
         return wrong
@@ -260,7 +275,7 @@ class Sharing:
 
     def read_anew(self) -> None:
         """Let the next save read each file when it links it."""
-        self._found = _ReadBack("", {})
+        self._found = _ReadBack(self._found.name, {})
 
     def sample(self, samples: dict[str, bytes], before: Lineage | None) -> None:
         """Keep a few bytes of the leaves that were written. `before`: the lineage before this save."""

@@ -159,9 +159,13 @@ class Store(Committing):
             NoSpace: the state does not fit; the store is unchanged.
             Superseded: a later attempt owns the run.
         """
-        with self.ranks.together(f"state of step {step}"):
-            staged = self.stage(state)
-        return self.commit(staged, step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
+
+        def staged() -> Staged:
+            with self.ranks.together(f"state of step {step}"):
+                return self.stage(state)
+
+        with uncollected():  # when this ends, nothing of `staged` is left to be visited
+            return self.commit(staged(), step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
 
     def stage(self, state: Any, arena: Arena | None = None) -> Staged:
         """Return what `commit` takes: `state` laid out in files. With an arena, it is a copy of the state.
@@ -195,6 +199,12 @@ class Store(Committing):
             staged = Staged(flat.tree, leaves, plan, links, whole=flat.leaves)
         return staged if arena is None else staged.snapshot_in(arena)
 
+    def go_on(self, checkpoint: Checkpoint) -> None:
+        """Let the next save continue `checkpoint`, which this process has loaded, as its rank sees it."""
+        self.parent = checkpoint.name
+        if checkpoint.path == self.shelf.checkpoint(self.parent).path:  # not another run's
+            self.sharing.go_on(checkpoint)
+
     def unread(self) -> list[Link]:
         """Files of the last checkpoint that the next one will probably share, not read back since their commit."""
         return self.sharing.unread(self.parent)
@@ -210,6 +220,7 @@ class Store(Committing):
         """Let the next save read each file when it links it, even if the file was read back early."""
         self.sharing.read_anew()
 
+    @uncollected()
     def commit(
         self,
         staged: Staged,

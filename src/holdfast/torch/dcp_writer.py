@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
@@ -132,7 +133,7 @@ class Writer(StorageWriter):
         self._part = part
         raw: Mapping[str, Any] = objects.leaves
         sent = {
-            key: block._replace(data=b"".join(map(bytes, pieces(block.data))), attrs=dict(block.attrs))
+            key: replace(block, data=b"".join(map(bytes, pieces(block.data))), attrs=dict(block.attrs))
             for key, block in raw.items()
         }
         report = _Report(part.seal() if place.rank else None, objects.tree, sent)
@@ -144,7 +145,7 @@ class Writer(StorageWriter):
         if self._part is None or self._name is None:
             raise UsageError("Writer: finish() before write_data()")
         blocks = {key: block for each in found for key, block in each.blocks.items()}
-        self._part.add({key: block._replace(data=memoryview(block.data)) for key, block in blocks.items()})
+        self._part.add({key: replace(block, data=memoryview(block.data)) for key, block in blocks.items()})
         seals = [self._part.seal(), *(each.seal for each in found if each.seal is not None)]
         nodes = {name: node for each in found for name, node in each.nodes.items()}
         paths: Mapping[str, _Path] = metadata.planner_data or {}
@@ -211,7 +212,7 @@ def _block(item: WriteItem, planner: SavePlanner, *, whole: bool) -> Block | Non
     if not made.data.nbytes and 0 not in of:
         return None
     attrs = {name: value for name, value in made.attrs.items() if name != "stride"}
-    return made._replace(attrs={**attrs, "of": of, "at": at})
+    return replace(made, attrs={**attrs, "of": of, "at": at})
 
 
 def _object(planner: Any, item: WriteItem) -> Any:

@@ -13,11 +13,12 @@ from ..errors import Damaged, UsageError
 from ..pages import Data
 from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
 from . import pieces
-from .items import Now, data, window
+from .items import Now, data, memory, window
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE if hasattr(torch, name)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _PLAIN = (torch.Tensor, Parameter)
+_HOST = torch.device("cpu")
 
 
 def node(value: Any) -> Node | None:
@@ -129,7 +130,8 @@ def _items(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
-    first, attrs = tied[0], _attrs(tied) | _device(tied[0])
+    first, attrs = tied[0], _attrs(tied)
+    attrs |= _device(first)
     divided = pieces.is_dtensor(first) and pieces.is_divided(first)
     if pieces.is_dtensor(first) and divided:
         attrs |= pieces.place(first)
@@ -145,10 +147,11 @@ def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
 
 def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
-    if any(isinstance(tensor, Parameter) for tensor in tied):
-        attrs["parameter"] = True
-    if any(tensor.requires_grad and tensor.is_leaf for tensor in tied):
-        attrs["requires_grad"] = True  # a graph is not saved: its result is restored without one
+    for tensor in tied:
+        if type(tensor) is not torch.Tensor and isinstance(tensor, Parameter):
+            attrs["parameter"] = True
+        if tensor.requires_grad and tensor.is_leaf:
+            attrs["requires_grad"] = True  # a graph is not saved: its result is restored without one
     return attrs
 
 
@@ -204,8 +207,9 @@ def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def blank(stored: LeafReader) -> Blank:
-    tensor = empty(stored, torch.device("cpu"))  # if memory is short this fails: no damage
-    return Blank(data(tensor, Now()), lambda: _dressed(tensor, stored))
+    tensor = empty(stored, _HOST)  # if memory is short this fails: no damage
+    held = memory(tensor) if tensor.is_contiguous() else data(tensor, Now())
+    return Blank(held, lambda: _dressed(tensor, stored))
 
 
 def mapped(stored: LeafReader, data: memoryview) -> torch.Tensor | None:
@@ -291,6 +295,8 @@ def _dressed(tensor: torch.Tensor, stored: LeafReader) -> torch.Tensor:
 
 
 def _as_described(tensor: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tensor:
+    if not attrs:
+        return tensor
     requires_grad = attrs.get("requires_grad") is True
     if attrs.get("parameter") is True:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
