@@ -10,11 +10,12 @@ import ctypes
 import errno
 import fcntl
 import os
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeGuard
 
@@ -39,8 +40,8 @@ class Hash(Protocol):
 class Extent(NamedTuple):
     """Pieces of a file that are adjacent in memory, or are distant and are gathered while they are written.
 
-    `await_first` returns when so many of the bytes are there. It returns whether other threads are still filling
-    memory; until they have finished, digests are postponed.
+    `await_first` returns when so many of the bytes are there. It returns whether other threads are still filling the
+    memory: while they are, digests are postponed.
     """
 
     data: Data
@@ -118,27 +119,36 @@ class _Writing:
             run = Extent(run, [run.nbytes])
         as_it_lies = run.data if self._is_laid_out(run.data) else memoryview(b"")
         whole = as_it_lies.nbytes // CHUNK_BYTES * CHUNK_BYTES
-        owed: list[memoryview] = []  # pieces that were sent and not digested yet
-        start, sent, last, busy = 0, 0, sum(run.sizes), False
-        for end in accumulate(run.sizes):
-            while sent < min(end, whole):
-                busy = run.await_first(sent + CHUNK_BYTES)
-                self._hand_out(as_it_lies[sent : sent + CHUNK_BYTES])
-                sent += CHUNK_BYTES
-            gathered = end > whole
-            if gathered:
-                busy = run.await_first(end)
-            else:
-                owed.append(as_it_lies[start:end])
-            if gathered or not busy or end == last:  # always in order, even if digests are postponed
-                self._digest(owed)
-            if gathered:
-                self._gather(run.data[start:end], max(0, whole - start))
+        ends = [*accumulate(run.sizes)]
+        count = bisect_right(ends, whole)
+        digesting = self._digest(as_it_lies, run.sizes[:count])
+        for start in range(0, whole, CHUNK_BYTES):
+            busy = run.await_first(start + CHUNK_BYTES)
+            self._hand_out(as_it_lies[start : start + CHUNK_BYTES])
+            for _ in islice(digesting, 0 if busy else 2):  # two for each request, until no digest is owed
+                pass
+        for _ in digesting:
+            pass
+        start = ends[count - 1] if count else 0
+        for end in ends[count:]:
+            run.await_first(end)
+            self._gather(run.data[start:end], max(0, whole - start))
             start = end
 
-    def _digest(self, owed: list[memoryview]) -> None:
-        self.digests += [self._hasher(piece).hexdigest() for piece in owed]
-        owed.clear()
+    def _digest(self, data: memoryview, sizes: Sequence[int]) -> Iterator[None]:
+        """Digest pieces that lie one after another; yield after about each `CHUNK_BYTES`."""
+        start = done = 0
+        for size in sizes:
+            piece = data[start : start + size]
+            start, done = start + size, done + size
+            digest = self._hasher(piece[:CHUNK_BYTES])
+            for part in range(CHUNK_BYTES, size, CHUNK_BYTES):
+                yield
+                digest.update(piece[part : part + CHUNK_BYTES])
+            self.digests.append(digest.hexdigest())
+            if done >= CHUNK_BYTES:
+                done = 0
+                yield
 
     def _is_laid_out(self, data: Data) -> TypeGuard[memoryview]:
         """Whether the disk can read these bytes from where they are: whole pages, at a page boundary of the file."""

@@ -96,12 +96,13 @@ def test_the_file_is_the_concatenation_and_the_digests_are_of_its_pieces(tmp_pat
 
 
 def late(kind, size, busy_until):
-    """An image whose bytes come only when they are waited for."""
+    """An image whose bytes come only when they are waited for; all the rest of them with those at `busy_until`."""
     data, memory = bytes_of(size), laid(kind, bytes(size))
     there = 0
 
     def await_first(count):
         nonlocal there
+        count = size if count >= busy_until else count
         memory[there:count] = data[there:count]
         there = max(there, count)
         return there < busy_until

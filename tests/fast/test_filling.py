@@ -43,22 +43,23 @@ def reached(filling, place):
     return thread, found
 
 
-def test_what_is_there_is_what_every_thread_has_passed():
-    """The slowest says how far it is; the last byte waits for the word that all of it is there."""
-    filling = Filling(100)
-    one, two = filling.share([0, 10])
-    thread, found = reached(filling, 40)
-    one(90)
-    assert filling.wait(10)
-    two(39)
+def test_what_is_there_is_what_lies_before_the_first_portion_that_is_not():
+    """A later portion may be copied before; the last byte waits for the word that all of it is there."""
+    filling = Filling(100, [0, 10, 40])
+    thread, found = reached(filling, 11)
+    filling.fill(1)
     assert thread.is_alive()
-    two(40)
+    filling.fill(0)
     thread.join(WAIT_S)
     assert [True] == found
-    last, found = reached(filling, 100)
-    one(1 << 60)
-    two(1 << 60)
+    assert filling.wait(40)
+    next_one, found = reached(filling, 41)
+    assert next_one.is_alive()
+    filling.fill(2)
+    next_one.join(WAIT_S)
+    assert [True] == found
     assert filling.wait(99)
+    last, found = reached(filling, 100)
     assert last.is_alive()
     filling.end(whole=True)
     last.join(WAIT_S)
@@ -67,15 +68,14 @@ def test_what_is_there_is_what_every_thread_has_passed():
 
 def test_the_first_word_that_nothing_more_comes_counts():
     """A copy that was given up is never whole, whatever its threads, and others, still say; who waits hears at once."""
-    filling = Filling(100)
-    (say,) = filling.share([0])
+    filling = Filling(100, [0])
     thread, found = reached(filling, 50)
     filling.end(whole=False)
     thread.join(WAIT_S)
-    say(1 << 60)
+    filling.fill(0)
     filling.end(whole=True)
     assert [False, False, False] == [*found, filling.wait(50), filling.wait(100)]
-    filling = Filling(100)
+    filling = Filling(100, [0])
     filling.end(whole=True)
     filling.end(whole=False)
     assert filling.wait(100)
@@ -226,18 +226,19 @@ def test_ctrl_c_as_the_last_word_is_said_keeps_nobody_waiting(monkeypatch):
     assert [False] == found
 
 
-def test_both_threads_copy_as_much_of_a_big_leaf(monkeypatch):
-    """However many portions it has; and every byte is somebody's."""
-    monkeypatch.setattr(snapshot, "PORTION_BYTES", 1 << 20)
-    for portions in (0.3, 1, 2.1, 3, 5, 6.25, 9):
-        size = int(portions * snapshot.PORTION_BYTES)
-        memory, shares = memoryview(bytearray(size)), [[], []]
-        snapshot._deal(snapshot._Copy(memory, memory, 7), shares)
-        one, two = (sum(each.source.nbytes for each in share) for share in shares)
-        assert size == one + two
-        assert abs(one - two) <= 2 * 4096 * -(-size // (2 * snapshot.PORTION_BYTES))
-        places = sorted((each.start - 7, each.start - 7 + each.source.nbytes) for share in shares for each in share)
-        assert [0, *(end for _, end in places)] == [*(start for start, _ in places), size]
+def test_a_portion_is_a_part_of_a_big_leaf_or_several_small_ones(monkeypatch):
+    """Every byte is in one of them, in the order of the memory, and none but the last is smaller than it should be."""
+    monkeypatch.setattr(snapshot, "PORTION_BYTES", 1 << 12)
+    sizes, start, copies = [0, 1, 5 << 12, 100, (3 << 12) + 7, *[300] * 50, 1 << 12, 2], 7, []
+    for size in sizes:
+        memory = memoryview(bytearray(size))
+        copies.append(snapshot._Copy(memory, memory, start))
+        start += size
+    portions = list(snapshot._portions(copies))
+    lengths = [sum(each.source.nbytes for each in portion) for portion in portions]
+    assert all(1 << 12 <= length < 2 << 12 for length in lengths[:-1])
+    places = [(each.start, each.start + each.source.nbytes) for portion in portions for each in portion]
+    assert [7, *(end for _, end in places)] == [*(begin for begin, _ in places), start]
 
 
 def test_a_disk_that_fails_under_the_copy_is_told_at_the_next_safe_point(tmp_path, capsys):

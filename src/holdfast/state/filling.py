@@ -6,24 +6,26 @@ never looks whole, whatever its threads still do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..threads import Condition
 
 
 class Filling:
-    """Memory of `size` bytes, filled from its start on by several threads at a time."""
+    """Memory of `size` bytes, filled in portions that begin at `starts`, by several threads at a time."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, starts: Sequence[int]) -> None:
         self.size = size
         self._moved = Condition()
-        self._reached = [0]  # for each thread: up to which place its share is copied
+        self._starts = [*starts, size]
+        self._filled = [False] * len(starts)
+        self._front = 0  # all portions before this one are filled; perhaps more
         self._ends: list[bool] = []  # whether the copy was complete, at each call of `end`: the first call counts
 
-    def share(self, starts: Sequence[int]) -> list[Callable[[int], None]]:
-        """Return for each copying thread the function by which it reports its progress; `starts`: where each begins."""
-        self._reached = list(starts)
-        return [self._reach(number) for number in range(len(starts))]
+    def fill(self, number: int) -> None:
+        """Report that portion `number` is copied."""
+        self._filled[number] = True
+        self._moved.ring()
 
     def end(self, *, whole: bool) -> None:
         """Mark the copy as ended. Only the first call counts."""
@@ -32,16 +34,12 @@ class Filling:
 
     def wait(self, place: int) -> bool:
         """Wait until everything before `place` is copied; False: it never will be."""
-        self._moved.wait_for(lambda: bool(self._ends) or self._there >= place)
+        self._moved.wait_for(lambda: bool(self._ends) or (place < self.size and place <= self._there()))
         return not self._ends or self._ends[0]
 
-    @property
     def _there(self) -> int:
-        return min(*self._reached, self.size - 1)
-
-    def _reach(self, number: int) -> Callable[[int], None]:
-        def reach(place: int) -> None:
-            self._reached[number] = place
-            self._moved.ring()
-
-        return reach
+        front = self._front
+        while front < len(self._filled) and self._filled[front]:
+            front += 1
+        self._front = front
+        return self._starts[front]

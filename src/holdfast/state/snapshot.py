@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import re
-import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +26,7 @@ COPY_THREADS = 2
 BORROWED_BYTES = 1 << 20
 _THREADS_PAY_BYTES = 32 << 20
 _EACH_PAYS_BYTES = 1 << 20  # mean size of leaves; copies of smaller ones and a writer compete for the interpreter
-PORTION_BYTES = 16 << 20  # a thread copies this much between two reports of its progress
+PORTION_BYTES = 4 << 20  # a thread takes this much at a time, and then reports that it is copied
 _TOUCH_BYTES = 16 << 20  # interval of the checks whether the memory is needed now
 
 
@@ -156,17 +156,21 @@ class Snapshot:
         self.copied = Latch()  # set when the copy has ended or was abandoned
         self.copied_s = 0.0  # when the copy ended
         self._arena = arena
-        self._copies: list[_Copy] = []
         self._starts: list[int] = []
+        copies: list[_Copy] = []
         sizes = [image.size(blocks) for image in images]
         memory, start, end = arena.room(sum(map(rounded, sizes)), pin_of(blocks.values())), 0, 0
         for image, size in zip(images, sizes, strict=True):
-            self._lay_out(image, memory[start : start + size], start)
+            copies += self._laid_out(image, memory[start : start + size], start)
             end = start + size
             start += rounded(size)
-        self._filling = Filling(end)
+        self._total = sum(each.source.nbytes for each in copies)
+        here = all(isinstance(each.source, memoryview) for each in copies)
+        self.is_long = here and self._total >= max(_THREADS_PAY_BYTES, _EACH_PAYS_BYTES * len(copies))
+        self._portions = list(_portions(copies))
+        self._filling = Filling(end, [portion[0].start for portion in self._portions])
 
-    def _lay_out(self, image: Image, whole: memoryview, start: int) -> None:
+    def _laid_out(self, image: Image, whole: memoryview, start: int) -> Iterator[_Copy]:
         self.images.append(None if any(_is_borrowed(self.blocks[key]) for key in image.keys) else whole)
         self._starts.append(start)
         whole[: len(image.lead)] = image.lead
@@ -176,26 +180,19 @@ class Snapshot:
             if _is_borrowed(block):
                 continue
             place = whole[at : at + block.data.nbytes]
-            self._copies.append(_Copy(place, block.data, start + at))
+            yield _Copy(place, block.data, start + at)
             self.blocks[key] = Block(block.kind, block.dtype, block.shape, place, block.attrs)
             at += block.data.nbytes
-
-    @property
-    def is_long(self) -> bool:
-        """Whether `copy` takes so long that writing should begin meanwhile: a large state, all of it in host memory."""
-        total = sum(each.source.nbytes for each in self._copies)
-        here = all(isinstance(each.source, memoryview) for each in self._copies)
-        return here and total >= max(_THREADS_PAY_BYTES, _EACH_PAYS_BYTES * len(self._copies))
 
     def copy(self) -> None:
         """Copy the leaves, unless they are copied already. If this raises, the snapshot cannot be used."""
         if self.copied_s:
             return
-        copies, self._copies = self._copies, []
+        portions, self._portions = self._portions, []
         done = False
         try:
             with self._arena.crew() as crew:
-                _copy_all(copies, COPY_THREADS, crew, self._filling)
+                _copy_all(portions, COPY_THREADS if self._total >= _THREADS_PAY_BYTES else 1, crew, self._filling)
             self.copied_s, done = time.monotonic(), True
         finally:
             self._end(whole=done)
@@ -222,54 +219,47 @@ def _is_borrowed(block: Block) -> bool:
     return block.fixed and block.data.nbytes >= BORROWED_BYTES
 
 
-def _copy_all(copies: Sequence[_Copy], count: int, crew: WorkerGroup, filling: Filling) -> None:
-    total = sum(each.source.nbytes for each in copies)
-    if count == 1 or total < _THREADS_PAY_BYTES:
-        _copy_each(copies, crew)
-        return
-    shares: list[list[_Copy]] = [[] for _ in range(count)]
+def _portions(copies: Iterable[_Copy]) -> Iterator[list[_Copy]]:
+    """Divide big copies, and put small ones together."""
+    portion, size = [], 0
     for each in copies:
-        _deal(each, shares)
-    said = filling.share([share[0].start if share else sys.maxsize for share in shares])
-    both = list(zip(shares, said, strict=True))
-    map_in_threads(lambda mine: _copy_each(mine[0], crew, mine[1]), both, count, crew)
+        for start in range(0, each.source.nbytes, PORTION_BYTES):
+            part = slice(start, start + PORTION_BYTES)
+            portion.append(_Copy(each.target[part], each.source[part], each.start + start))
+            size += portion[-1].source.nbytes
+            if size >= PORTION_BYTES:
+                yield portion
+                portion, size = [], 0
+    if portion:
+        yield portion
 
 
-def _report_nothing(_: int) -> None:
-    """Do not report progress: no thread waits for a part."""
+def _copy_all(portions: Iterable[Sequence[_Copy]], count: int, crew: WorkerGroup, filling: Filling) -> None:
+    todo = deque(enumerate(portions))
+    if count == 1:
+        _copy_some(todo, crew, filling)
+    else:
+        map_in_threads(lambda _: _copy_some(todo, crew, filling), range(count), count, crew)
 
 
-def _deal(each: _Copy, shares: list[list[_Copy]]) -> None:
-    """Divide a big copy among the threads, in parts near each other; a small one goes to the first thread."""
-    size = each.source.nbytes
-    if size < _THREADS_PAY_BYTES // 16:
-        shares[0].append(each)
-        return
-    rounds = -(-size // (len(shares) * PORTION_BYTES)) if isinstance(each.source, memoryview) else 1
-    part = rounded(-(-size // (len(shares) * rounds)))  # as much for each
-    for number, start in enumerate(range(0, size, part)):
-        target, source = each.target[start : start + part], each.source[start : start + part]
-        shares[number % len(shares)].append(_Copy(target, source, each.start + start))
-
-
-def _copy_each(copies: Sequence[_Copy], crew: WorkerGroup, reached: Callable[[int], None] = _report_nothing) -> None:
-    """Start all copies, and wait for them. Report progress now and then: everything before `reached` is copied."""
+def _copy_some(todo: deque[tuple[int, Sequence[_Copy]]], crew: WorkerGroup, filling: Filling) -> None:
+    """Take portions until none is left. Start all copies, and wait for them."""
     waits: dict[Wait, None] = {}  # without duplicates: all copies from one device have the same
-    said = copies[0].start if copies else 0
     try:
-        for each in copies:
-            if crew.dismissed:
+        while todo and not crew.dismissed:
+            try:
+                number, portion = todo.popleft()
+            except IndexError:  # another thread took the last one
                 return
-            if not waits and each.start - said >= PORTION_BYTES:
-                said = each.start
-                reached(said)
-            wait = begin_copy(each.target, each.source)
-            if wait is not None:
-                waits[wait] = None
+            for each in portion:
+                wait = begin_copy(each.target, each.source)
+                if wait is not None:
+                    waits[wait] = None
+            if not waits:
+                filling.fill(number)
     finally:  # copies under way end before their memory can be freed
         for wait in waits:
             wait()
-    reached(sys.maxsize)
 
 
 def available_bytes() -> int:
