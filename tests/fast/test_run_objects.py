@@ -10,7 +10,6 @@ ALLOWED = {
     "value.bit_generator.state",  # NumPy's own way to restore a generator
     "self._within.busy",  # a threading.local of the object itself
     "ranks.place",  # public settings of objects of other rooms
-    "session.store.parent",
 }
 
 
