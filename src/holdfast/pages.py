@@ -16,7 +16,7 @@ PAGE = 4096  # O_DIRECT needs this alignment of addresses, lengths and offsets; 
 _HUGE = 2 << 20  # the size of a huge page
 _WIPE_ON_FORK = 18  # madvise(2); Python's mmap has no name for it
 _FREEING_BYTES = 256 << 10  # a smaller copy is over before another thread could use the time
-_MOVE_BYTES = 384 << 10  # glibc copies more than half a core's cache by another, slower way: it reads the target first
+_MOVE_BYTES = 384 << 10  # glibc copies more than a core's L2 cache at once by another way, which is slower
 PIECE_BYTES = 4 << 20  # size of a copy of distant bytes on the host
 _TORN = threading.Lock()  # two threads may write the two halves of one item
 

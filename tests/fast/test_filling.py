@@ -11,7 +11,7 @@ import pytest
 
 from cut_copies import LEAF, LEAVES, Cut, Wide, left_in_attempts, running, same, small_copies
 from faults import FULL, door
-from holdfast import Store, threads
+from holdfast import Store, pages, threads
 from holdfast.state import snapshot
 from holdfast.state.codec import Block
 from holdfast.state.filling import Filling
@@ -239,6 +239,15 @@ def test_a_portion_is_a_part_of_a_big_leaf_or_several_small_ones(monkeypatch):
     assert all(1 << 12 <= length < 2 << 12 for length in lengths[:-1])
     places = [(each.start, each.start + each.source.nbytes) for portion in portions for each in portion]
     assert [7, *(end for _, end in places)] == [*(begin for begin, _ in places), start]
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_a_copy_of_several_moves_is_of_every_byte(beyond):
+    """And of no byte behind it."""
+    size = 3 * pages._MOVE_BYTES + beyond
+    source, target = memoryview(bytearray(os.urandom(size))), memoryview(bytearray(size + 1))
+    pages.copy(target[:size], source)
+    assert (bytes(source), 0) == (bytes(target[:size]), target[size])
 
 
 def test_a_disk_that_fails_under_the_copy_is_told_at_the_next_safe_point(tmp_path, capsys):

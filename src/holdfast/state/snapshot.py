@@ -221,17 +221,23 @@ def _is_borrowed(block: Block) -> bool:
 
 def _portions(copies: Iterable[_Copy]) -> Iterator[list[_Copy]]:
     """Divide big copies, and put small ones together."""
-    portion, size = [], 0
+    portion: list[_Copy] = []
+    size = 0
     for each in copies:
-        for start in range(0, each.source.nbytes, PORTION_BYTES):
-            part = slice(start, start + PORTION_BYTES)
-            portion.append(_Copy(each.target[part], each.source[part], each.start + start))
-            size += portion[-1].source.nbytes
+        for part in [each] if each.source.nbytes <= PORTION_BYTES else _divided(each):
+            portion.append(part)
+            size += part.source.nbytes
             if size >= PORTION_BYTES:
                 yield portion
                 portion, size = [], 0
     if portion:
         yield portion
+
+
+def _divided(whole: _Copy) -> Iterator[_Copy]:
+    for start in range(0, whole.source.nbytes, PORTION_BYTES):
+        part = slice(start, start + PORTION_BYTES)
+        yield _Copy(whole.target[part], whole.source[part], whole.start + start)
 
 
 def _copy_all(portions: Iterable[Sequence[_Copy]], count: int, crew: WorkerGroup, filling: Filling) -> None:
