@@ -108,7 +108,6 @@ def place(request, tmp_path) -> Iterator[Path]:
 def _in_small_pieces(monkeypatch):
     """So that small files go the ways of large ones."""
     monkeypatch.setattr(reading, "PIECE_BYTES", SMALL_PIECE)
-    monkeypatch.setattr(reading, "BATCH_BYTES", 3000)
     monkeypatch.setattr(source, "DIRECT_BYTES", 1)
     monkeypatch.setattr(reading, "ALONE_BYTES", 0)
 
@@ -186,7 +185,7 @@ def test_a_file_that_is_cached_in_part_is_judged_by_its_larger_part(tmp_path):
     assert not file.is_far(136, 8 << 20)
     assert not file.is_far(0, 2 << 20)
     assert file.is_far(6 << 20, 2 << 20)
-    assert file.is_far(5 << 20, 3 << 20)
+    assert file.is_far(11 << 19, 5 << 19)
     file.close()
 
 
@@ -197,13 +196,12 @@ def test_only_a_leaf_that_needs_more_than_a_piece_is_divided(lead, tmp_path):
     places, _ = write(tmp_path / "a", SIZES["mixed"] * 3, lead)
     leaves = [reading._Leaf(place, None) for place in places]
     pieces = [*reading._pieces(leaves)]
-    held = [[part for batch in piece.batches for part in batch] for piece in pieces]
-    assert [(lead, sum(SIZES["mixed"]) * 3 + lead)] == [(pieces[0].offset, pieces[-1].end)]
-    assert all(one.end == two.offset for one, two in itertools.pairwise(pieces))
+    ends = [piece.offset + piece.size for piece in pieces]
+    assert (lead, sum(SIZES["mixed"]) * 3 + lead) == (pieces[0].offset, ends[-1])
+    assert ends[:-1] == [piece.offset for piece in pieces[1:]]
     assert all(piece.offset % 4096 + piece.size <= SMALL_PIECE for piece in pieces)
-    assert [piece.size for piece in pieces] == [sum(stop - start for _, start, stop in parts) for parts in held]
-    assert all(sum(stop - start for _, start, stop in batch) <= 3000 for piece in pieces for batch in piece.batches)
-    within = Counter(id(leaf) for parts in held for leaf in {id(leaf): leaf for leaf, _, _ in parts}.values())
+    assert [piece.size for piece in pieces] == [sum(stop - start for _, start, stop in piece.parts) for piece in pieces]
+    within = Counter(id(leaf) for piece in pieces for leaf, _, _ in piece.parts)
     divided = [leaf.size for leaf in leaves if within[id(leaf)] > 1]
     assert 24 == len(within)
     assert {50_000, 300_000} <= {*divided} <= {50_000, 300_000, 8191, 4097}

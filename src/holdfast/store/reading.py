@@ -6,6 +6,7 @@ requests, into a small page-aligned buffer. If a file system refuses that, they 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from operator import attrgetter
@@ -19,8 +20,7 @@ from . import format, source
 from .source import Source
 
 PIECE_BYTES = 4 << 20  # the most that a thread reads at once
-BATCH_BYTES = 512 << 10  # the most that it reads from the page cache before it digests: a core's own cache holds it
-THREADS = 3  # each may need a buffer for one piece: the most memory that a read takes besides its target
+THREADS = max(2, min(3, os.cpu_count() or 1))  # each may need a buffer for one piece: the memory that a read takes
 ALONE_BYTES = 1 << 20  # so many bytes are read before a second thread has started
 
 
@@ -116,33 +116,18 @@ _Part = tuple[_Leaf, int, int]  # of a leaf: the bytes from the first to the sec
 
 
 class _Piece:
-    """Bytes of one file that one thread reads, and the leaves that they belong to, in batches of `BATCH_BYTES`."""
+    """Bytes of one file that are read at once, and the leaves that they belong to."""
 
-    __slots__ = ("_room", "batches", "offset", "path", "size")
+    __slots__ = ("offset", "parts", "path", "size")
 
     def __init__(self, path: Path, offset: int) -> None:
         self.path, self.offset = path, offset
-        self.size = self._room = 0
-        self.batches: list[list[_Part]] = []
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size
-
-    def add(self, leaf: _Leaf, start: int, stop: int) -> None:
-        """Append bytes of a leaf. They follow the last ones in the file."""
-        self.size += stop - start
-        for begin in range(start, stop, BATCH_BYTES):
-            end = min(stop, begin + BATCH_BYTES)
-            if end - begin > self._room:
-                self.batches.append([])
-                self._room = BATCH_BYTES
-            self.batches[-1].append((leaf, begin, end))
-            self._room -= end - begin
+        self.size = 0
+        self.parts: list[_Part] = []
 
 
 def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
-    """The contiguous ranges of the files, in order. A leaf is in several only if it is larger than `PIECE_BYTES`."""
+    """The contiguous ranges of the files, in order. Only a leaf that needs more than one is divided."""
     files: dict[Path, list[_Leaf]] = {}
     for leaf in leaves:
         files.setdefault(leaf.path, []).append(leaf)
@@ -153,21 +138,16 @@ def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
             while start < leaf.size:
                 at = leaf.offset + start
                 stop = min(leaf.size, start + PIECE_BYTES - at % PAGE)  # whole pages: they are read once
-                if at != piece.end or leaf.offset + stop - piece.offset > PIECE_BYTES - piece.offset % PAGE:
+                whole = piece.offset % PAGE + piece.size + stop - start
+                if at != piece.offset + piece.size or whole > PIECE_BYTES:
                     if piece.size:
                         yield piece
                     piece = _Piece(path, at)
-                piece.add(leaf, start, stop)
+                piece.parts.append((leaf, start, stop))
+                piece.size += stop - start
                 start = stop
         if piece.size:
             yield piece
-
-
-def _span(batch: Sequence[_Part]) -> tuple[int, int]:
-    """Where its bytes begin in the file, and how many they are."""
-    (first, start, _), (last, _, stop) = batch[0], batch[-1]
-    at = first.offset + start
-    return at, last.offset + stop - at
 
 
 class _Reading:
@@ -208,7 +188,7 @@ class _Reading:
         memory = cache(lambda: pages(self._room))  # one buffer for each thread, made when the thread needs it
         try:
             while (piece := self._next()) is not None and (file := self._open(piece)) is not None:
-                self._take(file, piece, memory)
+                self._take(piece, *self._read(file, piece, memory))
                 self._leave(piece)
         except BaseException as error:
             self._errors = self._errors or [error]
@@ -235,35 +215,28 @@ class _Reading:
         if file is not None:
             file.close()
 
-    def _take(self, file: Source, piece: _Piece, memory: Callable[[], memoryview]) -> None:
-        """Read a piece into its targets, and digest each batch while the core's cache holds it."""
+    def _read(self, file: Source, piece: _Piece, memory: Callable[[], memoryview]) -> tuple[Sequence[memoryview], int]:
+        """Read a piece's bytes into their targets. Return each part's bytes, and where the read of the file ended."""
         past = file.direct is not None and (self._cold or file.is_far(piece.offset, piece.size))
-        if past:
-            lead = piece.offset % PAGE
-            block = memory()[: rounded(lead + piece.size)]
-            end = file.read_past(block, piece.offset - lead)
-        for batch in piece.batches:
-            at, size = _span(batch)
-            straight = [leaf.data[start:stop] for leaf, start, stop in batch if isinstance(leaf.data, memoryview)]
-            if not past and len(straight) == len(batch):
-                self._digest(batch, straight, file.read(straight, at))
-                continue
-            if past:
-                body = block[lead + at - piece.offset :][:size]
-            else:
-                body = memory()[:size]
-                end = file.read([body], at)
-            found = [body[leaf.offset + start - at :][: stop - start] for leaf, start, stop in batch]
-            for (leaf, start, stop), view in zip(batch, found, strict=True):
-                if leaf.data is not None:
-                    put(leaf.data[start:stop], view)
-            self._digest(batch, found, end)
+        views = [leaf.data[start:stop] for leaf, start, stop in piece.parts if leaf.data is not None]
+        plain = [view for view in views if isinstance(view, memoryview)]
+        if len(plain) == len(piece.parts) and not past:
+            return plain, file.read(plain, piece.offset)
+        lead = piece.offset % PAGE
+        block = memory()[: rounded(lead + piece.size)]
+        body = block[lead : lead + piece.size]
+        end = file.read_past(block, piece.offset - lead) if past else file.read([body], piece.offset)
+        found = [body[leaf.offset + start - piece.offset :][: stop - start] for leaf, start, stop in piece.parts]
+        for (leaf, start, stop), view in zip(piece.parts, found, strict=True):
+            if leaf.data is not None:
+                put(leaf.data[start:stop], view)
+        return found, end
 
-    def _digest(self, batch: Sequence[_Part], views: Sequence[memoryview], end: int) -> None:
-        """Digest the bytes that were read, up to `end` of the file. The parts of a leaf are digested in order."""
-        for (leaf, start, stop), view in zip(batch, views, strict=True):
+    def _take(self, piece: _Piece, views: Sequence[memoryview], end: int) -> None:
+        """Digest the bytes that were read, up to `end` of the file. The pieces of a leaf are digested in order."""
+        for (leaf, start, stop), view in zip(piece.parts, views, strict=True):
             whole = stop - start == leaf.size
-            if not whole and leaf.digested != start:
+            if not whole:
                 self._await_turn(leaf, start)
             if leaf.offset + stop > end:
                 leaf.end_early(end)

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 DIRECT_BYTES = 1 << 20  # a smaller piece is not worth a read past the cache
 
-_LOOKS = 8  # pages of a piece that are looked for in the page cache
+_LOOKS = 4  # pages of a piece that are looked for in the page cache
 _MOST_VIEWS = 1024  # the kernel's limit for one call: IOV_MAX
 _NORESERVE = 0x4000  # MAP_NORESERVE
 _REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
