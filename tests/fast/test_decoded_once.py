@@ -10,7 +10,9 @@ from faults import links
 from holdfast import Every, Last, Run, Store
 from holdfast.collective import division
 from holdfast.collective.store import CollectiveStore
-from holdfast.store import format, parts, reading
+from holdfast.errors import Damaged
+from holdfast.store import format, parts, pruning, reading
+from holdfast.store.checkpoint import Checkpoint
 from rank_threads import everywhere
 from stores import flip
 from unchanged import Frozen, rest, same, shared
@@ -139,3 +141,28 @@ def test_a_list_that_is_damaged_on_the_medium_is_found_without_decoding_it(tmp_p
     assert not failed(everywhere(world, work))
     assert found[world - 1].path.name == which
     assert decoded["decode"] == decoded["part"] == 0
+
+
+@pytest.mark.parametrize("which", ["manifest.json", "rank-00001.json"])
+def test_a_list_that_is_damaged_after_an_early_read_is_found_before_older_checkpoints_go(tmp_path, which):
+    """The early read was for a link. Now the checkpoint becomes the only whole one."""
+    world = 1 if which == "manifest.json" else 2
+    frozen = {"big": np.arange(20_000.0)}
+
+    def work(ranks):
+        store = Store(tmp_path) if world == 1 else CollectiveStore(tmp_path, ranks=ranks)
+        for step in (1, 2, 3):
+            store.save({"frozen": frozen, "own": {"n": np.arange(3000.0) + ranks.rank}, "step": step}, step=step)
+        assert store.read_back_early(store.unread()) is None
+        checkpoint = store.latest()
+        if ranks.rank == world - 1:
+            flip(checkpoint.path / which)
+            if world == 1:
+                store.prune(Last(1))
+            else:
+                pruning.verify(store.claim(), [Checkpoint(checkpoint.path, rank=ranks.rank)], store.sharing)
+
+    outcomes = everywhere(world, work)
+    assert isinstance(outcomes[world - 1], Damaged)
+    assert which in str(outcomes[world - 1])
+    assert len(Store(tmp_path).checkpoints()) == 3

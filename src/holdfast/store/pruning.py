@@ -61,6 +61,7 @@ def verify(
     bulk.release()  # what is read needs memory of its own
     with attempt.acting("verify a checkpoint"):
         for checkpoint in checkpoints:
+            sharing.doubt_manifest()  # it may have been read long ago
             files = (sharing.known(checkpoint) or checkpoint.manifest).files
             for names in _parts(files, sharing.read_back(checkpoint, doomed)):
                 before_each()

@@ -168,7 +168,8 @@ class Sharing:
         if known is None or checkpoint.path.name != found.name:
             return list(checkpoint.problems(cold=True, only=names, before_each=before_each))
         before = {name: _identity(checkpoint.path / name) for name in (MANIFEST, *names)}
-        wrong = [] if MANIFEST in found.files else list(checkpoint.manifest_problems(known.files))
+        sound = before[MANIFEST] is not None and before[MANIFEST] == found.files.get(MANIFEST)
+        wrong = [] if sound else list(checkpoint.manifest_problems(known.files))
         wrong = wrong or list(checkpoint.problems(cold=True, only=names, before_each=before_each, known=known))
         if not wrong:
             same = ((name, known) for name, known in before.items() if known == _identity(checkpoint.path / name))
@@ -214,6 +215,7 @@ class Sharing:
         only prevents the sharing: the state in memory must still be saved.
         """
         source = links[0].source.parent
+        self.doubt_manifest()
         try:
             problems = self.problems(self._mine(source), {link.name for link in links}, before_each)
         except (NotFound, FileNotFoundError):
@@ -276,6 +278,10 @@ class Sharing:
     def read_anew(self) -> None:
         """Let the next save read each file when it links it."""
         self._found = _ReadBack(self._found.name, {})
+
+    def doubt_manifest(self) -> None:
+        """Let `problems` read the last checkpoint's manifest once more: more depends on it than on an early read."""
+        self._found.files.pop(MANIFEST, None)
 
     def sample(self, samples: dict[str, bytes], before: Lineage | None) -> None:
         """Keep a few bytes of the leaves that were written. `before`: the lineage before this save."""
