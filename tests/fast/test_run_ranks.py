@@ -5,6 +5,7 @@ import os
 import threading
 import time
 
+import numpy as np
 import pytest
 from torch import nn
 
@@ -319,6 +320,39 @@ def test_what_one_rank_alone_changes_before_the_loop_is_put_back_there(tmp_path,
 
     assert alone(8) == among(2, work)
     assert [] == events(tmp_path, "put_back")  # it is another rank's than 0
+
+
+class Asked:
+    """An object that stores other bytes than it is given, and counts what it is asked: it may ask all ranks."""
+
+    def __init__(self):
+        self.numbers, self.asked, self.loaded = np.full(1 << 16, 1.25), 0, 0
+
+    def state_dict(self):
+        self.asked += 1
+        return {"numbers": self.numbers}
+
+    def load_state_dict(self, state):
+        self.loaded += 1
+        self.numbers = np.round(state["numbers"])
+
+
+def test_all_ranks_restore_equally_often_what_a_load_state_dict_changes(tmp_path, among):
+    """One rank has written the leaf, and its part of the manifest alone lists it."""
+
+    def work(rank):
+        with Run(tmp_path, {"it": Asked()}) as run:
+            for _ in run.steps(2):
+                pass
+        again = Asked()
+        with Run(tmp_path, {"it": again}) as run:
+            for _ in run.steps(3):
+                counts = again.asked, again.loaded
+        return counts, again.numbers[0]
+
+    first, second = among(2, work)
+    assert first == second
+    assert ((3, 1), 1.0) == first
 
 
 def test_weights_of_another_run_are_read_by_all(tmp_path, among):

@@ -159,7 +159,8 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
             session.tell_changed(f"{name}: {line}", prefix="")
     _check_probe(session, changed)
     _override(session, memory["overrides"])
-    session.origin.set_baseline(session.digests(checkpoint.manifest.leaves))
+    # Each rank's view lists other leaves. All must come to the same answer: an object may ask all ranks for its state.
+    session.origin.set_baseline(session.digests(checkpoint.manifest.leaves if session.ranks.alone else None))
     _restore_rng(session)
 
 
