@@ -264,6 +264,18 @@ def test_no_wrapper_is_taken_for_a_random_generator(tmp_path):
         assert (kind, 6) == (kind, wrapper.value)
 
 
+class Silent:
+    """An object that has None under every name that it does not know, as some configurations."""
+
+    def __getattr__(self, name):
+        return None
+
+
+def test_an_object_without_the_two_methods_is_refused_by_name(tmp_path):
+    with pytest.raises(UsageError, match=r"Silent, without state_dict\(\) and load_state_dict\(\)"):
+        Run(tmp_path, {"settings": Silent()})
+
+
 def ema():
     model = nn.Linear(2, 2)
     return {"model": model, "ema": copy.deepcopy(model), "optimizer": sgd(model)}, model

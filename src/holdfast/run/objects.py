@@ -83,7 +83,8 @@ class Objects:
         kind = type(value)
         if kind in ATOMS or kind in MUTABLE or kind is tuple or isinstance(value, type | Attributes):
             return False
-        stateful = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+        # an object that answers to every name with None has none of these
+        stateful = all(getattr(value, name, None) is not None for name in ("state_dict", "load_state_dict"))
         return bool(stateful or is_generator(value) or adapter_for(value))
 
     def capture(self, value: Any) -> Any:
