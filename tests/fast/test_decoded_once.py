@@ -166,3 +166,22 @@ def test_a_list_that_is_damaged_after_an_early_read_is_found_before_older_checkp
     assert isinstance(outcomes[world - 1], Damaged)
     assert which in str(outcomes[world - 1])
     assert len(Store(tmp_path).checkpoints()) == 3
+
+
+@pytest.mark.parametrize("which", ["rank-00000.json", "rank-00001.json", "rank-00001-own.safetensors"])
+def test_a_prune_by_rank_0_reads_what_all_ranks_wrote(tmp_path, which):
+    """It knows only its own part of the last checkpoint. Older ones go when the whole of it is sound."""
+
+    def work(ranks):
+        store = CollectiveStore(tmp_path, ranks=ranks)
+        for step in (1, 2, 3):
+            store.save({"own": {"n": np.arange(3000.0) + ranks.rank}, "step": step}, step=step)
+        with ranks.together("damage"):
+            if ranks.rank == 0:
+                flip(store.latest().path / which)
+        return store.prune(Last(1))
+
+    damaged, _ = everywhere(2, work)
+    assert isinstance(damaged, Damaged)
+    assert which in str(damaged)
+    assert len(Store(tmp_path).checkpoints()) == 3

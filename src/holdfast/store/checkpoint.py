@@ -83,6 +83,11 @@ class Checkpoint:
         return view
 
     @property
+    def rank(self) -> int | None:
+        """The rank whose view this is: of its own part. None: of all parts."""
+        return self._rank
+
+    @property
     def world(self) -> int:
         """The number of ranks that wrote it."""
         return self.head.world

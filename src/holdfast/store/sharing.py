@@ -121,7 +121,11 @@ class Sharing:
 
     def _mine(self, path: Path) -> Checkpoint:
         """The checkpoint as this rank saved it, so that only its own files are read."""
-        return Checkpoint(path, rank=None if self._ranks.alone else self._ranks.rank)
+        return Checkpoint(path, rank=self._own_rank)
+
+    @property
+    def _own_rank(self) -> int | None:
+        return None if self._ranks.alone else self._ranks.rank
 
     def unread(self, parent: str | None) -> list[Link]:
         """Files that the save after `parent` will probably link, and that it would have to read first.
@@ -155,9 +159,9 @@ class Sharing:
         return None
 
     def known(self, checkpoint: Checkpoint) -> Lineage | None:
-        """The lineage, if `checkpoint` is the last one."""
-        lineage = self.lineage
-        return lineage if lineage is not None and lineage.path == checkpoint.path else None
+        """The lineage, if `checkpoint` is the last one, as this rank sees it: it has only what this rank wrote."""
+        lineage, mine = self.lineage, checkpoint.rank == self._own_rank
+        return lineage if mine and lineage is not None and lineage.path == checkpoint.path else None
 
     def problems(self, checkpoint: Checkpoint, names: Collection[str], before_each: Hook = nothing) -> list[Problem]:
         """Return the problems of these files and of the manifest on the medium.
