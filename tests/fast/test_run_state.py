@@ -585,6 +585,24 @@ def test_what_a_load_state_dict_makes_of_its_state_is_no_change_by_the_script(tm
         assert told == spoil == bool(events(path, "put_back"))
 
 
+def test_what_a_script_sets_to_the_checkpoints_bytes_is_put_back_too(tmp_path):
+    """What the object's load_state_dict made of them is what counts; it is called again only for this."""
+    rounded = Rounded()
+    run_to(tmp_path, {"it": rounded}, 1, lambda run, step: rounded.numbers.add_(1.25))
+    again, loads = Rounded(), []
+    again.load_state_dict = lambda state: loads.append(1) or Rounded.load_state_dict(again, state)
+    with Run(tmp_path, {"it": again}) as run:
+        assert [1] == loads
+        again.numbers = rounded.numbers.clone()
+        for _ in run.steps(2):
+            assert again.numbers.unique().tolist() == [1.0]
+            assert [1, 1] == loads
+    loads.clear()
+    with Run(tmp_path, {"it": again}) as run:
+        for _ in run.steps(3):
+            assert [1] == loads
+
+
 # What does not fit ---------------------------------------------------------------------------------------------------
 
 

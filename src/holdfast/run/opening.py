@@ -207,8 +207,8 @@ def _override(session: Session, applied: Mapping[str, Any]) -> None:
 def _put_back(session: Session, baseline: Digests) -> list[str]:
     """Restore the state that was restored on entry once more, unless it is still there. Return what had changed.
 
-    An object's own load_state_dict may store other bytes than those of the checkpoint, which the baseline has for big
-    leaves. So what the second restore makes of the state decides.
+    The hooks of a module or an optimizer may store other bytes than those of the checkpoint, which the baseline has for
+    big leaves. So what the second restore makes of the state decides.
     """
     checkpoint, memory, before = session.origin.checkpoint, session.origin.memory, session.digests()
     if checkpoint is None or not baseline.changed(before):

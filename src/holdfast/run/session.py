@@ -283,7 +283,7 @@ class Session:
         """Digests of the tracked objects and of the restored variables, as they are now; `stored`: see `digests`."""
         known = self.origin.memory["vars"]
         variables = {f"run.vars.{name}": value for name, value in self.vars.state_dict().items() if name in known}
-        return digests(self.tracked.capture() | variables, stored)
+        return digests(self.tracked.capture() | variables, stored, self.tracked.filled() if stored else ())
 
     def memory(self, *, probe: bool = True) -> dict[str, Any]:
         """The run's own state for a checkpoint. Random numbers are captured last."""

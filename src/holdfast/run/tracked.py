@@ -14,6 +14,7 @@ from ..legible import is_text
 from ..state import codec, tree
 from ..state.captured import ATOMS, MUTABLE, Attributes, captured
 from ..state.fill import Act, Fill
+from ..state.nodes import leaf_keys
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -65,6 +66,11 @@ class Tracked:
     def digests(self) -> Digests:
         """Return the digests of the present state, leaf by leaf."""
         return digests(self.capture())
+
+    def filled(self) -> set[str]:
+        """The names of what a restore fills with the checkpoint's own bytes: no load_state_dict of the user's does."""
+        themselves = {path.partition("/")[0] for path, each in self._own() if adapter_for(each) is None}
+        return {name for name in self.objects if name.partition("/")[0] not in themselves}
 
     def types(self) -> set[type]:
         """The caller's own types that the state holds: the ones that a checkpoint may name."""
@@ -156,13 +162,17 @@ class Digests(NamedTuple):
         return sorted(key for key in self.of.keys() | other.of.keys() if self.of.get(key) != other.of.get(key))
 
 
-def digests(captured: Mapping[str, Any], stored: Mapping[str, format.Leaf] | None = None) -> Digests:
-    """Digest a state. For big leaves that are also in `stored`, take the digests from there, and do not read them."""
+def digests(
+    captured: Mapping[str, Any], stored: Mapping[str, format.Leaf] | None = None, filled: Collection[str] = ()
+) -> Digests:
+    """Digest a state. For big leaves of `filled` that are also in `stored`, take the digests from there."""
     flat, stored = tree.flatten(dict(captured)), stored or {}
+    nodes = flat.tree["dict"].items() if stored else ()
+    others = {key for name, node in nodes if name not in filled for key in leaf_keys(node)}
     found = {}
     for key, block in flat.leaves.items():
         same = block.data.nbytes >= _BIG_BYTES and key in stored and stored[key].size_bytes == block.data.nbytes
-        found[key] = (stored[key].digest if same else format.digest(block.data))[:16]
+        found[key] = (stored[key].digest if same and key not in others else format.digest(block.data))[:16]
     for name, node in flat.tree["dict"].items():
         found[f"tree:{name}"] = format.digest(format.json_bytes(node))[:16]
     return Digests(found)
