@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from holdfast import disk, retention
 from holdfast.errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import attempt as attempts
-from holdfast.store import format, shelf, source
+from holdfast.store import claiming, format, shelf, source
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from kept import bits
@@ -663,3 +664,21 @@ def test_a_process_lists_the_directory_before_it_looks_again(root, monkeypatch):
     monkeypatch.setattr(attempts, "children", listed.append)
     attempts.appear(root / "made elsewhere", lambda _: bool(listed))
     assert [root] == listed
+
+
+def test_a_process_that_comes_and_goes_meanwhile_is_no_stranger(root, monkeypatch):
+    """It begins and ends its attempt while another one lists what there is, wherever that has got to."""
+    for number, name in enumerate(["_numbers", "_living", "_refuse_strangers", "_enter"]):
+        path, real = root / name, getattr(claiming, name)
+        store = Store(path)
+        store.save({"n": 1}, step=1)
+        store.close()
+
+        def meanwhile(*given, real=real, path=path, name=name, number=number, **more):
+            monkeypatch.setattr(claiming, name, real)
+            with closing(Store(path)) as other:
+                other.save({"n": number}, step=2)
+            return real(*given, **more)
+
+        monkeypatch.setattr(claiming, name, meanwhile)
+        assert (name, 3) == (name, claiming.claim(path).number)

@@ -35,9 +35,10 @@ def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> At
     places.require_rooms(root)
     run = _run_id(root, note)
     while True:
+        taken = _numbers(root)  # before the journals: each of these attempts has one, and none is taken for a stranger
         earlier = journal.logs(root)
         _refuse_strangers(root, _living(root, earlier), take_over=take_over)
-        number = 1 + max([0, *(log.attempt for log in earlier), *_numbers(root)])
+        number = 1 + max([0, *(log.attempt for log in earlier), *taken])
         with suppress(FileExistsError):  # another process took this number: check whether it may be alive
             attempt = _enter(root, number, run)
             break
@@ -81,6 +82,7 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
         raise
     for log in older:
         fence(attempt, log)
+        log.forget()  # it may have grown until now
     for child in children(attempt.room.parent):
         if child.startswith(".claim-") and _stale_claim(attempt.room.parent / child):
             disk.remove_tree(attempt.room.parent / child)
