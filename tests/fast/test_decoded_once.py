@@ -1,5 +1,6 @@
 """A manifest's leaves are decoded once by whoever needs them: not anew for each file that is read back or linked."""
 
+import errno
 from collections import Counter
 
 import numpy as np
@@ -10,8 +11,8 @@ from faults import links
 from holdfast import Every, Last, Run, Store
 from holdfast.collective import division
 from holdfast.collective.store import CollectiveStore
-from holdfast.errors import Damaged
-from holdfast.store import format, parts, pruning, reading
+from holdfast.errors import Damaged, StoreError
+from holdfast.store import format, parts, pruning, reading, source
 from holdfast.store.checkpoint import Checkpoint
 from rank_threads import everywhere
 from stores import flip
@@ -185,3 +186,16 @@ def test_a_prune_by_rank_0_reads_what_all_ranks_wrote(tmp_path, which):
     assert isinstance(damaged, Damaged)
     assert which in str(damaged)
     assert len(Store(tmp_path).checkpoints()) == 3
+
+
+def test_a_list_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    for step in (1, 2, 3):
+        store.save({"frozen": {"big": np.arange(20_000.0)}, "step": step}, step=step)
+
+    def denied(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(source, "whole", denied)
+    with pytest.raises(StoreError, match=r"manifest\.json: cannot be read: Permission denied"):
+        store.read_back_early(store.unread())

@@ -312,6 +312,9 @@ class Checkpoint:
         """Read the manifest from the medium, and this rank's part; check their digests, and decode no leaf.
 
         `files`: those that one process has committed.
+
+        Raises:
+            StoreError: this user may not read them.
         """
         path = self.path / MANIFEST
         try:
@@ -326,6 +329,8 @@ class Checkpoint:
                 source.decoded(path, lambda data, where: check_bytes(data, head, rank, where))
         except Damaged as error:
             yield problems.of_whole(path, error)
+        except PermissionError as error:
+            raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
 def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
