@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults import FULL, counting, door, failing, links, requests, scratched
-from holdfast import disk, retention
+from holdfast import disk, journal, retention
 from holdfast.errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import attempt as attempts
@@ -213,6 +213,31 @@ def test_a_second_writer_is_refused_by_name(root):
     having(root, 2, take_over=True).close()
     having(root, 3)
     assert steps(first) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_attempt_that_began_after_the_journals_were_listed_is_known_all_the_same(root, monkeypatch, ended):
+    """A living one is told by its name, and one that has ended is in nobody's way."""
+    having(root, 1).close()
+    others, listed = [], journal.logs
+
+    def logs(place):
+        found = listed(place)
+        if not others:
+            others.append(None)
+            others[0] = claiming.claim(root)
+            if ended:
+                others[0].close("end", step=0)
+        return found
+
+    monkeypatch.setattr(journal, "logs", logs)
+    if ended:
+        mine = claiming.claim(root)
+        assert [1, 2] == [log.attempt for log in mine.earlier]
+        assert mine.number == 3
+    else:
+        with pytest.raises(UsageError, match=rf"attempt 2 .* pid {os.getpid()}"):
+            claiming.claim(root)
 
 
 # -- directories ----------------------------------------------------------------------------------------------------

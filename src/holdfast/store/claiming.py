@@ -73,6 +73,8 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
     if newer:
         disk.remove_tree(attempt.room)
         raise Superseded(f"{attempt.root}: attempt {max(newer)} began while attempt {attempt.number} did")
+    if {*rooms} - {attempt.number, *(log.attempt for log in attempt.earlier)}:  # one began after they were listed
+        attempt.earlier = [log for log in journal.logs(attempt.root) if log.attempt < attempt.number]
     logs = {log.attempt: log for log in attempt.earlier}
     older = [logs.get(number, Log(number, attempt.root, [])) for number in rooms if number < attempt.number]
     try:
