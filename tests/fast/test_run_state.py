@@ -36,6 +36,24 @@ def run_to(path, state, total, body, *, cut=None, **options):
         assert cut is not None
 
 
+class Loose(dict[str, Any]):
+    """A dictionary with attributes, as many scripts have one: it has each that is asked for, as None."""
+
+    __getattr__ = dict.get
+
+
+def test_what_has_every_attribute_as_none_is_no_object_with_a_state(tmp_path):
+    """It is refused with the line to write, as anything else that has no state_dict()."""
+    for number, (state, words) in enumerate(
+        [
+            ({"config": Loose(a=1)}, "without state_dict"),
+            ({"inside": {"config": Loose(a=1)}}, "save its state_dict"),
+        ]
+    ):
+        with pytest.raises(UsageError, match=words), Run(tmp_path / str(number), state, every=None) as run:
+            run.safe_point()
+
+
 # A module's state_dict() inside other state -----------------------------------------------------------------------
 
 

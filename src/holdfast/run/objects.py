@@ -83,8 +83,8 @@ class Objects:
         kind = type(value)
         if kind in ATOMS or kind in MUTABLE or kind is tuple or isinstance(value, type | Attributes):
             return False
-        # an object that answers to every name with None has none of these
-        stateful = all(getattr(value, name, None) is not None for name in ("state_dict", "load_state_dict"))
+        # a dictionary with `__getattr__ = dict.get` has every attribute: as None
+        stateful = all(callable(getattr(value, each, None)) for each in ("state_dict", "load_state_dict"))
         return bool(stateful or is_generator(value) or adapter_for(value))
 
     def capture(self, value: Any) -> Any:
