@@ -6,6 +6,7 @@ import ctypes
 import math
 import mmap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
@@ -17,6 +18,9 @@ _HUGE = 2 << 20  # the size of a huge page
 _WIPE_ON_FORK = 18  # madvise(2); Python's mmap has no name for it
 _FREEING_BYTES = 256 << 10  # a smaller copy is over before another thread could use the time
 _MOVE_BYTES = 384 << 10  # glibc copies more than a core's L2 cache at once by another way, which is slower
+_CROWDED_S = 0.002  # a small move that takes longer waited for other threads: each may hold the interpreter for 5 ms
+_CROWD_S = 1.0  # how long small moves are not tried again
+_crowded = {"until": 0.0}  # on time.monotonic
 PIECE_BYTES = 4 << 20  # size of a copy of distant bytes on the host
 _TORN = threading.Lock()  # two threads may write the two halves of one item
 
@@ -152,10 +156,21 @@ def begin_copy(target: memoryview, source: Data) -> Wait | None:
     if source.nbytes < _FREEING_BYTES or source.readonly:
         target[:] = source
     else:
-        to, whence, size = address(target), address(source), source.nbytes
-        for start in range(0, size, _MOVE_BYTES):
-            ctypes.memmove(to + start, whence + start, min(_MOVE_BYTES, size - start))
+        _move(address(target), address(source), source.nbytes)
     return None
+
+
+def _move(to: int, whence: int, size: int) -> None:
+    """Copy in small moves; but in one while threads compute in Python: after each move, one of them goes first."""
+    start = 0
+    while start < size:
+        began = time.monotonic()
+        crowded = began < _crowded["until"]
+        part = size - start if crowded else min(_MOVE_BYTES, size - start)
+        ctypes.memmove(to + start, whence + start, part)
+        start += part
+        if not crowded and time.monotonic() - began > _CROWDED_S:
+            _crowded["until"] = time.monotonic() + _CROWD_S
 
 
 def put(target: Data, source: memoryview) -> None:

@@ -3,9 +3,11 @@
 The copies are held or cut short where each of them begins; memory and portions are small, the rest is as shipped.
 """
 
+import ctypes
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -248,6 +250,36 @@ def test_a_copy_of_several_moves_is_of_every_byte(beyond):
     source, target = memoryview(bytearray(os.urandom(size))), memoryview(bytearray(size + 1))
     pages.copy(target[:size], source)
     assert (bytes(source), 0) == (bytes(target[:size]), target[size])
+
+
+def test_while_threads_compute_in_python_a_copy_is_one_move(monkeypatch):
+    """Each move lets one of them go first, for milliseconds. A second later, small moves are tried again."""
+    clock, takes, moved, move = [100.0], [0.0001], [], ctypes.memmove
+
+    def memmove(to, whence, size):
+        clock[0] += takes[0]
+        moved.append(size)
+        return move(to, whence, size)
+
+    monkeypatch.setattr(pages, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(pages, "_crowded", {"until": 0.0})
+    monkeypatch.setattr(ctypes, "memmove", memmove)
+    size, small = 4 << 20, pages._MOVE_BYTES
+    source, target = memoryview(bytearray(os.urandom(size))), memoryview(bytearray(size))
+
+    def sizes():
+        moved.clear()
+        target[:] = bytes(size)
+        pages.copy(target, source)
+        assert source == target
+        return {*moved[:-1]}, len(moved)
+
+    assert ({small}, 11) == sizes()
+    takes[0] = 0.005
+    assert ({small}, 2) == sizes()
+    assert (set(), 1) == sizes()
+    clock[0], takes[0] = clock[0] + 1, 0.0001
+    assert ({small}, 11) == sizes()
 
 
 def test_a_disk_that_fails_under_the_copy_is_told_at_the_next_safe_point(tmp_path, capsys):
