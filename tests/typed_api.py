@@ -8,6 +8,7 @@ from typing import Any, assert_type
 
 import torch
 
+import holdfast
 from holdfast import (
     Best,
     Checkpoint,
@@ -107,3 +108,8 @@ def around() -> None:
     assert_type(Writer("runs/dcp", step=1), Writer)
     assert_type(Reader("runs/dcp"), Reader)
     Board("runs/x").update()
+
+
+def nothing_else() -> None:
+    """A name that does not exist is an error for a type checker, too."""
+    holdfast.Rum  # type: ignore[attr-defined]

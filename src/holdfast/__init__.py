@@ -10,7 +10,9 @@ What a training script writes:
                 ...
 """
 
+import atexit as _atexit
 import os as _os
+import sys as _sys
 import typing as _typing
 from importlib import import_module as _import_module
 
@@ -61,17 +63,26 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = {"data": "holdfast.data", "errors": "holdfast.errors"}  # whose names a script may write in full
 
 
-def __getattr__(name: str) -> _typing.Any:
-    if name in _ROOMS:
-        return _import_module(_ROOMS[name])
-    if name not in _HOME:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    value = globals()[name] = getattr(_import_module(_HOME[name]), name)
-    return value
+if not _typing.TYPE_CHECKING:  # a type checker that saw it would believe every name
+
+    def __getattr__(name: str) -> _typing.Any:
+        if name in _ROOMS:
+            return _import_module(_ROOMS[name])
+        if name not in _HOME:
+            raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+        value = globals()[name] = getattr(_import_module(_HOME[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+@_atexit.register  # so early: what a script registers after its import of Holdfast is called first
+def _at_exit() -> None:
+    standing = _sys.modules.get("holdfast.run.standing")
+    if standing is not None:
+        standing.at_exit()
 
 
 if _os.environ.get("HOLDFAST_DRILL"):

@@ -1,5 +1,8 @@
 """How a run without a block ends with its process, which is what counts there."""
 
+import subprocess
+import sys
+
 import pytest
 
 from toy import events, launch, lines, names, script
@@ -96,6 +99,18 @@ def test_what_a_break_could_not_raise_is_the_processs_exit_code(tmp_path, how, c
     """
     ended = attempt(tmp_path, body)
     assert (code, "after\n") == (ended.code, ended.out), ended
+
+
+def test_what_a_script_registers_for_its_exit_is_called_before_the_run_ends_the_process(tmp_path):
+    """Also when it was registered before anything of Holdfast was used: its import is what counts."""
+    script = (
+        "import atexit, os, signal, holdfast; atexit.register(print, 'mine')\n"
+        "for _ in holdfast.Run('run', {}, every=None).start().steps(5):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    break"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (75, "mine\n") == (ended.returncode, ended.stdout), ended
 
 
 def test_a_forked_child_neither_ends_nor_breaks_it(tmp_path, whole):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import threading
@@ -148,7 +147,8 @@ def end_at(path: Path) -> None:
             standing.end("another Run began at this path in the same process")
 
 
-def _at_exit() -> None:
+def at_exit() -> None:
+    """End the runs that their loops did not end. It may end the process, so `import holdfast` registers it."""
     owed = [standing.at_exit() for standing in [*_standing]]
     _standing.clear()
     codes = [code for code in owed if code]
@@ -158,6 +158,3 @@ def _at_exit() -> None:
                 sys.modules["logging"].shutdown()
         flush()
         os._exit(codes[0])
-
-
-atexit.register(_at_exit)
