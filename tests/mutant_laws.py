@@ -109,7 +109,9 @@ def _every_way(place: Path) -> None:
             bulk.DIRECT_BYTES = direct
             sizes = (100, 3 * its.CHUNK, its.CHUNK - 100, 5, PAGE)
             pieces = [bulk.Extent(its.laid(kind, its.bytes_of(size)), [size]) for size in sizes]
-            alone = [its.laid(kind, its.bytes_of(size)) for size in sizes]
+            alone = [
+                its.laid(kind, its.bytes_of(size)) for size in (*sizes, PAGE)
+            ]  # at the end a page and a bit are left
             its.written(place / str(number), [*its.one_image(kind=kind), *pieces, *alone])
         assert any(flags) == (direct == 0)
         flags.clear()
