@@ -101,6 +101,8 @@ class Tracer:
         if not code.co_filename.startswith(self._package):
             return None
         file = code.co_filename.removeprefix(self._package)
+        if file == "__init__.py":  # the front door is no room
+            return None
         return Place(Path(file).parts[0].removesuffix(".py"), file, code.co_name == "<module>")
 
     def result(self) -> dict[str, Any]:
