@@ -67,8 +67,8 @@ class Supervised:
 
     def end(self):
         """The exit code, when it is over and nothing that it started is left."""
-        found = self.left()
-        assert self.process.poll() is not None or self.process.pid in found, "`left` does not see what runs"
+        # /proc shows the environment of a program that is just being started as empty
+        until(lambda: self.process.poll() is not None or self.process.pid in self.left(), "`left` sees what runs")
         code = self.process.wait(PATIENCE_S)
         assert [] == self.left()
         return code
