@@ -29,6 +29,18 @@ def test_arrays_come_back_bit_for_bit(tmp_path):
         assert np.asarray(array).tobytes() == np.asarray(back).tobytes(), name
 
 
+def test_arrays_of_ml_dtypes_come_back_or_are_refused_before_they_are_saved(tmp_path):
+    """JAX makes no array of single bits from memory, so that such a checkpoint could not be loaded."""
+    for name in "int2", "uint2", "int4", "uint4", "float4_e2m1fn", "float8_e3m4", "float8_e4m3":
+        array = jnp.zeros(5, name).at[1].set(1)
+        Store(tmp_path / name).save({"a": array}, step=1)
+        back = Store(tmp_path / name).load()["a"]
+        assert (array.dtype, np.asarray(array).tobytes()) == (back.dtype, np.asarray(back).tobytes()), name
+    for name in "int1", "uint1":
+        with pytest.raises(UsageError, match="int1"):
+            Store(tmp_path / name).save({"a": jnp.zeros(5, name)}, step=1)
+
+
 def test_scalars_keep_their_weak_type_and_keys_their_kind(tmp_path):
     """Promotion goes on as it would have; random numbers go on where they were."""
     state = {

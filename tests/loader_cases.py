@@ -286,8 +286,16 @@ def start(seed):
     torch.manual_seed(seed)
 
 
-def walked(case, workers, seed, path=None, **options):
-    """What each pass of the body and each end of an epoch saw: its epoch, batch and random numbers."""
+def by_epochs(run, batches_of, epoch_of, save):
+    """The loop of a script: `epoch_of` does the passes over what `batches_of` gives; `save` each end of an epoch."""
+    for epoch in run.epochs(EPOCHS):
+        epoch_of(epoch, run.batches(batches_of()))
+        if save:
+            run.save()
+
+
+def walked(case, workers, seed, path=None, drive=by_epochs, **options):
+    """What each pass of the body and each end of an epoch saw: its epoch, batch and random numbers. `drive` walks."""
     start(seed)
     loader, seen = case.make(workers), []
 
@@ -302,10 +310,7 @@ def walked(case, workers, seed, path=None, **options):
             epoch_of(epoch, case.each(loader))
         return seen
     with Run(path, {"toy": Toy()}, background=False, keep=Last(1000), **options) as run:
-        for epoch in run.epochs(EPOCHS):
-            epoch_of(epoch, run.batches(case.each(loader)))
-            if options.get("every") is not None:
-                run.save()  # at the end of the epoch, too
+        drive(run, lambda: case.each(loader), epoch_of, options.get("every") is not None)
     return seen
 
 
@@ -325,14 +330,14 @@ def cuts(path, seen):
     return found[:-1]
 
 
-def differing_cuts(name, workers, place, chosen=lambda cuts: cuts):
+def differing_cuts(name, workers, place, chosen=lambda cuts: cuts, drive=by_epochs):
     """The cuts after which what follows differs, with what was found and expected; batches and random numbers are to be
     those of the run of one piece, and unshuffled, those of a loop without Holdfast.
     """
     case = CASES[name]
-    seen = walked(case, workers, 1, place / "whole", every=Every(steps=1))
+    seen = walked(case, workers, 1, place / "whole", drive, every=Every(steps=1))
     assert sum(what != "end" for _, what, _ in seen) >= EPOCHS * 2
-    if case.unshuffled:
+    if case.unshuffled and drive is by_epochs:
         assert seen == walked(case, workers, 1)
     different, refused, tried = {}, [], chosen(cuts(place / "whole", seen))
     assert tried
@@ -340,7 +345,7 @@ def differing_cuts(name, workers, place, chosen=lambda cuts: cuts):
         gc.collect()  # the workers of the run before end here
         cut = checkpoint.name.removeprefix("step-").lstrip("0")
         try:
-            found = walked(case, workers, 99, place / cut, every=None, branch_from=checkpoint)
+            found = walked(case, workers, 99, place / cut, drive, every=None, branch_from=checkpoint)
         except Mismatch as error:
             refused.append((cut, "cannot be resumed" in str(error)))
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -73,6 +74,18 @@ def loop(model: torch.nn.Module, loader: list[int]) -> None:
     except Stopped as stop:
         assert_type(stop.reason, str)
     assert_type(Run("runs/y", state, start_from=StartFrom("runs/x")).start(), Run)
+
+
+def trainer(run: Run, loader: list[int]) -> None:
+    """The loop of another program."""
+    loop = run.loop(epochs=10)
+    assert_type((loop.goes_on, loop.in_epoch, loop.epoch, loop.step, loop.consumed()), tuple[bool, bool, int, int, int])
+    loop.begin_epoch()
+    loop.settle()
+    assert_type(loop.batches(loader, "train"), Iterator[Any])
+    loop.step_done(batches=2)
+    loop.end_epoch(batches=1, last=True)
+    loop.leave(ValueError())
 
 
 def store(model: torch.nn.Module) -> None:

@@ -15,6 +15,8 @@ import numpy as np
 from .errors import Damaged, UsageError
 from .state.codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
 
+_DTYPES = ITEMSIZE.keys() - {"int1", "uint1"}  # of these JAX computes arrays, but makes none from memory
+
 
 def node(value: Any) -> Node | None:
     if not isinstance(value, jax.Array):
@@ -27,7 +29,7 @@ def node(value: Any) -> Node | None:
         raise UsageError("it was donated to a compiled function: save what that returned")
     if not value.is_fully_addressable:
         raise UsageError("parts of it lie in other processes")
-    if value.dtype.name not in ITEMSIZE:
+    if value.dtype.name not in _DTYPES:
         raise UsageError(f"its dtype {value.dtype} has no bytes of its own")
     return None
 
@@ -78,7 +80,7 @@ def _array(host: Any, stored: LeafReader) -> Any:
 def _dtype(stored: LeafReader) -> Any:
     """Return its dtype, which the machine's JAX provides, after checking its length against its shape."""
     try:
-        if stored.dtype not in ITEMSIZE:
+        if stored.dtype not in _DTYPES:
             raise TypeError(f"{stored.dtype!r} is no dtype")
         dtype = jax.numpy.dtype(stored.dtype)
         checked_size(stored, dtype.itemsize)

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import msgspec
 import numpy as np
 import pytest
@@ -517,6 +518,15 @@ def test_what_a_format_cannot_hold_is_refused_by_name(run, tmp_path):
     result = invoke("export", run, "-o", tmp_path / "m.npz")
     assert (2, ["run"]) == (result.exit_code, os.listdir(tmp_path))
     assert "half: NumPy has no bfloat16; export to .safetensors" in result.stderr
+
+
+def test_what_no_format_can_hold_is_refused_with_another_way(tmp_path):
+    """None of the three names another one that refuses as well."""
+    Store(tmp_path / "run").save({"few": np.ones(3, ml_dtypes.int4)}, step=1)
+    for kind in "safetensors", "npz", "pt":
+        result = invoke("export", tmp_path / "run", "--all", "-o", tmp_path / f"m.{kind}")
+        assert (2, ["run"]) == (result.exit_code, os.listdir(tmp_path))
+        assert "few: no format has int4; holdfast.Store(RUN).load() gives the array" in result.stderr
 
 
 def test_export_replaces_nothing_unless_forced_and_leaves_no_half_of_a_file(run, tmp_path):

@@ -5,16 +5,19 @@ import sys
 from types import SimpleNamespace
 
 import hypothesis.extra.numpy as arrays
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast import Run, Store
 from holdfast.errors import Damaged, UsageError
 from holdfast.state import codec, tree
 from holdfast.state.fill import whole
 from kept import Kept, bits, leaf_round_trip, round_trip
+from subjects import asked_of
 
 STRUCTURED = np.dtype({"names": ["a", "b"], "formats": ["<i2", ("<f8", (2,))], "offsets": [4, 16], "itemsize": 40})
 
@@ -114,6 +117,30 @@ def test_a_description_that_is_not_sound_is_damage():
         with pytest.raises(Damaged):
             pytest.fail(f"{changes} makes {leaf_round_trip(np.zeros(4, np.float32), **json.loads(changes))}")
     assert set(sys.modules) <= before | {"os"}
+
+
+def test_arrays_of_every_dtype_of_ml_dtypes_come_back(tmp_path):
+    """Also in fields, as scalars and out of C order; in place, too. None is taken for one of NumPy's of that kind."""
+    kinds = [each for each in vars(ml_dtypes).values() if isinstance(each, type) and issubclass(each, np.generic)]
+    assert {"bfloat16", "float8_e5m2", "float8_e4m3fn", "int4", "uint4"} <= {kind.__name__ for kind in kinds}
+    for kind in kinds:
+        with asked_of(kind.__name__):
+            drawn = np.random.default_rng(1).integers(0, 256, (4, 6 * np.dtype(kind).itemsize), np.uint8)
+            array = drawn.view(kind)
+            fields = np.zeros(3, [("a", kind), ("b", np.int32)])
+            fields["a"] = array[0, :3]
+            state = {"c": array, "f": array.T, "fields": fields, "one": array[0, 1], "none": array[:0]}
+            store = Store(tmp_path / kind.__name__)
+            store.save(state, step=1)
+            found = store.load()
+            for name, live in state.items():
+                assert (live.dtype, live.shape) == (found[name].dtype, found[name].shape), name
+                assert live.tobytes() == found[name].tobytes(), name
+            live = np.zeros_like(array)
+            with Run(tmp_path / f"{kind.__name__}-run", {"array": array}) as run:
+                run.save()
+            with Run(tmp_path / f"{kind.__name__}-run", {"array": live}):
+                assert live.tobytes() == array.tobytes()
 
 
 def test_the_safetensors_library_reads_every_code_we_use():

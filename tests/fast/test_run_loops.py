@@ -14,7 +14,7 @@ from holdfast.run import session as session_room
 from holdfast.run.position import Position
 from holdfast.run.summary import redone
 from subjects import asked_of
-from toy import Cut, Toy, events, lines, new_run
+from toy import Cut, Toy, events, lines, names, new_run
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -154,6 +154,18 @@ def test_an_exception_that_leaves_the_block_counts_nothing(tmp_path):
     held.clear()
     assert [(1, "step", {"batch": 0}), (2, "step", {"batch": 1})] == lines(tmp_path)
     assert [2] == [event["step"] for event in events(tmp_path, "failed")]
+
+
+def test_a_run_that_goes_on_after_it_was_left_saves_no_more_than_another(tmp_path):
+    """The total was raised; its epochs end as others do, with a save where one is due."""
+    for total, left in (3, 0), (8, None):
+        with new_run(tmp_path, Toy(), every=None) as run:
+            for epoch in run.epochs(total):
+                for _ in run.batches(range(2)):
+                    pass
+                if epoch == left:
+                    break
+    assert names(tmp_path) == ["step-000000002-end", "step-000000016-end"]
 
 
 def test_steps_that_were_left_have_their_line_and_their_checkpoint(tmp_path):

@@ -55,6 +55,7 @@ def command(
     def written() -> tuple[Checkpoint, Chosen]:
         checkpoint = options.as_rank(place.select(step), rank)
         chosen = tensors.chosen(checkpoint, None if everything else part)
+        tensors.require_known(chosen.tensors)
         disk.replace_with(target, write(chosen.tensors, {"holdfast": checkpoint.name, "step": str(checkpoint.step)}))
         return checkpoint, chosen
 

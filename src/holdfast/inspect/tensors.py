@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import Damaged, NotFound, UsageError
 from ..state import nodes
-from ..state.codec import ITEMSIZE, SAFETENSORS
+from ..state.codec import ITEMSIZE, ML_DTYPES, SAFETENSORS
 from ..store.checkpoint import Checkpoint
 from ..store.stored import Stored
 
@@ -129,6 +129,16 @@ def _gathered(data: bytearray, view: Mapping[str, Any]) -> bytearray:
         start = view["offset"] + item * sum(at * step for at, step in zip(index, stride, strict=True))
         out += data[start : start + run]
     return out
+
+
+def require_known(tensors: Sequence[Tensor]) -> None:
+    """
+    Raises:
+        UsageError: no format that we write has a tensor's dtype.
+    """
+    for tensor in tensors:
+        if tensor.dtype in ML_DTYPES:
+            raise UsageError(f"{tensor.name}: no format has {tensor.dtype}; holdfast.Store(RUN).load() gives the array")
 
 
 def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | bytearray]:

@@ -46,6 +46,16 @@ def group_wanted(accumulate: int) -> int:
     return found
 
 
+def consumed_wanted(batches: int, least: int) -> int:
+    """
+    Raises:
+        UsageError: `batches` is not a whole number of at least `least`.
+    """
+    return _whole(
+        batches, f"batches={batches!r}: at least {least} is wanted, the batches that the step consumed", least
+    )
+
+
 def name_wanted(name: str) -> str:
     """
     Raises:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ..data.facts import Feed
+from ..data.facts import Feed, FeedPosition
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
 from .passes import Walks
+
+if TYPE_CHECKING:
+    from .serving import Serving
+
+AHEAD = "ahead"  # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
 
 
 class Position(msgspec.Struct):
@@ -40,6 +45,8 @@ class Position(msgspec.Struct):
         names = {*cls.__struct_fields__}
         if not isinstance(stored, Mapping) or stored.keys() | {"first_epoch"} != names:  # absent in the oldest: 0
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
+        if not isinstance(stored["feeds"], Mapping) or not all(map(_is_feed_position, stored["feeds"].values())):
+            raise Damaged("the checkpoint's positions of loaders are not those that Holdfast writes")
         return cls(**stored)
 
     def begin_epochs(self, first: int) -> None:
@@ -68,6 +75,14 @@ class Position(msgspec.Struct):
         """Number of batches of the loader `name` completed in this epoch."""
         return int(self.loaders.get(name, {}).get("consumed", 0))
 
+    def is_done(self, name: str) -> bool:
+        """Whether the loader `name` has ended for this epoch."""
+        return bool(self.loaders.get(name, {}).get("done"))
+
+    def fetched_ahead(self) -> list[Mapping[str, Any]]:
+        """Random numbers before the batches that were fetched and not consumed, of all loaders."""
+        return [states for position in self.feeds.values() for states in position.get(AHEAD, [])]
+
     def at_safe_point(self, phase: str) -> None:
         """Record a safe point: after a "step", which is counted, or at the "end" of an epoch or of the run."""
         self.step, self.phase = self.step + (phase == "step"), phase
@@ -94,6 +109,12 @@ class Position(msgspec.Struct):
         self.current = name
 
 
+def _is_feed_position(stored: Any) -> bool:
+    """Whether it is a feed's position, with random numbers of which generators before each batch fetched ahead."""
+    ahead = stored.get(AHEAD, []) if isinstance(stored, Mapping) else None
+    return isinstance(ahead, list) and all(isinstance(each, Mapping) for each in ahead)
+
+
 class Source(NamedTuple):
     """A loader that run.batches() received under a name, and its feed."""
 
@@ -114,7 +135,7 @@ class Progress:
         self.step_s = 0.0  # the longest step so far
         self.last_point_s = time.monotonic()
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
-        self._reached: dict[str, tuple[Feed, int]] = {}  # loader in progress: its feed, and batches consumed
+        self._serving: Serving | None = None  # the loader in progress
 
     def restore(self, position: Position, memory: Mapping[str, Any]) -> None:
         """Restore what a checkpoint stored of the run itself."""
@@ -125,7 +146,8 @@ class Progress:
     def state_dict(self) -> dict[str, Any]:
         """Return the position, with the present positions of the feeds."""
         position = self.position
-        position.feeds.update({name: dict(feed.position(consumed)) for name, (feed, consumed) in self._reached.items()})
+        if self._serving is not None:
+            position.feeds[self._serving.name] = dict(self._serving.position())
         return position.state_dict()
 
     def choose_seed(self, seed: int) -> None:
@@ -157,15 +179,18 @@ class Progress:
     def keep_source(self, name: str, source: Source, facts: Mapping[str, Any]) -> None:
         self.loader_facts[name], self.sources[name] = facts, source
 
-    def reach(self, name: str, feed: Feed, consumed: int, *, counts: bool = False) -> None:
-        """Record that `consumed` batches of the loader `name` are done; with `counts` a safe point follows."""
-        self._reached = {name: (feed, consumed)}
-        if counts:
-            self.position.loaders[name] = {"consumed": consumed, "done": False}
+    def reach(self, serving: Serving) -> None:
+        """Note the loader in progress."""
+        self._serving = serving
 
-    def leave_source(self, name: str, feed: Feed, taken: int) -> None:
+    def consumed(self, serving: Serving) -> None:
+        """Note how many batches of the loader in progress are done; a safe point follows."""
+        self._serving = serving
+        self.position.loaders[serving.name] = {"consumed": serving.consumed, "done": False}
+
+    def end_serving(self, name: str, position: FeedPosition, taken: int) -> None:
         """End the loader `name` for this epoch, after `taken` batches."""
-        self._reached = {}
+        self._serving = None
         self.position.serve(None)
-        self.position.feeds[name] = dict(feed.position(taken))
+        self.position.feeds[name] = dict(position)
         self.position.loaders[name] = {"consumed": taken, "done": True}

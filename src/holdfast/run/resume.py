@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Damaged, HoldfastError, NotFound, StoreError
 from ..journal import Log
+from ..state import rng
 from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
@@ -187,7 +188,8 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
     memory = checkpoint.load(part=RESERVED, types=types)
     if not isinstance(memory, dict) or not isinstance(memory.get("vars", {}), dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
-    Position.of(memory.get("position"))
+    if ahead := Position.of(memory.get("position")).fetched_ahead():
+        rng.require_sound(ahead)
     variables = tracked.variables.differences(memory.get("vars", {}))
     nested = tracked.nested_differences(memory.get("nested", []))
     require_fit([*tracked.differences(checkpoint, types), *nested, *variables], checkpoint)

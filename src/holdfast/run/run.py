@@ -18,9 +18,10 @@ from ..store.store import Store
 from ..terminal import warn
 from . import arguments, leaving, loops, opening, settings
 from .leaving import count_left_pass
-from .loops import BatchesArguments
+from .loop import Loop
 from .passes import Passes, length_of
 from .safe_point import step_done
+from .serving import BatchesArguments
 from .session import Options, Session, require_overridable
 from .standing import Standing, end_at
 from .stop import Deadline
@@ -143,6 +144,8 @@ class Run(AbstractContextManager["Run"]):
         session = self._last
         if session is None or session.attempt.inherited:  # a forked child leaves the block: its parent has the run
             return
+        if session.left:  # by Loop.leave
+            return
         if error is None:
             try:
                 leaving.finish(session)
@@ -244,6 +247,20 @@ class Run(AbstractContextManager["Run"]):
             lambda: length_of(served.loader, f"run.{what}()"),
             lambda: session.position.consumed(name),
         )
+
+    def loop(self, epochs: int | range | None = None, steps: int | None = None) -> Loop:
+        """Return the loop of a run that another program walks, as trainers do: its callbacks call the loop's methods.
+
+        Give the number of epochs, or of steps in a loop without epochs. docs/adapters.md shows one.
+        """
+        session = self._inside("loop")
+        if session.standing is not None:
+            raise UsageError("run.loop() wants a block, or run.__enter__(): leave() ends the run")
+
+        def leave(error: BaseException | None) -> None:
+            self.__exit__(None if error is None else type(error), error, None)
+
+        return Loop(session, leave, epochs, steps)
 
     def safe_point(self) -> None:
         """Mark a completed step with a consistent state: save if it is time, stop if requested.

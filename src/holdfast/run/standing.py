@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, TracebackType
@@ -55,7 +55,7 @@ class Standing:
         self._finished = True
         self.leave(None)
 
-    def loop_left(self, ours: frozenset[CodeType]) -> None:
+    def loop_left(self, ours: Collection[CodeType]) -> None:
         """Handle the closed generator of the loop.
 
         After `break` or `return` the run finishes; the next call raises errors.

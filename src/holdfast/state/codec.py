@@ -62,7 +62,16 @@ TAGS = {
     "torch.Generator": "torch",
 }
 
+# Of arrays of ml_dtypes alone; one number takes a byte. JAX and Keras have them, torch does not.
+ML_DTYPES: Mapping[str, int] = {
+    **dict.fromkeys(("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"), 1),
+    **dict.fromkeys(("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"), 1),
+    **dict.fromkeys(("int1", "int2", "int4", "uint1", "uint2", "uint4"), 1),
+    "bcomplex32": 4,
+}
+
 ITEMSIZE: Mapping[str, int] = {
+    **ML_DTYPES,
     "bool": 1,
     "uint8": 1,
     "int8": 1,

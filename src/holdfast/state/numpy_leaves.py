@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -12,7 +13,8 @@ from ..errors import Damaged, UsageError
 from ..pages import Data, Distant, slabs
 from .codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size, is_stored, read_all
 
-PLAIN = frozenset(name for name in ITEMSIZE if name in np.sctypeDict)  # by name; others by NumPy's own spelling
+# NumPy's own dtypes by name; others by its spelling, or by their name in ml_dtypes (bfloat16, float8_e5m2, int4, ...)
+PLAIN = frozenset(name for name in ITEMSIZE if name in np.sctypeDict and np.dtype(name).isbuiltin == 1)
 BIT_GENERATORS: Mapping[str, Any] = {
     kind.__name__: kind
     for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
@@ -151,7 +153,7 @@ class _Scattered:
 def _named(dtype: Any) -> tuple[str, Any]:
     """Return a dtype's name, and its description where the name is not enough."""
     described = dtype_json(dtype)
-    plain = dtype.name in PLAIN and dtype.isnative
+    plain = (dtype.name in PLAIN and dtype.isnative) or described == dtype.name
     return dtype.name if plain else dtype.str, None if isinstance(described, str) else described
 
 
@@ -194,13 +196,15 @@ def dtype_json(dtype: Any) -> Any:
     """A dtype with its byte order, as JSON: NumPy's short spelling, or the fields with their offsets.
 
     Raises:
-        UsageError: its values are not bytes (object, StringDType), or another library's (ml_dtypes).
+        UsageError: its values are not bytes (object, StringDType), or another library's than ml_dtypes'.
     """
     if dtype.subdtype is not None:
         return {"item": dtype_json(dtype.subdtype[0]), "shape": list(dtype.subdtype[1])}
     if dtype.names is not None:
         fields = [_field_json(name, *dtype.fields[name]) for name in dtype.names]
         return {"fields": fields, "size_bytes": dtype.itemsize}
+    if dtype.type.__module__ == "ml_dtypes" and dtype.name in ITEMSIZE:
+        return dtype.name
     if dtype.hasobject or dtype.kind not in "biufcmMSUV" or np.dtype(dtype.str) != dtype:
         raise UsageError(f"values of dtype {dtype} are not plain bytes")
     return dtype.str
@@ -217,6 +221,7 @@ def dtype_of(described: Any) -> Any:
 
     Raises:
         TypeError, ValueError: it is no such description.
+        UsageError: it is one of ml_dtypes, which is not installed.
     """
     if isinstance(described, str):
         if described in PLAIN:
@@ -225,6 +230,8 @@ def dtype_of(described: Any) -> Any:
             dtype = np.dtype(described)
             if dtype.str == described:
                 return dtype
+        if described in ITEMSIZE:
+            return _of_ml_dtypes(described)
         raise ValueError(f"{described!r} is not a dtype of plain bytes")
     if not isinstance(described, dict):
         raise TypeError("a dtype is a string or an object")
@@ -238,6 +245,16 @@ def dtype_of(described: Any) -> Any:
     fields["itemsize"] = described["size_bytes"]
     made: Any = np.dtype(fields)  # type: ignore[call-overload]
     return made
+
+
+def _of_ml_dtypes(name: str) -> Any:
+    try:
+        kind = getattr(importlib.import_module("ml_dtypes"), name, None)
+    except ModuleNotFoundError:
+        raise UsageError(f"this checkpoint holds {name} arrays: pip install ml_dtypes") from None
+    if kind is None:
+        raise ValueError(f"ml_dtypes has no {name}")
+    return np.dtype(kind)
 
 
 def _scalar(content: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -85,6 +85,19 @@ def restore(states: Mapping[str, Any]) -> list[str]:
         Damaged: a state is none of its generator.
     """
     return [line for name, state in states.items() for line in _restore(name, state)]
+
+
+def require_sound(several: Iterable[Mapping[str, Any]]) -> None:
+    """
+    Raises:
+        Damaged: a state is none of its generator.
+    """
+    before = capture()
+    try:
+        for states in several:
+            restore(states)
+    finally:
+        restore(before)
 
 
 def _restore(name: str, state: Any) -> list[str]:

@@ -11,11 +11,13 @@ from torch.nn import Parameter
 
 from ..errors import Damaged, UsageError
 from ..pages import Data
-from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
+from ..state.codec import ITEMSIZE, ML_DTYPES, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
 from . import pieces
 from .items import Now, data, memory, window
 
-DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE if hasattr(torch, name)}
+DTYPES: Mapping[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ITEMSIZE.keys() - ML_DTYPES if hasattr(torch, name)
+}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _PLAIN = (torch.Tensor, Parameter)
 _HOST = torch.device("cpu")

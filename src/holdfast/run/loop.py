@@ -1,0 +1,318 @@
+"""Loop: the outermost loop of a run, for our generators and for programs with a loop of their own, as trainers have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import CodeType
+from typing import Any
+
+from ..errors import Mismatch, UsageError
+from ..terminal import say
+from .arguments import ENDLESS, consumed_wanted, epochs_wanted, name_wanted, steps_wanted
+from .leaving import count_left_pass, end_outer
+from .opening import begin_again, require_settled, settle
+from .passes import Walk
+from .ranks import require_one_loop
+from .safe_point import passed, safe_point, step_done
+from .serving import BatchesArguments, Serving
+from .session import Session
+
+_MAY_BEGIN = {(): ("epochs", "steps", "batches", "loop"), ("epochs",): ("batches", "steps")}
+
+LOOP_CODES: set[CodeType] = set()  # code objects of our loop generators
+
+
+class Loop:
+    """The loop of a run that another program walks, such as a trainer: it calls these methods where they belong.
+
+        loop = run.loop(epochs=10)
+        try:
+            while loop.goes_on:
+                loop.begin_epoch()
+                for batch in loop.batches(loader):  # those that remain; they may be fetched ahead
+                    ...
+                    loop.step_done()  # a safe point
+                loop.end_epoch()  # a safe point, after the epoch's validation
+        except BaseException as error:
+            loop.leave(error)
+            raise
+        loop.leave()
+
+    A safe point saves when it is time, and raises `Stopped` (exit code 75) when the run must stop. The caller decides
+    where it is: the whole state must be consistent there, with no gradient pending.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        leave: Callable[[BaseException | None], None],
+        epochs: int | range | None = None,
+        steps: int | None = None,
+    ) -> None:
+        """`leave` ends the run. Of `epochs` and `steps` one is given: up to where the run goes."""
+        if (epochs is None) == (steps is None):
+            raise UsageError("run.loop(): give epochs=, or steps= for a loop without epochs")
+        self._session, self._leave = session, leave
+        wanted = epochs_wanted(epochs) if epochs is not None else range(steps_wanted(steps or 0))
+        self._kind, self._first, self._total = "steps" if epochs is None else "epochs", wanted.start, wanted.stop
+        self._serving: Serving | None = None
+        self._begun = False  # whether this loop is inside an epoch; a restored position may be before it is
+        with ExitStack() as around:
+            around.enter_context(inside(session, Walk("loop")))
+            around.enter_context(outermost(session, self._kind, self._total, self._first))
+            self._around = around.pop_all()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether steps remain. A run that was left early goes on only if its total was raised."""
+        position = self._session.position
+        done = position.epoch if self._kind == "epochs" else position.step
+        return done < self._total and self._total > position.left.get(self._kind, -1)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in progress, or the next one."""
+        return self._session.position.epoch
+
+    @property
+    def in_epoch(self) -> bool:
+        """Whether that epoch has begun; after a restore: whether the checkpoint lies inside it."""
+        return self._session.position.in_epoch
+
+    @property
+    def step(self) -> int:
+        """Number of steps done."""
+        return self._session.position.step
+
+    def consumed(self, name: str = "train") -> int:
+        """Number of batches of the loader `name` that are done in this epoch."""
+        return self._session.position.consumed(name)
+
+    def begin_epoch(self) -> None:
+        """Begin the next epoch, or go on in the one that the checkpoint lies in, with the random numbers of then."""
+        session, position = self._session, self._session.position
+        session.require_alive()
+        if self._begun:
+            raise UsageError("loop.begin_epoch(): the epoch before has not ended; loop.end_epoch() ends it")
+        settle(session, ready=not position.in_epoch or position.current is None)
+        begin_epoch(session, self._first, self._total if self._kind == "epochs" else None)
+        self._begun = True
+
+    def batches(self, loader: Iterable[Any], name: str = "train") -> Iterator[Any]:
+        """Return the remaining batches of `loader` in this epoch.
+
+        The first fetch restores the random numbers; whatever draws some at the beginning of an epoch comes before it.
+        The caller may fetch any number of batches ahead of those that `step_done` counts.
+        """
+        self._session.require_alive()
+        arguments = BatchesArguments(loader, name_wanted(name))
+        if self._kind == "epochs" and not self._begun:
+            raise UsageError("loop.batches(): no epoch has begun; loop.begin_epoch() begins one")
+        if self._serving is not None:
+            raise UsageError(f"loop.batches(): the loader {self._serving.name!r} is in progress; end its epoch first")
+        if self._session.position.is_done(name):
+            return iter(())
+        self._serving = Serving(self._session, arguments, ahead=True)
+        return self._serving
+
+    def settle(self) -> None:
+        """Restore the random numbers, and undo what the program has changed in the state since the run was entered.
+
+        The first fetch of `batches` does so by itself. A loop without loaders calls this before its first step; one
+        that ends its epochs before their loaders, when it takes no more batches.
+        """
+        session = self._session
+        session.require_alive()
+        settle(session)
+        if session.progress.steps_here == 0:
+            session.metrics.begin_step()
+
+    def step_done(self, batches: int = 1) -> None:
+        """Mark a step that consumed the next `batches` of the loader: a safe point.
+
+        Raises:
+            Stopped: the state is saved; the process must end and be run again.
+        """
+        self._session.require_alive()
+        final = self._kind == "steps" and self.step + 1 >= self._total
+        if self._serving is None:
+            step_done(self._session, final=final)
+        else:
+            self._serving.step_done(consumed_wanted(batches, 1), final=final)
+
+    def end_epoch(self, batches: int = 0, *, last: bool = False) -> None:
+        """End the epoch: a safe point. What remains of its loader is skipped.
+
+        `batches`: of a last step that `step_done` has not marked, because validation had to come first. A run never
+        resumes between the two. `last`: the run ends here, before its total.
+
+        Raises:
+            Stopped: the state is saved; the process must end and be run again.
+            Mismatch: no batch was fetched after a restore inside the epoch, and `settle` was not called.
+        """
+        session, serving = self._session, self._serving
+        session.require_alive()
+        if not self._begun:
+            raise UsageError("loop.end_epoch(): no epoch has begun; loop.begin_epoch() begins one")
+        if serving is not None and session.origin.baseline is not None:
+            raise Mismatch(
+                f"{session.path}: the checkpoint lies behind the last batch that this epoch took of the loader "
+                f"{serving.name!r}, so that its random numbers were not restored: call loop.settle() when the batches "
+                "have ended, before the validation"
+            )
+        if consumed_wanted(batches, 0):
+            if serving is not None:
+                serving.consume(batches)
+            session.position.at_safe_point("step")
+            passed(session)
+        if serving is not None:
+            serving.end()
+            serving.close()
+            self._serving = None
+        self._begun = False
+        if last:
+            session.position.left[self._kind] = self._total
+        end_epoch(session, self._total if self._kind == "epochs" else None, last=last)
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """End the run. Without an error the state is saved, and the run is finished; with one, nothing is saved."""
+        session = self._session
+        if session.left:
+            return
+        reason = error if error is not None or not self.goes_on else GeneratorExit()
+        if isinstance(reason, GeneratorExit) and not session.is_over and session.saves.saved == session.here:
+            session.position.at_safe_point("step")  # that the run was left is part of its state, and needs a name
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            if isinstance(reason, GeneratorExit) and not session.is_over:
+                serving.end()
+            serving.close()
+        self._around.__exit__(None if reason is None else type(reason), reason, None)
+        self._leave(error)
+
+
+def begin_epoch(session: Session, first: int, total: int | None) -> None:
+    """Begin the next epoch, or go on in the one that the checkpoint lies in. Epochs are counted from `first`."""
+    position, progress = session.position, session.progress
+    if position.in_epoch:
+        begin_again(session)
+    else:
+        progress.begin_epoch()
+        session.metrics.means.clear()
+    progress.walks.named.clear()
+    session.display.update(epoch=position.epoch - first, epochs=None if total is None else total - first)
+
+
+def end_epoch(session: Session, total: int | None, *, last: bool = False) -> None:
+    """End the epoch: a safe point. `last`: the run ends here, before its total."""
+    require_settled(session)
+    ended = session.position.epoch
+    session.position.end_epoch()
+    final = last or (total is not None and session.position.epoch >= total)
+    safe_point(session, "end", epoch=ended, final=final)
+
+
+def leave_pass(session: Session) -> bool:
+    """Remember that the current pass was left, so that it is counted when the script continues.
+
+    Return False if the run has ended.
+    """
+    if session.is_over:
+        return False
+    session.progress.walks.leave_pass(session.metrics.set_aside())
+    return True
+
+
+@contextmanager
+def outermost(session: Session, kind: str, total: int, first: int = 0) -> Iterator[None]:
+    """Run an outermost loop: note whether it ends, is left, or raises."""
+    _begin(session, kind, total, first)
+    standing, walks = session.standing, session.progress.walks
+    if standing is not None:
+        standing.loop_begins()
+    try:
+        yield
+    except GeneratorExit:  # `break`, or an exception leaving the block; after an exception nothing is saved
+        if not session.is_over:
+            walks.leave_outer(session.metrics.set_aside())
+            if standing is not None:
+                standing.loop_left(LOOP_CODES)
+        raise
+    except BaseException as error:  # the loader or a save raised: the position stays at the last safe point
+        walks.take_outer()
+        if standing is not None:
+            standing.leave(error)
+        raise
+    walks.take_outer()
+    if standing is not None:
+        standing.loop_ended()
+
+
+def _begin(session: Session, kind: str, total: int, first: int) -> None:
+    end_outer(session)
+    require_one_loop(session.ranks, kind, total)
+    progress = session.progress
+    targets = session.position.targets
+    if targets and ("batches" in targets) != (kind == "batches"):
+        raise UsageError(
+            "this run has walked run.batches() outside of run.epochs(), and then that loop is all of the run. Put "
+            "every run.batches() inside `for epoch in run.epochs(...):`"
+        )
+    _require_more(session, kind, total)
+    if kind == "epochs":
+        session.position.begin_epochs(first)
+    was = targets.get(kind, total)
+    if total > was and progress.steps_here == 0:  # only after a restore: a second loop of the script is not reported
+        session.attempt.record("extended", loop=kind, was=was, now=total)
+        say(f"{session.path}: {kind} were to end at {was}, now {f'at {total}' if total < ENDLESS else 'without end'}")
+    targets[kind] = max(total, was)
+    progress.walks.begin_outer(kind, total)
+    progress.restart_clock()
+
+
+def _require_more(session: Session, kind: str, total: int) -> None:
+    """
+    Raises:
+        UsageError: this process already finished such a loop; this one would have no passes.
+    """
+    totals, position = session.progress.walks.totals, session.position
+    if kind == "batches":
+        if "batches" in position.left and kind in totals:
+            raise UsageError(
+                "the run ended when the first run.batches() was left, so that this one would be empty: put both of "
+                "them inside `for epoch in run.epochs(1):`"
+            )
+    elif total <= totals.get(kind, -1):
+        rounds = "`for epoch in run.epochs(3):` around it" if kind == "steps" else "a Run of its own for each training"
+        raise UsageError(
+            f"run.{kind}() a second time, up to no more than the first time: it counts over all of the run, so that "
+            f"this loop would be empty. Write {rounds}, or give a larger total"
+        )
+    totals[kind] = total
+
+
+@contextmanager
+def inside(session: Session, walk: Walk) -> Iterator[None]:
+    session.require_alive()
+    count_left_pass(session)
+    walks = session.progress.walks
+    kinds = walks.kinds
+    if walk.kind not in _MAY_BEGIN.get(kinds, ()):
+        raise UsageError(
+            f"run.{walk.kind}() inside run.{kinds[-1]}(): a safe point of the inner loop would lie in the middle of "
+            "the outer one's body. Put run.epochs() around run.batches(), or walk two loaders side by side: "
+            "run.batches(holdfast.data.Zip(a, b)). A loop that `break` has left must not be held by a variable"
+        )
+    walks.open.append(walk)
+    try:
+        yield
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        walks.failed(error)
+        if session.over is not None and session.standing is not None:  # a stop ends the outermost loop as well
+            session.standing.leave(error)
+        raise
+    finally:
+        walks.open.remove(walk)

@@ -1,0 +1,172 @@
+"""Serving: one loader in one epoch: what remains of it, and where a resume continues."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ..data.facts import Feed, FeedPosition
+from ..data.feed import feed_for
+from ..errors import UsageError
+from ..state import rng
+from ..terminal import warn
+from . import fingerprint
+from .opening import settle
+from .position import AHEAD, Source
+from .safe_point import step_done
+from .session import Session
+from .tracked import digests
+
+_END = object()
+
+
+class BatchesArguments(NamedTuple):
+    """The arguments of run.batches() or run.enumerate()."""
+
+    loader: Iterable[Any]
+    name: str
+    accumulate: int = 1
+    start: int | None = None  # run.enumerate() only: number of the epoch's first batch; each batch comes with its index
+
+
+class _Fetch(NamedTuple):
+    """What was so just before a batch was fetched ahead."""
+
+    position: FeedPosition
+    random: dict[str, Any]  # states of the generators that the fetch drew from, or of all
+
+
+class Serving(Iterator[Any]):
+    """The remaining batches of a loader in this epoch.
+
+    Of all its batches `taken` are fetched, `given` are out, and `consumed` are done. What a resume has fetched again is
+    taken before it is out.
+
+    Who iterates may fetch ahead of what is done, as trainers do. Such a fetch may draw random numbers before the safe
+    point that it belongs behind. They are noted: a resume fetches these batches again under the same numbers.
+    """
+
+    def __init__(self, session: Session, served: BatchesArguments, *, ahead: bool = False) -> None:
+        self._session, self.name = session, served.name
+        self._settled = self._ended = self._closed = False
+        self._may_be_ahead = ahead  # whether a safe point may come before all that was taken is consumed
+        self.taken = self.given = self.consumed = session.position.consumed(self.name)
+        self._ahead: deque[_Fetch] = deque()  # of what was taken and is not consumed; the end, too
+        self._again: deque[Any] = deque()  # batches that had been fetched ahead of the checkpoint
+        self._feed, position = _open(session, served, self.consumed)
+        session.progress.reach(self)
+        again: list[dict[str, Any]] = []
+        if position is not None and AHEAD in position:
+            again = position[AHEAD] if position["epoch"] == session.position.epoch else []
+            position = {key: value for key, value in position.items() if key != AHEAD}
+        self._remaining = self._feed.open(session.position.epoch, position)
+        for random in again:
+            rng.restore(random)
+            self._again.append(self._fetch(random))  # the last may be the end
+
+    def _settle(self) -> None:
+        """Restore the state and the random numbers as they were before the first of these batches."""
+        self._settled, session = True, self._session
+        settle(session, ready=session.position.current in (None, self.name))
+        session.position.serve(self.name)
+        session.metrics.begin_step()
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        if not self._settled:
+            self._settle()
+        batch = self._again.popleft() if self._again else _END if self._ended else self._fetch()
+        if batch is _END:
+            raise StopIteration
+        if self._session.witness is not None:
+            self._session.witness.consumed(batch)
+        self.given += 1
+        return batch
+
+    def _fetch(self, random: dict[str, Any] | None = None) -> Any:
+        ahead = random is not None or (self._may_be_ahead and self.taken > self.consumed)
+        position, before = (dict(self._feed.position(self.taken)), rng.capture()) if ahead else ({}, {})
+        batch = next(self._remaining, _END)
+        if ahead:
+            if random is None:  # a loader that is read again notes the states of all of them itself
+                random = before if self._feed.replays else _drawn_since(before)
+            self._ahead.append(_Fetch(position, random))
+        if batch is _END:
+            self._ended = True
+        else:
+            self.taken += 1
+        return batch
+
+    def step_done(self, batches: int, *, final: bool = False) -> None:
+        """Mark a step that consumed `batches` more: a safe point."""
+        self.consume(batches)
+        step_done(self._session, final=final)
+
+    def consume(self, batches: int) -> None:
+        """Note that `batches` more of those given out are done.
+
+        Raises:
+            UsageError: so many are not out.
+        """
+        if batches > self.given - self.consumed:
+            raise UsageError(
+                f"{batches} batches of the loader {self.name!r} are done, and only {self.given - self.consumed} are "
+                "out that were not counted yet: give the number that this step consumed"
+            )
+        self.consumed += batches
+        while len(self._ahead) > self.taken - self.consumed + self._ended:
+            self._ahead.popleft()
+        self._session.progress.consumed(self)
+
+    def position(self) -> FeedPosition:
+        """Where a resume continues: after the consumed batches."""
+        if not self._ahead:
+            return self._feed.position(self.consumed)
+        return {**self._ahead[0].position, AHEAD: [fetch.random for fetch in self._ahead]}
+
+    def end(self) -> None:
+        """End the loader for this epoch: what remains of it is skipped, also after a resume."""
+        self._session.progress.end_serving(self.name, self._feed.position(self.taken), self.taken)
+
+    def close(self) -> None:
+        """Give no more batches, and let go of what the loader holds, its workers for one."""
+        self._closed, remaining = True, self._remaining
+        self._remaining = iter(())
+        self._again.clear()
+        close = getattr(remaining, "close", None)
+        if close is not None:
+            close()
+
+
+def _drawn_since(before: dict[str, Any]) -> dict[str, Any]:
+    """Return the states of those generators that have been drawn from since `before`."""
+    changed = digests(before).changed(digests(rng.capture()))
+    return {name: before[name] for name in {key.removeprefix("tree:").partition("/")[0] for key in changed}}
+
+
+def _open(session: Session, served: BatchesArguments, consumed: int) -> tuple[Feed, FeedPosition | None]:
+    """Return the feed of the loader, and the position at which to open it.
+
+    A replaced loader continues if its facts are equal. Otherwise it starts over; in mid-epoch it is refused.
+    """
+    loader, name, progress = served.loader, served.name, session.progress
+    known = progress.sources.get(name)
+    same = known is not None and known.loader is loader
+    feed = known.feed if known is not None and same else feed_for(loader, progress.seed or 0, name)
+    before, now = progress.loader_facts.get(name), {**feed.describe(), "accumulate": served.accumulate}
+    if before is not None and known is None:  # compare only the first loader after a restore
+        if consumed:
+            fingerprint.require_accepted(name, before, now, session.options.accept)
+        for line in fingerprint.changes(before, now, f"loader {name}: "):
+            session.tell_changed(line)
+    afresh = same or (known is not None and feed.replays)  # the feed object already knows its position
+    goes_on = not afresh and (consumed or before is None or fingerprint.alike(before, now))
+    progress.keep_source(name, Source(loader, feed), now)
+    if consumed and feed.replays:
+        warn(
+            f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
+            "DataLoader, holdfast.data.Zip(a, b), or state_dict() and load_state_dict() would avoid that"
+        )
+    return feed, session.position.feeds.get(name) if goes_on else None
