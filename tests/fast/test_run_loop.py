@@ -10,9 +10,11 @@ import pytest
 
 from holdfast import Store
 from holdfast.data import Zip
+from holdfast.drill.evidence import final_differences
 from holdfast.errors import Damaged, Mismatch, Stopped, UsageError
 from holdfast.run.position import Position, Progress
 from holdfast.run.tracked import digests
+from holdfast.trainers.training import remembered
 from loader_cases import CASES, EPOCHS, differing_cuts, start
 from subjects import asked_of
 from toy import Cut, Toy, events, lines, names, new_run
@@ -399,3 +401,43 @@ def test_a_checkpoint_with_unsound_random_numbers_of_what_was_fetched_ahead_is_s
     with begun(tmp_path) as (run, loop, batches):
         assert (run.step, loop.consumed(), next(batches)) == (1, 1, 1)
         assert random.getstate() == state
+
+
+def test_an_adapters_events_are_its_own_and_an_ended_run_is_reopened(tmp_path):
+    """None of them is one of the journal's. A run that was ended before its total has no steps until it is reopened."""
+    Trainer(tmp_path, epochs=9, enough=2, says=True).fit()
+    with new_run(tmp_path, Toy()) as run:
+        loop = run.loop(epochs=9)
+        loop.record("saved", number=1)
+        loop.record("saved", number=2)
+        assert (remembered(tmp_path, "saved") or {})["number"] == 2
+        assert not [event for event in events(tmp_path, "saved") if "number" in event]
+        for name in "event", "time":
+            with pytest.raises(UsageError, match=name):
+                loop.record("mine", **{name: "saved"})
+        assert not loop.goes_on
+        loop.reopen()
+        assert loop.goes_on
+        loop.leave(Cut())
+        with pytest.raises(UsageError, match="ended"):
+            loop.record("late")
+
+
+def test_durations_are_kept_and_compared_by_no_drill(tmp_path):
+    """What a clock says comes back with the run, and is in no digest of a drill."""
+    found = []
+    for goal in (2, 4):
+        toy = Toy()
+        with new_run(tmp_path, toy) as run:
+            loop = run.loop(steps=goal)
+            found.append(dict(loop.durations))
+            loop.settle()
+            while loop.goes_on:
+                toy.learn(loop.step)
+                loop.durations["trained"] = [loop.step + 0.5]
+                loop.step_done()
+            loop.leave()
+    assert found == [{}, {"trained": [1.5]}]
+    checkpoint = [*Store(tmp_path).checkpoints()][-1]
+    assert checkpoint.load(part="holdfast")["durations"] == {"trained": [3.5]}
+    assert final_differences(tmp_path, tmp_path) == []

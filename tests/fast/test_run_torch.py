@@ -128,6 +128,25 @@ def test_an_override_changes_an_option_once_and_says_so(tmp_path, capsys):
         assert (0.5, 1) == trained("fresh", 3, cut, lr=0.5)[::2]
 
 
+def test_an_override_reaches_an_optimizer_inside_a_container(tmp_path):
+    """By its path, and with the schedule beside it; another path is told with those there are."""
+
+    def objects_inside():
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return {"all": {"model": model, "parts": [optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 9)]}}
+
+    with Run(tmp_path, objects_inside()) as run:
+        for _ in run.steps(1):
+            pass
+    again = objects_inside()
+    with Run(tmp_path, again, overrides={"all/parts/0": {"lr": 0.5}}):
+        optimizer, scheduler = again["all"]["parts"]
+        assert (0.5, [0.5]) == (optimizer.param_groups[0]["lr"], scheduler.base_lrs)
+    with pytest.raises(UsageError, match="all/parts/0"):
+        Run(tmp_path, objects_inside(), overrides={"all/parts/7": {"lr": 0.5}})
+
+
 def test_weights_are_read_without_a_run(tmp_path):
     """The newest, a step's, the best, or a checkpoint's own directory."""
     state, steps = objects(), {}

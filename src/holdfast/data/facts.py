@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 FeedPosition = Mapping[str, Any]  # "epoch", "batches" consumed of it, and what else the feed needs to resume there
@@ -44,6 +44,11 @@ class Feed:
         self._loader = loader
         self._epoch = 0
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether the state may be saved behind the batch that was handed out last."""
+        return True
+
     @abstractmethod
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         """Batches of `epoch` from `position`, which position() returned, or from its start.
@@ -58,6 +63,13 @@ class Feed:
         It is asked when that batch's body has run, before the next batch is taken.
         """
         return {"epoch": self._epoch, "batches": consumed}
+
+    def require(self, objects: Iterable[object]) -> None:
+        """Check that the state has what a loop over this loader needs in it.
+
+        Raises:
+            UsageError: it has not; the message says what to add.
+        """
 
     def describe(self) -> LoaderFacts:
         """Facts for the fingerprint; those named in feed.MOVES decide which samples a position means."""

@@ -7,6 +7,7 @@ A feed opens an epoch at a position, and reports at each safe point which positi
     StatefulFeed   an object with state_dict() and load_state_dict(): its own position
     ReplayFeed     any other iterable: the consumed batches are read again, and compared
     holdfast.torch.loader   torch's DataLoader: the place in the epoch's order
+    holdfast.accelerate.loader   a prepared loader: that of the torch loader inside
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import UsageError
-from ..state.codec import framework
 from .facts import Feed, FeedPosition, LoaderFacts, reached
 from .replay import ReplayFeed
 from .stateful import StatefulFeed
@@ -30,7 +30,7 @@ MOVES = frozenset(
 )
 
 # The framework of a loader's class -> our module that knows its loaders: feed_for(loader, seed) -> Feed | None.
-FRAMEWORKS = {"torch": "holdfast.torch.loader"}
+FRAMEWORKS = {"torch": "holdfast.torch.loader", "accelerate": "holdfast.accelerate.loader"}
 
 
 def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
@@ -39,12 +39,14 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     Raises:
         UsageError: a loop cannot take batches from it.
     """
+    if isinstance(loader, Feed):  # an adapter's
+        return loader
     if type(loader) is Zip:
         return ZipFeed(loader, [feed_for(each, seed, name) for each in loader.loaders])
-    home = framework(type(loader))
-    feed: Feed | None = import_module(FRAMEWORKS[home]).feed_for(loader, seed) if home in FRAMEWORKS else None
-    if feed is not None:
-        return feed
+    homes = dict.fromkeys(kind.__module__.partition(".")[0] for kind in type(loader).__mro__)
+    found = (import_module(FRAMEWORKS[home]).feed_for(loader, seed) for home in homes if home in FRAMEWORKS)
+    if (feed := next(filter(None, found), None)) is not None:
+        return feed  # type: ignore[no-any-return]
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return StatefulFeed(loader)
     if isinstance(loader, Mapping | AbstractSet | str | bytes) or hasattr(loader, "keys"):
@@ -71,6 +73,14 @@ class ZipFeed(Feed):
         super().__init__(loader)
         self._feeds = feeds
         self.replays = any(feed.replays for feed in feeds)
+
+    @property
+    def at_rest(self) -> bool:
+        return all(feed.at_rest for feed in self._feeds)
+
+    def require(self, objects: Iterable[object]) -> None:
+        for feed in self._feeds:
+            feed.require(objects)
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch = epoch

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from ..run.metrics import TIMINGS
 from .evidence import Line, RunEvidence, Trace, generator_of, present
 from .safepoint import SafePoint
-
-TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that differ in any two runs
 
 
 class Parting(NamedTuple):

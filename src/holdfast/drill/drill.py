@@ -17,6 +17,7 @@ from .. import disk, journal
 from ..errors import ChildError, UsageError
 from ..journal import Log
 from ..run import settings
+from ..run.metrics import TIMINGS
 from . import compare, evidence, judge, kill, leftovers, output, report
 from .aim import Schedule, move
 from .attempts import attempts_of, described, prove, require_progress, unseen_damage
@@ -37,7 +38,7 @@ class Drill:
 
     def __init__(self, command: Sequence[str], options: DrillOptions, say: Say, watch: Watch) -> None:
         self.command, self.options, self.say, self._watch = list(command), options, say, watch
-        self._exempt = (*compare.TIMINGS, *options.exempt)
+        self._exempt = (*TIMINGS, *options.exempt)
         self._idle: frozenset[str] = frozenset()
         self._began_ns = time.time_ns()
         self._printed: dict[str, list[Section]] = {}  # by run

@@ -21,6 +21,7 @@ from .sights import VariableRecords, sights
 # Where a run keeps the global generators: as they are now, as the epoch began, as a loader began and last drew.
 _GENERATOR = re.compile(rf"^(@\d+/)?{RESERVED}/(?:rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began))/([^/]+)")
 MEANS = f"{RESERVED}/means"  # the sums of run.mean()
+DURATIONS = f"{RESERVED}/durations"  # of Loop.durations
 
 
 class RunEvidence(NamedTuple):
@@ -77,9 +78,10 @@ def trace(root: Path) -> Trace:
 def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]:
     """Return the differences between the last states of two runs; every byte of both is read and compared.
 
-    `idle` generators are ignored, and so are sums of metrics: the metrics themselves are compared.
+    `idle` generators are ignored, and so are durations and sums of metrics: the metrics themselves are
+    compared.
     """
-    found = same_state(_last(a), _last(b), (MEANS, f"@*/{MEANS}"))
+    found = same_state(_last(a), _last(b), (MEANS, f"@*/{MEANS}", DURATIONS, f"@*/{DURATIONS}"))
     return [str(each) for each in found if generator_of(each.where) not in idle]
 
 

@@ -69,6 +69,7 @@ def show(session: Session, epoch: int | None) -> None:
     """Journal the digests of the state, and mark the place in the output. `epoch`: the one that just ended."""
     memory = session.memory(probe=False)
     memory.pop("means", None)  # sums of metrics: a metric may be a duration, which differs between runs
+    memory.pop("durations", None)
     found = digests({**session.tracked.capture(), RESERVED: memory}).of
     at = session.position.epoch if epoch is None else epoch
     session.record("digests", epoch=at, leaves=merged(session.ranks, found))

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from types import CodeType
 from typing import Any
 
+from ..data.facts import Feed
 from ..errors import Mismatch, UsageError
 from ..terminal import say
 from .arguments import ENDLESS, consumed_wanted, epochs_wanted, name_wanted, steps_wanted
@@ -21,6 +22,7 @@ from .session import Session
 _MAY_BEGIN = {(): ("epochs", "steps", "batches", "loop"), ("epochs",): ("batches", "steps")}
 
 LOOP_CODES: set[CodeType] = set()  # code objects of our loop generators
+ADAPTER = "adapter:"  # begins the names of the events of adapters, so that none of them is one of the journal's own
 
 
 class Loop:
@@ -85,9 +87,35 @@ class Loop:
         """Number of steps done."""
         return self._session.position.step
 
+    @property
+    def durations(self) -> dict[str, Any]:
+        """What a clock says, kept by the caller: saved and restored with the run, and compared by no drill."""
+        return self._session.durations
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run's order of data: `Run(seed=...)`, or the one with which the run began."""
+        return self._session.progress.seed or 0
+
     def consumed(self, name: str = "train") -> int:
         """Number of batches of the loader `name` that are done in this epoch."""
         return self._session.position.consumed(name)
+
+    def reopen(self) -> None:
+        """Let a run that was ended before its total go on: another limit, which had ended it, was raised."""
+        self._session.position.left.pop(self._kind, None)
+
+    def record(self, event: str, /, **facts: Any) -> None:
+        """Write an event of the caller's own to the journal, as "adapter:EVENT"; the newest one is what it remembers.
+
+        Raises:
+            UsageError: a fact has the name "event" or "time", which the journal sets.
+        """
+        self._session.require_alive()
+        if taken := {"event", "time"} & facts.keys():
+            raise UsageError(f"loop.record(): the journal itself sets {min(taken)!r}; give the fact another name")
+        self._session.attempt.record(ADAPTER + event, **facts)
+        self._session.attempt.flush()
 
     def begin_epoch(self) -> None:
         """Begin the next epoch, or go on in the one that the checkpoint lies in, with the random numbers of then."""
@@ -99,7 +127,7 @@ class Loop:
         begin_epoch(session, self._first, self._total if self._kind == "epochs" else None)
         self._begun = True
 
-    def batches(self, loader: Iterable[Any], name: str = "train") -> Iterator[Any]:
+    def batches(self, loader: Iterable[Any] | Feed, name: str = "train") -> Iterator[Any]:
         """Return the remaining batches of `loader` in this epoch.
 
         The first fetch restores the random numbers; whatever draws some at the beginning of an epoch comes before it.

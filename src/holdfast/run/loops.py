@@ -81,7 +81,7 @@ def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, No
         try:
             for batch in serving:
                 yield batch if served.start is None else (served.start + serving.given - 1, batch)
-                if (group := serving.given - serving.consumed) == served.accumulate:
+                if (group := serving.given - serving.consumed) >= served.accumulate and serving.at_rest:
                     serving.step_done(group)
             if group := serving.given - serving.consumed:
                 serving.step_done(group)

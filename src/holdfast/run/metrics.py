@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
 
 MOST_WEIGHTS = 8  # most metrics of one call that can be weights: a call's cost is this times its metrics
 _PLAIN = ""  # stands for no weight: each call counts 1
+TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that differ in any two runs
 
 Values = Mapping[str, float | str]
+
+
+def is_timing(name: str) -> bool:
+    """Whether a metric of that name is a duration or a speed, which differs in any two runs."""
+    return any(fnmatchcase(name, pattern) for pattern in TIMINGS)
 
 
 class Metrics:

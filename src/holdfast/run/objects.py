@@ -15,14 +15,29 @@ from ..state.captured import ATOMS, MUTABLE, Attributes
 from ..state.fill import whole
 from ..store.checkpoint import Checkpoint
 
-_ADAPTERS = {"torch": "holdfast.torch.live"}  # capture, differences, restore of a framework's objects
-_WEIGHTS = {"torch": "holdfast.torch.weights"}  # a model's weights alone
+_ADAPTERS = {  # capture, differences, restore of a framework's objects
+    "torch": "holdfast.torch.live",
+    "holdfast.jax": "holdfast.jax.live",
+    "accelerate": "holdfast.accelerate.live",
+}
+_MADE_OF = {"accelerate": "holdfast.accelerate.accelerator"}  # objects of a framework that stand for their members
+_WEIGHTS = {"torch": "holdfast.torch.weights", "holdfast.jax": "holdfast.jax.weights"}  # a model's weights alone
 
 
 def adapter_for(target: Any) -> Any:
     """Return the adapter module of the framework of `target`, or None when there is none."""
-    module = next((import_module(_ADAPTERS[name]) for name in _frameworks(target) if name in _ADAPTERS), None)
-    return module if module is not None and module.handles(target) else None
+    modules = (import_module(_ADAPTERS[name]) for name in _frameworks(target) if name in _ADAPTERS)
+    return next((module for module in modules if module.handles(target)), None)
+
+
+def made_of(target: Any) -> Any:
+    """Return the members of a framework's object that is made of others, as `Attributes`; else `target` itself.
+
+    Raises:
+        UsageError: its members cannot be tracked.
+    """
+    modules = (import_module(_MADE_OF[name]) for name in _frameworks(target) if name in _MADE_OF)
+    return next((found for module in modules if (found := module.members(target)) is not None), target)
 
 
 def weights_for(target: Any) -> Any:
@@ -59,7 +74,12 @@ def model_facts(target: Any) -> dict[str, Any] | None:
 
 
 def _frameworks(target: Any) -> list[str]:
-    return [kind.__module__.partition(".")[0] for kind in type(target).__mro__]
+    return [_home(kind.__module__.split(".")) for kind in type(target).__mro__]
+
+
+def _home(module: list[str]) -> str:
+    """Return the package; of ours also the room, which stands for a framework."""
+    return ".".join(module[:2]) if module[0] == "holdfast" else module[0]
 
 
 def is_generator(target: Any) -> bool:

@@ -147,6 +147,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     if session.options.go_back is not None and session.options.go_back not in position.went_back:
         position.went_back.append(session.options.go_back)
     session.vars.load_state_dict(memory["vars"])
+    session.durations.update(memory.get("durations", {}))
     session.metrics.restore(memory.get("means"))
     session.store.go_on(checkpoint)
     session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
@@ -196,10 +197,11 @@ def _check_probe(session: Session, changed: list[str]) -> None:
 
 def _override(session: Session, applied: Mapping[str, Any]) -> None:
     """Set the caller's overrides, except those that an earlier attempt applied."""
+    inside = session.tracked.inside() if session.options.overrides else {}
     for name, changes in session.options.overrides.items():
         if dict(changes) != applied.get(name):
-            target = session.tracked.objects[name]
-            for line in adapter_for(target).override(target, changes, session.tracked.objects.values()):
+            target = session.tracked.objects.get(name, inside.get(name))
+            for line in adapter_for(target).override(target, changes, inside.values()):
                 session.attempt.record("override", name=name, what=line)
                 say(f"override: {name}: {line}")
 

@@ -24,7 +24,7 @@ _END = object()
 class BatchesArguments(NamedTuple):
     """The arguments of run.batches() or run.enumerate()."""
 
-    loader: Iterable[Any]
+    loader: Iterable[Any] | Feed
     name: str
     accumulate: int = 1
     start: int | None = None  # run.enumerate() only: number of the epoch's first batch; each batch comes with its index
@@ -55,6 +55,8 @@ class Serving(Iterator[Any]):
         self._ahead: deque[_Fetch] = deque()  # of what was taken and is not consumed; the end, too
         self._again: deque[Any] = deque()  # batches that had been fetched ahead of the checkpoint
         self._feed, position = _open(session, served, self.consumed)
+        if not ahead:  # a trainer knows by itself where its steps end
+            self._feed.require(session.tracked.objects.values())
         session.progress.reach(self)
         again: list[dict[str, Any]] = []
         if position is not None and AHEAD in position:
@@ -64,6 +66,11 @@ class Serving(Iterator[Any]):
         for random in again:
             rng.restore(random)
             self._again.append(self._fetch(random))  # the last may be the end
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether a safe point may follow the batch that was given out last: no group of the loader's is open."""
+        return self._feed.at_rest
 
     def _settle(self) -> None:
         """Restore the state and the random numbers as they were before the first of these batches."""

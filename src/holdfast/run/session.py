@@ -114,6 +114,7 @@ class Session:
         self.metrics, self.saves = Metrics(self), Saves(self)
         self.around = ExitStack()  # contexts that stay open while the attempt is alive
         self.standing: Standing | None = None  # set if the run has no block: it ends with its outermost loop
+        self.durations: dict[str, Any] = {}  # what a clock says: saved with the run, and compared by no drill
         self.left = False  # its block has ended, or without a block its outermost loop
         self.over: Stopped | None = None  # it has stopped, and does nothing more
         self.board: Board | None = None
@@ -298,6 +299,7 @@ class Session:
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
             **({"nested": nested} if (nested := self.tracked.nested()) else {}),
             **({"means": means} if (means := self.metrics.means.state_dict()) else {}),
+            **({"durations": self.durations} if self.durations else {}),
             "epoch_rng": progress.epoch_rng if self.position.in_epoch else None,
             "rng": rng.capture(),
         }
@@ -355,10 +357,9 @@ def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tra
     Raises:
         UsageError: an override names an object that is not tracked, or has no options.
     """
+    named = tracked.objects | tracked.inside() if overrides else {}
     for name in overrides:
-        if name not in tracked.objects:
-            raise UsageError(f"overrides: nothing is tracked as {name!r}, only {', '.join(tracked.objects)}")
-        if adapter_for(tracked.objects[name]) is None:
-            raise UsageError(
-                f"overrides: {name!r} is a {type(tracked.objects[name]).__qualname__}, without options to set"
-            )
+        if name not in named:
+            raise UsageError(f"overrides: nothing is tracked as {name!r}, only {', '.join(named)}")
+        if adapter_for(named[name]) is None:
+            raise UsageError(f"overrides: {name!r} is a {type(named[name]).__qualname__}, without options to set")

@@ -18,7 +18,7 @@ from ..state.nodes import leaf_keys
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from .objects import OBJECTS, adapter_for, handles_at
+from .objects import OBJECTS, adapter_for, handles_at, made_of
 from .vars import Vars
 
 RESERVED = "holdfast"  # the top-level key of the run's own state
@@ -34,10 +34,11 @@ class Tracked:
             raise UsageError(
                 "the tracked objects stand in one mapping: Run(path, dict(model=model, optimizer=optimizer))"
             )
-        for name, target in objects.items():
+        live = {name: made_of(target) for name, target in objects.items()}
+        for name, target in live.items():
             _require_trackable(name, target)
         self.given = objects
-        self.objects = {name: target for name, target in objects.items() if target is not None}
+        self.objects = {name: target for name, target in live.items() if target is not None}
         self.variables = Vars() if variables is None else variables
         self._reducers: list[Any] = []
         self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet

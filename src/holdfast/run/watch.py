@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 from ..state import codec
 from ..state.captured import ATOMS, MAPPINGS, MUTABLE
-from .objects import is_generator
+from .objects import adapter_for, is_generator
 from .tracked import Tracked, framework_modules
 from .vars import Vars
 
 _NEW_LOCALS = 0x2  # of a code's flags, as inspect.CO_NEWLOCALS
 MOST_MEMBERS = 1000  # of a container that is looked through
+LOOKS = 8  # before the trees are judged: the eighth is at step 64
 COUNTS = sys.implementation.name == "cpython" and "t" not in sys.abiflags  # free threading
 
 
@@ -43,6 +44,8 @@ class Watch:
         self._held_state: list[str] = []
         self._unreachable: list[str] = []  # values that only the run held from the beginning
         self._held_vars: dict[str, int] = {}  # and the ids of their values
+        self._trees = [name for name, each in self._state.items() if hasattr(adapter_for(each), "unused")]
+        self._looks = 0
         if not COUNTS:
             return
         reachable = type(self._given) is not dict or _others([self._given], 2) > 0  # the tracked objects' and ours
@@ -63,6 +66,7 @@ class Watch:
         while self._unreachable:
             name = self._unreachable.pop()
             yield _unreachable(name, self._state[name])
+        yield from self._unused()
         if not (self._held_state or self._held_vars) or not _is_running(self._caller):
             return
         for name in list(self._held_state):
@@ -77,6 +81,20 @@ class Watch:
                 del self._held_vars[name]
                 yield _replaced(f"run.vars.{name}", name, values[name])
         self._release_first_values()
+
+    def _unused(self) -> Iterator[Lost]:
+        """The trees, once, if by then none has changed: a step may only have gathered gradients.
+
+        If another one has changed, one that stays the same is taken for right: a teacher's weights.
+        """
+        self._looks += 1
+        if self._looks < LOOKS or not self._trees:
+            return
+        why = {name: adapter_for(self._state[name]).unused(self._state[name]) for name in self._trees}
+        self._trees = []
+        if all(why.values()):
+            for name, line in why.items():
+                yield Lost("rebound", name, f"state[{name!r}]: {line}")
 
     def _release_first_values(self) -> None:
         """Release the first values that are not watched."""

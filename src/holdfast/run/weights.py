@@ -90,6 +90,10 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
     if unknown:
         raise UsageError(f"start_from: no tracked model is called {unknown[0]!r}; there are: {', '.join(models)}")
 
+    elsewhere = _from_elsewhere(source, models)
+    if elsewhere:
+        return elsewhere
+
     def wanted(checkpoint: Checkpoint) -> dict[str, Any]:
         stored = checkpoint.parts()
         names = source.names or [name for name in models if name in stored or name.partition("/")[0] in stored]
@@ -101,9 +105,28 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
     return _Reading(wanted, source.rename, strict=source.strict).read(source.path)
 
 
-def at(path: str | os.PathLike[str]) -> Checkpoint:
-    """The checkpoint that `path` refers to: itself, or the newest of its run whose layout is valid."""
-    return _read_from(path, None, _laid_out)
+def _from_elsewhere(source: StartFrom, models: Mapping[str, Any]) -> dict[str, Report]:
+    """Read from a checkpoint of another library, if `source` is one that a model's framework knows."""
+    found: dict[str, Any] = {}
+    for name in source.names or models:
+        foreign = getattr(weights_for(models[name]), "foreign", None)
+        stored = None if foreign is None else foreign(Path(source.path), name)
+        if stored is not None:
+            found[name] = stored
+    reports = {
+        name: Report(*weights_for(models[name]).match(models[name], found[name], source.rename)) for name in found
+    }
+    for report in reports.values():
+        if source.strict and not report.complete:
+            raise Mismatch(f"{source.path}: {report}; strict=False reads what fits")
+    for name, stored in found.items():
+        weights_for(models[name]).read_matching(models[name], stored, source.rename)
+    return reports
+
+
+def at(path: str | os.PathLike[str], step: int | str | None = None) -> Checkpoint:
+    """The checkpoint that `path` refers to: itself, that of `step`, or the newest of its run whose layout is valid."""
+    return _read_from(path, step, _laid_out)
 
 
 class _Reading:
@@ -181,3 +204,15 @@ def _read_from(path: str | os.PathLike[str], step: int | str | None, read: Calla
     if not shelf.names():
         raise NotFound(f"{where}: neither a checkpoint nor a run with one")
     return shelf.read_newest(read)
+
+
+def moved(name: str, rename: Mapping[str, str]) -> str:
+    """Return a leaf's name as the model here has it.
+
+    `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits counts.
+    """
+    for old in sorted(rename, key=len, reverse=True):
+        stem = old.rstrip(".")
+        if not stem or name == stem or name.startswith(f"{stem}."):
+            return f"{rename[old].rstrip('.')}.{name[len(stem) :].lstrip('.')}".strip(".")
+    return name

@@ -45,7 +45,7 @@ T = TypeVar("T")
 UNSOUND = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, struct.error)
 
 # package -> our module for its leaves. A file can only choose among these names.
-LEAVES = {"numpy": "holdfast.state.numpy_leaves", "torch": "holdfast.torch.leaves", "jax": "holdfast.jax"}
+LEAVES = {"numpy": "holdfast.state.numpy_leaves", "torch": "holdfast.torch.leaves", "jax": "holdfast.jax.leaves"}
 
 # tag of a node -> framework that owns it
 TAGS = {

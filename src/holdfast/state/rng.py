@@ -62,6 +62,22 @@ SOURCES: dict[str, GeneratorSource] = {
 _ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its SOURCE
 
 
+@contextmanager
+def extended(sources: Mapping[str, GeneratorSource]) -> Iterator[None]:
+    """In this block, capture and restore the generators of these packages as well.
+
+    A trainer's adapter uses it: that a package is imported is no evidence that the program draws from it.
+    """
+    before = {name: SOURCES[name] for name in sources if name in SOURCES}
+    SOURCES.update(sources)
+    try:
+        yield
+    finally:
+        for name in sources:
+            SOURCES.pop(name, None)
+        SOURCES.update(before)
+
+
 def _source(name: str) -> GeneratorSource:
     if name not in SOURCES:
         SOURCES[name] = importlib.import_module(_ELSEWHERE[name]).SOURCE

@@ -29,6 +29,19 @@ class Stretch(NamedTuple):
     size: int
 
 
+def common(a: Box, b: Box) -> Box | None:
+    """Return the intersection; None if it is empty."""
+    at = tuple(map(max, a.at, b.at))
+    shape = tuple(min(x + m, y + n) - max(x, y) for x, m, y, n in zip(*a, *b, strict=True))
+    return Box(at, shape) if min(shape, default=1) > 0 else None
+
+
+def within(outer: Box, inner: Box) -> tuple[slice, ...]:
+    """Return the index of `inner` in an array that holds `outer`."""
+    starts = (at - start for at, start in zip(inner.at, outer.at, strict=True))
+    return tuple(slice(start, start + extent) for start, extent in zip(starts, inner.shape, strict=True))
+
+
 def stretches(whole: Sequence[int], box: Box, itemsize: int) -> Iterator[Stretch]:
     """Yield the byte ranges of `box`, in C order, with their places in a leaf of shape `whole`; as few as possible."""
     if box.volume == 0:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 
-from ..store.boxes import Box
+from ..store.boxes import Box, common, within
 from ..store.stored import Piece
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ def cuts(live: DTensor, stored: Any) -> Iterator[Cut]:
     else:
         held = getattr(stored, "pieces", None) or [Piece((0,) * live.dim(), stored)]
     for piece in held:
-        common = _common(whole, piece.box)
-        if common is not None:
-            part = target[_within(whole, common)] if common != whole else target
-            yield Cut(part, piece.leaf, _within(piece.box, common))
+        both = common(whole, piece.box)
+        if both is not None:
+            part = target[within(whole, both)] if both != whole else target
+            yield Cut(part, piece.leaf, within(piece.box, both))
 
 
 def is_whole(cut: Cut) -> bool:
@@ -107,20 +107,8 @@ def divided_like(live: DTensor, whole: torch.Tensor) -> torch.Tensor:
     """Return `whole`, which every rank has, as a DTensor with the placements of `live`. No communication."""
     fresh: Any = torch.empty_like(live, dtype=whole.dtype, requires_grad=False)
     with torch.no_grad():
-        local(fresh).copy_(whole[_within(Box((0,) * live.dim(), tuple(live.shape)), box(live))])
+        local(fresh).copy_(whole[within(Box((0,) * live.dim(), tuple(live.shape)), box(live))])
     return fresh  # type: ignore[no-any-return]
-
-
-def _common(a: Box, b: Box) -> Box | None:
-    """Return the intersection; None if it is empty."""
-    at = tuple(map(max, a.at, b.at))
-    shape = tuple(min(x + m, y + n) - max(x, y) for x, m, y, n in zip(*a, *b, strict=True))
-    return Box(at, shape) if min(shape, default=1) > 0 else None
-
-
-def _within(outer: Box, inner: Box) -> tuple[slice, ...]:
-    starts = (at - start for at, start in zip(inner.at, outer.at, strict=True))
-    return tuple(slice(start, start + extent) for start, extent in zip(starts, inner.shape, strict=True))
 
 
 def _writer(tensor: DTensor) -> int | None:

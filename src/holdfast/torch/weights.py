@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ..run.weights import moved
 from . import modules
 from .stored import differing
 
@@ -46,17 +47,9 @@ def read_matching(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[s
     live, there = modules.entries(model), _renamed(stored, rename)
     tree = {name: value for name, value in live.items() if not is_lazy(value)}
     tree |= {name: there[name] for name in match(model, stored, rename).loaded}
-    versions = {_moved(name, rename): version for name, version in stored.get(modules.METADATA, {}).items()}
+    versions = {moved(name, rename): version for name, version in stored.get(modules.METADATA, {}).items()}
     modules.restore(model, tree | {modules.METADATA: versions})
 
 
 def _renamed(stored: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
-    return {_moved(name, rename): value for name, value in stored.items() if name != modules.METADATA}
-
-
-def _moved(name: str, rename: Mapping[str, str]) -> str:
-    for old in sorted(rename, key=len, reverse=True):
-        stem = old.rstrip(".")
-        if not stem or name == stem or name.startswith(f"{stem}."):
-            return f"{rename[old].rstrip('.')}.{name[len(stem) :].lstrip('.')}".strip(".")
-    return name
+    return {moved(name, rename): value for name, value in stored.items() if name != modules.METADATA}

@@ -1,0 +1,194 @@
+"""The foreign names that our adapters rely on, in one list. tests/frameworks/test_names.py asks after each of them."""
+
+from __future__ import annotations
+
+from .names import Name
+
+_LOOPS = "lightning.pytorch.loops"
+
+_LIGHTNING_TRAINER = "lightning.pytorch.trainer"
+
+_LIGHTNING_LOG = f"{_LIGHTNING_TRAINER}.connectors.logger_connector"
+
+_LIGHTNING = (  # `pytorch_lightning` has the same
+    Name(f"{_LOOPS}.fit_loop:_FitLoop.run", ("self",), frozenset({"93956bf266235daf"})),
+    Name(f"{_LOOPS}.fit_loop:_FitLoop.setup_data", ("self",), frozenset({"0d8e96a3dc118a22"})),
+    Name(f"{_LOOPS}.fit_loop:_FitLoop.on_run_start", ("self",), frozenset({"50ffeb94c6ade40e"})),
+    Name(f"{_LOOPS}.fit_loop:_FitLoop.on_advance_start", ("self",), frozenset({"32c3cc3b9ae3e2fe"})),
+    Name(f"{_LOOPS}.fit_loop:_FitLoop.on_run_end", ("self",)),
+    Name(f"{_LOOPS}.fit_loop:_FitLoop._load_combined_loader_states", ("self",)),
+    Name(
+        f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop.run",
+        ("self", "data_fetcher"),
+        frozenset({"f225cc90decae44c"}),
+    ),
+    Name(f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop.reset", ("self",), frozenset({"85d2e1bdafbc9d56"})),
+    Name(
+        f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop.on_run_start",
+        ("self", "data_fetcher"),
+        frozenset({"338206fdb5f8c41c"}),
+    ),
+    Name(
+        f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop.on_advance_end",
+        ("self", "data_fetcher"),
+        frozenset({"6196c07460c1cbb6"}),
+    ),
+    Name(f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop.done", ("self",)),
+    Name(f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop._should_accumulate", ("self",)),
+    Name(f"{_LOOPS}.evaluation_loop:_EvaluationLoop.setup_data", ("self",)),
+    Name(f"{_LOOPS}.progress:_BaseProgress.state_dict", ("self",)),
+    Name(f"{_LOOPS}.progress:_BaseProgress.load_state_dict", ("self", "state_dict")),
+    Name(
+        f"{_LIGHTNING_TRAINER}.trainer:Trainer._run",
+        ("self", "model", "ckpt_path", "weights_only"),
+        frozenset({"c3ba7bf81e4fe0e7"}),
+    ),
+    Name(f"{_LIGHTNING_TRAINER}.trainer:Trainer._run_stage", ("self",), frozenset({"159abdfcb2ab26d0"})),
+    Name(
+        f"{_LIGHTNING_TRAINER}.connectors.callback_connector:_CallbackConnector._attach_model_logging_functions",
+        ("self",),
+        frozenset({"ee35aa7d27906b22"}),
+    ),
+    Name(f"{_LIGHTNING_TRAINER}.connectors.signal_connector:_SignalConnector.register_signal_handlers", ("self",)),
+    Name(f"{_LIGHTNING_LOG}.logger_connector:_LoggerConnector.log_metrics", ("self", "metrics", "step")),
+    Name(f"{_LIGHTNING_LOG}.result:_ResultMetric", ("metadata", "is_tensor")),
+    Name(
+        f"{_LIGHTNING_LOG}.result:_ResultMetric.update",
+        ("self", "value", "batch_size"),
+        frozenset({"523d2c4378eaa3d0"}),
+    ),
+    Name(f"{_LIGHTNING_LOG}.result:_Metadata", None, frozenset({"34ac7cc2ebcbfe1a"})),
+    Name(f"{_LIGHTNING_LOG}.result:_Sync", None, frozenset({"5b53533232271fed"})),
+    Name("lightning.pytorch.callbacks.model_checkpoint:ModelCheckpoint.file_exists", ("self", "filepath", "trainer")),
+    Name(
+        "lightning.pytorch.callbacks.model_checkpoint:ModelCheckpoint._save_checkpoint", ("self", "trainer", "filepath")
+    ),
+    Name("lightning.pytorch.loggers.logger:DummyLogger"),
+    Name("lightning.pytorch.loggers.csv_logs:ExperimentWriter._check_log_dir_exists", ("self",)),
+    Name("lightning.pytorch.utilities.combined_loader:CombinedLoader.flattened", ("self",)),
+)
+
+_LEARN = ("self", "total_timesteps", "callback", "log_interval", "tb_log_name", "reset_num_timesteps", "progress_bar")
+
+NAMES: dict[str, tuple[Name, ...]] = {
+    "accelerate": (
+        Name(
+            "accelerate.data_loader:DataLoaderShard.__iter__",
+            ("self",),
+            frozenset({"cf46347fd4f7cb6f", "f6a0dc946182432d"}),
+        ),
+        Name("accelerate.data_loader:DataLoaderDispatcher.__iter__", ("self",), frozenset({"3bafaf4791c17a75"})),
+        Name(
+            "accelerate.data_loader:DataLoaderDispatcher._fetch_batches",
+            ("self", "iterator"),
+            frozenset({"367708e97c416da3", "66e12dae182f867a"}),
+        ),
+        Name("accelerate.data_loader:DataLoaderShard.set_epoch", ("self", "epoch")),
+        Name("accelerate.data_loader:DataLoaderDispatcher.set_epoch", ("self", "epoch")),
+        Name("accelerate.data_loader:DataLoaderStateMixin.end", ("self",)),
+        Name("accelerate.data_loader:BatchSamplerShard"),
+        Name("accelerate.data_loader:SkipBatchSampler"),
+        Name("accelerate.data_loader:SkipDataLoader"),
+        Name("accelerate.utils:synchronize_rng_states", ("rng_types", "generator")),
+        Name("accelerate.accelerator:Accelerator._do_sync", ("self",), frozenset({"d94912027eb080f5"})),
+        Name("accelerate.optimizer:AcceleratedOptimizer.step_was_skipped"),
+    ),
+    "jax": (
+        Name("flax.nnx:Module._pytree__nodes"),
+        Name("flax.nnx:Variable.get_raw_value", ("self",)),
+        Name("flax.nnx:Variable.set_raw_value", ("self", "value", "_unsafe_bypass_check")),
+    ),
+    "keras": (
+        Name(
+            "keras.src.trainers.epoch_iterator:EpochIterator._enumerate_iterator", None, frozenset({"7c534cb2253670d7"})
+        ),
+        Name("keras.src.trainers.epoch_iterator:EpochIterator.catch_stop_iteration", ("self",)),
+        Name(  # as it is on TensorFlow, on JAX, and on torch in 3.15 and in 3.12
+            "keras:Model.fit",
+            None,
+            frozenset({"edfcb57eff6ed5ed", "38c0df52e14fe565", "cff92d2d99675837", "a5f2b557e2fd7c90"}),
+        ),
+        Name("keras:Model._symbolic_build", ("self", "iterator", "data_batch")),
+        Name("keras:Model.metrics_variables"),
+        Name("keras:Model._flatten_layers", ("self", "include_self", "recursive")),
+        Name("keras.src.callbacks.callback_list:CallbackList.on_train_begin", None, frozenset({"e14f02466ebe39b7"})),
+        Name("keras.src.callbacks.callback_list:CallbackList.on_epoch_begin", ("self", "epoch", "logs")),
+        Name("keras.src.callbacks.callback_list:CallbackList.on_train_batch_begin", ("self", "batch", "logs")),
+        Name("keras.src.callbacks.callback_list:CallbackList.on_train_batch_end", ("self", "batch", "logs")),
+        Name("keras.src.callbacks.callback_list:CallbackList.on_epoch_end", ("self", "epoch", "logs")),
+        Name("keras.src.callbacks.callback_list:CallbackList.on_train_end", ("self", "logs")),
+        Name("keras.src.callbacks.monitor_callback:MonitorCallback._set_monitor_op", ("self",)),
+        Name("keras.src.callbacks.csv_logger:CSVLogger.on_epoch_end", None, frozenset({"3460a2ba98931ca4"})),
+        Name(
+            "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.__init__",
+            None,
+            frozenset({"c18bba17c7e96824"}),
+        ),
+        Name(
+            "keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter.__init__",
+            ("self", "x", "class_weight", "shuffle"),
+        ),
+        Name("keras.src.trainers.data_adapters.tf_dataset_adapter:TFDatasetAdapter.get_tf_dataset", ("self",)),
+        Name("keras.src.trainers.data_adapters.array_slicing:convert_to_sliceable", ("arrays", "target_backend")),
+        Name("keras.src.backend.common.global_state:get_global_attribute"),
+        Name("keras.src.random.seed_generator:GLOBAL_SEED_GENERATOR"),
+    ),
+    "lightning": _LIGHTNING,
+    "stable_baselines3": (
+        # the order of rollout, log and update
+        Name(
+            "stable_baselines3.common.on_policy_algorithm:OnPolicyAlgorithm.learn",
+            _LEARN,
+            frozenset({"b21b5338c3c13d0b"}),
+        ),
+        Name(
+            "stable_baselines3.common.off_policy_algorithm:OffPolicyAlgorithm.learn",
+            _LEARN,
+            frozenset({"cee2093751f07535"}),
+        ),
+        Name("stable_baselines3.common.on_policy_algorithm:OnPolicyAlgorithm.collect_rollouts"),
+        Name("stable_baselines3.common.off_policy_algorithm:OffPolicyAlgorithm.collect_rollouts"),
+        Name("stable_baselines3.common.on_policy_algorithm:OnPolicyAlgorithm.dump_logs", ("self", "iteration")),
+        Name("stable_baselines3.common.base_class:BaseAlgorithm._get_torch_save_params", ("self",)),
+        Name("stable_baselines3.common.callbacks:BaseCallback.on_training_start", ("self", "locals_", "globals_")),
+        Name("stable_baselines3.common.logger:Logger.dump", ("self", "step")),
+    ),
+    "transformers": (
+        Name(
+            "transformers.trainer:Trainer._inner_training_loop",
+            ("self", "batch_size", "args", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"),
+            frozenset({"68a3ebc1aaea235b"}),
+        ),
+        Name(
+            "transformers.trainer:Trainer._run_epoch",
+            (
+                *("self", "model", "epoch", "train_dataloader", "steps_in_epoch", "num_update_steps_per_epoch"),
+                *("trial", "ignore_keys_for_eval", "start_time", "resume_from_checkpoint", "epochs_trained"),
+                "steps_trained_in_current_epoch",
+            ),
+            frozenset({"28066199eba1991e"}),
+        ),
+        Name(
+            "transformers.trainer:Trainer._maybe_log_save_evaluate",
+            (
+                *("self", "tr_loss", "grad_norm", "model", "trial", "epoch", "ignore_keys_for_eval", "start_time"),
+                "learning_rate",
+            ),
+            frozenset({"c3945a2525b7ede2"}),
+        ),
+        Name(
+            "transformers.trainer:Trainer._finalize_training",
+            ("self", "trial", "num_train_samples", "start_time"),
+            frozenset({"6915ca6112509126"}),
+        ),
+        Name("transformers.trainer:Trainer._evaluate", ("self", "trial", "ignore_keys_for_eval", "skip_scheduler")),
+        Name("transformers.trainer:Trainer._load_rng_state", ("self", "checkpoint")),
+        Name("transformers.trainer:Trainer.get_eval_dataloader", ("self", "eval_dataset")),
+        Name("transformers.trainer:skip_first_batches", ("dataloader", "num_batches")),
+        Name(
+            "transformers.trainer_callback:CallbackHandler.on_epoch_begin",
+            ("self", "args", "state", "control", "kwargs"),
+        ),
+        Name("accelerate.data_loader:DataLoaderShard.__iter__", ("self",), frozenset({"f6a0dc946182432d"})),
+    ),
+}

@@ -1,0 +1,127 @@
+"""Training: a run around a trainer's loop. The callbacks of all frameworks use it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypedDict
+
+from .. import journal
+from ..errors import UsageError
+from ..rules import Every, Rule, Whole
+from ..run.loop import ADAPTER, Loop
+from ..run.run import Run
+from ..run.stop import Deadline
+from ..run.weights import StartFrom
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `Run`, which every callback takes."""
+
+    keep: Rule
+    every: Every | None
+    vars: Mapping[str, Any] | None
+    start_from: str | os.PathLike[str] | StartFrom | None
+    branch_from: str | os.PathLike[str] | None
+    go_back: int | None
+    overrides: Mapping[str, Mapping[str, Any]] | None
+    allow_fresh: bool
+    accept: Collection[str]
+    probe: Callable[[], Any] | None
+    deadline: Deadline | None
+    hyperparameters: Mapping[str, Any] | None
+    dataset: object
+    note: str | None
+    tracker: Callable[[str | None, int], str | None] | None
+    types: Iterable[type]
+    seed: int | None
+    take_over: bool
+    background: bool
+    whole: Whole
+    board: bool | str | os.PathLike[str]
+
+
+class Training:
+    """The run of one training, and what was changed on the trainer's objects for its time.
+
+    Enter it when the trainer's objects exist and before its first epoch: the state is restored then, in place.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        state: Mapping[str, Any],
+        options: RunOptions,
+        *,
+        epochs: int | range | None = None,
+        steps: int | None = None,
+    ) -> None:
+        self._changed = ExitStack()
+        self.run = Run(path, state, **options)
+        self.run.__enter__()
+        try:
+            self.loop: Loop = self.run.loop(epochs, steps)
+        except BaseException as error:
+            self.run.__exit__(type(error), error, None)
+            raise
+
+    def replace(self, owner: object, name: str, value: Any) -> None:
+        """Set an attribute of a trainer's object until the run is left."""
+        replace(self._changed, owner, name, value)
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """End the run, and undo `replace`. Without an error the state is saved; with one, nothing is saved."""
+        self._changed.close()
+        self.loop.leave(error)
+
+
+def remembered(path: Path, event: str) -> journal.Event | None:
+    """Return the newest event of that name that an adapter has recorded (`Loop.record`) in the run at `path`."""
+    return next((found for log in reversed(journal.logs(path)) for found in log.newest(ADAPTER + event)), None)
+
+
+def together(own: Mapping[str, Any], users: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the run tracks: the trainer's own objects, and those that the user gave as `state`.
+
+    Raises:
+        UsageError: both have an object of the same name.
+    """
+    if taken := own.keys() & users.keys():
+        raise UsageError(f"state: the name {min(taken)!r} is taken by the trainer's own objects")
+    return {**own, **users}
+
+
+def only_one(callbacks: Iterable[Any], kind: type) -> None:
+    """
+    Raises:
+        UsageError: the trainer has several of our callbacks.
+    """
+    if sum(isinstance(each, kind) for each in callbacks) > 1:
+        raise UsageError(f"one trainer has one {kind.__module__}.{kind.__qualname__}; remove the others")
+
+
+def replace(changed: ExitStack, owner: object, name: str, value: Any) -> None:
+    """Set an attribute of a trainer's object, or of its module, until `changed` is closed.
+
+    If the program has set another one meanwhile, that one stays.
+    """
+
+    def now() -> Any:
+        return vars(owner)[name] if name in vars(owner) else getattr(owner, name, None)
+
+    had = name in vars(owner) or isinstance(inspect.getattr_static(type(owner), name, None), property)
+    before = now()
+    setattr(owner, name, value)
+
+    def undo() -> None:
+        if now() is not value:
+            return
+        if had:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)
+
+    changed.callback(undo)

@@ -1,0 +1,73 @@
+"""Foreign names: an adapter refuses a framework whose names are not as known, and says which."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from holdfast.errors import UsageError
+from holdfast.trainers import names
+from holdfast.trainers.names import Name, require, unlike
+
+
+class Engine:
+    """What a framework calls its loop."""
+
+    def advance(self, batch, *, index=0):
+        """Take a step."""
+        return batch, index  # a comment
+
+    @property
+    def done(self):
+        return True
+
+
+@pytest.fixture
+def module(monkeypatch):
+    made: Any = ModuleType("made_up")
+    made.Engine = type("Engine", (), dict(vars(Engine)))
+    monkeypatch.setitem(sys.modules, "made_up", made)
+    return made
+
+
+ADVANCE = Name("made_up:Engine.advance", ("self", "batch", "index"), frozenset({names.digest(Engine.advance)}))
+
+
+def test_a_known_name_is_accepted(module):
+    require("made_up", [ADVANCE, Name("made_up:Engine"), Name("made_up:Engine.done", ("self",))])
+
+
+def test_a_name_that_differs_is_refused_with_one_line_that_names_it(module):
+    def more(self, batch, index, gradient):
+        return batch
+
+    def other(self, batch, *, index=0):
+        return index, batch
+
+    for change, why in (
+        (lambda: setattr(module.Engine, "advance", more), "takes (self, batch, index, gradient) and not"),
+        (lambda: setattr(module.Engine, "advance", other), "has another source"),
+        (lambda: delattr(module.Engine, "advance"), "does not exist"),
+        (lambda: sys.modules.pop("made_up"), "does not exist"),
+    ):
+        change()
+        with pytest.raises(UsageError, match=r"made_up:Engine[.]advance") as refused:
+            require("made_up", [ADVANCE])
+        assert why in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+def test_comments_docstrings_and_layout_are_no_change_of_a_source():
+    class Twin:
+        def advance(self, batch, *, index=0):
+            return (
+                batch,
+                index,
+            )
+
+    assert names.digest(Twin.advance) == names.digest(Engine.advance)
+
+
+def test_a_wrapped_function_counts_as_itself(module):
+    assert unlike(Name("made_up:Engine.done", ("self", "more"))) == "takes (self) and not (self, more)"
