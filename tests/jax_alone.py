@@ -1,14 +1,17 @@
-"""JAX's arrays: saved by reference, restored to the bit."""
+"""JAX's arrays: copied when a state is captured, restored to the bit."""
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
 from holdfast import Every, Run, Store, journal
 from holdfast.errors import UsageError
-from holdfast.pages import address
-from holdfast.state import snapshot, tree
+from holdfast.jax import Tree
+from holdfast.jax.shards import Shards
+from holdfast.pages import Distant, address
+from holdfast.state.codec import ML_DTYPES
 from holdfast.state.snapshot import Arena
 
 DTYPES = ["float32", "bfloat16", "float16", "int32", "uint8", "bool", "complex64", "float8_e4m3fn"]
@@ -27,6 +30,23 @@ def test_arrays_come_back_bit_for_bit(tmp_path):
         assert back is found["b"][name], name
         assert (array.dtype, array.shape) == (back.dtype, back.shape), name
         assert np.asarray(array).tobytes() == np.asarray(back).tobytes(), name
+
+
+def test_arrays_of_every_small_dtype_come_back_with_their_bits(tmp_path):
+    """All of ml_dtypes that JAX makes from memory, in a Tree and in a plain container."""
+    names = [
+        name for name in ML_DTYPES if not name.startswith(("int1", "uint1", "float6")) and hasattr(ml_dtypes, name)
+    ]
+    names += ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
+    held = {name: jnp.asarray(np.arange(16).astype(name)) for name in names if name != "bcomplex32"}
+    assert len(held) > 12
+    Store(tmp_path).save({"plain": held, "tree": Tree(held).capture()}, step=1)
+    found = Store(tmp_path).load()
+    tree = Tree({name: jnp.zeros_like(each) for name, each in held.items()})
+    tree.restore(found["tree"])
+    for name, array in held.items():
+        for back in found["plain"][name], tree.value[name]:
+            assert (array.dtype, np.asarray(array).tobytes()) == (back.dtype, np.asarray(back).tobytes()), name
 
 
 def test_arrays_of_ml_dtypes_come_back_or_are_refused_before_they_are_saved(tmp_path):
@@ -57,36 +77,44 @@ def test_scalars_keep_their_weak_type_and_keys_their_kind(tmp_path):
     assert state["key"].dtype == found["key"].dtype
 
 
-def test_a_snapshot_refers_to_arrays_and_copies_the_rest(tmp_path):
-    """They cannot change; only what can takes room in the arena, and what is committed is the state as it was."""
+def test_a_snapshot_is_a_copy_whatever_becomes_of_the_arrays(tmp_path):
+    """What is committed is the state as it was when it was captured: arrays may be donated, and NumPy's may change."""
     store, arena = Store(tmp_path), Arena()
-    params, moments = jnp.arange(1_000_000.0), np.arange(1_000_000.0)
-    staged = store.stage({"model": {"params": params, "moments": moments}}, arena)
-    assert arena.size_bytes < 1.1 * moments.nbytes
-    there = tree.flatten({"p": params}).leaves["p"].data
-    assert np.shares_memory(np.asarray(staged.leaves["model/params"].data), np.asarray(there))
+    params, moments, small = jnp.arange(1_000_000.0), np.arange(1_000_000.0), jnp.arange(9.0)
+    staged = store.stage({"model": {"params": params, "moments": moments, "small": small}}, arena)
+    assert params.nbytes + moments.nbytes <= arena.size_bytes < 1.1 * (params.nbytes + moments.nbytes)
+    place = params.unsafe_buffer_pointer()
+    changed = jax.jit(lambda x: x + 1, donate_argnums=0)(params)
+    assert (params.is_deleted(), place) == (True, changed.unsafe_buffer_pointer())
+    jax.jit(lambda x: x + 1, donate_argnums=0)(small).block_until_ready()
     moments += 1
     store.commit(staged, step=1)
     found = store.load()["model"]
-    assert np.array_equal(found["params"], params)
+    assert np.array_equal(found["params"], np.arange(1_000_000.0, dtype="float32"))
     assert np.array_equal(found["moments"], np.arange(1_000_000.0))
-    assert snapshot.BORROWED_BYTES <= params.nbytes
+    assert np.array_equal(found["small"], np.arange(9.0))
     assert address(store.stage({"a": moments}, arena).snapshot.images[0]) % 4096 == 0
 
 
-def test_a_donated_array_is_refused_and_one_that_is_saved_is_not_overwritten(tmp_path):
-    """What a compiled function has taken is gone; what a snapshot refers to stays as it was."""
-    step = jax.jit(lambda x: x + 1, donate_argnums=0)
-    store = Store(tmp_path)
-    params = jnp.arange(1_000_000.0)
-    staged = store.stage({"p": params}, Arena())
-    step(params).block_until_ready()
-    store.commit(staged, step=1)
-    assert np.array_equal(store.load()["p"], np.arange(1_000_000.0, dtype="float32"))
+def test_a_donated_array_and_a_reference_are_refused(tmp_path):
+    """What a compiled function has taken is gone."""
     gone = jnp.arange(1_000_000.0)
-    step(gone).block_until_ready()
+    jax.jit(lambda x: x + 1, donate_argnums=0)(gone).block_until_ready()
     with pytest.raises(UsageError, match="donated"):
-        store.save({"p": gone}, step=2)
+        Store(tmp_path).save({"p": gone}, step=2)
+    with pytest.raises(UsageError, match="a reference, which changes in place"):
+        Store(tmp_path).save({"p": jax.new_ref(jnp.zeros(3))}, step=2)
+
+
+def test_any_part_of_an_array_is_copied_from_its_pieces():
+    """Pieces on one device, of odd bytes of the whole: each part is what the whole has there."""
+    whole = np.random.default_rng(0).integers(0, 255, (3, 1, 5, 4), "uint8").view("int16")
+    for array in jnp.asarray(whole), jnp.asarray(whole[:, 0, 0, 0]), jnp.asarray(whole[0, 0, 0, 0]):
+        data = Distant(Shards(array), array.nbytes)
+        expected = np.asarray(array).tobytes()
+        for start in range(array.nbytes):
+            for stop in range(start, array.nbytes + 1, 3):
+                assert bytes(data[start:stop]) == expected[start:stop]
 
 
 def test_what_this_jax_would_narrow_is_refused(tmp_path):

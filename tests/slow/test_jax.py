@@ -5,12 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_jax_arrays_are_saved_by_reference_and_restored_to_the_bit():
-    """Every test in jax_alone.py."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "jax_alone.py"]
+
+@pytest.mark.parametrize(("file", "count"), [("jax_alone.py", 12), ("jax_trees.py", 10)])
+def test_jax_arrays_and_trees_are_restored_to_the_bit(file, count):
+    """Every test in that file."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", file]
     done = subprocess.run(
         command, check=False, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300
     )
     assert 0 == done.returncode, done.stdout + done.stderr
-    assert re.search(r"\b9 passed in", done.stdout), done.stdout
+    assert re.search(rf"\b{count} passed in", done.stdout), done.stdout

@@ -1,0 +1,91 @@
+"""Shards: the items of an array where they lie, one piece on each device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..store.boxes import Box, common, within
+
+_PLAIN: dict[int, Any] = {
+    1: np.dtype("u1"),
+    2: np.dtype("u2"),
+    4: np.dtype("u4"),
+    8: np.dtype("u8"),
+    16: np.dtype("c16"),
+}
+
+
+class Shards:
+    """The source of a leaf's bytes. Each device's piece is looked at only while items of it are copied.
+
+    A view of an array's memory that lived longer would keep the array from being donated.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.itemsize: int = array.dtype.itemsize
+        self._shape: tuple[int, ...] = array.shape
+        found = {_box(shard.index, array.shape): _again(shard.data) for shard in array.addressable_shards}
+        self._pieces = list(found.items())  # what several devices hold is copied once
+
+    def gather(self, start: int, target: memoryview) -> None:
+        """Copy whole items from byte `start` on into `target`, in C order."""
+        items = np.frombuffer(target, _PLAIN[self.itemsize])
+        first, at = start // self.itemsize, 0
+        for run in runs(self._shape, first, first + items.size):
+            room = items[at : at + run.volume].reshape(run.shape)
+            at += run.volume
+            for box, data in self._pieces:
+                both = common(run, box)
+                if both is not None:
+                    room[within(run, both)] = _plain(data)[within(box, both)]
+
+    def scatter(self, _: int, __: memoryview) -> None:
+        """Refuse: nothing is read into them."""
+        raise TypeError("JAX's arrays cannot be changed in place")
+
+
+def runs(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+    """Yield boxes that are, one after another, the items `start` to `stop` of an array in C order; as few as needed."""
+    if start >= stop:
+        return
+    if not shape:
+        yield Box((), ())
+        return
+    inner = tuple(shape[1:])
+    each = math.prod(inner)
+    first, last = start // each, stop // each
+    if first == last:  # both are in the same row
+        yield from _in_row(first, inner, start - first * each, stop - first * each)
+        return
+    if start % each:
+        yield from _in_row(first, inner, start % each, each)
+        first += 1
+    if first < last:
+        yield Box((first, *(0 for _ in inner)), (last - first, *inner))
+    yield from _in_row(last, inner, 0, stop % each)
+
+
+def _in_row(row: int, inner: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+    for at, shape in runs(inner, start, stop):
+        yield Box((row, *at), (1, *shape))
+
+
+def _again(data: Any) -> Any:
+    """Return another array of the same memory: JAX keeps a copy in host memory with the array that was asked for it."""
+    return jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
+
+
+def _plain(data: Any) -> Any:
+    """Return a view of one device's piece, as items that NumPy copies without a change of their bits."""
+    host = np.asarray(data)
+    return host.view(_PLAIN[host.dtype.itemsize])
+
+
+def _box(index: tuple[slice, ...], shape: Sequence[int]) -> Box:
+    ends = [part.indices(extent)[:2] for part, extent in zip(index, shape, strict=True)]
+    return Box(tuple(start for start, _ in ends), tuple(stop - start for start, stop in ends))

@@ -1,0 +1,52 @@
+"""A tree's leaves out of another run, or out of a checkpoint of Orbax: what fits is read, the rest is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
+
+from ..run.weights import moved
+from . import orbax
+from .tree import FACTS, Tree, differing
+
+
+class Match(NamedTuple):
+    """Names as the tree has them, except for `unexpected`, which it does not have."""
+
+    loaded: list[str]
+    missing: list[str]
+    unexpected: list[str]
+    mismatched: list[str]
+
+
+def is_model(target: object) -> TypeGuard[Tree[Any]]:
+    return isinstance(target, Tree)
+
+
+def match(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]) -> Match:
+    """Return what of `stored` fits the tree once its names are changed; nothing is changed or read."""
+    live, there = tree.leaves(), _renamed(stored, rename)
+    both = [name for name in live if name in there]
+    mismatched = [name for name in both if differing(live[name], there[name])]
+    return Match(
+        loaded=[name for name in both if name not in mismatched],
+        missing=[name for name in live if name not in there],
+        unexpected=[name for name in there if name not in live],
+        mismatched=mismatched,
+    )
+
+
+def read_matching(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]) -> None:
+    """Read what fits, laid out like the live leaves; the others stay."""
+    there = _renamed(stored, rename)
+    tree.take({name: there[name] for name in match(tree, stored, rename).loaded})
+
+
+def foreign(path: Path, name: str) -> dict[str, Any] | None:
+    """Return the leaves of an Orbax checkpoint of a tree at `path`, or of its item `name`; None if there is none."""
+    return orbax.leaves(path, name)
+
+
+def _renamed(stored: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
+    return {moved(name, rename): value for name, value in stored.items() if name != FACTS}
