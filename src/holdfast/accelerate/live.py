@@ -1,0 +1,54 @@
+"""Prepared optimizers and schedulers: each is captured and restored as the one inside it.
+
+AcceleratedOptimizer is no subclass of the optimizer that it wraps. Its own load_state_dict would cast the fp32 moments
+of bf16 parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
+
+from ..run.objects import OBJECTS, adapter_for
+
+
+def handles(target: object) -> bool:
+    """Whether it is a prepared optimizer, or a prepared scheduler."""
+    return isinstance(target, AcceleratedOptimizer | AcceleratedScheduler)
+
+
+def inside(target: Any) -> Any:
+    """Return what the program gave to `Accelerator.prepare`."""
+    while handles(target):
+        target = target.optimizer if isinstance(target, AcceleratedOptimizer) else target.scheduler
+    return target
+
+
+def capture(target: Any) -> Any:
+    return OBJECTS.capture(inside(target))
+
+
+def differences(target: Any, stored: Any) -> list[str]:
+    return OBJECTS.differences(inside(target), stored)
+
+
+def restore(target: Any, stored: Any) -> None:
+    OBJECTS.restore(inside(target), stored)
+
+
+def outvoted(target: Any, stored: Any) -> list[str]:
+    adapter = adapter_for(inside(target))
+    return [] if adapter is None else list(adapter.outvoted(inside(target), stored))
+
+
+def override(target: Any, changes: Mapping[str, Any], others: Iterable[object] = ()) -> list[str]:
+    adapter: Any = adapter_for(inside(target))
+    return list(adapter.override(inside(target), changes, [inside(each) for each in others]))
+
+
+def parameter_count(target: object) -> None:
+    """None: no model."""
+    del target
