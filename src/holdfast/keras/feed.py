@@ -1,0 +1,101 @@
+"""Batches: the training data of one fit() as a feed, in groups of as many batches as one execution takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from ..data.facts import Feed, FeedPosition, LoaderFacts
+from ..state import rng
+
+
+class Group(NamedTuple):
+    """What one execution takes."""
+
+    first: int  # the number of its first batch in the epoch
+    batches: Any  # what Keras takes the batches from
+    last: bool  # whether the epoch is known to end with it
+
+
+class Source:
+    """Where the batches come from. A pass is one walk over the data; with steps_per_epoch epochs share passes."""
+
+    length: int | None = None  # batches of a pass
+    by_keras = False  # whether a pass is taken by Keras' own function, in TensorFlow, and not batch by batch here
+    replays = False  # whether a resume reads the batches again
+
+    def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:
+        """Pass `number` after its first `seen` batches. `place`: what `place()` returned there; None: at the start."""
+        raise NotImplementedError
+
+    def place(self, seen: int) -> Any:  # noqa: ARG002
+        """What `begin` needs besides the numbers."""
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """What decides which samples a position means."""
+        return {}
+
+
+class Batches(Feed):
+    def __init__(self, source: Source, per_epoch: int | None, group: int) -> None:
+        super().__init__(source)
+        self.replays = source.replays
+        self._source, self._per_epoch, self._group = source, per_epoch, group
+        self._pass: Iterator[Any] | None = None
+        self._number = self._seen = self._done = 0  # of the pass; its batches; the epoch's batches
+        self._ended = False
+
+    def describe(self) -> LoaderFacts:
+        return {"loader": type(self._source).__name__, "groups": self._group, **self._source.facts()}
+
+    def position(self, consumed: int) -> FeedPosition:
+        place = self._source.place(self._seen) if self._pass is not None else None
+        mine = {"pass": self._number, "seen": self._seen, "done": self._done, "ended": self._ended, "place": place}
+        return {**super().position(consumed), **mine, "length": self._source.length}
+
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Group]:
+        source, self._epoch, self._done = self._source, epoch, 0
+        inside = position is not None and position["epoch"] == epoch
+        if position is not None:
+            self._number, self._seen, self._ended = position["pass"], position["seen"], position["ended"]
+            self._done = position["done"] if inside else 0
+            source.length = source.length or position["length"]
+            with rng.scope(0):  # what is read again to come here draws its own numbers
+                self._pass = source.begin(self._number, self._seen, position["place"])
+        if not inside and (self._pass is None or self._is_over()):
+            self._number = 0 if self._pass is None else self._number + 1
+            self._seen, self._ended = 0, False
+            self._pass = source.begin(self._number, 0, None)
+        return self._groups()
+
+    def ran_out(self) -> None:
+        """Note that the last group had no batch: Keras has found the end of the pass by itself."""
+        self._done, self._seen = self._done - self._group, self._seen - self._group
+        self._source.length, self._ended = self._seen, True
+
+    def _is_over(self) -> bool:
+        length = self._source.length
+        return self._per_epoch is None or self._ended or (length is not None and self._seen >= length)
+
+    def _total(self) -> int | None:
+        """Batches of this epoch, if that is known."""
+        length = self._source.length
+        left = [] if length is None else [length - self._seen]
+        left += [] if self._per_epoch is None else [self._per_epoch - self._done]
+        return self._done + min(left) if left else None
+
+    def _groups(self) -> Iterator[Group]:
+        total = self._total()
+        while total is None or self._done < total:
+            first, size = self._done, self._group if total is None else min(self._group, total - self._done)
+            batches: Any = self._pass
+            if not self._source.by_keras:
+                batches = list(islice(batches, size))
+                if not batches:
+                    self._source.length, self._ended = self._seen, True
+                    return
+                size = len(batches)
+            self._done, self._seen = first + size, self._seen + size
+            yield Group(first, batches, last=total is not None and self._done >= total)

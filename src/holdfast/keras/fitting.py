@@ -1,0 +1,239 @@
+"""Fitting: the run around one call of fit(), and what is put in that call's way."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import repeat
+from typing import Any
+
+import keras
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+
+from ..errors import UsageError
+from ..run.weights import StartFrom
+from ..terminal import warn
+from ..trainers.training import RunOptions, Training
+from . import generators
+from .call import Call, begins_anew, build
+from .export import begin_from
+from .feed import Batches, Group
+from .others import Callbacks, Dataset
+from .sources import source_of
+from .state import Metrics, Variables, kept_with, optimizers, with_the_users
+
+_ended: dict[str, int] = {}  # runs that a fit() of this process has finished, and its epochs
+
+
+class Fitting:
+    """Keras calls what this puts in place of its own: the safe points lie behind everybody else's callbacks."""
+
+    def __init__(
+        self, call: Call, ours: Any, path: str | os.PathLike[str], state: Mapping[str, Any] | None, options: RunOptions
+    ) -> None:
+        _require_new(path, call)
+        build(call)
+        self._call, model = call, call.model
+        self._metrics = Metrics(model)
+        self._memory: dict[str, Any] = {"logs": {}}
+        self._own: dict[str, Any] = {
+            "model": Variables("the model", lambda: model.variables, model),
+            **optimizers(model),
+            "metrics": self._metrics,
+        }
+        others = [each for each in call.callbacks.callbacks if each is not ours]
+        self._own["callbacks"] = Callbacks(others, lambda: kept_with(model))
+        adapter = call.iterator.data_adapter
+        self._dataset = Dataset(adapter.py_dataset) if isinstance(adapter, PyDatasetAdapter) else None
+        if self._dataset is not None:
+            self._own["dataset"] = self._dataset
+        options = {"seed": generators.global_seed(), **options}
+        start_from = options.pop("start_from", None)
+        if isinstance(start_from, StartFrom):
+            raise UsageError("holdfast.keras takes a path in start_from: a file of Keras, a run or a checkpoint")
+        tracked = with_the_users({**self._own, "fit": self._memory}, state)
+        with ExitStack() as kept:
+            kept.enter_context(generators.kept(tensorflow=keras.backend.backend() == "tensorflow"))
+            self._training = Training(path, tracked, options, epochs=call.epochs)
+            self._kept = kept.pop_all()  # until the run is left
+        self._loop, self.run = self._training.loop, self._training.run
+        with self._watched():
+            if start_from is not None and self._loop.step == 0:
+                begin_from(model, start_from)
+            if self._loop.epoch > call.epochs.start and self._loop.goes_on and begins_anew(call.validation):
+                warn(
+                    "the validation data are not in arrays and change from epoch to epoch: where these begin is not "
+                    "kept, so that the values of the validation differ from those of an undisturbed fit()"
+                )
+            self._begin()
+
+    def _begin(self) -> None:
+        call = self._call
+        inside = self._loop.in_epoch
+        self._saved = {name: each.state_dict() for name, each in self._own.items()} if inside else {}
+        self._size = max(1, call.model.steps_per_execution)
+        if self._dataset is not None:
+            call.iterator.data_adapter.enqueuer = None  # our own adapter of the rest has one
+        source = source_of(call.iterator, self._loop.seed)
+        self._batches = Batches(source, call.iterator.steps_per_epoch, self._size)
+        self._hand: Callable[[Group], Any] = _as_they_are if source.by_keras else _one_by_one
+        if keras.backend.backend() == "tensorflow" and not source.by_keras:
+            from .tfdata import Handed
+
+            self._hand = Handed(call.iterator).hand
+        self._taken = self._done = self._undone = 0  # groups of this epoch: begun; ended; ended without a safe point
+        self._group: Group | None = None
+        self._idle = False  # whether the step in progress does nothing
+        self._put_in_place()
+
+    def _put_in_place(self) -> None:
+        call, put = self._call, self._training.replace
+        model, callbacks, iterator = call.model, call.callbacks, call.iterator
+        put(model, "_initial_epoch", self._loop.epoch if self._loop.goes_on else call.epochs.stop)
+        put(model, "evaluate", self._guarded(model.evaluate))
+        if keras.backend.backend() == "torch":  # elsewhere catch_stop_iteration is around it
+            put(model, "train_function", self._guarded(model.train_function))
+        put(iterator, "catch_stop_iteration", self._around(iterator.catch_stop_iteration))
+        put(iterator, "_enumerate_iterator", self._enumerate)
+        for name, ours in (
+            ("on_epoch_begin", self._epoch_begins),
+            ("on_train_batch_begin", self._batch_begins),
+            ("on_train_batch_end", self._batch_ends),
+            ("on_epoch_end", self._epoch_ends),
+            ("on_train_end", self._fit_ends),
+        ):
+            put(callbacks, name, self._guarded(functools.partial(ours, getattr(callbacks, name))))
+
+    # An exception that leaves one of Keras' functions leaves fit(): it has no callback for that --------------------
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except GeneratorExit:  # Keras leaves our iteration when TensorFlow has found the end of the data
+            raise
+        except BaseException as error:
+            self._leave(error)
+            raise
+
+    def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def guarded(*arguments: Any, **named: Any) -> Any:
+            with self._watched():
+                return function(*arguments, **named)
+
+        return guarded
+
+    def _around(self, theirs: Callable[[], Any]) -> Callable[[], Any]:
+        @contextmanager
+        def watched() -> Iterator[None]:
+            with self._watched(), theirs():
+                yield
+
+        return watched
+
+    def _leave(self, error: BaseException | None = None) -> None:
+        with self._kept:
+            self._training.leave(error)
+
+    # What Keras calls, in its order; `theirs` calls everybody else's callbacks -------------------------------------
+
+    def _epoch_begins(self, theirs: Callable[..., None], epoch: int, logs: Any = None) -> None:
+        self._restore_again()
+        self._loop.begin_epoch()
+        self._metrics.inside = True
+        self._taken = self._done = self._undone = 0
+        theirs(epoch, logs)
+
+    def _restore_again(self) -> None:
+        """In mid-epoch Keras begins that epoch once more: it resets metrics, and callbacks change what they like."""
+        for name, saved in self._saved.items():
+            self._own[name].load_state_dict(saved)
+
+    def _enumerate(self) -> Iterator[tuple[int, int, Any]]:
+        with self._watched():
+            adapter, inside = self._call.iterator.data_adapter, bool(self._saved)
+            adapter.on_epoch_begin()
+            self._look()
+            self._restore_again()
+            self._saved = {}
+            for group in self._loop.batches(self._batches):
+                self._taken, self._group = self._taken + 1, group
+                yield group.first, group.first + self._size - 1, self._hand(group)
+            if inside and not self._taken:
+                yield from self._nothing()
+            adapter.on_epoch_end()
+            self._look()
+
+    def _look(self) -> None:
+        if self._dataset is not None:
+            self._dataset.look()
+
+    def _nothing(self) -> Iterator[tuple[int, int, Any]]:
+        """A step that does nothing: all batches were done before, and Keras needs the logs of a step."""
+        model, logs = self._call.model, dict(self._memory["logs"])
+        kept, jax = model.train_function, keras.backend.backend() == "jax"
+        model.train_function = (lambda state, _: (logs, state)) if jax else (lambda _: logs)
+        self._idle = True
+        yield 0, 0, repeat(())
+        self._idle, model.train_function = False, kept
+
+    def _batch_begins(self, theirs: Callable[..., None], batch: int, logs: Any = None) -> None:
+        if not self._idle:
+            theirs(batch, logs)
+
+    def _batch_ends(self, theirs: Callable[..., None], batch: int, logs: Any = None) -> None:
+        if self._idle or self._group is None:
+            return
+        theirs(batch, logs)
+        self._done += 1
+        self._memory["logs"] = numbers(logs)
+        if self._group.last or self._call.model.stop_training:
+            self._undone = 1  # the validation comes first
+        else:
+            self.run.log(**self._memory["logs"])
+            self._loop.step_done()
+
+    def _epoch_ends(self, theirs: Callable[..., None], epoch: int, logs: Any = None) -> None:
+        if self._taken > self._done:
+            self._batches.ran_out()
+        theirs(epoch, logs)
+        self._metrics.inside, self._memory["logs"] = False, {}
+        self.run.log(**numbers(logs))
+        self._loop.end_epoch(self._undone, last=self._call.model.stop_training)
+
+    def _fit_ends(self, theirs: Callable[..., None], logs: Any = None) -> None:
+        theirs(logs)
+        self._leave()
+        _ended[os.path.realpath(self.run.path)] = self._call.epochs.stop
+
+
+def _as_they_are(group: Group) -> Any:
+    return group.batches
+
+
+def _one_by_one(group: Group) -> Any:
+    return iter(group.batches)
+
+
+def numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
+    """Those of Keras' logs that are one number."""
+    found = {}
+    for name, value in (logs or {}).items():
+        with suppress(TypeError, ValueError):  # an array of several
+            found[name] = float(value)
+    return found
+
+
+def _require_new(path: str | os.PathLike[str], call: Call) -> None:
+    """
+    Raises:
+        UsageError: a fit() of this process has finished the run, and this one would train nothing.
+    """
+    if call.epochs.stop <= _ended.get(os.path.realpath(path), -1) and os.path.exists(path):
+        raise UsageError(
+            f"{os.fspath(path)}: a fit() of this process has finished this run. Give another fit() a path of its own, "
+            "or the same one with more epochs"
+        )

@@ -1,0 +1,210 @@
+"""What the other callbacks of a fit() remember: their attributes that change while it runs, and CSVLogger's file."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import keras
+from keras.src.callbacks.monitor_callback import MonitorCallback
+from keras.src.callbacks.progbar_logger import ProgbarLogger
+from keras.src.utils import file_utils
+
+from ..errors import Mismatch, UsageError
+from ..run.tracked import digests
+from ..terminal import warn
+from .state import trackable
+
+_KERAS = "keras:"  # before the names of attributes that are saved by their variables
+_NOT_STATE = frozenset(
+    {
+        *("_model", "params", "model"),  # of a callback
+        *("_epoch_start_time", "_batch_start_time", "_train_accumulated_time"),  # of TensorBoard: times of the clock
+        *("_workers", "_use_multiprocessing", "_max_queue_size"),  # of a PyDataset: how it is read, not what
+    }
+)
+
+
+class Attributes:
+    """Those attributes of an object that have changed since it was first looked at. What cannot be saved is left out.
+
+    An argument that nobody changes, such as a patience, stays as the script has it. Objects of Keras are saved by their
+    variables, but for those that are `kept` elsewhere.
+    """
+
+    def __init__(self, target: Any, kept: Callable[[], Iterable[Any]] = tuple) -> None:
+        self.target, self._kept = target, kept
+        self._restored: set[str] = set()
+        self.unsaved: list[str] = []  # the names of what could not be saved when it was last looked at
+        self.first: dict[str, dict[str, str]] = {name: printed for name, (_, printed) in self._now().items()}
+
+    def _now(self) -> dict[str, tuple[Any, Any]]:
+        """The value of each attribute that can be saved, and what tells it from another one."""
+        found: dict[str, tuple[Any, Any]] = {}
+        self.unsaved = []
+        for name, value in vars(self.target).items():
+            held = trackable(value)
+            of_keras = held is not value
+            if name in _NOT_STATE or (of_keras and held.are_in(self._kept())):
+                continue
+            state = held.state_dict() if of_keras else value
+            printed = _printed([*state.values()] if of_keras else state)  # the paths have numbers of the process
+            if printed is not None:
+                found[_KERAS + name if of_keras else name] = state, printed
+            elif not callable(value):
+                self.unsaved.append(name)
+        return found
+
+    def changed(self) -> dict[str, Any]:
+        return {
+            name: value
+            for name, (value, printed) in self._now().items()
+            if name in self._restored or printed != self.first.get(name)
+        }
+
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        self._restored.update(stored)
+        for name, value in stored.items():
+            if not name.startswith(_KERAS):
+                setattr(self.target, name, value)
+                continue
+            here = getattr(self.target, name.removeprefix(_KERAS), None)
+            held = trackable(here)
+            if held is here:
+                where = f"{type(self.target).__name__}.{name.removeprefix(_KERAS)}"
+                raise Mismatch(f"{where} was an object of Keras when this was saved: make it before fit()")
+            held.load_state_dict(value)
+
+
+def _printed(value: Any) -> Any:
+    """What tells a value from another one; None if it cannot be saved."""
+    try:
+        return digests({"": value}).of
+    except UsageError:
+        return None
+
+
+class Dataset:
+    """A PyDataset: its attributes that change from epoch to epoch, such as an order that it shuffles.
+
+    The others are compared: they decide which samples a position means.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._own = all(callable(getattr(dataset, each, None)) for each in ("state_dict", "load_state_dict"))
+        self._dataset, self._attributes = dataset, Attributes(dataset)
+        self._changed: dict[str, Any] = {}
+        self._ahead = dataset.workers > 1 or (dataset.workers > 0 and dataset.use_multiprocessing)
+        if self._ahead:
+            warn(
+                f"{type(dataset).__name__} has workers={dataset.workers}, which fetch ahead: what its __getitem__ "
+                "draws or counts is not kept; workers=1 without use_multiprocessing keeps it"
+            )
+
+    def look(self) -> None:
+        """Look at it anew: it may change as an epoch begins or ends."""
+        self._changed = {} if self._own else copy.deepcopy(self._attributes.changed())
+
+    def state_dict(self) -> Any:
+        if self._own:
+            return self._dataset.state_dict()
+        if not self._ahead:
+            self.look()  # its __getitem__ may have changed it since
+        same = {name: looks for name, looks in self._attributes.first.items() if name not in self._changed}
+        return {"changed": self._changed, "same": same}
+
+    def load_state_dict(self, stored: Any) -> None:
+        if self._own:
+            self._dataset.load_state_dict(stored)
+            return
+        first, stored_names = self._attributes.first, stored["same"].keys() | stored["changed"].keys()
+        other = [name for name, looks in stored["same"].items() if first.get(name) != looks]
+        other += sorted(first.keys() - stored_names)
+        if other:
+            kind = type(self._dataset).__name__
+            raise Mismatch(
+                f"{kind}.{other[0]} is not as it was when this was saved, so that a position would mean other samples. "
+                f"Seed before {kind} is made, or give it state_dict() and load_state_dict()"
+            )
+        self._attributes.restore(copy.deepcopy(stored["changed"]))
+        self.look()
+
+
+class Callbacks:
+    """The state of the other callbacks, by their classes and their order."""
+
+    def __init__(self, callbacks: Iterable[Any], kept: Callable[[], Iterable[Any]]) -> None:
+        seen, self._all = Counter[str](), dict[str, Callback]()
+        for each in callbacks:
+            if isinstance(each, ProgbarLogger):
+                continue
+            kind = type(each).__name__
+            seen[kind] += 1
+            ours = CSV if isinstance(each, keras.callbacks.CSVLogger) else Callback
+            self._all[kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"] = ours(each, kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: each.state_dict() for name, each in self._all.items()}
+
+    def load_state_dict(self, stored: Mapping[str, Any]) -> None:
+        for name in stored.keys() - self._all.keys():
+            if stored[name]:
+                warn(f"the callback {name} was there when this was saved, and is not in fit(callbacks=[...]) now")
+        for name, each in self._all.items():
+            if stored.get(name):
+                each.load_state_dict(stored[name])
+
+
+class Callback:
+    def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
+        self.callback = callback
+        self._own = all(callable(getattr(callback, each, None)) for each in ("state_dict", "load_state_dict"))
+        if isinstance(callback, MonitorCallback) and callback.monitor_op is None:
+            callback._set_monitor_op()  # noqa: SLF001  at the first epoch's end it would turn min_delta's sign around
+        self._attributes = Attributes(callback, kept)
+        bases = {
+            base.__module__.partition(".")[0] for base in type(callback).__mro__ if base is not keras.callbacks.Callback
+        }
+        self._to_warn = not self._own and "keras" not in bases  # Keras' own callbacks know what they need
+
+    def state_dict(self) -> Any:
+        if self._own:
+            return self.callback.state_dict()
+        changed = self._attributes.changed()
+        if self._to_warn and self._attributes.unsaved:
+            self._to_warn = False
+            warn(
+                f"the callback {type(self.callback).__name__} has what cannot be saved: "
+                f"{', '.join(self._attributes.unsaved)}; if it changes, give it state_dict() and load_state_dict()"
+            )
+        return changed
+
+    def load_state_dict(self, stored: Any) -> None:
+        if self._own:
+            self.callback.load_state_dict(stored)
+        else:
+            self._attributes.restore(stored)
+
+
+class CSV(Callback):
+    """CSVLogger, whose file goes on where the checkpoint has it: without rows of epochs that come again."""
+
+    def state_dict(self) -> Any:
+        name, text = self.callback.filename, b""
+        if file_utils.exists(name):
+            with file_utils.File(name, "rb") as file:
+                text = file.read()
+        return {**self._attributes.changed(), "text": text.decode()}
+
+    def load_state_dict(self, stored: Any) -> None:
+        logger = self.callback
+        self._attributes.restore({name: value for name, value in stored.items() if name != "text"})
+        if logger.csv_file is None or logger.csv_file.closed:
+            return
+        logger.csv_file.close()
+        with file_utils.File(logger.filename, "wb") as file:
+            file.write(stored["text"].encode())
+        logger.csv_file = file_utils.File(logger.filename, "a")
+        logger.append_header, logger.writer = not stored["text"], None

@@ -1,0 +1,191 @@
+"""What Keras objects hold: variables, as arrays of NumPy on every backend, so that any backend reads a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.backend.common.variables import Variable
+
+from ..errors import Mismatch, UsageError
+
+_NUMBER = re.compile(r"_\d+")  # Keras counts the layers of a process: "dense_1" may be "dense_3" in the next one
+
+
+class Variables:
+    """Some variables of a model, in their order."""
+
+    def __init__(self, what: str, find: Callable[[], Sequence[Any]], model: Any = None) -> None:
+        self._what, self._find, self._model = what, find, model
+
+    def are_in(self, others: Iterable[Any]) -> bool:
+        return {id(each) for each in self._find()} <= {id(each) for each in others}
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._model is not None:
+            synchronise(self._model)
+        return arrays(self._find())
+
+    def load_state_dict(self, stored: Mapping[str, Any]) -> None:
+        if self._model is not None:
+            synchronise(self._model)
+        assign(self._find(), stored, self._what)
+
+
+class Metrics(Variables):
+    """A model's metrics. Keras resets them before each epoch, so that they are part of the state inside one only."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__("the metrics", lambda: model.metrics_variables, model)
+        self.inside = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() if self.inside else {}
+
+    def load_state_dict(self, stored: Mapping[str, Any]) -> None:
+        self.inside = bool(stored)
+        if self.inside:
+            super().load_state_dict(stored)
+
+
+class Optimizer:
+    """An optimizer, which Keras builds for the variables that it steps: the checkpoint knows for which."""
+
+    def __init__(self, optimizer: Any, model: Any) -> None:
+        self._optimizer, self._model = optimizer, model
+
+    def _steps(self) -> list[int]:
+        """Which of the model's variables it steps."""
+        places = {id(each): place for place, each in enumerate(self._model.variables)}
+        return [places.get(id(each), -1) for each in self._optimizer._trainable_variables]  # noqa: SLF001
+
+    def state_dict(self) -> dict[str, Any]:
+        synchronise(self._model)
+        optimizer = self._optimizer
+        return {"steps": self._steps() if optimizer.built else None, "variables": arrays(optimizer.variables)}
+
+    def load_state_dict(self, stored: Mapping[str, Any]) -> None:
+        optimizer, steps = self._optimizer, stored["steps"]
+        if steps is not None and not optimizer.built and -1 not in steps:
+            everything = self._model.variables
+            optimizer.build([everything[place] for place in steps])
+        if optimizer.built and steps != self._steps():
+            raise Mismatch(
+                "the optimizer of the checkpoint steps other variables than this one: as many as before must be "
+                "trainable. A fit after another compile() wants a run of its own: another path"
+            )
+        assign(optimizer.variables, stored["variables"], "the optimizer")
+
+
+def optimizers(model: Any) -> dict[str, Optimizer]:
+    """The optimizer of `model`, and those that a train_step of its own uses, by their attributes.
+
+    They may stand in lists and dicts, and in the layers of `model`.
+    """
+    return {name: Optimizer(each, model) for name, each in _optimizers(model).items()}
+
+
+def _optimizers(model: Any) -> dict[str, Any]:
+    found = dict(_inside("optimizer", model.optimizer))
+    for place, layer in enumerate(model._flatten_layers()):  # noqa: SLF001
+        for name, value in vars(layer).items():
+            for path, each in _inside(name.lstrip("_") if layer is model else f"layer{place}.{name}", value):
+                if all(each is not other for other in found.values()):
+                    found[path] = each
+    return found
+
+
+def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The optimizers that `value` is or holds."""
+    if isinstance(value, keras.optimizers.Optimizer):
+        yield name, value
+    elif isinstance(value, dict | list | tuple):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _inside(f"{name}.{key}", each)
+
+
+def kept_with(model: Any) -> list[Any]:
+    """The variables that are saved with `model`, so that nobody else needs to save them."""
+    more = [each for optimizer in _optimizers(model).values() for each in optimizer.variables]
+    return [*model.variables, *model.metrics_variables, *more]
+
+
+def trackable(value: Any) -> Any:
+    """What a run can track of something that the user names in `state`: Keras objects by their variables."""
+    if isinstance(value, keras.Layer):
+        return Variables(f"the layer {value.name}", lambda: value.variables)
+    if isinstance(value, keras.optimizers.Optimizer):
+        return Variables(f"the optimizer {value.name}", lambda: value.variables)
+    if isinstance(value, keras.random.SeedGenerator):
+        return Variables(f"the generator {value.name}", lambda: [value.state])
+    if isinstance(value, keras.metrics.Metric):
+        return Variables(f"the metric {value.name}", lambda: value.variables)
+    if isinstance(value, Variable):
+        return Variables(f"the variable {value.path}", lambda: [value])
+    return value
+
+
+def synchronise(model: Any) -> None:
+    """On JAX an epoch's steps hand the state on, and the variables of the model lag behind."""
+    if keras.backend.backend() == "jax" and hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
+def arrays(variables: Sequence[Any]) -> dict[str, Any]:
+    """The values of variables by their paths; of equal paths, all but the first have a number."""
+    return dict(zip(paths(variables), map(array, variables), strict=True))
+
+
+def array(variable: Any) -> Any:
+    return np.asarray(keras.ops.convert_to_numpy(variable.value))
+
+
+def paths(variables: Sequence[Any]) -> list[str]:
+    seen, found = Counter[str](), []
+    for each in variables:
+        seen[each.path] += 1
+        found.append(each.path if seen[each.path] == 1 else f"{each.path}#{seen[each.path]}")
+    return found
+
+
+def assign(variables: Sequence[Any], stored: Mapping[str, Any], what: str) -> None:
+    """Give the variables the values of a checkpoint, in their order.
+
+    Raises:
+        Mismatch: they are others; nothing was assigned.
+    """
+    lines = differences(variables, stored)
+    if lines:
+        shown = "".join(f"\n  {line}" for line in lines[:20])
+        raise Mismatch(
+            f"{what}: the checkpoint has {len(stored)} variables and not these {len(variables)}. Build the model "
+            f"before fit() as it was, and compile() it alike; another structure wants a run of its own.{shown}"
+        )
+    for each, value in zip(variables, stored.values(), strict=True):
+        each.assign(value)
+
+
+def differences(variables: Sequence[Any], stored: Mapping[str, Any]) -> list[str]:
+    here = dict(zip(paths(variables), variables, strict=True))
+    lines = []
+    for (name, each), (was, value) in zip(here.items(), stored.items(), strict=False):
+        here_is, there_was = (each.dtype, tuple(each.shape)), (value.dtype.name, tuple(value.shape))
+        if here_is != there_was or _NUMBER.sub("", name) != _NUMBER.sub("", was):
+            lines.append(f"{was} {there_was} was saved, {name} {here_is} is here")
+    lines += [f"{name}: not in the checkpoint" for name in [*here][len(stored) :]]
+    return lines + [f"{name}: in the checkpoint, not here" for name in [*stored][len(here) :]]
+
+
+def with_the_users(own: dict[str, Any], state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """
+    Raises:
+        UsageError: the user's names are some of ours.
+    """
+    given = {name: trackable(each) for name, each in (state or {}).items()}
+    if taken := own.keys() & given.keys():
+        raise UsageError(f"state has the name {min(taken)!r}, which is Holdfast's own for what fit() trains")
+    return own | given

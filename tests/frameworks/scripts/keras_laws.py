@@ -1,0 +1,206 @@
+"""What a fit() with our callback does besides training: asserted here, in one process."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import threading
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import pytest
+
+from holdfast import Every, Store
+from holdfast.errors import Mismatch, UsageError
+from holdfast.keras import Holdfast, export
+from holdfast.state import rng
+
+x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+y = x.sum(axis=1)
+
+
+def model(width=3):
+    keras.utils.set_random_seed(1)
+    made = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(width), keras.layers.Dense(1)])
+    made.compile("adam", "mse")
+    return made
+
+
+def fit(made, *callbacks, epochs=2, **more):
+    return made.fit(x, y, batch_size=4, epochs=epochs, callbacks=[*callbacks], verbose=0, **more)
+
+
+def refused(what, error, function):
+    with pytest.raises(error, match=what):
+        function()
+    assert "evaluate" not in vars(made)
+
+
+class Fails(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 3:
+            raise ValueError("enough")
+
+
+class FailsAfterRow(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        raise ValueError("enough")
+
+
+class Counts(keras.callbacks.Callback):
+    """Has attributes of all kinds; the model is one that is kept already."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.num_timesteps, self.mean, self.net, self.lock = 0, keras.metrics.Mean(), net, threading.Lock()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.num_timesteps += 1
+        self.mean.update_state(batch)
+
+
+class Pairs(keras.utils.PyDataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return x[index * 4 :][:4], y[index * 4 :][:4]
+
+    def on_epoch_end(self):
+        pass
+
+
+def said(function):
+    """What it writes to stderr."""
+    with contextlib.redirect_stderr(io.StringIO()) as file:
+        function()
+    return file.getvalue()
+
+
+class First(keras.callbacks.Callback):
+    """What the weights are when the first epoch begins."""
+
+    def on_train_begin(self, logs=None):
+        assert logs == {}
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 0:
+            self.weights = self.model.get_weights()
+
+
+before = set(rng.capture())
+made = model()
+seen: list[set[str]] = []
+inside = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(set(rng.capture()) - before))
+expected = fit(made, Holdfast("whole"), inside)
+assert all("keras" in each for each in seen)
+assert len(seen) == 2
+assert set(rng.capture()) == before  # Keras' generators are those of the fit alone
+weights = made.get_weights()
+
+# An error leaves the run, and undoes what was put in place; the run goes on in the same process.
+made = model()
+refused("enough", ValueError, lambda: fit(made, Holdfast("failed", every=Every(steps=1)), Fails()))
+assert "_enumerate_iterator" not in vars(made)
+assert set(rng.capture()) == before
+assert Store("failed").checkpoints()[-1].step == 3
+made = model()
+assert expected.history == fit(made, Holdfast("failed")).history
+assert all(map(np.array_equal, weights, made.get_weights()))
+
+# Each refusal is one line, before anything is trained.
+made = model()
+refused("BackupAndRestore", UsageError, lambda: fit(made, Holdfast("a"), keras.callbacks.BackupAndRestore("b")))
+refused("one trainer has one", UsageError, lambda: fit(made, Holdfast("a"), Holdfast("b")))
+refused("has finished this run", UsageError, lambda: fit(made, Holdfast("whole")))
+refused("Holdfast's own", UsageError, lambda: fit(made, Holdfast("a", state={"model": made})))
+assert not os.path.exists("a")
+keras.distribution.set_distribution(object())
+refused("spreads the model", UsageError, lambda: fit(made, Holdfast("a")))
+keras.distribution.set_distribution(None)
+for name in "missing.weights.h5", "unfit.weights.h5":
+    model(width=5).save_weights("unfit.weights.h5")
+    refused(f"start_from='{name}'", UsageError, lambda name=name: fit(made, Holdfast(name[:4], start_from=name)))
+made = model(width=5)
+refused("was saved", Mismatch, lambda: fit(made, Holdfast("whole"), epochs=3))
+
+# More epochs go on.
+made = model()
+longer = fit(made, Holdfast("whole"), epochs=3)
+assert longer.history["loss"][:2] == expected.history["loss"]
+assert longer.epoch == [0, 1, 2]
+
+# The other callbacks go on: their counters, what they have of Keras, and CSVLogger's file.
+made, rows = model(), keras.callbacks.CSVLogger("rows.csv", append=True)
+refused(
+    "enough", ValueError, lambda: fit(made, Holdfast("rows", every=Every(steps=3)), rows, Counts(made), FailsAfterRow())
+)
+assert Store("rows").checkpoints()[-1].step == 3
+made = model()
+counts = Counts(made)
+line = said(lambda: fit(made, Holdfast("rows"), keras.callbacks.CSVLogger("rows.csv", append=True), counts))
+assert "the callback Counts has what cannot be saved: lock; " in line
+assert (counts.num_timesteps, float(counts.mean.result())) == (12, 2.5)
+with open("rows.csv") as file:
+    assert [row.split(",")[0] for row in file] == ["epoch", "0", "1"]
+
+
+# Threads that read a PyDataset may be others, and draw when they like; a validation's order begins anew.
+def fit_pairs(workers, epochs):
+    pairs, ours = Pairs(workers=workers), Holdfast("read")
+    model().fit(pairs, epochs=epochs, callbacks=[ours], validation_data=Pairs(), verbose=0)
+
+
+line = said(lambda: fit_pairs(2, epochs=1))
+assert "draws or counts is not kept" in line
+assert "where these begin" not in line
+line = said(lambda: fit_pairs(1, epochs=2))
+assert "draws or counts" not in line
+assert "where these begin is not kept" in line
+
+# A run whose directory is gone begins anew.
+shutil.copytree("whole", "gone")
+fit(model(), Holdfast("gone"), epochs=3)
+shutil.rmtree("gone")
+assert fit(model(), Holdfast("gone"), epochs=3).epoch == [0, 1, 2]
+
+# Weights go out, and in.
+for name in "out.keras", "out.weights.h5":
+    out = model()
+    export("whole", out, name, step="step-000000012-end")
+    fresh = model()
+    fresh.load_weights(name)
+    assert all(map(np.array_equal, weights, fresh.get_weights())), name
+for number, source in enumerate(["out.weights.h5", "failed"]):
+    first = First()
+    fit(model(), Holdfast(f"begun-{number}", start_from=source), first)
+    assert all(map(np.array_equal, weights, first.weights)), source
+
+# A model that TensorFlow builds with its first batch is trained; a resume wants it built.
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    class Late(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean((self.dense(data[0])[:, 0] - data[1]) ** 2)
+            variables = self.dense.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    made = Late()
+    made.compile("adam")
+    assert fit(made, Holdfast("late")).epoch == [0, 1]
+    made = Late()
+    made.compile("adam")
+    refused("Build the model before", Mismatch, lambda: fit(made, Holdfast("late"), epochs=3))
+
+with open("result.json", "w") as file:
+    json.dump("all laws hold", file)
