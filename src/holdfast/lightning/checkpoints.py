@@ -1,0 +1,79 @@
+"""The files of Lightning's own ModelCheckpoint, which stay the user's: what an undone step wrote gets its name again.
+
+A killed attempt may have written `epoch=1-step=12.ckpt` after the run's last save. The step is done again, and without
+this its file would be called `epoch=1-step=12-v1.ckpt`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+_HERE = "<dirpath>"  # in the state of a callback: its directory, which another run of the script numbers otherwise
+
+
+class Files:
+    """The files in the directories of a trainer's ModelCheckpoints."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._undone: dict[str, set[str]] = {}  # names that no step of this attempt has written yet
+
+    def names(self) -> dict[str, list[str]]:
+        return {key: sorted(_names(each) - self._undone.get(key, set())) for key, each in _callbacks(self._trainer)}
+
+    def name_again(self, known: dict[str, list[str]], replace: Callable[[object, str, Any], None]) -> None:
+        """From now on, files that are not `known` do not exist for a ModelCheckpoint until it writes them."""
+        for key, callback in _callbacks(self._trainer):
+            undone = self._trainer.strategy.broadcast(_names(callback) - {*known.get(key, ())})
+            self._undone[key] = undone
+            replace(callback, "file_exists", _exists(callback, undone))
+            replace(callback, "_save_checkpoint", _save(callback, undone))
+
+
+def without_place(value: Any, callback: Any) -> Any:
+    """Return the state of a callback in which its directory has a name that is the same for every run."""
+    place = getattr(callback, "dirpath", None)
+    return value if not place else _moved(value, os.fspath(place), _HERE)
+
+
+def with_place(value: Any, callback: Any) -> Any:
+    place = getattr(callback, "dirpath", None)
+    return value if not place else _moved(value, _HERE, os.fspath(place))
+
+
+def _moved(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, dict):
+        return {_moved(key, old, new): _moved(each, old, new) for key, each in value.items()}
+    if isinstance(value, str) and (value == old or value.startswith(old + os.sep)):
+        return new + value.removeprefix(old)
+    return value
+
+
+def _callbacks(trainer: Any) -> Iterator[tuple[str, Any]]:
+    for callback in trainer.checkpoint_callbacks:
+        if hasattr(callback, "file_exists") and callback.dirpath:
+            yield callback.state_key, callback
+
+
+def _names(callback: Any) -> set[str]:
+    with suppress(OSError):
+        return {name for name in os.listdir(callback.dirpath) if name.endswith(callback.FILE_EXTENSION)}
+    return set()
+
+
+def _exists(callback: Any, undone: set[str]) -> Callable[..., bool]:
+    plain = callback.file_exists
+    return lambda filepath, trainer: os.path.basename(filepath) not in undone and plain(filepath, trainer)
+
+
+def _save(callback: Any, undone: set[str]) -> Callable[..., None]:
+    plain = callback._save_checkpoint
+
+    def save(trainer: Any, filepath: str) -> None:
+        undone.discard(os.path.basename(filepath))
+        plain(trainer, filepath)
+
+    return save

@@ -1,0 +1,210 @@
+"""Fit: one `trainer.fit` as a run. What it wraps of the trainer's loops is theirs again when the run is left.
+
+Lightning's own way to restart inside an epoch is not used: it steps schedulers twice and begins running means anew. The
+loops begin as in a fresh process, with the counters of the checkpoint. The hooks of an epoch's beginning are called
+again when a run goes on in its middle, under the random numbers of then and without loggers: what they set up outside
+of the state is there again. What they change in the state is put back.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ..errors import Stopped, UsageError
+from ..run.arguments import ENDLESS
+from ..state import rng
+from ..trainers.training import RunOptions, Training
+from . import framework
+from .batches import serve
+from .logs import Logs
+from .memory import Memory
+
+_FAREWELL_S = 30.0  # how long the first process waits, after a stop, for those that it has started
+
+
+class Fit:
+    """The run of one `trainer.fit`, from `on_fit_start` to its end."""
+
+    def __init__(
+        self, trainer: Any, path: str | os.PathLike[str], state: Mapping[str, Any], options: RunOptions, logs: Logs
+    ) -> None:
+        self._trainer, self._loops, self._logs = trainer, trainer.fit_loop, logs
+        self._epochs = trainer.fit_loop.epoch_loop
+        self._memory = Memory(trainer, logs)
+        total = self._loops.max_epochs
+        objects = _objects(trainer, self._memory, state)
+        self._training = Training(path, objects, options, epochs=ENDLESS if total < 0 else total)
+        self.run, self._loop = self._training.run, self._training.loop
+        self._pending = 0  # batches since the last safe point
+        self._open = False  # whether an epoch of the run is open
+        self._feeding = False  # whether iterators are made for an epoch that has begun
+        self._goes_on_inside = False  # whether this epoch goes on in its middle
+        try:
+            self._enter()
+        except BaseException as error:
+            self._training.leave(error)
+            raise
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """End the run, unless it has ended. Without an error it is finished."""
+        self._training.leave(error)
+        if isinstance(error, Stopped):
+            self._let_children_end()
+
+    def _enter(self) -> None:
+        trainer, replace, memory = self._trainer, self._training.replace, self._memory
+        replace(trainer._signal_connector, "register_signal_handlers", lambda: None)
+        framework.say_what_stands_back(trainer)
+        if memory.restored and memory.limit_was_raised():
+            self._loop.reopen()
+        if not self._loop.goes_on:
+            trainer.should_stop = True
+        self._logs.begin(self._training, memory.restored.get("loggers"))
+        if memory.restored:
+            replace(trainer, "num_sanity_val_steps", 0)
+            replace(trainer, "enable_autolog_hparams", False)
+            memory.files.name_again(memory.restored["checkpoints"], replace)
+        self._wrap(self._loops, "_load_combined_loader_states", lambda _: self._take_loaders())
+        self._wrap(self._loops, "on_advance_start", self._epoch_begins)
+        self._wrap(self._loops, "on_run_end", self._ends)
+        self._wrap(self._epochs, "reset", self._reset)
+        self._wrap(self._epochs, "on_run_start", self._feed)
+        self._wrap(self._epochs, "on_advance_end", self._batch_ends)
+        self._wrap(self._epochs.val_loop, "setup_data", self._set_up_validation)
+        self._wrap(trainer._logger_connector, "log_metrics", self._log)
+        if self._loops._combined_loader is not None:  # configure_optimizers has asked for the number of steps
+            self._take_loaders()
+
+    def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """Put `wrapper` in the place of a method; it gets the method, and its arguments."""
+        plain = getattr(owner, name)
+        self._training.replace(owner, name, lambda *args, **kwargs: wrapper(plain, *args, **kwargs))
+
+    def _take_loaders(self) -> None:
+        """Let Lightning iterate what the run serves, from here on. Its own restore of loaders stands back."""
+        combined = self._loops._combined_loader
+        self._training.replace(combined, "flattened", serve(combined, self._batches))
+
+    def _batches(self, loader: Any) -> Iterator[Any]:
+        return self._loop.batches(loader) if self._feeding else iter(())
+
+    def _epoch_begins(self, plain: Callable[[], None]) -> None:
+        self._end_epoch(last=False)
+        self._goes_on_inside = self._loop.in_epoch
+        self._memory.restore_again()
+        self._loop.begin_epoch()
+        self._open = True
+        if self._goes_on_inside:
+            for progress in (self._loops.epoch_progress.total, self._loops.epoch_progress.current):
+                progress.ready, progress.started = progress.ready - 1, progress.started - 1
+            with self._without_loggers():
+                plain()
+        else:
+            plain()
+
+    @contextmanager
+    def _without_loggers(self) -> Iterator[None]:
+        loggers, silent = self._trainer.loggers, framework.part(self._trainer, "loggers.logger").DummyLogger
+        self._trainer.loggers = [silent() for _ in loggers]
+        try:
+            yield
+        finally:
+            self._trainer.loggers = loggers
+
+    def _reset(self, plain: Callable[[], None]) -> None:
+        if not self._goes_on_inside:
+            plain()
+
+    def _feed(self, plain: Callable[[Any], None], fetcher: Any) -> None:
+        """Let the epoch's iterators begin. Lightning makes those of its first epoch before the epoch begins."""
+        if self._goes_on_inside:
+            self._memory.restore_again()
+        self._goes_on_inside, self._feeding = False, True
+        if self._trainer.current_epoch == 0:
+            iter(fetcher)
+        plain(fetcher)
+        self._feeding = False
+
+    def _batch_ends(self, plain: Callable[[Any], None], fetcher: Any) -> None:
+        plain(fetcher)
+        self._pending += 1
+        if self._epochs._should_accumulate() or self._epochs.done:
+            return  # a gradient is pending; or what follows the epoch's last batch has still to come
+        self._memory.forget()
+        pending, self._pending = self._pending, 0
+        self._loop.step_done(pending)
+
+    def _end_epoch(self, *, last: bool) -> None:
+        """End the epoch that is open: a safe point."""
+        if self._open:
+            self._memory.forget()
+            self._open, pending, self._pending = False, self._pending, 0
+            self._loop.end_epoch(pending, last=last)
+
+    def _ends(self, plain: Callable[[], None]) -> None:
+        """End the last epoch after the hooks of the training's end: averaging changes the weights there."""
+        plain()
+        self._end_epoch(last=True)
+        self.leave()
+
+    def _set_up_validation(self, plain: Callable[[], None]) -> None:
+        loop = self._epochs.val_loop
+        before = loop._combined_loader
+        plain()
+        if loop._combined_loader is not before:
+            for loader in loop._combined_loader.flattened:
+                _quieten(loader, self._training.replace)
+
+    def _log(self, plain: Callable[..., None], metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Log what Lightning gives its loggers, but for each batch of a validation."""
+        plain(metrics, step=step)
+        if step is None and metrics:
+            self.run.log(**{name: float(value) for name, value in metrics.items()})
+
+    def _let_children_end(self) -> None:
+        """Wait for the processes that Lightning has started: its observer would take their 75 for a crash, and kill."""
+        processes: list[Any] = getattr(self._trainer.strategy.launcher, "procs", [])
+        mine = list(processes)
+        processes.clear()
+        until = time.monotonic() + _FAREWELL_S
+        for process in mine:
+            with suppress(Exception):
+                process.wait(max(0.0, until - time.monotonic()))
+
+
+def _objects(trainer: Any, memory: Memory, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run tracks, by name."""
+    found = {"model": trainer.model, "trainer": memory}
+    found |= _numbered("optimizer", trainer.optimizers)
+    found |= _numbered("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
+    averages = [
+        getattr(each, "_average_model", None) for each in trainer.callbacks if framework.is_a(each, "WeightAveraging")
+    ]
+    found |= _numbered("average", [model for model in averages if model is not None])
+    if twice := found.keys() & state.keys():
+        raise UsageError(f"state: the name {min(twice)!r} is taken by the trainer's own objects")
+    return {**found, **state}
+
+
+def _numbered(name: str, objects: list[Any]) -> dict[str, Any]:
+    return {name: objects[0]} if len(objects) == 1 else {f"{name}{at}": each for at, each in enumerate(objects)}
+
+
+def _quieten(loader: Any, replace: Callable[[object, str, Any], None]) -> None:
+    """Let the first iterator of persistent workers draw nothing from the loop: a resumed process makes it again."""
+    if not getattr(loader, "persistent_workers", False) or not getattr(loader, "num_workers", 0):
+        return
+    plain = loader._get_iterator
+
+    def quiet() -> Any:
+        before = rng.capture()
+        try:
+            return plain()
+        finally:
+            rng.restore(before)
+
+    replace(loader, "_get_iterator", quiet)

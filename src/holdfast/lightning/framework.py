@@ -1,0 +1,99 @@
+"""The framework under either of its names, `lightning` or `pytorch_lightning`, and what a run cannot be made of."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from ..errors import UsageError
+from ..terminal import say
+from ..trainers.known import NAMES
+from ..trainers.names import require
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # one code under two names: no class of one is one of the other
+
+
+def callback_kinds() -> tuple[type, ...]:
+    """Return the class `Callback` of each package that is imported; if none is, of one that is installed.
+
+    Raises:
+        UsageError: none is installed.
+    """
+    found = [at for at, name in enumerate(PACKAGES) if name in sys.modules]
+    found = found or [at for at, name in enumerate(PACKAGES) if find_spec(name.partition(".")[0]) is not None][:1]
+    if not found:
+        raise UsageError("holdfast.lightning wants Lightning: pip install lightning")
+    return tuple(import_module(PACKAGES[at]).Callback for at in found)
+
+
+def package_of(trainer: Any) -> str:
+    return next(name for name in PACKAGES if type(trainer).__module__.startswith(name + "."))
+
+
+def part(trainer: Any, module: str) -> Any:
+    """Return a module of the package that `trainer` is from."""
+    return sys.modules[f"{package_of(trainer)}.{module}"]  # the trainer has imported all that it uses
+
+
+def is_a(callback: Any, kind: str) -> bool:
+    """Whether a class of that name is among those of `callback`."""
+    return any(each.__name__ == kind for each in type(callback).__mro__)
+
+
+def require_known(trainer: Any) -> None:
+    """
+    Raises:
+        UsageError: a name that this adapter relies on is gone, or is not as it was.
+    """
+    package = package_of(trainer)
+    fabric = "lightning_fabric" if package == PACKAGES[1] else "lightning.fabric"
+    for name in NAMES["lightning"]:
+        path = name.path.replace("lightning.fabric", fabric).replace(PACKAGES[0], package)
+        require("lightning", [name._replace(path=path)])
+
+
+def require_alone(trainer: Any) -> None:
+    """
+    Raises:
+        UsageError: Lightning has loaded a checkpoint of its own.
+    """
+    if trainer.ckpt_path is not None:
+        raise UsageError(
+            f"Lightning has loaded {trainer.ckpt_path} beside holdfast.lightning.Holdfast, which restores the run by "
+            "itself: leave ckpt_path out, or remove that file (under Slurm Lightning takes a hpc_ckpt file by itself); "
+            "Holdfast(path, start_from=...) begins a new run from weights"
+        )
+
+
+def require_possible(trainer: Any) -> None:
+    """
+    Raises:
+        UsageError: the trainer trains in a way whose state is out of reach.
+    """
+    kind = type(trainer.strategy).__name__
+    if kind not in ("SingleDeviceStrategy", "DDPStrategy"):
+        raise UsageError(f"holdfast.lightning.Holdfast knows one device and DDP, and this Trainer has a {kind}")
+    launcher = type(trainer.strategy.launcher).__name__
+    if launcher not in ("NoneType", "_SubprocessScriptLauncher"):
+        raise UsageError(f"{launcher}: processes that share a script are wanted, as of Trainer(strategy='ddp')")
+    if trainer.limit_train_batches == 0:
+        raise UsageError("limit_train_batches=0 trains nothing, and the run would be finished: call trainer.validate()")
+    for callback in trainer.callbacks:
+        if is_a(callback, "BaseFinetuning"):
+            raise UsageError(
+                f"{type(callback).__name__} adds parameter groups during the training, which a resume cannot restore: "
+                "give the optimizer all parameters, and freeze them with requires_grad_(False) until they train"
+            )
+    signature = part(trainer, "utilities.signature_utils")
+    if signature.is_param_in_hook_signature(trainer.lightning_module.training_step, "dataloader_iter", explicit=True):
+        raise UsageError("training_step(dataloader_iter) takes batches that nobody counts: write training_step(batch)")
+
+
+def say_what_stands_back(trainer: Any) -> None:
+    environment = trainer._accelerator_connector.cluster_environment
+    if getattr(environment, "auto_requeue", False):
+        say("Lightning's own requeueing stands back: Holdfast saves and stops; `holdfast submit` requeues the job")
+    if trainer._val_check_time_interval is not None:
+        say("val_check_interval is a time: when validation comes depends on the clock, and a resume cannot repeat that")

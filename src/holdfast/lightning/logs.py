@@ -1,0 +1,214 @@
+"""Loggers that go on: the next attempt writes where the last one wrote, and what undone steps had logged is cut off.
+
+A logger chooses its directory, or its id at W&B, when it is first used: before any hook of a callback but one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+from .. import disk
+from ..run.settings import run_dir
+from ..terminal import say, warn
+from ..trainers.training import Training, remembered
+from . import framework
+
+_EVENT = "loggers"  # in the journal: who the loggers are
+
+
+class Logs:
+    """The loggers of one trainer, made to go on before they are used."""
+
+    def __init__(self, trainer: Any, path: str | os.PathLike[str]) -> None:
+        self._leads = trainer.is_global_zero
+        self._kept = [_kind_of(logger)(trainer, logger) for logger in trainer.loggers] if self._leads else []
+        found = remembered(run_dir(path), _EVENT)
+        known = [] if found is None else found.get("are", [])
+        self._known = known
+        for kept, (kind, name) in zip(self._kept, known, strict=False):
+            if kind == type(kept).__name__ and name is not None:
+                kept.reuse(name)
+
+    def begin(self, training: Training, stored: list[Any] | None) -> None:
+        """Cut off what was logged after the checkpoint, or all if there is none, and note who the loggers are."""
+        for at, kept in enumerate(self._kept):
+            if kept.reused:
+                kept.cut(stored[at] if stored is not None and at < len(stored) else {})
+        are = [[type(kept).__name__, kept.name()] for kept in self._kept]
+        if self._leads and are != self._known:
+            training.loop.record(_EVENT, are=are)
+
+    def state(self) -> list[Any]:
+        return [kept.state() for kept in self._kept]
+
+
+class Kept:
+    """A logger of a kind that Holdfast does not know: it begins a record of its own in each attempt."""
+
+    def __init__(self, trainer: Any, logger: Any) -> None:
+        self.trainer, self.logger = trainer, logger
+        self.reused = False
+
+    def name(self) -> Any:
+        """What the next attempt needs to go on with the same record."""
+        return None
+
+    def reuse(self, name: Any) -> None:
+        """Go on with that record."""
+
+    def state(self) -> dict[str, Any]:
+        """How much is logged; all of it is on its way to the disk."""
+        return {}
+
+    def cut(self, stored: dict[str, Any]) -> None:
+        """Cut off what came after that."""
+
+
+class Versioned(Kept):
+    """A logger whose record is a directory, by default `version_0` or the next one that is free."""
+
+    def name(self) -> Any:
+        return self.logger.version
+
+    def reuse(self, name: Any) -> None:
+        if self.logger._experiment is not None:
+            return
+        if self.logger._version is None:
+            self.logger._version = name
+        self.reused = self.logger.version == name and os.path.isdir(self.logger.log_dir)
+        if self.reused:
+            self.open()
+
+    def open(self) -> None:
+        """Note what is there before this attempt writes."""
+
+
+class Csv(Versioned):
+    """CSVLogger. Its writer deletes the file that it finds, and adds columns by writing it anew."""
+
+    def open(self) -> None:
+        writers = framework.part(self.trainer, "loggers.csv_logs").ExperimentWriter
+        kind = type("KeepingWriter", (writers,), {"_check_log_dir_exists": lambda _: None})
+        self.logger._experiment = kind(log_dir=self.logger.log_dir)
+
+    def state(self) -> dict[str, Any]:
+        self.logger.save()
+        keys, rows = self._content()
+        return {"keys": keys, "rows": len(rows)}
+
+    def cut(self, stored: dict[str, Any]) -> None:
+        path, (keys, rows) = self._path(), self._content()
+        count, wanted = stored.get("rows", 0), stored.get("keys", [])
+        if len(rows) < count:
+            warn(f"{path}: {count - len(rows)} lines that were logged before the checkpoint are missing")
+        self.logger.experiment.metrics_keys = list(wanted)
+        if (keys, len(rows)) == (wanted, count):
+            return
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, wanted, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows[:count])
+        if wanted:
+            disk.replace_with(path, [text.getvalue().encode()])
+        else:
+            disk.remove_file(path)
+
+    def _path(self) -> Path:
+        return Path(self.logger.experiment.metrics_file_path)
+
+    def _content(self) -> tuple[list[str], list[dict[str, str]]]:
+        try:
+            with open(self._path(), newline="") as file:
+                reader = csv.DictReader(file)
+                return list(reader.fieldnames or []), list(reader)
+        except FileNotFoundError:
+            return [], []
+
+
+class TensorBoard(Versioned):
+    """TensorBoardLogger. Each attempt writes an event file of its own, which begins with an event of its format.
+
+    The others are counted. The journal has their names: files of other runs in the same directory are left alone.
+    """
+
+    def __init__(self, trainer: Any, logger: Any) -> None:
+        super().__init__(trainer, logger)
+        self._earlier: list[str] = []  # names of the files of this run's earlier attempts, in their order
+        self._known: dict[Path, tuple[int, int]] = {}  # size and number of events, when they were counted last
+
+    def name(self) -> Any:
+        return [self.logger.version, [path.name for path in self._files()]]
+
+    def reuse(self, name: Any) -> None:
+        version, earlier = name
+        super().reuse(version)
+        self._earlier = earlier if self.reused else []
+
+    def state(self) -> dict[str, Any]:
+        self.logger.experiment.flush()
+        return {"events": sum(map(self._count, self._files()))}
+
+    def cut(self, stored: dict[str, Any]) -> None:
+        wanted = stored.get("events", 0)
+        for path in self._there():
+            ends = _ends_of_events(path)[1:]
+            if not wanted:
+                disk.remove_file(path)
+            elif len(ends) > wanted:
+                disk.truncate(path, ends[wanted - 1])
+            wanted -= min(wanted, len(ends))
+        if wanted:
+            warn(f"{self.logger.log_dir}: {wanted} events that were logged before the checkpoint are missing")
+
+    def _count(self, path: Path) -> int:
+        size = path.stat().st_size
+        if self._known.get(path, (-1, 0))[0] != size:
+            self._known[path] = size, max(0, len(_ends_of_events(path)) - 1)
+        return self._known[path][1]
+
+    def _files(self) -> list[Path]:
+        writer = self.logger.experiment._get_file_writer().event_writer
+        return [*self._there(), Path(getattr(writer, "_ev_writer", writer)._file_name)]  # tensorboardX has the former
+
+    def _there(self) -> list[Path]:
+        return [path for name in self._earlier if (path := Path(self.logger.log_dir, name)).exists()]
+
+
+class Wandb(Kept):
+    """WandbLogger. The same id goes on; what was sent to its server cannot be taken back."""
+
+    def name(self) -> Any:
+        return self.logger.version
+
+    def reuse(self, name: Any) -> None:
+        if self.logger._experiment is None and self.logger._id is None:
+            self.logger._id = self.logger._wandb_init["id"] = name
+        self.reused = self.logger._id == name
+
+    def cut(self, stored: dict[str, Any]) -> None:
+        del stored
+        say(f"W&B goes on with run {self.logger._id}; what undone steps had sent appears there twice")
+
+
+def _ends_of_events(path: Path) -> list[int]:
+    """Return where each whole event of a file ends: its length in 8 bytes, 4 of a checksum, itself, and 4 again."""
+    ends, size = [0], path.stat().st_size
+    with open(path, "rb") as file:
+        while len(head := file.read(8)) == 8:
+            end = ends[-1] + 16 + int.from_bytes(head, "little")
+            if end > size:
+                break
+            ends.append(end)
+            file.seek(end)
+    return ends[1:]
+
+
+_KINDS: dict[str, type[Kept]] = {"CSVLogger": Csv, "TensorBoardLogger": TensorBoard, "WandbLogger": Wandb}
+
+
+def _kind_of(logger: Any) -> type[Kept]:
+    return next((_KINDS[kind.__name__] for kind in type(logger).__mro__ if kind.__name__ in _KINDS), Kept)

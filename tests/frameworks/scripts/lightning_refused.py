@@ -1,0 +1,50 @@
+"""What holdfast.lightning refuses; `result.json` has the messages."""
+
+import json
+from pathlib import Path
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import BackboneFinetuning
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.loops.fit_loop import _FitLoop
+
+from holdfast.errors import UsageError
+from holdfast.lightning import Holdfast
+
+QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+
+
+class Pulling(BoringModel):
+    def training_step(self, dataloader_iter):
+        return super().training_step(next(dataloader_iter)[0], 0)
+
+
+def refused(name, *, model=BoringModel, callbacks=1, ckpt_path=None, strategy="auto", others=(), limit=2, **options):
+    holdfasts = [Holdfast(name, **options) for _ in range(callbacks)]
+    trainer = pl.Trainer(
+        max_epochs=1, limit_train_batches=limit, limit_val_batches=0, callbacks=[*holdfasts, *others], **QUIET
+    )
+    if strategy != "auto":
+        trainer.strategy.__class__ = type(strategy, (type(trainer.strategy),), {})
+    try:
+        trainer.fit(model(), ckpt_path=ckpt_path)
+    except UsageError as error:
+        return str(error)
+    return "nothing"
+
+
+trainer = pl.Trainer(max_epochs=1, limit_train_batches=2, limit_val_batches=0, **QUIET)
+trainer.fit(BoringModel())
+trainer.save_checkpoint("some.ckpt")
+messages = {
+    "ckpt_path": refused("a", ckpt_path="some.ckpt"),
+    "two callbacks": refused("b", callbacks=2),
+    "dataloader_iter": refused("c", model=Pulling),
+    "fsdp": refused("d", strategy="FSDPStrategy"),
+    "finetuning": refused("g", others=[BackboneFinetuning()]),
+    "no batches": refused("h", limit=0),
+    "state": refused("e", state={"model": []}),
+}
+_FitLoop.on_advance_start = lambda self: None
+messages["another version"] = refused("f")
+Path("result.json").write_text(json.dumps(messages))
