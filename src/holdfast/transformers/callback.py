@@ -1,0 +1,158 @@
+"""Holdfast: the callback of transformers' Trainer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from accelerate.data_loader import DataLoaderDispatcher
+from accelerate.utils import DistributedType
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ..errors import UsageError
+from ..run.run import Run
+from ..trainers.known import NAMES
+from ..trainers.names import require
+from ..trainers.training import RunOptions, only_one
+from .walk import Walk
+
+_PLAIN = {
+    DistributedType.NO,
+    *(getattr(DistributedType, name) for name in ("MULTI_CPU", "MULTI_GPU") if hasattr(DistributedType, name)),
+}
+
+
+class Holdfast(TrainerCallback):  # type: ignore[misc]
+    """Saves and resumes the training of a Trainer: `Trainer(..., callbacks=[Holdfast("runs/x")])`.
+
+    A training that is killed, or stopped by a signal, goes on from its last save when the script runs again, and ends
+    with the same bits. A finished one trains nothing: train() returns what it returned.
+
+    Args:
+        path: the run's directory.
+        state: further objects of yours to save and restore, by name, as in `Run`.
+        options: those of `Run`: keep, every, deadline, board and so on.
+
+    Raises:
+        UsageError: this transformers is not as the callback knows it.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        state: Mapping[str, Any] | None = None,
+        **options: Unpack[RunOptions],
+    ) -> None:
+        require("transformers", NAMES["transformers"])
+        self._path, self._state, self._options = path, dict(state or {}), options
+        self._walk: Walk | None = None
+
+    @property
+    def run(self) -> Run:
+        """The run while it trains, for `run.vars` and metrics of your own.
+
+        Raises:
+            UsageError: no training is in progress.
+        """
+        if self._walk is None or self._walk.run is None:
+            raise UsageError(
+                "holdfast.transformers.Holdfast: its run exists from the first epoch to the last one's end"
+            )
+        return self._walk.run
+
+    # What the Trainer calls -------------------------------------------------------------------------------------
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Put the run around the loop that begins. It is entered when every callback has begun."""
+        del state, control
+        trainer, arguments = _caller()
+        if self._walk is not None:  # a training that failed outside of the methods that tell the walk
+            self._walk.leave(UsageError("train() began again before this training had ended"))
+        only_one(trainer.callback_handler.callbacks, Holdfast)
+        _require_fit(trainer, args, arguments, kwargs.get("train_dataloader"))
+        options: RunOptions = {"seed": args.seed if args.data_seed is None else args.data_seed, **self._options}
+        self._walk = Walk(trainer, self._path, self._state, options)
+
+    def on_substep_end(self, *_: Any, **__: Any) -> None:
+        if self._walk is not None:
+            self._walk.batch_done()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        if self._walk is not None:
+            self._walk.batch_done()
+            self._walk.due = "step"
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        if self._walk is not None:
+            self._walk.due = "epoch"
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Log the trainer's numbers in the run, under their own names."""
+        del args, state, control
+        if self._walk is not None:
+            self._walk.log(logs or {})
+
+
+def _caller() -> tuple[Trainer, Mapping[str, Any]]:
+    """Return the trainer whose train() calls us, and the arguments of its loop. A callback is not told which it is."""
+    frame = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        trainer = frame.f_locals.get("self")
+        if isinstance(trainer, Trainer):
+            return trainer, frame.f_locals
+        frame = frame.f_back  # type: ignore[assignment]
+    raise UsageError("holdfast.transformers.Holdfast is a callback of transformers.Trainer; nothing else calls it")
+
+
+def _require_fit(
+    trainer: Trainer, args: TrainingArguments, arguments: Mapping[str, Any], loader: DataLoader[Any] | None
+) -> None:
+    """
+    Raises:
+        UsageError: the trainer is to do what cannot be exact beside us, or what was not tried.
+    """
+    accelerator = trainer.accelerator
+    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    ours = "Holdfast resumes by itself"
+    reasons = (
+        (arguments.get("resume_from_checkpoint"), f"{ours}: call train() without resume_from_checkpoint"),
+        (args.enable_jit_checkpoint, f"{ours}, and saves on SIGTERM: leave out enable_jit_checkpoint"),
+        (arguments.get("trial"), "the trials of hyperparameter_search would share one run: train them one by one"),
+        (
+            args.auto_find_batch_size,
+            "auto_find_batch_size: a batch size that is found by trial would not be found again. Give the one it found",
+        ),
+        (
+            accelerator.distributed_type not in _PLAIN or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled,
+            f"{accelerator.distributed_type} was not tried. One process, or several with DDP, are known to be exact",
+        ),
+        (
+            getattr(trainer.data_collator, "generator", None) is not None
+            or getattr(trainer.data_collator, "seed", None) is not None,
+            "the collator's seed makes a generator of its own, which no checkpoint holds. Leave its seed out",
+        ),
+        (
+            issubclass(type(loader), DataLoaderDispatcher) and accelerator.num_processes > 1,
+            "with dispatch_batches one process reads for all. Give accelerator_config={'dispatch_batches': False}",
+        ),
+        (
+            hasattr(optimizer, "optimizer_dict"),
+            "a layer-wise optimizer is many, each stepped in the backward pass. Give optim= without 'layerwise'",
+        ),
+    )
+    for refused, why in reasons:
+        if refused:
+            raise UsageError(f"holdfast.transformers: {why}")

@@ -1,0 +1,229 @@
+"""Walk: the loop of one train(), walked by the Trainer, with a run around it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from transformers import Trainer
+from transformers import trainer as home
+
+from ..run.loop import Loop
+from ..run.run import Run
+from ..trainers.training import RunOptions, Training, replace, together
+from .loaders import Walked, apart, repeatable
+from .progress import Progress
+
+_HERE = "holdfast"  # stands for the Trainer's own checkpoint where it goes on in the middle of an epoch
+_TRAINED = "trained"  # seconds
+
+
+class Walk:
+    """One train(): its loop, with what is replaced on the trainer until the loop ends.
+
+    The run is entered when all callbacks have begun, and left before the trainer takes the best model for the last.
+    Safe points are where a step has been logged, evaluated and saved. An epoch's last step has its safe point at the
+    epoch's end, after its evaluation.
+    """
+
+    def __init__(
+        self, trainer: Trainer, path: str | os.PathLike[str], state: Mapping[str, Any], options: RunOptions
+    ) -> None:
+        self._trainer, self._path, self._state, self._options = trainer, path, state, options
+        self._progress = Progress(trainer)
+        self._training: Training | None = None
+        self._fed: dict[int, tuple[Any, Any]] = {}  # id of the trainer's loader -> itself, and ours
+        self._epoch = -1  # the epoch that the trainer is in
+        self._batches = self._in_epoch = 0  # done since the last safe point; in this epoch
+        self._stepped = False  # an optimizer's step was made since the last safe point
+        self._train_loader: Any = None
+        self._began_s = time.time()
+        self.due = ""  # which safe point comes with the next _maybe_log_save_evaluate: "step" or "epoch"
+        self._changed = ExitStack()
+        self._replace()
+
+    @property
+    def run(self) -> Run | None:
+        return None if self._training is None else self._training.run
+
+    @property
+    def _loop(self) -> Loop:
+        return self._begun().loop
+
+    def _replace(self) -> None:
+        trainer, handler = self._trainer, self._trainer.callback_handler
+        for owner, name, around in (
+            (handler, "on_epoch_begin", self._on_epoch_begin),
+            (trainer, "_evaluate", self._evaluate),
+            (trainer, "_run_epoch", self._run_epoch),
+            (trainer, "_maybe_log_save_evaluate", self._maybe_log_save_evaluate),
+            (trainer, "_finalize_training", self._finalize_training),
+            (trainer, "_load_rng_state", self._load_rng_state),
+            (trainer, "get_eval_dataloader", self._get_eval_dataloader),
+        ):
+            replace(self._changed, owner, name, self._guarded(around, getattr(owner, name)))
+        replace(self._changed, trainer.args, "ignore_data_skip", False)
+        plain = home.skip_first_batches
+
+        def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
+            return dataloader if dataloader is self._train_loader else plain(dataloader, num_batches)
+
+        replace(self._changed, home, "skip_first_batches", skip_first_batches)
+
+    def _guarded(self, around: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return around(original, *args, **kwargs)
+            except BaseException as error:
+                self.leave(error)
+                raise
+
+        return call
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """End the run, and take back what was replaced."""
+        self._changed.close()
+        training, self._training = self._training, None
+        if training is not None:
+            training.leave(error)
+
+    def _begun(self) -> Training:
+        """Enter the run, once: the state is restored."""
+        if self._training is None:
+            trainer, optimizer = self._trainer, self._trainer.optimizer
+            own = {
+                "model": trainer.model_wrapped,
+                "optimizer": getattr(optimizer, "optimizer", optimizer),
+                "scheduler": trainer.lr_scheduler,
+                "scaler": trainer.accelerator.scaler,
+                "trainer": self._progress,
+            }
+            state = together(own, self._state)
+            self._training = Training(self._path, state, self._options, steps=trainer.state.max_steps)
+            loop = self._training.loop
+            self._progress.durations = loop.durations
+            self._progress.fill_timings()
+            if loop.in_epoch:
+                self._progress.require_same_groups()
+            self._began_s = time.time() - loop.durations.get(_TRAINED, 0.0)
+        return self._training
+
+    # What the callback hears ------------------------------------------------------------------------------------
+
+    def batch_done(self) -> None:
+        self._batches += 1
+        self._in_epoch += 1
+
+    def log(self, logs: Mapping[str, Any]) -> None:
+        if self._training is not None:
+            self._progress.note_timings()
+            numbers = {name: value for name, value in logs.items() if isinstance(value, int | float)}
+            numbers.pop("epoch", None)
+            self._training.run.log(**numbers)
+
+    # Around the Trainer's own methods ---------------------------------------------------------------------------
+
+    def _on_epoch_begin(self, original: Callable[..., Any], args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self._epoch += 1
+        loop = self._loop
+        if self._is_done():
+            return control
+        self._in_epoch, self._batches = (loop.consumed() if loop.in_epoch else 0), 0
+        loop.begin_epoch()
+        return original(args, state, control, **kwargs)
+
+    def _is_done(self) -> bool:
+        """Whether an earlier attempt did all of the epoch that the trainer is in."""
+        return not self._loop.goes_on or self._epoch < self._loop.epoch
+
+    def _evaluate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("skip_scheduler"):  # eval_on_start, before the first epoch
+            self._begun()
+            if self._progress.restored:
+                return None
+        return original(*args, **kwargs)
+
+    def _run_epoch(self, original: Callable[..., Any], **kwargs: Any) -> Any:
+        if self._is_done():
+            self._trainer.control.should_training_stop |= not self._loop.goes_on
+            return None
+        kwargs |= {"train_dataloader": self._fed_loader(kwargs["train_dataloader"]), "start_time": self._began_s}
+        self._steps_in_epoch = kwargs["steps_in_epoch"]
+        if self._in_epoch:
+            kwargs |= {
+                "resume_from_checkpoint": _HERE,
+                "epochs_trained": kwargs["epoch"],
+                "steps_trained_in_current_epoch": self._in_epoch,
+            }
+        return original(**kwargs)
+
+    def _maybe_log_save_evaluate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        due, self.due = self.due, ""
+        loop, control = self._loop, self._trainer.control
+        loop.durations[_TRAINED] = time.time() - self._began_s
+        if due == "step":
+            self._stepped = True
+            if not (control.should_training_stop or control.should_epoch_stop or self._is_at_end()):
+                loop.step_done(self._taken())
+        elif due == "epoch" and control.should_training_stop and not self._is_at_end():
+            if self._stepped:
+                loop.step_done(self._taken())  # not the epoch's end: with a larger max_steps it goes on here
+        elif due == "epoch":
+            stepped = self._stepped
+            taken = self._taken()
+            loop.end_epoch(taken if stepped else 0, last=control.should_training_stop)
+
+    def _taken(self) -> int:
+        """Number of batches since the last safe point; the next one begins."""
+        taken, self._batches, self._stepped = self._batches, 0, False
+        return taken
+
+    def _is_at_end(self) -> bool:
+        """Whether the epoch's last batch is done."""
+        ended = getattr(self._train_loader, "end_of_dataloader", False)
+        return bool(ended) or self._in_epoch >= self._steps_in_epoch
+
+    def _finalize_training(self, original: Callable[..., Any], trial: Any, samples: Any, start_time: float) -> Any:
+        del start_time
+        self._begun()
+        self.leave()
+        return original(trial, samples, self._began_s)
+
+    def _load_rng_state(self, original: Callable[..., Any], checkpoint: str | None) -> None:
+        if checkpoint != _HERE:  # there the first fetch of the loop has restored them
+            original(checkpoint)
+
+    # Loaders ----------------------------------------------------------------------------------------------------
+
+    def _fed_loader(self, loader: Any) -> Any:
+        """The trainer's loader, which reads its batches from the run's loop."""
+        if id(loader) not in self._fed:
+            inside = getattr(loader, "base_dataloader", loader)
+            walked = Walked(repeatable(inside, self._options.get("seed") or 0), self._batches_of)
+            self._fed[id(loader)] = loader, walked
+            if inside is not loader:
+                replace(self._changed, loader, "base_dataloader", walked)
+        self._train_loader = loader if hasattr(loader, "base_dataloader") else self._fed[id(loader)][1]
+        return self._train_loader
+
+    def _batches_of(self, loader: Any) -> Any:
+        return self._loop.batches(loader)
+
+    def _get_eval_dataloader(self, original: Callable[..., Any], eval_dataset: Any = None) -> Any:
+        """A persistent evaluation loader draws from a stream of its own, and once from the global one, as torch's."""
+        loader = original(eval_dataset)
+        inside = getattr(loader, "base_dataloader", loader)
+        if not getattr(inside, "persistent_workers", False):
+            return loader
+        name = eval_dataset if isinstance(eval_dataset, str) else "eval"
+        if name not in self._progress.evaluated:
+            self._progress.evaluated.add(name)
+            torch.empty((), dtype=torch.int64).random_()
+        if inside.generator is None and hasattr(loader, "base_dataloader"):
+            replace(self._changed, loader, "base_dataloader", apart(inside, self._options.get("seed") or 0))
+        return loader
