@@ -1,0 +1,288 @@
+"""The state of a training with Stable-Baselines3: the algorithm, its buffers, callbacks and environments.
+
+Few of these have a state_dict(). Their state is what their attributes hold: each object is tracked by those of its
+attributes that can be saved, and so are the objects that are its other attributes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from inspect import signature
+from operator import attrgetter
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
+
+from ..errors import Mismatch, UsageError
+from ..run.fields import Fields
+from ..state.tree import flatten
+
+SET_BY_LEARN = {"_total_timesteps", "_num_timesteps_at_start", "start_time", "verbose", "env", "_logger", "n_envs"}
+SET_BY_LEARN |= {"rollout_buffer"}  # empty where a rollout begins
+DESCRIPTIONS = {"spec", "metadata", "_metadata", "_cached_spec", "render_mode", "_saved_kwargs"}
+DISPLAYS = {"screen", "clock", "surf", "window", "viewer", "pbar"}  # None until something is shown
+BY_CLASS: list[tuple[Any, set[str]]] = [  # attributes that are no state, or that belong to the process
+    (gymnasium.Env, DESCRIPTIONS),
+    (Monitor | VecMonitor, {"t_start", "episode_times", "results_writer"}),
+    (DummyVecEnv, {"actions", "buf_obs", "buf_dones", "buf_rews", "buf_infos"}),  # set in each step, then read
+    (VecEnv, {*DESCRIPTIONS, "class_attributes"}),
+    (BaseCallback, {"model", "locals", "globals", "parent", "logger"}),  # references to the algorithm
+]
+EPISODES = ("ep_info_buffer", "ep_success_buffer")
+CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, torch.device, np.dtype)
+
+
+def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dict[str, Any]:
+    """Return what a run tracks of `model` between two rollouts, and of the callbacks in `root` without `own`.
+
+    Raises:
+        UsageError: an environment, a buffer or a callback holds a state that is unknown.
+    """
+    modules, tensors = model._get_torch_save_params()  # noqa: SLF001
+    state: dict[str, Any] = {"algorithm": _Facts(model)}
+    state |= {name.replace(".", "_"): attrgetter(name)(model) for name in [*modules, *tensors]}
+    walk = Walk()
+    state["model"] = [_Episodes(model), Fields(model, *_own_names(model, [*modules, *tensors], walk))]
+    state["logger"] = Fields(model.logger, "name_to_value", "name_to_count", "name_to_excluded")
+    roots = {name: getattr(model, name) for name in ("action_space", "action_noise", "env")}
+    others = {f"callback {number}": each for number, each in enumerate(callbacks_in(root)) if each is not own}
+    return state | {"buffers": walk.found, "objects": Objects(roots | others, known=[model, *walk.visited])}
+
+
+def _own_names(model: BaseAlgorithm, torch_names: Iterable[str], walk: Walk) -> list[str]:
+    """Return the attributes that the algorithm counts and remembers itself: not those that a script gives it."""
+    given = {name for kind in type(model).__mro__ for name in _parameters(kind)}
+    elsewhere = given | SET_BY_LEARN | {*EPISODES} | {name.partition(".")[0] for name in torch_names}
+    plain = []
+    for name, value in vars(model).items():
+        if name in elsewhere or isinstance(value, torch.nn.Module):
+            continue
+        if is_plain(value):
+            plain.append(name)
+        elif not callable(value):
+            walk.member(name, value)
+    return plain
+
+
+def _parameters(kind: type) -> Iterable[str]:
+    return signature(kind.__init__).parameters if "__init__" in vars(kind) else ()  # type: ignore[misc]
+
+
+class _Facts:
+    """What must be the same when a training continues."""
+
+    def __init__(self, model: BaseAlgorithm) -> None:
+        self._facts = {"class": type(model).__name__, "environments": model.n_envs}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._facts
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            Mismatch: it is not.
+        """
+        for name, here in self._facts.items():
+            if state[name] != here:
+                raise Mismatch(f"{name}: {state[name]} in the checkpoint, {here} here; make the model as it was made")
+
+
+class _Episodes:
+    """The last episodes without their times, which differ between any two runs: these come back as NaN."""
+
+    def __init__(self, model: BaseAlgorithm) -> None:
+        self._model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        infos, successes = (list(getattr(self._model, name) or ()) for name in EPISODES)
+        return {"infos": [{key: info[key] for key in info if key != "t"} for info in infos], "successes": successes}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        most = self._model._stats_window_size  # noqa: SLF001
+        self._model.ep_info_buffer = deque(({**info, "t": np.nan} for info in state["infos"]), maxlen=most)
+        self._model.ep_success_buffer = deque(state["successes"], maxlen=most)
+
+
+class Objects:
+    """Environments and callbacks: what they hold at a save, since many attributes are set only when they are used."""
+
+    def __init__(self, roots: Mapping[str, Any], known: Iterable[Any] = ()) -> None:
+        """`known`: objects whose state is held elsewhere."""
+        self._roots, self._known = {path: root for path, root in roots.items() if root is not None}, [*known]
+        self.walk()  # refuses now what a save would refuse
+
+    def walk(self, stored: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        """Return the objects by their paths. One without a random generator that has one in `stored` gets one."""
+        walk = Walk(self._known, stored)
+        for path, root in self._roots.items():
+            walk.visit(path, root)
+        return walk.found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {path: each.state_dict() for path, each in self.walk().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            Mismatch: an object of the state is missing here.
+        """
+        found = self.walk(state)
+        for path, stored in state.items():
+            if path not in found:
+                raise Mismatch(f"{path}: in the checkpoint, not here; make the environments and callbacks as before")
+            each = found[path]
+            if isinstance(each, Fields):
+                for name in stored.keys() - vars(each.target).keys():
+                    setattr(each.target, name, None)
+                each = Fields(each.target, *stored)
+            each.load_state_dict(stored)
+
+
+class Walk:
+    """Finds the objects that make up a state, each once, by the path of attributes that leads to it."""
+
+    def __init__(self, known: Iterable[Any] = (), stored: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.found: dict[str, Any] = {}
+        self._seen, self._stored = {id(each): each for each in known}, stored
+
+    @property
+    def visited(self) -> Iterable[Any]:
+        return self._seen.values()
+
+    def visit(self, path: str, value: Any) -> None:
+        """Add `value` and the objects in its attributes.
+
+        Raises:
+            UsageError: the state of one is unknown.
+        """
+        if id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, SubprocVecEnv):
+            self.found[path] = _in_processes(path, value)
+        elif all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict")):
+            self.found[path] = value
+        elif isinstance(value, gymnasium.Space):
+            self._space(path, value)
+        else:
+            self._attributes(path, value)
+
+    def member(self, path: str, value: Any) -> None:
+        """Add an attribute that cannot be saved itself: the objects that it consists of."""
+        if isinstance(value, CODE) or is_plain(value):
+            return
+        if isinstance(value, list | tuple | deque):
+            value = dict(enumerate(value))
+        if isinstance(value, dict):
+            for key, each in value.items():
+                self.member(f"{path}[{key!r}]", each)
+        elif not hasattr(value, "__dict__") or type(value).__module__.partition(".")[0] in ("pandas", "threading"):
+            raise UsageError(
+                f"{path} is a {type(value).__qualname__}, whose state is unknown: give the object that has it, or "
+                "a wrapper around the environment, state_dict() and load_state_dict()"
+            )
+        else:
+            self.visit(path, value)
+
+    def _attributes(self, path: str, value: Any) -> None:
+        passed = {name for kind, names in BY_CLASS if isinstance(value, kind) for name in names}
+        if isinstance(value, gymnasium.Env) and self._stored.get(path, {}).get("_np_random") is not None:
+            value.np_random  # noqa: B018  makes it
+        plain = []
+        for name, each in vars(value).items():
+            if name in passed or isinstance(each, BaseAlgorithm | Logger) or (name in DISPLAYS and each is None):
+                continue
+            if is_plain(each):
+                plain.append(name)
+            elif isinstance(each, VecEnv) or not (isinstance(value, BaseCallback) or name in DISPLAYS):
+                self.member(f"{path}.{name}", each)
+        if plain:
+            self.found[path] = Fields(value, *plain)
+
+    def _space(self, path: str, space: gymnasium.Space[Any]) -> None:
+        inner = getattr(space, "spaces", ())
+        for key, each in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
+            self.visit(f"{path}[{key!r}]", each)
+        if path in self._stored:
+            space.np_random  # noqa: B018  makes it
+        if space._np_random is not None:  # noqa: SLF001
+            self.found[path] = Fields(space, "_np_random")
+
+
+class Resumable(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gives an environment that runs in a process of its own a state_dict() and a load_state_dict().
+
+    make_vec_env("CartPole-v1", 4, wrapper_class=Resumable, vec_env_cls=SubprocVecEnv)
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        return Objects({"env": self.env}).state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        Objects({"env": self.env}).load_state_dict(state)
+
+
+class _Processes:
+    """Environments in processes of their own: their states come through the pipes of SubprocVecEnv."""
+
+    def __init__(self, env: SubprocVecEnv) -> None:
+        self._env = env
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"environments": self._env.env_method("state_dict")}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for number, each in enumerate(state["environments"]):
+            self._env.env_method("load_state_dict", each, indices=[number])
+
+
+def _in_processes(path: str, env: SubprocVecEnv) -> _Processes:
+    if not all(env.env_is_wrapped(Resumable)):
+        raise UsageError(
+            f"{path}: the state of environments in processes of their own is not to be seen from here: "
+            "make_vec_env(..., wrapper_class=holdfast.stable_baselines3.Resumable, vec_env_cls=SubprocVecEnv)"
+        )
+    return _Processes(env)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a checkpoint can hold `value` itself."""
+    if isinstance(value, CODE):
+        return False
+    try:
+        flatten({"value": value})
+    except UsageError:
+        return False
+    return True
+
+
+def callbacks_in(root: BaseCallback) -> Iterator[BaseCallback]:
+    """The callback, and those inside it."""
+    yield root
+    for name in ("callbacks", "callback", "callback_on_new_best"):
+        inner = vars(root).get(name)
+        for each in inner if isinstance(inner, list) else [inner]:
+            if isinstance(each, BaseCallback):
+                yield from callbacks_in(each)
+
+
+def environments(model: BaseAlgorithm) -> Iterator[Any]:
+    """The environments of this process with all their wrappers, outermost first."""
+    venv: Any = model.env
+    while venv is not None:
+        yield venv
+        for env in vars(venv).get("envs", ()):
+            inner = env
+            while inner is not None:
+                yield inner
+                inner = vars(inner).get("env")
+        venv = vars(venv).get("venv")
