@@ -81,15 +81,15 @@ def interrupted(place, app, command, kills, fresh):
     """One run through `kills`, each once `fresh` finds that this start has written a checkpoint; told by whom it was
     hit.
 
-    TERM: the supervisor is told. KILL: the program is killed, and may be started again. SUPERVISOR: that is killed.
+    TERM, USR1: the supervisor is told. KILL: the program is killed, and started again. SUPERVISOR: that is killed.
     """
     for kill in kills:
         known = fresh()
         with Watched(place, app, command, "--retries", "1" if kill == "KILL" else "0") as it:
             until(lambda known=known: fresh() not in (None, known) or it.process.poll() is not None, "a checkpoint")
             assert it.process.poll() is None, ("it ended before it was hit", it.said)
-            if kill == "TERM":
-                it.send("TERM")
+            if kill in ("TERM", "USR1"):
+                it.send(kill)
                 assert 75 == it.end(), it.said
             elif kill == "KILL":
                 os.kill(until(it.program), signal.SIGKILL)

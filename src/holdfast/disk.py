@@ -51,14 +51,14 @@ def open_plain(path: Path, *, follow: bool = False, direct: bool = False) -> int
     return descriptor
 
 
-def write(path: Path, chunks: Iterable[Chunk]) -> None:
+def write(path: Path, chunks: Iterable[Chunk], mode: int = 0o644) -> None:
     """Create `path` with the concatenated chunks, flushed to the device. Its name is not: see `sync_dir`.
 
     Raises:
         FileExistsError: the name is in use.
         OSError: the file may exist, incomplete.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         for chunk in chunks:
             _write_all(descriptor, chunk)
@@ -195,15 +195,15 @@ def remove_tree(path: Path) -> None:
         return
 
 
-def replace_with(path: Path, chunks: Iterable[Chunk]) -> None:
+def replace_with(path: Path, chunks: Iterable[Chunk], mode: int = 0o644) -> None:
     """Write a whole durable file, then replace `path` with it in one step."""
-    with replacing(path) as put:
+    with replacing(path, mode) as put:
         for chunk in chunks:
             put(chunk)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Callable[[Chunk], None]]:
+def replacing(path: Path, mode: int = 0o644) -> Iterator[Callable[[Chunk], None]]:
     """Yield a function that writes. At the end of the block all that it wrote replaces `path` in one step, durably.
 
     Any number of processes may replace the same file: the last one wins. Files that a killed process left
@@ -213,7 +213,7 @@ def replacing(path: Path) -> Iterator[Callable[[Chunk], None]]:
         if name.startswith(f".{path.name}.") and name.endswith(".new"):
             _remove_abandoned(path.parent / name)
     fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")  # a pid would not be unique among containers
-    descriptor = _create_locked(fresh)
+    descriptor = _create_locked(fresh, mode)
     try:
         yield lambda chunk: _write_all(descriptor, chunk)
         os.fsync(descriptor)
@@ -226,10 +226,10 @@ def replacing(path: Path) -> Iterator[Callable[[Chunk], None]]:
     sync_dir(path.parent)
 
 
-def _create_locked(path: Path) -> int:
+def _create_locked(path: Path, mode: int) -> int:
     """Create a file and lock it; the kernel drops the lock when this process ends, however it ends."""
     while True:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with suppress(OSError):  # without locks, no file is ever treated as abandoned
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:

@@ -32,7 +32,7 @@ MISTAKES = [
     (app(finished="{ file = 3 }"), "Object contains unknown field `file` - at `$.finished`"),
     (app(checkpoint="[]"), "Expected `array` of length >= 1 - at `$.checkpoint`"),
     (app(start="[]"), "Expected `array` of length >= 1 - at `$.start`"),
-    (app(resume='["solve"]'), "`resume` has no {checkpoint}: the program could not find what it goes on from"),
+    (app(start='["solve", "{checkpoint}"]'), "`start` has {checkpoint}, and there is none at the first start"),
     (app(finished="{}"), "`finished` needs `files`, `output` or both: exit codes do not tell whether it is done"),
     (app(checkpoint='["../state"]'), "`checkpoint`: '../state' leads out of the directory in which the program runs"),
     (app(checkpoint='["/state"]'), "`checkpoint`: '/state' leads out of the directory in which the program runs"),

@@ -9,7 +9,7 @@ import pytest
 from holdfast import journal
 from holdfast.apps.program import ProgramCheckpoint
 from holdfast.apps.take import take
-from holdfast.errors import NoSpace, StoreError
+from holdfast.errors import NoSpace, StoreError, UsageError
 from holdfast.store.store import Store
 from holdfast.supervise import keep
 from holdfast.supervise.keep import Kept
@@ -117,6 +117,23 @@ def test_what_may_be_of_two_checkpoints_is_not_taken_over(tmp_path, program, cap
     assert shelf.take_over(ProgramCheckpoint([program.path, tmp_path / "b.ck"])) is None
     assert "a.ck, b.ck: written when the last start was killed, perhaps not all of them" in capsys.readouterr().err
     assert 0 == shelf.take_over(ProgramCheckpoint([program.path]))
+
+
+def test_what_a_program_would_begin_with_is_kept_before_its_first_start(program, monkeypatch, shelf):
+    """Unless somebody is writing it: a program that runs already must not lose its files."""
+
+    def moving(found, into):
+        program.writes("changed meanwhile", 7)
+        return take(found, into)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(keep, "take", moving)
+        with pytest.raises(UsageError, match=r"a\.ck: another process is writing there; stop it first"):
+            shelf.adopt(program.found)
+    assert "" == shelf.last_words()
+    shelf.adopt(program.found)
+    assert f"; {shelf.store.root} keeps its last checkpoint, step 7" == shelf.last_words()
+    assert "changed meanwhile" == (shelf.store.latest().path / "a.ck").read_text()
 
 
 def test_what_somebody_holds_open_for_writing_is_not_whole_yet(program, tmp_path, monkeypatch, shelf):

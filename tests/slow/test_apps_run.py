@@ -121,3 +121,65 @@ def test_a_program_that_the_file_names_whole_needs_no_command(tmp_path, words, c
     with Watched(tmp_path, "app.toml", [], "--max-no-progress", "2") as it:
         assert code == it.end()
     assert said == it.said.splitlines()
+
+
+OWN = """
+import json, os, random, sys, time
+state = json.load(open("state.json")) if os.path.exists("state.json") else {"step": 0, "sum": 0.0}
+print("from", state["step"], flush=True)
+while state["step"] < 30:
+    time.sleep(0.1)
+    state["step"] += 1
+    state["sum"] += random.Random(state["step"]).random()
+    if state["step"] % 5 == 0:
+        json.dump(state, open("state.json", "w"))
+with open("result.txt", "w") as file:
+    print(state, file=file)
+"""
+OWN_APP = """
+start = ["{command}"]
+checkpoint = ["state.json"]
+settle_s = 0.2
+finished = { files = ["result.txt"] }
+"""
+
+
+def test_a_program_that_reads_its_own_file_survives_kills(tmp_path, result):
+    """It knows nothing of checkpoints of ours, and writes its file in place. Before each start the file is whole, and
+    what others have made of it meanwhile is set aside and told.
+    """
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "app.toml").write_text(OWN_APP)
+    words = ["python3", "own.py"]
+    interrupted(tmp_path, "app.toml", words, ["TERM", "SUPERVISOR", "KILL"], lambda: newest(tmp_path))
+    (tmp_path / "state.json").write_text('{"step": 7')
+    with Watched(tmp_path, "app.toml", words) as it:
+        assert 0 == it.end(), it.said
+    assert result == (tmp_path / "result.txt").read_text()
+    begun = [int(line.split()[1]) for line in it.printed.splitlines()]
+    assert begun == sorted(begun)
+    assert begun[-1] > 0
+    assert '{"step": 7' in [path.read_text() for path in (tmp_path / "run" / "app").glob("found-*/state.json")]
+    assert f"holdfast: own.py: finished; {tmp_path}/run keeps its last checkpoint, step " in it.said.splitlines()[-1]
+
+
+CRASHES = """
+cat state 2>&-
+if [ ! -e crashed ]; then touch crashed; echo half > state; exit 3; fi
+touch result
+"""
+
+
+@pytest.mark.parametrize("before", ["", "10\n"])
+def test_a_start_that_crashes_before_anything_was_kept_costs_nothing(tmp_path, before):
+    """The program finds again what lay there before its first start, or nothing."""
+    if before:
+        (tmp_path / "state").write_text(before)
+    (tmp_path / "app.toml").write_text(
+        f"start = ['''bash''', '''-c''', '''{CRASHES}''']\n"
+        "checkpoint = ['state']\nfinished = { files = ['result'] }\n"
+    )
+    with Watched(tmp_path, "app.toml", [], "--retries", "1") as it:
+        assert 0 == it.end(), it.said
+    assert 2 * before == it.printed
+    assert "half\n" == (tmp_path / "run" / "app" / "replaced" / "state").read_text()

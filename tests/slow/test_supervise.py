@@ -274,6 +274,17 @@ def test_ignored_signals_stay_ignored(tmp_path):
     assert (0, "alive\n") == (done.returncode, done.stdout)
 
 
+def test_a_script_that_starts_us_in_the_background_makes_no_command_deaf(tmp_path):
+    """It ignores Ctrl-C and Ctrl-\\ for what it starts with `&`; what we send the command is meant for it. What nohup
+    asks for stays.
+    """
+    shows = f"trap '' HUP; {sys.executable} -m holdfast run -- grep SigIgn /proc/self/status & wait"
+    done = asked(tmp_path, "sh", "-c", shows)
+    ignored = int(done.stdout.split()[1], 16)
+    kinds = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+    assert [signal.SIGHUP] == [number for number in kinds if ignored >> (number - 1) & 1]
+
+
 def test_a_batch_script_may_ignore_the_notice_until_it_is_heard(tmp_path):
     """`trap '' USR1; exec holdfast run -- ...`: the supervisor and its command hear it all the same."""
     command = "trap 'echo got USR1; exit 75' USR1; echo ready; while :; do sleep 0.05; done"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import signal as signals
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -12,11 +13,14 @@ from typing import Annotated
 import msgspec
 
 from ..errors import UsageError
+from ..terminal import say
+from .back import put_back
 from .program import ProgramCheckpoint, ProgramExit, Verdict
 from .take import Look, fresh, looks
 
 CHECKPOINT, COMMAND, PID = "{checkpoint}", "{command}", "{pid}"
 _WILD = re.compile(r"[*?\[]")
+_OURS = ("app", "attempts", "checkpoints", "history", "quarantine")  # folders in a run's directory
 
 Word = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")]  # commands and file names cannot contain a zero byte
 Words = Annotated[list[Word], msgspec.Meta(min_length=1)]
@@ -33,13 +37,18 @@ class App(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The content of an app file."""
 
     start: Words
-    resume: Words
     checkpoint: Words
     finished: Finished
+    resume: Words | None = None  # None: as `start`
     stop: str | Words = "TERM"
     damaged: str | None = None
     newest: bool = False  # use only the newest of each pattern's files
     settle_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 2.0  # finite
+
+    @property
+    def reads_its_own(self) -> bool:
+        """Whether the program looks for its files where it wrote them, and not where `resume` says."""
+        return not any(CHECKPOINT in word for word in self.resume or [])
 
 
 def read(path: Path) -> App:
@@ -62,23 +71,33 @@ def read(path: Path) -> App:
 
 
 class AppFile:
-    """One program, as an app file describes it. Files from before `begin` belong to another program."""
+    """One program, as an app file describes it. Files from before `begin` belong to another program.
+
+    If the program reads its own files, `begin` makes them those of the checkpoint, and all belong to it.
+    """
 
     def __init__(self, app: App, work: Path, room: Path) -> None:
-        self._app, self._work = app, work
+        self._app, self._work, self._room = app, work, room
         place = room.parent  # the supervisor's directory: its store is not part of a checkpoint
         self._ours = room if work.is_relative_to(place) else place
         self._before: dict[Path, Look] = {}
+        self._begun = False
         self.lacks = ""  # which part of `finished` did not hold at the last `verdict`
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """Return `start`, or `resume` with the checkpoint's directory filled in."""
+        """Return `start`, or `resume` with the checkpoint's directory filled in, or its files put back."""
         del time_left_s
-        words = self._app.start if checkpoint is None else self._app.resume
+        words = self._app.start if checkpoint is None else self._app.resume or self._app.start
         if command and COMMAND not in self._app.start:
             raise UsageError(f"a command is given, and `start` has no {COMMAND} to take it: leave one of them out")
         if not command and COMMAND in words:
             raise UsageError(f"`start` takes the command from behind `--` for {COMMAND}, and there is none")
+        if self._app.reads_its_own and self._ours == self._room:
+            raise UsageError(
+                "`resume` has no {checkpoint}, so files are put back here: give a --run DIR inside of it or elsewhere"
+            )
+        if self._app.reads_its_own:
+            self._put_back(checkpoint)
         self._before = looks([*self._matching(self._app.checkpoint), *self._matching(self._app.finished.files)])
         return [each for word in words for each in _filled(word, command, checkpoint)]
 
@@ -89,9 +108,15 @@ class AppFile:
     def left(self, since_unix_s: float) -> ProgramCheckpoint | None:
         """Return its files that have changed since `since_unix_s`, complete or not; call this before `begin`.
 
-        The end of the start that wrote them was not observed.
+        The end of the start that wrote them was not observed. Of a program that reads its own files, all are returned.
         """
-        return self._written(path for path, seen in self._files().items() if seen.mtime_ns > since_unix_s * 1e9)
+        files = self._files()
+        changed = [path for path, seen in files.items() if seen.mtime_ns > since_unix_s * 1e9]
+        return self._written(files if changed and self._app.reads_its_own else changed)
+
+    def found(self) -> ProgramCheckpoint | None:
+        """Return the files that a program which reads its own would begin with; call this before the first `begin`."""
+        return self._written(self._files()) if self._app.reads_its_own else None
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
         """Return the signal or command of the app file; never another signal."""
@@ -122,16 +147,39 @@ class AppFile:
             missing.append(f"its last lines do not match {finished.output!r}")
         return missing
 
+    def _put_back(self, checkpoint: Path | None) -> None:
+        # What the first start finds may be a user's: its folder is never emptied. Later starts find the program's own.
+        aside = self._room / ("replaced" if self._begun else f"found-{time.time_ns()}")
+        self._begun = True
+        present = looks(self._matching(self._app.checkpoint))
+        moved = put_back(checkpoint, self._work, present, aside, keep_older=self._app.newest)
+        if moved:
+            names = ", ".join(moved[:3]) + (f" and {len(moved) - 3} more" if moved[3:] else "")
+            instead = f"the program goes on from {checkpoint.name}" if checkpoint is not None else "it starts afresh"
+            say(f"{names}: not what was kept, and now in {aside}; {instead}")
+
     def _files(self) -> dict[Path, Look]:
+        """Return the files of a new checkpoint. If the program reads its own, unchanged files belong to it, too."""
+        others = {} if self._app.reads_its_own else self._before
         chosen: dict[Path, Look] = {}
         for pattern in self._app.checkpoint:
-            found = sorted(fresh(self._matching([pattern]), self._before).items(), key=_age)
+            found = sorted(fresh(self._matching([pattern]), others).items(), key=_age)
             chosen |= found[-1:] if self._app.newest else found
-        return chosen
+        return chosen if any(self._before.get(path) != seen for path, seen in chosen.items()) else {}
 
     def _matching(self, patterns: Sequence[str]) -> list[Path]:
         found = [path for pattern in patterns for path in sorted(self._work.glob(pattern)) if path.is_file()]
-        return [path for path in found if not path.is_relative_to(self._ours)]
+        return [path for path in found if not path.is_relative_to(self._ours) and not self._is_of_another_run(path)]
+
+    def _is_of_another_run(self, path: Path) -> bool:
+        """Whether a pattern like `**/*.rds` has found the checkpoint of a run that lies further down."""
+        between = [*path.relative_to(self._work).parents][:-2]  # without the outermost folder, and without `.`
+        return any(each.name in _OURS and _is_run(self._work / each.parent) for each in between)
+
+
+def _is_run(folder: Path) -> bool:
+    found = (folder / "run.json").is_file() and (folder / "checkpoints").is_dir()
+    return found or (folder / "supervisor.jsonl").is_file()
 
 
 def _age(file: tuple[Path, Look]) -> tuple[int, Path]:
@@ -158,8 +206,8 @@ def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[
 
 def _mistakes(app: App) -> Iterator[str]:
     """Yield the mistakes in a file of the right form; the first one is reported."""
-    if not any(CHECKPOINT in word for word in app.resume):
-        yield f"`resume` has no {CHECKPOINT}: the program could not find what it goes on from"
+    if any(CHECKPOINT in word for word in app.start):
+        yield f"`start` has {CHECKPOINT}, and there is none at the first start: write it in `resume`"
     if not app.finished.files and app.finished.output is None:
         yield "`finished` needs `files`, `output` or both: exit codes do not tell whether it is done"
     for key, patterns in (("checkpoint", app.checkpoint), ("finished.files", app.finished.files)):

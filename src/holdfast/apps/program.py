@@ -57,6 +57,6 @@ class Program(Protocol):
 
 
 def emptied(directory: Path) -> None:
-    """Make `directory`, empty: what an earlier start left there is in the store already."""
+    """Make `directory`, empty. What it holds is lost: never give a directory that may hold a user's file."""
     disk.remove_tree(directory)
     disk.make_dirs(directory)

@@ -54,13 +54,19 @@ def take(found: ProgramCheckpoint, into: Path) -> bool:
         if target.parent != into:
             disk.make_dirs(target.parent)
         try:
-            disk.write(target, _blocks(source))
+            disk.write(target, blocks(source), mode(source))
         except FileNotFoundError:
             return False
     return looks(found.files) == before
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+def mode(path: Path) -> int:
+    """Return who may read and write the file: a private one stays private in the store."""
+    return stat.S_IMODE(os.stat(path).st_mode) & 0o777
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a plain file."""
     with open(disk.open_plain(path, follow=True), "rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
             yield block

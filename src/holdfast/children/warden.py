@@ -26,6 +26,10 @@ from . import processes
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _ROUND_MS = 20
 ALONE = 0x80
+# Shells that are not interactive start what ends with `&` deaf to these: Ctrl-C and Ctrl-\ at the terminal are not for
+# it. They never reach the command, which is in a group of its own: whoever sends it one means it. SIGHUP stays ignored,
+# because nohup asks for that.
+FROM_SHELL = {signal.SIGINT, signal.SIGQUIT}
 _prctl: Any = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
 
 
@@ -96,7 +100,7 @@ def _start(
         if os.getppid() != warden:
             os._exit(1)
         for number in signal.valid_signals():
-            if callable(signal.getsignal(number)):
+            if callable(signal.getsignal(number)) or number in FROM_SHELL:
                 signal.signal(number, signal.SIG_DFL)
         if streams.terminal:
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a background process may then write to the terminal

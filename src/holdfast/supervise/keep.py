@@ -13,7 +13,7 @@ from ..apps.program import Program
 from ..apps.program import ProgramCheckpoint as Written
 from ..apps.take import Look, looks, take
 from ..children import processes
-from ..errors import Damaged, NoSpace, NotFound, StoreError
+from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from ..rules import Last
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name
@@ -126,13 +126,30 @@ class Kept:
     def take_over(self, left: Written) -> int | None:
         """Commit the one file that an earlier start has left; return the step, or None if the store has it already.
 
-        Several files may belong to different checkpoints: they stay where they are, with a warning.
+        Several files may belong to different checkpoints: they are not kept, with a warning. If the program reads its
+        own files, its next start moves those aside that differ.
         """
         if len(left.files) > 1:
             names = ", ".join(sorted(path.name for path in left.files))
             warn(f"{names}: written when the last start was killed, perhaps not all of them: they are not used")
             return None
         return self._commit(left, looks(left.files), LEFT)
+
+    def adopt(self, found: Written) -> None:
+        """Commit the files with which the program would begin by itself, so that a start that fails costs nothing.
+
+        Raises:
+            UsageError: another process is writing them.
+        """
+        if self._commit(found, looks(found.files)) is None:
+            names = ", ".join(sorted(path.name for path in found.files)[:3])
+            raise UsageError(f"{names}: another process is writing there; stop it first. Nothing was started")
+        self.begin()
+
+    def last_words(self) -> str:
+        """Return the end of a sentence: what is kept."""
+        steps = [each.step for each in self.store.checkpoints()]
+        return f"; {self.store.root} keeps its last checkpoint, step {steps[-1]}" if steps else ""
 
     def close(self) -> None:
         with suppress(StoreError):  # the closing line is not essential

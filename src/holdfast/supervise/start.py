@@ -161,7 +161,7 @@ class CommandProcess:
         if chosen not in self._handed:
             child.send(chosen)
             self.note("handed", signal=signal.Signals(chosen).name)
-            if chosen == signal.SIGINT:
+            if signal.SIGINT in self.signals.told_s:
                 say("Ctrl-C: it may save and end; a second one kills it")
         self._handed |= {chosen, wanted}
 

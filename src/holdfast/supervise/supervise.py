@@ -155,10 +155,15 @@ class _Supervisor:
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
 
     def _take_over(self) -> None:
-        """Keep the checkpoint that the program wrote before it was killed together with its supervisor."""
-        since_s = cut_short(self.place.journal) if self.kept is not None else None
-        left = self.program.left(since_s) if since_s is not None and isinstance(self.program, AppFile) else None
-        if self.kept is None or left is None:
+        """Keep what the program would begin with, or wrote before it was killed together with its supervisor."""
+        if self.kept is None or not isinstance(self.program, AppFile):
+            return
+        fresh = not self.place.count("start") and not self.kept.store.checkpoints()
+        if fresh and (found := self.program.found()) is not None:
+            self.kept.adopt(found)
+        since_s = cut_short(self.place.journal)
+        left = self.program.left(since_s) if since_s is not None else None
+        if left is None:
             return
         settle_s = left.settle_s or 0.0
         quiet_s = time.time() - max((seen.mtime_ns for seen in looks(left.files).values()), default=0) / 1e9
@@ -248,6 +253,8 @@ class _Supervisor:
             raise self._failure(last)
         if last.do == "done":
             self.place.close("end")
+            if self.kept is not None:
+                say(f"{self._name}: finished{self.kept.last_words()}")
             return Outcome(0, len(self.attempts), "end", "", None, self.place.path)
         reason = self.signals.told or last.why
         code = judge.exit_code(self.attempts[-1], resumable=self._resumable) if self.attempts else RUN_ME_AGAIN
