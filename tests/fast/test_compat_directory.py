@@ -39,6 +39,19 @@ def test_the_documented_loop(tmp_path, monkeypatch):
             assert number == found
 
 
+def test_a_checkpoint_directory_is_known_by_its_name(tmp_path):
+    """Its number as text, with what was forced; None for what is no directory, or of another saver."""
+    saver = AtomicDirectory(tmp_path)
+    first, second = save(saver, 1), save(saver, 2, force_save=True)
+    (tmp_path / "AtomicDirectory_checkpoint_7").touch()
+    (tmp_path / "other_checkpoint_0").mkdir()
+    found = {name: saver.is_checkpoint_directory(path_str=tmp_path / name) for name in there(tmp_path)}
+    kept = {os.path.basename(first): "0", os.path.basename(second): "1_force"}
+    assert kept == {name: suffix for name, suffix in found.items() if suffix is not None}
+    assert len(found) == 5
+    assert saver.is_checkpoint_directory(os.path.join(tmp_path, "AtomicDirectory_checkpoint_8")) is None
+
+
 def test_one_process_needs_no_options_no_device_and_no_group(tmp_path):
     """`AtomicDirectory(path)` alone: a lone process is the master, whatever `is_master`, `device` and `strategy` say.
 

@@ -24,10 +24,11 @@ from holdfast.torch.sharded import IMG_EXTENSIONS, pil_loader
 
 SAMPLER = {"num_replicas": None, "rank": None, "shuffle": True, "seed": 0, "drop_last": False}
 NEEDED = inspect.Parameter.empty
+GROUPED = "InterruptableDistributedGroupedBatchSampler"
 PLAIN = {"dataset": NEEDED, **SAMPLER}
 SIGNATURES = {  # source: cycling_utils, November 2025; each may go on with options of our own
     **dict.fromkeys(("InterruptableDistributedSampler", "InterruptableSampler", "InterruptibleSampler"), PLAIN),
-    "InterruptableDistributedGroupedBatchSampler": {
+    GROUPED: {
         "dataset": NEEDED,
         "group_ids": NEEDED,
         "batch_size": NEEDED,
@@ -57,6 +58,7 @@ SIGNATURES = {  # source: cycling_utils, November 2025; each may go on with opti
         "strategy": "sync_any",
         "device": "cuda",
     },
+    "AtomicDirectory.is_checkpoint_directory": {"self": NEEDED, "path_str": NEEDED},
     "AtomicDirectory.prepare_checkpoint_directory": {"self": NEEDED, "force_save": False},
     "AtomicDirectory.symlink_latest": {"self": NEEDED, "checkpoint_directory": NEEDED},
     "AtomicDirectory.atomic_symlink": {"self": NEEDED, "checkpoint_directory": NEEDED},
@@ -68,11 +70,27 @@ SIGNATURES = {  # source: cycling_utils, November 2025; each may go on with opti
     "MetricsTracker.end_epoch": {"self": NEEDED},
     "TimestampedTimer": {"report": None, "start_time": None, "running": 0},
     "TimestampedTimer.report": {"self": NEEDED, "annot": NEEDED, "ret": False},
-    "InterruptableDistributedSampler.advance": {"self": NEEDED, "n": NEEDED},
-    "InterruptableDistributedSampler.in_epoch": {"self": NEEDED, "epoch": NEEDED},
-    "InterruptableDistributedSampler.set_epoch": {"self": NEEDED, "epoch": NEEDED},
+    "DistributedShardedDataset.find_classes": {"directory": NEEDED},  # and `self`, in the original
+    "DistributedShardedDataset.make_dataset": {
+        "directory": NEEDED,
+        "class_to_idx": NEEDED,
+        "extensions": None,
+        "is_valid_file": None,
+    },
+    "MetricsTracker.state_dict": {"self": NEEDED},
+    "MetricsTracker.load_state_dict": {"self": NEEDED, "state_dict": NEEDED},
+    **{
+        f"{sampler}.{method}": {"self": NEEDED, **parameters}
+        for sampler in ("InterruptableDistributedSampler", "InterruptableSampler", GROUPED)
+        for method, parameters in {
+            "state_dict": {},
+            "load_state_dict": {"state_dict": NEEDED},
+            "advance": {} if sampler == GROUPED else {"n": NEEDED},
+            "in_epoch": {"epoch": NEEDED},
+            "set_epoch": {"epoch": NEEDED},
+        }.items()
+    },
     "InterruptableDistributedSampler.reset_progress": {"self": NEEDED},
-    "InterruptableDistributedGroupedBatchSampler.advance": {"self": NEEDED},
 }
 
 

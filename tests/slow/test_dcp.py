@@ -162,6 +162,36 @@ def test_each_step_is_named_and_saved_once(tmp_path):
     assert Store(tmp_path).load()["n"].shape == (2,)
 
 
+def test_a_reader_of_a_run_reads_the_checkpoint_that_is_asked_for(tmp_path):
+    """By `checkpoint_id` as by `step`: a step, a name, or another directory; else the one that is newest by then.
+
+    So a reader may be made before there is anything to read.
+    """
+    reader = Reader(tmp_path / "run")
+    for step in (1, 2):
+        save_to(tmp_path / "run", step)
+    save_to(tmp_path / "other", 7)
+
+    def loaded(**options):
+        found = {"n": torch.zeros(2)}
+        dcp.load(found, storage_reader=options.pop("reader", reader), no_dist=True, **options)
+        return found["n"][0].item()
+
+    assert loaded() == 2
+    assert loaded(checkpoint_id="1") == 1
+    assert loaded(checkpoint_id="step-000000002") == 2
+    assert loaded(checkpoint_id=tmp_path / "other") == 7
+    assert loaded(checkpoint_id=str(tmp_path / "run/checkpoints/step-000000001")) == 1
+    assert loaded(reader=Reader(tmp_path / "run"), checkpoint_id="1") == 1
+    with pytest.raises(CheckpointException, match="no checkpoint of step 5"):
+        loaded(checkpoint_id="5")
+    assert loaded() == 2
+    one = Reader(Store(tmp_path / "run").checkpoints()[0])
+    save_to(tmp_path / "run", 3)
+    assert [loaded(), loaded(), reader.checkpoint.step] == [3, 3, 3]
+    assert [loaded(reader=one), loaded(reader=one, checkpoint_id=tmp_path / "run"), loaded(reader=one)] == [1, 3, 1]
+
+
 def test_a_changed_byte_is_not_loaded(tmp_path):
     """Every piece that is read has its digest checked."""
     dcp.save(state(), storage_writer=Writer(tmp_path, step=1), no_dist=True)
@@ -290,3 +320,54 @@ def test_a_rank_that_fails_commits_nothing(tmp_path):
     assert Store(tmp_path).checkpoints() == []
     assert [outcome.error for outcome in on(2, save, path=tmp_path)] == ["", ""]
     assert len(Store(tmp_path).checkpoints()) == 1
+
+
+def chunked(rank, over=2, chunks=5, filled=0.0):
+    """A ShardedTensor of `chunks` chunks, dealt to the ranks in turn: most ranks have several."""
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    spec = ChunkShardingSpec(dim=0, placements=[f"rank:{number % over}/cpu" for number in range(chunks)])
+    made = sharded_tensor.full(spec, (13, 3), filled)
+    for shard in made.local_shards():
+        at = shard.metadata.shard_offsets[0]
+        shard.tensor += torch.arange(at, at + len(shard.tensor)).reshape(-1, 1) if filled else 0
+    return {"w": made, "whole": torch.full((2,), filled), "note": [rank, "x"]}
+
+
+def save_chunks(rank, path, coordinator=0, **options):
+    from torch.distributed.checkpoint.state_dict_saver import _save_state_dict
+
+    found = chunked(rank, filled=1.0, **options)
+    try:
+        _save_state_dict(found, Writer(path, step=1), coordinator_rank=coordinator)
+    except CheckpointException as error:
+        raise RuntimeError(str(error)) from None
+
+
+def load_chunks(rank, path, coordinator=0, **options):
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+    found = chunked(rank, **options)
+    _load_state_dict(found, Reader(path), coordinator_rank=coordinator)
+    shards = [(shard.metadata.shard_offsets[0], shard.tensor.tolist()) for shard in found["w"].local_shards()]
+    return [*found["whole"].tolist(), found["note"], *shards]
+
+
+@pytest.mark.parametrize("coordinator", [0, 1])
+def test_a_rank_may_have_several_pieces_and_any_rank_may_coordinate(coordinator, tmp_path):
+    """Three of five chunks on rank 0: one tensor in the checkpoint, read back in the same and in other chunks."""
+    assert [each.error for each in on(2, save_chunks, path=tmp_path, coordinator=coordinator)] == ["", ""]
+    checkpoint = Store(tmp_path).latest()
+    assert list(checkpoint.problems(cold=True)) == []
+    state = checkpoint.load()
+    expected = (torch.arange(13.0) + 1).reshape(-1, 1).expand(13, 3)
+    assert torch.equal(expected, state["w"])
+    for world, chunks in ((2, 5), (2, 2), (3, 7)):
+        outcomes = on(world, load_chunks, path=tmp_path, over=world, chunks=chunks, coordinator=coordinator)
+        assert [each.error for each in outcomes] == [""] * world
+        rows = {}
+        for each in outcomes:
+            assert [1.0, 1.0, state["note"]] == each.value[:3]
+            rows |= dict(each.value[3:])
+        assert [row for at in sorted(rows) for row in rows[at]] == expected.tolist()

@@ -42,8 +42,8 @@ def command(
 ) -> None:
     """Write tensors of a checkpoint of RUN to FILE (.safetensors, .npz or .pt), every byte checked on the way.
 
-    What several ranks hold in pieces is written whole. Only .pt needs torch. Tied tensors are written once for each
-    name; in .pt once, and tied again.
+    What several ranks hold in pieces is written whole. Only .pt needs torch. Tied tensors are written once: .pt ties
+    them again, and so does safetensors.torch.load_model. In .npz each name has its own.
     """
     target = Path(output)
     write = FORMATS.get(target.suffix)
@@ -65,10 +65,10 @@ def command(
         "checkpoint": checkpoint.name,
         "tensors": len(chosen.tensors),
         "size_bytes": target.stat().st_size,
-        "tied": dict(chosen.tied),
+        "tied": chosen.tied,
         "left_out": chosen.left_out,
     }
-    report(facts, _lines(facts, ties_again=target.suffix == ".pt"), as_json=as_json)
+    report(facts, _lines(facts, TIES[target.suffix]), as_json=as_json)
 
 
 def _require_free(target: Path, *, force: bool) -> None:
@@ -95,10 +95,17 @@ FORMATS: dict[str, Callable[[Sequence[Tensor], Mapping[str, str]], Iterable[Any]
     ".pt": _pt,
 }
 
+# file ending -> what becomes of a tied tensor
+TIES = {
+    ".safetensors": "left out of the file; safetensors.torch.load_model ties it again",
+    ".npz": "written for each name",
+    ".pt": "tied again",
+}
 
-def _lines(facts: dict[str, Any], *, ties_again: bool) -> Iterator[str]:
+
+def _lines(facts: dict[str, Any], ties: str) -> Iterator[str]:
     yield f"{facts['file']}: {facts['tensors']} tensors of {facts['checkpoint']}, {size(facts['size_bytes'])}"
     for name, first in facts["tied"].items():
-        yield f"  {name} is tied to {first}: {'tied again' if ties_again else 'written for each name'}"
+        yield f"  {name} is tied to {first}: {ties}"
     if facts["left_out"]:
         yield (f"  {facts['left_out']} values that are no tensors were left out")

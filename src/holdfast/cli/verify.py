@@ -27,12 +27,15 @@ def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
     place = locate(run)
     results = []
     with _progress() as tell:
-        chosen = place.checkpoints() if step is None else [_single(place, step)]
-        for number, checkpoint in enumerate(chosen, 1):
-            tell(f"verifying {number} of {len(chosen)}: {checkpoint.path.name}")
-            result = verified(checkpoint, cold=cold)
-            if result is not None:
-                results.append(result)
+        for _ in range(5):  # a run that saves and prunes meanwhile may remove all that was listed
+            chosen = place.checkpoints() if step is None else [_single(place, step)]
+            for number, checkpoint in enumerate(chosen, 1):
+                tell(f"verifying {number} of {len(chosen)}: {checkpoint.path.name}")
+                result = verified(checkpoint, cold=cold)
+                if result is not None:
+                    results.append(result)
+            if results or not chosen:
+                break
     if not results:
         raise NotFound(f"{run}: no committed checkpoint")
     report({"run": run, "checkpoints": results}, _lines(results), as_json=as_json)

@@ -83,6 +83,12 @@ class AtomicDirectory:
         latest = self._master_says("open the directory", self._open)
         self._all_see(f"that {self.symlink_name} names {latest or 'nothing'}", lambda: self._latest() == latest)
 
+    def is_checkpoint_directory(self, path_str: str | Path) -> str | None:
+        """Return the number of a checkpoint directory of this name, as "3" or "3_force" if it was forced; else None."""
+        path = Path(path_str)
+        found = self._shelf.read(path.name) if path.is_dir() else None
+        return found and f"{found.number}{'_force' if found.forced else ''}"
+
     def prepare_checkpoint_directory(self, force_save: bool = False) -> str:
         """Make a new, empty directory; return its path. Incomplete ones are removed, complete ones are not."""
         wishes = self._ranks.agree(PREPARE, b"force" if force_save else b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any, Self
 
 from .. import terminal
@@ -28,6 +29,10 @@ class MetricsTracker(metrics.MetricsTracker):
         """Append what was reduced in this epoch to `epoch_reports`, without values that were not reduced."""
         self.reset_local()
         return super().end_epoch()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Self:
+        """Restore what `state_dict` returned, here or in cycling_utils."""
+        return super().load_state_dict(state_dict)
 
 
 class TimestampedTimer(timing.TimestampedTimer):

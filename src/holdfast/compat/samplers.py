@@ -54,24 +54,24 @@ class _Compatible(Interruptible):
         sampler: Any = self
         return {**super().state_dict(), "progress": sampler.progress}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken, on any number of ranks; one of cycling_utils needs the same number.
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue where the state was taken, on any number of ranks; one of cycling_utils needs the same number.
 
         Raises:
             AdvancedTooFarError: an epoch has fewer samples.
             Mismatch: the state belongs to another order.
         """
-        if "position" in state or not {"progress", "epoch"} <= state.keys():
-            super().load_state_dict(state)
+        if "position" in state_dict or not {"progress", "epoch"} <= state_dict.keys():
+            super().load_state_dict(state_dict)
             return
         sampler: Any = self
-        self._begin(state["epoch"])
-        sampler.advance(state["progress"])
+        self._begin(state_dict["epoch"])
+        sampler.advance(state_dict["progress"])
         self._advanced = False
-        if state["progress"]:
+        if state_dict["progress"]:
             terminal.warn(
                 "the sampler's state was saved by cycling_utils, which had another order in epoch "
-                f"{state['epoch']}: until that epoch ends some samples come twice, and some not at all"
+                f"{state_dict['epoch']}: until that epoch ends some samples come twice, and some not at all"
             )
 
     def _require(self, more: int, unit: str) -> bool:

@@ -56,7 +56,7 @@ class Tensor(NamedTuple):
 
 class Chosen(NamedTuple):
     tensors: list[Tensor]
-    tied: list[tuple[str, str]]  # second name, first name: the same memory when it was saved
+    tied: dict[str, str]  # `ties` of them
     left_out: int  # number of values that are not tensors
 
 
@@ -79,8 +79,7 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:
 
 def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> Chosen:
     tensors: dict[str, Tensor] = {}
-    tied, left_out = [], 0
-    first: dict[str, str] = {}
+    left_out = 0
     for path, end in nodes.ends(node):
         tag, content = nodes.tagged(end)
         view = content if tag == "view" else None
@@ -91,11 +90,9 @@ def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> Chosen:
         name = joint.join(map(unquote, path)) or "value"
         if name in tensors:
             raise UsageError(f"two tensors would both be called {name!r}; export one part of the state, or --all")
-        if name != (known := first.setdefault(repr(content), name)):
-            tied.append((name, known))
         dtype, shape = (leaf.dtype, leaf.shape) if view is None else _view_facts(leaf, view)
         tensors[name] = Tensor(name, dtype, shape, leaf, view)
-    return Chosen([*tensors.values()], tied, left_out)
+    return Chosen([*tensors.values()], ties([*tensors.values()]), left_out)
 
 
 def _view_facts(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
@@ -142,15 +139,19 @@ def require_known(tensors: Sequence[Tensor]) -> None:
 
 
 def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | bytearray]:
-    """The chunks of a .safetensors file. It knows no tied tensors: each name has bytes of its own.
+    """The chunks of a .safetensors file. Of tied tensors the first by name is written; the metadata name the others.
+
+    This is what `safetensors.torch.save_model` does, and what `load_model` expects.
 
     Raises:
         UsageError: the format lacks a tensor's dtype.
 
     Source: safetensors' format description: no holes, no overlap, a header of JSON padded with spaces.
     """
-    ordered = sorted(tensors, key=lambda tensor: (-ITEMSIZE.get(tensor.dtype, 0), tensor.name))
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
+    tied = ties(tensors)
+    once = (tensor for tensor in tensors if tensor.name not in tied)
+    ordered = sorted(once, key=lambda tensor: (-ITEMSIZE.get(tensor.dtype, 0), tensor.name))
+    entries: dict[str, Any] = {"__metadata__": {**tied, "format": "pt", **metadata}}
     offset = 0
     for tensor in ordered:
         if tensor.dtype not in SAFETENSORS or tensor.name == "__metadata__":
@@ -164,6 +165,18 @@ def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Itera
     text = msgspec.json.encode(entries)
     text += b" " * (-(len(text) + 8) % 16)
     return itertools.chain([len(text).to_bytes(8, "little") + text], (tensor.read() for tensor in ordered))
+
+
+def _identity(tensor: Tensor) -> str:
+    """Equal for tied tensors: the same items of the same leaf."""
+    return f"{tensor.leaf.key}\0{tensor.view}"
+
+
+def ties(tensors: Sequence[Tensor]) -> dict[str, str]:
+    """Of tensors that were the same memory when they were saved: the first name of all, by each other name."""
+    first: dict[str, str] = {}
+    every = ((tensor.name, _identity(tensor)) for tensor in sorted(tensors, key=lambda each: each.name))
+    return {name: kept for name, identity in every if name != (kept := first.setdefault(identity, name))}
 
 
 def npz(tensors: Sequence[Tensor]) -> Iterator[bytes]:

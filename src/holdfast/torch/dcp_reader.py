@@ -24,6 +24,7 @@ from torch.futures import Future
 from ..errors import Damaged, UsageError
 from ..run.run import Run, require_outside
 from ..state.fill import whole
+from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.locate import locate
 from ..store.store import Store
@@ -43,8 +44,9 @@ INSTEAD = (
 class Reader(StorageReader):
     """Reads one checkpoint of ours.
 
-    `place` is a checkpoint or its directory, or a run or its directory: then the newest checkpoint is read, or that of
-    `step`.
+    `place` is a checkpoint or its directory, or a run or its directory: then each load reads the checkpoint that is
+    newest by then, or that of `step`, or the one with the load's `checkpoint_id`: a step (`checkpoint_id="100"`), a
+    checkpoint's name, or the directory of another run or checkpoint.
 
     Raises:
         UsageError: the given `Run` is entered.
@@ -55,20 +57,41 @@ class Reader(StorageReader):
     ) -> None:
         if isinstance(place, Run):
             require_outside(place.path, INSTEAD)
-        if isinstance(place, Checkpoint):
-            self.checkpoint = place
-        else:
-            path = place.path if isinstance(place, Run) else place.root if isinstance(place, Store) else place
-            self.checkpoint = locate(path).select(step)
+        path = place.root if isinstance(place, Store) else place.path if isinstance(place, Run | Checkpoint) else place
+        self._path, self._step = Path(path), step
+        self._given = self._known = place if isinstance(place, Checkpoint) else None
+        self._id: str | None = None  # that this load asks for
+        self._is_reset = False  # since the last load
         self._values: dict[str, Any] = {}
 
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint that is read, or was read last.
+
+        Raises:
+            NotFound: there is none.
+        """
+        if self._known is None:
+            self._known = self._selected()
+        return self._known
+
+    def _selected(self) -> Checkpoint:
+        if self._id is None:
+            return self._given or locate(self._path).select(self._step)
+        name = format.parse_name(self._id)
+        if self._id.isdecimal() or name is not None:
+            return locate(self._path).select(int(self._id) if name is None else str(name))
+        return locate(self._id).select()
+
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        if checkpoint_id is not None:
-            self.checkpoint = locate(checkpoint_id).select()
-        self._values = {}
+        self._id = None if checkpoint_id is None else os.fspath(checkpoint_id)
+        self._known, self._values, self._is_reset = None, {}, True
 
     def read_metadata(self, *_: Any, **kwargs: Any) -> Metadata:
         """Return all tensors and objects by DCP's names: the keys of their paths joined by dots."""
+        if "rank" not in kwargs:  # with it, a load that has found no metadata asks once more
+            self._id, self._is_reset = self._id if self._is_reset else None, False
+        self._known, self._values = self._selected(), {}
         paths = self._find(kwargs.get("rank") or 0)
         return Metadata({name: _described(value) for name, value in self._values.items()}, planner_data=paths)
 

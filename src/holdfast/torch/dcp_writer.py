@@ -1,15 +1,18 @@
 """The writing side of torch.distributed.checkpoint: each rank's plan becomes its part of one of our checkpoints.
 
 Each rank writes its tensors itself. Objects are sent to the coordinator, which writes them into the tree: DCP would
-pickle them.
+pickle them. The coordinator writes part 0, whichever rank it is. A part has one piece of a tensor: a rank that has
+several writes several parts.
 """
 
 from __future__ import annotations
 
 import atexit
 import dataclasses
+import itertools
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,16 +40,16 @@ _Path = tuple[str | int, ...]
 
 
 class _Place(NamedTuple):
-    """The directory and names for a rank's part of this save."""
+    """The directory of this save, and the numbers of the parts that a rank writes."""
 
     partial: str
-    rank: int
+    parts: tuple[int, ...]
 
 
 class _Report(NamedTuple):
     """What a rank sends to the coordinator after its writes."""
 
-    seal: Seal | None  # None on rank 0: its part is sealed after the objects of all ranks have arrived
+    seals: dict[int, Seal]  # by part; without part 0, which is sealed after the objects of all ranks have arrived
     nodes: dict[str, Any]  # of objects that are not tensors, by their names in the plan
     blocks: dict[str, Any]  # their leaves, with bytes as data; the coordinator writes them
 
@@ -81,7 +84,8 @@ class Writer(StorageWriter):
         require_outside(self._store.root, INSTEAD)
         self._owner = self._store
         self._name: Name | None = None  # set on the coordinator only
-        self._part: PartWriter | None = None
+        self._coordinator = 0
+        self._part: PartWriter | None = None  # part 0
         self._id: str | None = None
         self.checkpoint: Checkpoint | None = None  # the last one that was committed; set on the coordinator only
 
@@ -94,8 +98,7 @@ class Writer(StorageWriter):
             raise UsageError("Writer: with use_collectives=False no rank knows when all have written; leave it out")
         if not is_coordinator:
             return
-        if kwargs.get("rank"):
-            raise UsageError("Writer: the coordinator has to be rank 0")
+        self._coordinator = kwargs.get("rank") or 0
         require_outside(self._store.root, INSTEAD)
         self._owner = self._store if self._given else _opened(self._store)
         self._name = Name(self._chosen_step(), self._facts.phase)
@@ -109,34 +112,38 @@ class Writer(StorageWriter):
         if self._name is None:
             raise UsageError("Writer: this process was not told that it is the coordinator")
         partial = str(self._owner.begin(self._name))
-        return [dataclasses.replace(plan, storage_data=_Place(partial, rank)) for rank, plan in enumerate(plans)]
+        numbered = zip(plans, _parts(plans, self._coordinator), strict=True)
+        return [dataclasses.replace(plan, storage_data=_Place(partial, parts)) for plan, parts in numbered]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         if getattr(planner, "_enable_plan_caching", False):  # refused here; otherwise only the second save would fail
             raise UsageError(CACHING)
         place: _Place = plan.storage_data
         appear(Path(place.partial))
-        part, blocks, objects = PartWriter(Path(place.partial), place.rank), dict[str, Block](), tree.Flat({}, {})
+        pieces_of: list[dict[str, Block]] = [{} for _ in place.parts]
+        objects, taken = tree.Flat({}, {}), Counter[str]()
         for item in plan.items:
             path = _path(planner, item.index.fqn)
             if item.type == WriteItemType.BYTE_IO:
                 node, leaves, _ = _taken_apart(_object(planner, item), path)
                 objects.tree[item.index.fqn] = node
                 objects.leaves.update(leaves)
-            elif (key := _key(path)) in blocks:
-                raise UsageError(f"{item.index.fqn}: this rank has two pieces of it; Holdfast writes one for each rank")
             else:
-                block = _block(item, planner, whole=place.rank == 0)
+                number = taken[item.index.fqn]
+                taken[item.index.fqn] += 1
+                block = _block(item, planner, whole=place.parts[number] == 0)
                 if block is not None:
-                    blocks[key] = block
-        part.add(blocks)
-        self._part = part
+                    pieces_of[number][_key(path)] = block
+        written = {number: PartWriter(Path(place.partial), number) for number in place.parts}
+        for part, blocks in zip(written.values(), pieces_of, strict=True):
+            part.add(blocks)
+        self._part = written.pop(0, None)
         raw: Mapping[str, Any] = objects.leaves
         sent = {
             key: replace(block, data=b"".join(map(bytes, pieces(block.data))), attrs=dict(block.attrs))
             for key, block in raw.items()
         }
-        report = _Report(part.seal() if place.rank else None, objects.tree, sent)
+        report = _Report({number: part.seal() for number, part in written.items()}, objects.tree, sent)
         results = [WriteResult(item.index, 0, None) for item in plan.items]
         return done([*results, WriteResult(MetadataIndex(""), 0, report)])
 
@@ -146,13 +153,16 @@ class Writer(StorageWriter):
             raise UsageError("Writer: finish() before write_data()")
         blocks = {key: block for each in found for key, block in each.blocks.items()}
         self._part.add({key: replace(block, data=memoryview(block.data)) for key, block in blocks.items()})
-        seals = [self._part.seal(), *(each.seal for each in found if each.seal is not None)]
+        seals = {0: self._part.seal()}
+        seals |= {number: seal for each in found for number, seal in each.seals.items()}
         nodes = {name: node for each in found for name, node in each.nodes.items()}
         paths: Mapping[str, _Path] = metadata.planner_data or {}
         for name in metadata.state_dict_metadata:
             nodes.setdefault(name, {"leaf": _key(paths.get(name, (name,)))})
         body = _tree({paths.get(name, (name,)): nodes[name] for name in metadata.state_dict_metadata})
-        commit(self._owner, self._name, self._facts, self._part.partial, seals, body)
+        commit(
+            self._owner, self._name, self._facts, self._part.partial, [seals[number] for number in sorted(seals)], body
+        )
         self._owner.apply_rule(self._name)
         self.checkpoint = self._owner.shelf.checkpoint(self._name)
 
@@ -187,6 +197,15 @@ def _give_back() -> None:
         if store.attempt is not None and not store.attempt.inherited:
             with suppress(HoldfastError, OSError):
                 store.close()
+
+
+def _parts(plans: Sequence[SavePlan], coordinator: int) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers of each rank's parts: one, and another for each further piece that it has of one tensor."""
+    more = itertools.count(len(plans))
+    for rank, plan in enumerate(plans):
+        first = 0 if rank == coordinator else coordinator if rank == 0 else rank
+        pieces_of = Counter(item.index.fqn for item in plan.items if item.type != WriteItemType.BYTE_IO)
+        yield (first, *itertools.islice(more, max(pieces_of.values(), default=1) - 1))
 
 
 def _path(planner: Any, name: str) -> _Path:
