@@ -86,7 +86,9 @@ def replicated(rank: int, world: int) -> Staged:
 def divided(rank: int, world: int) -> Staged:
     flat = tree.flatten({"model": {f"layer{n}": np.full(4, rank, np.float32) for n in range(LEAVES)}})
     place = {"of": [4 * world], "at": [4 * rank]}
-    return Staged(flat.tree, {key: msgspec.structs.replace(block, attrs=place) for key, block in flat.leaves.items()}, [])
+    return Staged(
+        flat.tree, {key: msgspec.structs.replace(block, attrs=place) for key, block in flat.leaves.items()}, []
+    )
 
 
 class Dictionary:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-FOLDERS = ("fast", "slow", "prove")
+FOLDERS = ("fast", "slow", "prove", "frameworks")
 LAW = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 ROW = re.compile(r"^\|(?P<cells>.*)\|\s*$", re.MULTILINE)
 ENDED = 0, 1, 5  # exit statuses of a run that came to its end: all passed, some failed, nothing collected

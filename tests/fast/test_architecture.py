@@ -27,7 +27,8 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"store", "data", "cluster", "board"},
     {"inspect", "collective"},
     {"run"},
-    {"torch", "jax", "keras", "lightning", "transformers"},
+    {"trainers"},
+    {"torch", "jax", "keras", "lightning", "transformers", "accelerate", "stable_baselines3"},
     {"compat"},
     {"apps"},
     {"drill", "supervise", "doctor"},
@@ -47,6 +48,9 @@ FRAMEWORKS = {
     "lightning",
     "transformers",
     "safetensors",
+    "stable_baselines3",
+    "gymnasium",
+    "accelerate",
 }
 NUMPY = {  # the first two run only once the program itself has imported it
     "state/numpy_leaves.py",
@@ -326,8 +330,9 @@ def _import_time_needs(module: Module) -> set[str]:
     known = {path.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for path, _ in MODULES}
     needed = set()
     for _, name in imports(module._replace(tree=ast.Module(outside, []))):
-        inner = name.removeprefix("holdfast.")
-        needed.add(next((one for one in (inner, inner.rpartition(".")[0]) if one in known), ""))
+        if name.startswith("holdfast."):  # `import keras` is not our room of that name
+            inner = name.removeprefix("holdfast.")
+            needed.add(next((one for one in (inner, inner.rpartition(".")[0]) if one in known), ""))
     return needed - {""}
 
 
