@@ -1,14 +1,17 @@
 """Foreign names: an adapter refuses a framework whose names are not as known, and says which."""
 
+import inspect
 import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from holdfast import Run
 from holdfast.errors import UsageError
 from holdfast.trainers import names
 from holdfast.trainers.names import Name, require, unlike
+from holdfast.trainers.training import RunOptions
 
 
 class Engine:
@@ -71,3 +74,7 @@ def test_comments_docstrings_and_layout_are_no_change_of_a_source():
 
 def test_a_wrapped_function_counts_as_itself(module):
     assert unlike(Name("made_up:Engine.done", ("self", "more"))) == "takes (self) and not (self, more)"
+
+
+def test_a_callback_takes_each_option_of_a_run():
+    assert {"path", "state", *RunOptions.__annotations__} == set(inspect.signature(Run).parameters)
