@@ -449,6 +449,16 @@ def test_a_run_that_ends_says_what_it_did_and_a_finished_one_that_it_has(tmp_pat
     assert "finished: 9 steps in 5 attempts, 1 step done again" == finished
 
 
+def test_a_killed_attempt_of_which_nothing_was_done_again_is_not_counted(tmp_path, capsys):
+    """Its journal does not end, so that it may have done more than is known: "at least 0 steps" would tell nothing."""
+    for last in (3, 6):
+        with new_run(tmp_path, Toy(), every=None) as run:
+            [*run.steps(last)]
+        for path in tmp_path.glob("attempts/1/*.jsonl"):
+            path.write_text("".join(line for line in path.read_text().splitlines(True) if '"end"' not in line))
+    assert "finished: 6 steps in 2 attempts" == said(capsys)[-1]
+
+
 def test_a_run_whose_loop_is_not_at_its_end_does_not_say_that_it_has_finished(tmp_path, capsys):
     """A block that only looked, and a loop of a shape that nobody knows the end of."""
     with pytest.raises(Cut), new_run(tmp_path, Toy()) as run:

@@ -130,7 +130,7 @@ def test_what_a_program_would_begin_with_is_kept_before_its_first_start(program,
         changed.setattr(keep, "take", moving)
         with pytest.raises(UsageError, match=r"a\.ck: another process is writing there; stop it first"):
             shelf.adopt(program.found)
-    assert "" == shelf.last_words()
+    assert "; none of its checkpoint files was seen, so nothing was kept" == shelf.last_words()
     shelf.adopt(program.found)
     assert f"; {shelf.store.root} keeps its last checkpoint, step 7" == shelf.last_words()
     assert "changed meanwhile" == (shelf.store.latest().path / "a.ck").read_text()

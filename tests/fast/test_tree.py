@@ -268,7 +268,7 @@ def test_attributes_of_an_ordered_dict_are_kept():
 
 
 UNSAVEABLE = {
-    'state["fn"] (a function): register a pair of functions for it: holdfast.register(function, encode, decode)': (
+    'state["fn"] (a function): it is code, and no state: leave it out, or hold a pytree of JAX in holdfast.jax.Tree': (
         lambda: {"fn": lambda: 0}
     ),
     "state[1] (an object): register a pair": lambda: [0, object()],

@@ -245,6 +245,12 @@ def test_what_has_a_position_of_its_own_is_refused(accelerator, tmp_path):
             first_batch(run, each)
 
 
+def test_an_accelerator_that_has_prepared_nothing_is_refused(accelerator, tmp_path):
+    """Otherwise the first start would train, and no other one could restore what it had saved."""
+    with pytest.raises(UsageError, match=r"enter the run behind accelerator\.prepare"):
+        Run(tmp_path, {"accelerator": accelerator})
+
+
 def test_an_accelerator_that_divides_the_model_is_refused(accelerator, tmp_path, monkeypatch):
     """FSDP, DeepSpeed and the like were not tried."""
     monkeypatch.setattr(Accelerator, "distributed_type", DistributedType.FSDP)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
@@ -76,6 +77,18 @@ def test_a_finished_training_is_finished_and_goes_on_with_a_larger_total(tmp_pat
     assert all(map(torch.equal, results[1], results[3]))
 
 
+def test_the_learning_rate_is_that_of_the_script(tmp_path, capsys):
+    """Stable-Baselines3 sets it before each update: a schedule's own change is no news, and an override is refused."""
+    ppo(learning_rate=lambda left: 0.1 * left).learn(32, callback=Holdfast(tmp_path))
+    model = ppo(learning_rate=0.5)
+    model.learn(64, callback=Holdfast(tmp_path))
+    assert model.policy.optimizer.param_groups[0]["lr"] == 0.5
+    assert "in the checkpoint" not in capsys.readouterr().err
+    override = {"policy_optimizer": {"lr": 0.1}}
+    with pytest.raises(UsageError, match="change it in the script"):
+        ppo().learn(80, callback=Holdfast(tmp_path, overrides=override))
+
+
 def test_what_is_unknown_or_given_twice_is_refused(tmp_path):
     """Each with what to do; nothing is trained, and no run has begun."""
 
@@ -107,6 +120,26 @@ def test_what_is_unknown_or_given_twice_is_refused(tmp_path):
         env.close()
 
 
+@pytest.mark.parametrize("kind", [PPO, DQN])
+def test_a_callback_that_saves_the_model_saves_it_as_without_holdfast(kind, tmp_path):
+    """CheckpointCallback pickles the model's attributes, while Holdfast's methods stand among them."""
+    saved = {}
+    for others in ([], [Holdfast(tmp_path / "run")]):
+        model = kind(
+            "MlpPolicy",
+            "CartPole-v1",
+            seed=1,
+            device="cpu",
+            **({"n_steps": 16, "batch_size": 16} if kind is PPO else {}),
+        )
+        checkpoint = CheckpointCallback(save_freq=24, save_path=str(tmp_path / str(len(others))))
+        model.learn(32, callback=[checkpoint, *others])
+        saved[len(others)] = kind.load(tmp_path / str(len(others)) / "rl_model_24_steps", device="cpu")
+    assert vars(saved[0]).keys() == vars(saved[1]).keys()
+    before, after = (each.policy.state_dict().values() for each in saved.values())
+    assert all(map(torch.equal, before, after))
+
+
 def test_an_error_in_learn_leaves_the_run(tmp_path):
     """The model has its own methods again, and the journal says what happened; a new start continues."""
     model = ppo()
@@ -115,7 +148,7 @@ def test_an_error_in_learn_leaves_the_run(tmp_path):
     del whole
     with pytest.raises(ZeroDivisionError):
         model.learn(64, callback=callback)
-    assert not {"collect_rollouts", "train", "dump_logs"} & vars(model).keys()
+    assert not {"collect_rollouts", "train", "dump_logs", "_excluded_save_params"} & vars(model).keys()
     model = ppo()
     model.learn(64, callback=Holdfast(tmp_path))
     assert model.num_timesteps == 64

@@ -25,7 +25,7 @@ def members(target: object) -> Attributes | None:
     """Return what `target` is made of, if it is an Accelerator.
 
     Raises:
-        UsageError: it trains in a way that Holdfast does not know.
+        UsageError: it has prepared nothing, or trains in a way that Holdfast does not know.
     """
     if not isinstance(target, Accelerator):
         return None
@@ -34,6 +34,9 @@ def members(target: object) -> Attributes | None:
             f"an Accelerator with {target.distributed_type.value} was not tried with Holdfast: its processes do not "
             "have the whole model; it knows one process, and several with DDP"
         )
+    own: Any = target
+    if not any((own._models, own._optimizers, own._schedulers, own._custom_objects, own._dataloaders)):  # noqa: SLF001
+        raise UsageError("the Accelerator has prepared nothing yet: enter the run behind accelerator.prepare(...)")
     return Members(target)
 
 

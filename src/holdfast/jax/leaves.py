@@ -31,7 +31,7 @@ def node(value: Any) -> Node | None:
     if isinstance(value, jax.core.Tracer):
         raise UsageError("it is traced: save the arrays that the compiled function returns")
     if value.is_deleted():
-        raise UsageError("it was donated to a compiled function: save what that returned")
+        raise UsageError("it was donated to a compiled function: save what that returned, in a holdfast.jax.Tree")
     if not value.is_fully_addressable:
         raise UsageError("parts of it lie in other processes")
     if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):

@@ -57,6 +57,7 @@ class Optimizer:
 
     def __init__(self, optimizer: Any, model: Any) -> None:
         self._optimizer, self._model = optimizer, model
+        self.base_rate = rate(optimizer)  # that of the script; callbacks may change the present one
 
     def _steps(self) -> list[int]:
         """Which of the model's variables it steps."""
@@ -66,7 +67,8 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         synchronise(self._model)
         optimizer = self._optimizer
-        return {"steps": self._steps() if optimizer.built else None, "variables": arrays(optimizer.variables)}
+        steps = self._steps() if optimizer.built else None
+        return {"steps": steps, "variables": arrays(optimizer.variables), "base_rate": self.base_rate}
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         optimizer, steps = self._optimizer, stored["steps"]
@@ -79,6 +81,27 @@ class Optimizer:
                 "trainable. A fit after another compile() wants a run of its own: another path"
             )
         assign(optimizer.variables, stored["variables"], "the optimizer")
+        self.base_rate = stored.get("base_rate", self.base_rate)
+
+    def set_rate(self, new: float) -> str:
+        """Set the learning rate; callbacks may change it from there. Return a line of the form old -> new.
+
+        Raises:
+            UsageError: a schedule gives the rate.
+        """
+        old = rate(self._optimizer)
+        if old is None:
+            raise UsageError("overrides: a schedule gives the learning rate of this optimizer; change it in the script")
+        self._optimizer.learning_rate = new
+        self.base_rate = rate(self._optimizer)
+        return f"learning_rate {old:g} -> {new:g}"
+
+
+def rate(optimizer: Any) -> float | None:
+    """Return the learning rate that is a variable of `optimizer`; None where a schedule gives it."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    value = inner._learning_rate  # noqa: SLF001  the property computes a schedule's
+    return float(array(value)) if isinstance(value, Variable) else None
 
 
 def optimizers(model: Any) -> dict[str, Optimizer]:
@@ -162,8 +185,8 @@ def assign(variables: Sequence[Any], stored: Mapping[str, Any], what: str) -> No
     if lines:
         shown = "".join(f"\n  {line}" for line in lines[:20])
         raise Mismatch(
-            f"{what}: the checkpoint has {len(stored)} variables and not these {len(variables)}. Build the model "
-            f"before fit() as it was, and compile() it alike; another structure wants a run of its own.{shown}"
+            f"{what}: the {len(variables)} variables here do not fit the {len(stored)} of the checkpoint. Build the "
+            f"model before fit() as it was, and compile() it alike; another structure wants a run of its own.{shown}"
         )
     for each, value in zip(variables, stored.values(), strict=True):
         each.assign(value)

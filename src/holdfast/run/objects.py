@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
+from weakref import WeakSet
 
 from ..errors import NotFound
 from ..state.captured import ATOMS, MUTABLE, Attributes
@@ -18,10 +19,13 @@ from ..store.checkpoint import Checkpoint
 _ADAPTERS = {  # capture, differences, restore of a framework's objects
     "torch": "holdfast.torch.live",
     "holdfast.jax": "holdfast.jax.live",
+    "holdfast.keras": "holdfast.keras.live",
     "accelerate": "holdfast.accelerate.live",
 }
 _MADE_OF = {"accelerate": "holdfast.accelerate.accelerator"}  # objects of a framework that stand for their members
 _WEIGHTS = {"torch": "holdfast.torch.weights", "holdfast.jax": "holdfast.jax.weights"}  # a model's weights alone
+
+STEERED: WeakSet[Any] = WeakSet()  # optimizers whose `lr` a trainer sets before each step, from the script's value
 
 
 def adapter_for(target: Any) -> Any:

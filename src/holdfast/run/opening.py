@@ -157,7 +157,9 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
         session.tell_changed(line)
     for name, lines in session.origin.outvoted.items():
         for line in lines if name not in session.options.overrides else ():
-            session.tell_changed(f"{name}: {line}", prefix="")
+            option = line.partition(" ")[0]
+            changed_by = f'overrides={{"{name}": {{"{option}": ...}}}} changes it'
+            session.tell_changed(f"{name}: {line}, which is used; {changed_by}", prefix="")
     _check_probe(session, changed)
     _override(session, memory["overrides"])
     # Each rank's view lists other leaves. All must come to the same answer: an object may ask all ranks for its state.
@@ -195,13 +197,14 @@ def _check_probe(session: Session, changed: list[str]) -> None:
     warn(f"the probe's result differs from the one before the save; changed meanwhile: {'; '.join(changed)}")
 
 
-def _override(session: Session, applied: Mapping[str, Any]) -> None:
-    """Set the caller's overrides, except those that an earlier attempt applied."""
+def _override(session: Session, applied: Mapping[str, Any], *, again: bool = False) -> None:
+    """Set the caller's overrides, except those that an earlier attempt applied; tell of them unless this is `again`."""
     inside = session.tracked.inside() if session.options.overrides else {}
     for name, changes in session.options.overrides.items():
         if dict(changes) != applied.get(name):
             target = session.tracked.objects.get(name, inside.get(name))
-            for line in adapter_for(target).override(target, changes, inside.values()):
+            lines = adapter_for(target).override(target, changes, inside.values())
+            for line in () if again else lines:
                 session.attempt.record("override", name=name, what=line)
                 say(f"override: {name}: {line}")
 
@@ -219,7 +222,7 @@ def _put_back(session: Session, baseline: Digests) -> list[str]:
     # loaded again: the script may have changed the first copy in place
     fresh = checkpoint.load(part=RESERVED, types=session.types())
     session.vars.load_state_dict(fresh["vars"])
-    _override(session, memory["overrides"])
+    _override(session, memory["overrides"], again=True)
     restored = session.digests()
     session.origin.set_baseline(restored)
     return [key.removeprefix("tree:") for key in restored.changed(before)]

@@ -29,7 +29,7 @@ from ..terminal import Progress as Display
 from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
 from .metrics import Metrics
-from .objects import adapter_for, model_facts
+from .objects import STEERED, adapter_for, model_facts
 from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
 from .resume import Origin
@@ -363,3 +363,7 @@ def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tra
             raise UsageError(f"overrides: nothing is tracked as {name!r}, only {', '.join(named)}")
         if adapter_for(named[name]) is None:
             raise UsageError(f"overrides: {name!r} is a {type(named[name]).__qualname__}, without options to set")
+        if named[name] in STEERED and "lr" in overrides[name]:
+            raise UsageError(
+                f"overrides: the trainer sets the lr of {name!r} before each step; change it in the script"
+            )

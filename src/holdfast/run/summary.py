@@ -48,7 +48,7 @@ def at_the_end(session: Session) -> str:
     position = session.position
     said = "finished" if position.finished() or not position.targets else "ended before its loop did"
     line = f"{said}: {_count(position.step, 'step')} in {_count(attempts, 'attempt')}"
-    if again.exact and not again.steps:
+    if not again.steps:  # where it is not exact, nothing is known of others
         return line
     return f"{line}, {'' if again.exact else 'at least '}{_count(again.steps, 'step')} done again"
 

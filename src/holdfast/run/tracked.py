@@ -18,7 +18,7 @@ from ..state.nodes import leaf_keys
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from .objects import OBJECTS, adapter_for, handles_at, made_of
+from .objects import OBJECTS, STEERED, adapter_for, handles_at, made_of
 from .vars import Vars
 
 RESERVED = "holdfast"  # the top-level key of the run's own state
@@ -100,9 +100,10 @@ class Tracked:
     def outvoted(self, checkpoint: Checkpoint, types: Iterable[type]) -> dict[str, list[str]]:
         """For each object, the options whose values in the script differ from the checkpoint's, which are used."""
         return {
-            path: adapter.outvoted(target, handles_at(checkpoint, path, types))
+            path: [line for line in lines if target not in STEERED or not line.startswith("lr ")]
             for path, target in self.inside().items()
             if (adapter := adapter_for(target)) is not None
+            for lines in [adapter.outvoted(target, handles_at(checkpoint, path, types))]
         }
 
     def reducers(self) -> dict[str, Any]:

@@ -20,6 +20,9 @@ from ..trainers.names import require
 from ..trainers.training import RunOptions, Training, only_one, together
 from .state import callbacks_in, environments, state_of
 
+REPLACED = ("collect_rollouts", "train", "dump_logs")
+EXCLUDED = "_excluded_save_params"
+
 
 class Holdfast(BaseCallback):  # type: ignore[misc]
     """Saves a training to the run at `path`, stops it in time, and continues it bit for bit when it is started again.
@@ -73,6 +76,7 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
         if not isinstance(model, OffPolicyAlgorithm):
             training.replace(model, "dump_logs", lambda _=0: None)
         training.replace(model.logger, "dump", self._logging(model.logger.dump))
+        training.replace(model, EXCLUDED, _and_ours(getattr(model, EXCLUDED)))
 
     def _on_step(self) -> bool:
         return True
@@ -143,6 +147,11 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
             unit: Any = model.train_freq
             size = unit.frequency if unit.unit == TrainFrequencyUnit.STEP else 1
         return max(1, math.ceil(timesteps / (size * int(model.n_envs))))
+
+
+def _and_ours(excluded: Callable[[], list[str]]) -> Callable[[], list[str]]:
+    """Let `model.save` leave out what stands in the model for the time of learn(): it pickles all other attributes."""
+    return lambda: [*excluded(), *REPLACED, EXCLUDED]
 
 
 def _is_number(value: Any) -> bool:

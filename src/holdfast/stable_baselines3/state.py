@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from ..errors import Mismatch, UsageError
 from ..run.fields import Fields
+from ..run.objects import STEERED
 from ..state.tree import flatten
 
 SET_BY_LEARN = {"_total_timesteps", "_num_timesteps_at_start", "start_time", "verbose", "env", "_logger", "n_envs"}
@@ -50,6 +51,7 @@ def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dic
     modules, tensors = model._get_torch_save_params()  # noqa: SLF001
     state: dict[str, Any] = {"algorithm": _Facts(model)}
     state |= {name.replace(".", "_"): attrgetter(name)(model) for name in [*modules, *tensors]}
+    STEERED.update(each for each in state.values() if isinstance(each, torch.optim.Optimizer))
     walk = Walk()
     state["model"] = [_Episodes(model), Fields(model, *_own_names(model, [*modules, *tensors], walk))]
     state["logger"] = Fields(model.logger, "name_to_value", "name_to_count", "name_to_excluded")

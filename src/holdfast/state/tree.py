@@ -229,6 +229,8 @@ class _Flattener:
         article = "an" if name[0] in "aeiouAEIOU" else "a"
         if not why and hasattr(value, "state_dict"):
             why = "save its state_dict()"
+        if not why and callable(value) and hasattr(value, "__code__"):
+            why = "it is code, and no state: leave it out, or hold a pytree of JAX in holdfast.jax.Tree"
         advice = why or f"register a pair of functions for it: holdfast.register({kind.__qualname__}, encode, decode)"
         raise UsageError(f"cannot save {self._place()} ({article} {name}): {advice}")
 

@@ -149,7 +149,9 @@ class Kept:
     def last_words(self) -> str:
         """Return the end of a sentence: what is kept."""
         steps = [each.step for each in self.store.checkpoints()]
-        return f"; {self.store.root} keeps its last checkpoint, step {steps[-1]}" if steps else ""
+        if not steps:
+            return "; none of its checkpoint files was seen, so nothing was kept"
+        return f"; {self.store.root} keeps its last checkpoint, step {steps[-1]}"
 
     def close(self) -> None:
         with suppress(StoreError):  # the closing line is not essential

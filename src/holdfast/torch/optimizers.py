@@ -53,14 +53,17 @@ _CHOSEN = ("weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", 
 
 
 def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
-    """Return one line for each option whose value in the script differs from the checkpoint's, which will be used."""
+    """Return one line for each option whose value in the script differs from the checkpoint's, which will be used.
+
+    Its first word is the option's name.
+    """
     lines: list[str] = []
     for group, old in zip(optimizer.param_groups, stored["param_groups"], strict=True):
         base = "initial_lr" if "initial_lr" in old else "lr"  # the present rate may be a schedule's
         pairs = {name: (group.get(name), old.get(name)) for name in _CHOSEN if "max_momentum" not in old}
         pairs["lr"] = group.get(base, group["lr"]), old.get(base)
         lines += [
-            f"{name} is {here} here and {there} in the checkpoint, which is used; overrides= changes it"
+            f"{name} is {here} here and {there} in the checkpoint"
             for name, (here, there) in pairs.items()
             if isinstance(here, _NUMBERS) and isinstance(there, _NUMBERS) and here != there
         ]

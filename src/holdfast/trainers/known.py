@@ -150,6 +150,7 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name("stable_baselines3.common.off_policy_algorithm:OffPolicyAlgorithm.collect_rollouts"),
         Name("stable_baselines3.common.on_policy_algorithm:OnPolicyAlgorithm.dump_logs", ("self", "iteration")),
         Name("stable_baselines3.common.base_class:BaseAlgorithm._get_torch_save_params", ("self",)),
+        Name("stable_baselines3.common.base_class:BaseAlgorithm._excluded_save_params", ("self",)),
         Name("stable_baselines3.common.callbacks:BaseCallback.on_training_start", ("self", "locals_", "globals_")),
         Name("stable_baselines3.common.logger:Logger.dump", ("self", "step")),
     ),

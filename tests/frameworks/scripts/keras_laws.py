@@ -22,10 +22,10 @@ x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 y = x.sum(axis=1)
 
 
-def model(width=3):
+def model(width=3, rate=0.001):
     keras.utils.set_random_seed(1)
     made = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(width), keras.layers.Dense(1)])
-    made.compile("adam", "mse")
+    made.compile(keras.optimizers.Adam(rate), "mse")
     return made
 
 
@@ -132,6 +132,22 @@ made = model()
 longer = fit(made, Holdfast("whole"), epochs=3)
 assert longer.history["loss"][:2] == expected.history["loss"]
 assert longer.epoch == [0, 1, 2]
+
+# Another learning rate in the script has no effect, and a line says what has; a callback's change is no news.
+half = {"overrides": {"optimizer": {"learning_rate": 0.5}}}
+drop = keras.callbacks.LearningRateScheduler(lambda epoch, _: 0.001 if epoch == 0 else 0.0001)
+assert "which is used" not in said(lambda: [fit(model(), Holdfast("rate"), drop, epochs=each) for each in (2, 3)])
+made = model(rate=0.5)
+line = said(lambda: fit(made, Holdfast("rate"), epochs=4))
+assert 'overrides={"optimizer": {"learning_rate": ...}} changes it' in line
+assert "learning_rate is 0.5 here and 0.001 in the checkpoint, which is used" in line
+assert np.isclose(made.optimizer.learning_rate, 0.0001)
+assert "learning_rate 0.0001 -> 0.5" in said(lambda: fit(model(rate=0.5), Holdfast("rate", **half), epochs=5))
+for epochs, options in (6, half), (7, {}):
+    line = said(lambda: fit(model(rate=0.5), Holdfast("rate", **options), epochs=epochs))  # noqa: B023
+    assert "learning_rate" not in line
+decay = {"overrides": {"optimizer": {"weight_decay": 0.5}}}
+refused("and not weight_decay", UsageError, lambda: fit(model(), Holdfast("rate", **decay), epochs=8))
 
 # The other callbacks go on: their counters, what they have of Keras, and CSVLogger's file.
 made, rows = model(), keras.callbacks.CSVLogger("rows.csv", append=True)
