@@ -452,7 +452,7 @@ def test_a_run_that_ends_says_what_it_did_and_a_finished_one_that_it_has(tmp_pat
 def test_a_killed_attempt_of_which_nothing_was_done_again_is_not_counted(tmp_path, capsys):
     """Its journal does not end, so that it may have done more than is known: "at least 0 steps" would tell nothing."""
     for last in (3, 6):
-        with new_run(tmp_path, Toy(), every=None) as run:
+        with new_run(tmp_path, Toy(), every=None, take_over=True) as run:
             [*run.steps(last)]
         for path in tmp_path.glob("attempts/1/*.jsonl"):
             path.write_text("".join(line for line in path.read_text().splitlines(True) if '"end"' not in line))

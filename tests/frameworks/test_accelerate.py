@@ -300,6 +300,7 @@ def test_prepared_objects_come_back_with_their_dtypes(accelerator, tmp_path, who
 
 def test_a_scaler_comes_back(accelerator, tmp_path):
     """Mixed precision's scale is part of the Accelerator; accelerate makes one on a GPU only."""
+    accelerator.prepare(nn.Linear(1, 1))
     accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     with Run(tmp_path, {"accelerator": accelerator}) as run:
         for _ in run.steps(1):

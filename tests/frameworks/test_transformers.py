@@ -138,7 +138,7 @@ def test_more_steps_continue_in_the_middle_of_the_epoch(python, tmp_path):
 def test_what_is_refused_and_what_stays_behind(python, tmp_path):
     """Each refusal is one line with its reason; after any end the trainer is as it was."""
     told = json.loads(trained(python, "hf_refused", tmp_path).result)
-    assert {told.pop(name) for name in ("trained", "after", "persistent")} == {"nothing"}
+    assert {told.pop(name) for name in ("trained", "after", "begun", "overridden", "persistent")} == {"nothing"}
     assert told.pop("failed") == "the error of the training"
     assert [name for name, line in told.items() if "\n" in line or not line] == []
     words = {"resume_from_checkpoint": "without resume_from_checkpoint", "enable_jit_checkpoint": "leave out"}

@@ -95,10 +95,11 @@ class Walk:
         """Enter the run, once: the state is restored."""
         if self._training is None:
             trainer, optimizer = self._trainer, self._trainer.optimizer
+            scheduler = trainer.lr_scheduler  # like the optimizer, accelerate may have wrapped it
             own = {
                 "model": trainer.model_wrapped,
                 "optimizer": getattr(optimizer, "optimizer", optimizer),
-                "scheduler": trainer.lr_scheduler,
+                "scheduler": getattr(scheduler, "scheduler", scheduler),
                 "scaler": trainer.accelerator.scaler,
                 "trainer": self._progress,
             }

@@ -57,10 +57,10 @@ FAIL = False
 told = {}
 
 
-def trainer(*, collator=None, several=1, path="run", state=None, optimizer=None, **more):
+def trainer(*, collator=None, several=1, path="run", state=None, optimizer=None, overrides=None, **more):
     plain = {"output_dir": "out", "report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no"}
     args = TrainingArguments(**{**plain, "max_steps": 4, "per_device_train_batch_size": 2, **more})
-    callbacks = [Holdfast(path, state=state) for _ in range(several)]
+    callbacks = [Holdfast(path, state=state, overrides=overrides) for _ in range(several)]
     data = {"train_dataset": Samples(), "eval_dataset": Samples()}
     return Trainer(Net(), args, collator, **data, callbacks=callbacks, optimizers=(optimizer, None))
 
@@ -99,6 +99,12 @@ FAIL = True
 says("failed", trainer(path="failed"))
 FAIL = False
 says("after", trainer(path="failed"))
+
+constant = {"path": "rate", "learning_rate": 0.125, "lr_scheduler_type": "constant"}
+says("begun", trainer(**constant))
+made = trainer(**constant, max_steps=8, overrides={"optimizer": {"lr": 0.5}})
+says("overridden", made)
+assert {group["lr"] for group in made.optimizer.param_groups} == {0.5}  # the scheduler sets it from its base rates
 
 made = trainer(path="broken")
 made.add_callback(breaks := Breaks())
