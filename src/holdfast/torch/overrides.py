@@ -81,8 +81,10 @@ def _with_parts(scheduler: Any) -> Iterable[Any]:
 
 
 def _drives(scheduler: Any, optimizer: Optimizer) -> bool:
+    """Whether it sets the rates of these groups. Its optimizer may be accelerate's, which stands around this one."""
     return isinstance(scheduler, LRScheduler) and any(
-        getattr(part, "optimizer", None) is optimizer for part in _with_parts(scheduler)
+        getattr(getattr(part, "optimizer", None), "param_groups", None) is optimizer.param_groups
+        for part in _with_parts(scheduler)
     )
 
 

@@ -95,11 +95,10 @@ class Walk:
         """Enter the run, once: the state is restored."""
         if self._training is None:
             trainer, optimizer = self._trainer, self._trainer.optimizer
-            scheduler = trainer.lr_scheduler  # like the optimizer, accelerate may have wrapped it
             own = {
                 "model": trainer.model_wrapped,
                 "optimizer": getattr(optimizer, "optimizer", optimizer),
-                "scheduler": getattr(scheduler, "scheduler", scheduler),
+                "scheduler": trainer.lr_scheduler,
                 "scaler": trainer.accelerator.scaler,
                 "trainer": self._progress,
             }
