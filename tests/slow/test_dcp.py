@@ -2,6 +2,9 @@
 unpickled.
 """
 
+import dataclasses
+import enum
+import io
 import pickle
 import subprocess
 import sys
@@ -15,10 +18,12 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 import holdfast.torch
-from holdfast import Every, Last, Run, Store, journal
+from holdfast import Every, Last, Run, Store, journal, register
 from holdfast.errors import UsageError
+from holdfast.state import codec
 from holdfast.torch import Reader, Writer, dcp_writer
 from kept import bits
 from rank_processes import everywhere
@@ -203,6 +208,73 @@ def test_a_changed_byte_is_not_loaded(tmp_path):
         dcp.load(blanks(state()), storage_reader=Reader(tmp_path), no_dist=True)
 
 
+class Color(enum.Enum):
+    RED = 1
+
+
+@dataclasses.dataclass
+class Setting:
+    rate: float
+    color: Color
+    mask: torch.Tensor
+
+
+def test_objects_come_back_in_their_own_types(tmp_path, monkeypatch, no_pickles):
+    """dtypes, devices, registered and the user's own types: the values themselves, or an error; no placeholder."""
+    monkeypatch.setattr(codec, "REGISTERED", dict(codec.REGISTERED))
+    register(io.BytesIO, io.BytesIO.getvalue, io.BytesIO)
+    objects = {
+        "plain": {"dtype": torch.bfloat16, "device": torch.device("cpu"), "size": torch.Size([2, 3])},
+        "long": io.BytesIO(bytes(range(256)) * 8),
+        "generator": np.random.default_rng(3),
+        "steps": [{"dtypes": {torch.float16}}],
+    }
+    own = {"color": Color.RED, "setting": Setting(0.5, Color.RED, torch.arange(3))}
+    save_to(tmp_path, 1, **objects, **own, w=torch.ones(2))
+
+    def loaded(*names, **options):
+        found = dict.fromkeys(names)
+        dcp.load(found, storage_reader=Reader(tmp_path, **options), no_dist=True)
+        return found
+
+    found = {"plain": dict.fromkeys(objects["plain"]), "long": None, "generator": None, "steps": [{"dtypes": None}]}
+    dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
+    assert objects["plain"] == found["plain"]
+    assert objects["long"].getvalue() == found["long"].getvalue()
+    assert objects["generator"].random() == found["generator"].random()
+    assert objects["steps"] == found["steps"]
+    with pytest.raises(CheckpointException, match=r"values of .*Color: pass types=\[Color\]"):
+        loaded("color")
+    mine = loaded("color", "setting", types=[Color, Setting])
+    assert mine["color"] is Color.RED
+    assert (mine["setting"].rate, mine["setting"].color) == (0.5, Color.RED)
+    assert mine["setting"].mask.tolist() == [0, 1, 2]
+
+
+def test_tensors_that_share_memory_are_read(tmp_path, no_pickles):
+    """A run saves them as views of one leaf; DCP reads each whole, and a part of it."""
+    base = torch.arange(12.0)
+    store = Store(tmp_path)
+    store.save({"a": base[2:8].view(2, 3), "b": base[4:10], "t": base.view(3, 4).t()}, step=1)
+    store.close()
+    found = {"a": torch.zeros(2, 3, dtype=torch.float64), "b": torch.zeros(6), "t": torch.zeros(4, 3)}
+    dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
+    assert base[2:8].tolist() == found["a"].flatten().tolist()
+    assert base[4:10].tolist() == found["b"].tolist()
+    assert torch.equal(base.view(3, 4).t(), found["t"])
+
+
+def test_what_cannot_be_saved_is_named(tmp_path):
+    """The name is in the error; tensors within an object would not be found again."""
+    with pytest.raises(CheckpointException, match=r"^[\s\S]*m.s: its layout is torch.sparse_coo"):
+        save_to(tmp_path, 1, m={"s": torch.eye(2).to_sparse()})
+    apart = DefaultSavePlanner(flatten_state_dict=False)
+    for state in ({"m": {"w": torch.ones(1)}}, {"m": {"rate": 0.5}}):
+        with pytest.raises(CheckpointException, match="m: with flatten_state_dict=False"):
+            dcp.save(state, storage_writer=Writer(tmp_path, step=1), planner=apart, no_dist=True)
+    dcp.save({"w": torch.ones(1)}, storage_writer=Writer(tmp_path, step=1), planner=apart, no_dist=True)
+
+
 def test_planners_that_want_pickles_are_refused(tmp_path):
     """One whose load_bytes unpickles, or that sends old plans: an error says so, and tensors alone would do."""
 
@@ -237,6 +309,12 @@ def test_a_planner_of_ones_own_may_change_tensors(tmp_path):
     assert Store(tmp_path).load()["w"].dtype == torch.float16
 
 
+def test_a_writer_with_a_store_stays_in_its_process(tmp_path):
+    """A store writes in one process: torch's process that saves needs the directory instead."""
+    with pytest.raises(UsageError, match="give Writer its directory"):
+        pickle.dumps(Writer(Store(tmp_path), step=1))
+
+
 # Several ranks ------------------------------------------------------------------------------------------------
 
 
@@ -258,12 +336,14 @@ def save(rank, path, how="save"):
     model(torch.randn(4, 5) + rank).sum().backward()
     optimizer.step()
     found = {**both(model, optimizer), f"of rank {rank}": {"objects": [rank, "x"], "tensor": torch.full((2,), rank)}}
-    writer: Any = Writer(Run(path, {"model": model}) if how == "async" else path, step=1)
+    given = how in ("async", "process")
+    writer: Any = Writer(Run(path, {"model": model}, keep=Last(1)) if given else path, step=1)
     if how == "fail" and rank == 1:
         writer.write_data = lambda *_: 1 / 0
     try:
-        if how == "async":
-            dcp.async_save(found, storage_writer=writer).result()
+        if given:
+            kind = AsyncCheckpointerType.PROCESS if how == "process" else AsyncCheckpointerType.THREAD
+            dcp.async_save(found, storage_writer=writer, async_checkpointer_type=kind).result()
         else:
             dcp.save(found, storage_writer=writer)
     except CheckpointException as error:  # which is no Exception
@@ -290,7 +370,7 @@ def shared(values):
     return {name: repr(value) if isinstance(value, dict) else value.tobytes() for name, value in plain.items()}
 
 
-@pytest.mark.parametrize("how", ["save", "async"])
+@pytest.mark.parametrize("how", ["save", "async", "process"])
 def test_what_three_ranks_save_two_and_four_load(how, tmp_path):
     """FSDP2's state with moments, through DCP's save or async_save: each rank writes its pieces, any number reads
     them.

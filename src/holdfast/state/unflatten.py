@@ -105,6 +105,7 @@ class _Unflattener:
         self._decoded: dict[str, Any] = {}
         self._depth = 0  # after an exception decoding stops, so wrong counters are harmless
         self._whole = 0  # number of enclosing values that are made from their leaves, not from handles
+        self._unread = 0  # number of handles and placeholders that were given out
 
     def read(self, node: Any) -> Any:
         kind = type(node)
@@ -133,7 +134,7 @@ class _Unflattener:
         if self.placeholders and (
             tag in codec.TAGS or any(map(codec.is_stored, value if type(value) is list else [value]))
         ):
-            return Placeholder(tag, "", value)  # it needs a framework or a leaf's bytes
+            return self._placeholder(tag, "", value)  # it needs a framework or a leaf's bytes
         return _made(tag, value)
 
     def whole(self, read: Callable[[_Unflattener, Any], Any], content: Any) -> Any:
@@ -154,6 +155,7 @@ class _Unflattener:
             except LookupError as error:
                 raise Damaged(f"the tree refers to the leaf {_shown(key)}, which does not exist") from error
         if not self._whole or not codec.is_stored(found):
+            self._unread += codec.is_stored(found)
             return found
         if key not in self._decoded:
             self._decoded[key] = codec.decode_leaf(found)
@@ -163,7 +165,11 @@ class _Unflattener:
         if type(content) is not dict or "leaf" not in content:
             raise Damaged(f"the tree's view is {_shown(content)}")
         described = {**content, "leaf": self.whole(type(self).leaf, content["leaf"])}
-        return Placeholder("view", content["leaf"], described) if self.placeholders else _made("view", described)
+        return self._placeholder("view", content["leaf"], described) if self.placeholders else _made("view", described)
+
+    def _placeholder(self, kind: str, name: str, content: Any) -> Placeholder:
+        self._unread += 1
+        return Placeholder(kind, name, content)
 
     def items(self, content: Any) -> list[Any]:
         return [self.read(node) for node in _list(content)]
@@ -193,11 +199,11 @@ class _Unflattener:
         name, inner = _list(content, 2)
         if type(name) is not str:
             raise Damaged(f"the tree calls a type {_shown(name)}")
-        read = _CONTENTS.get(tag, _Unflattener.read)
+        read, unread = _CONTENTS.get(tag, _Unflattener.read), self._unread
         value = self.whole(read, inner) if tag == "custom" else read(self, inner)  # a user's function receives leaves
         found = _find(self.types, tag, name)
-        if found is None:  # `_require` has reported missing types
-            return Placeholder(tag, name, value)
+        if found is None or (tag == "custom" and self._unread > unread):  # `_require` has reported missing types
+            return self._placeholder(tag, name, value)
         return _custom(found, value) if tag == "custom" else _restored(tag, found, value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch.futures import Future
 
 from ..errors import Damaged, UsageError
 from ..run.run import Run, require_outside
+from ..state import nodes, tree
 from ..state.fill import whole
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -48,21 +49,28 @@ class Reader(StorageReader):
     newest by then, or that of `step`, or the one with the load's `checkpoint_id`: a step (`checkpoint_id="100"`), a
     checkpoint's name, or the directory of another run or checkpoint.
 
+    `types` are the user's own types that objects in the state have: enums, dataclasses, named tuples.
+
     Raises:
         UsageError: the given `Run` is entered.
     """
 
     def __init__(
-        self, place: Run | Store | Checkpoint | str | os.PathLike[str], *, step: int | str | None = None
+        self,
+        place: Run | Store | Checkpoint | str | os.PathLike[str],
+        *,
+        step: int | str | None = None,
+        types: Iterable[type] = (),
     ) -> None:
         if isinstance(place, Run):
             require_outside(place.path, INSTEAD)
         path = place.root if isinstance(place, Store) else place.path if isinstance(place, Run | Checkpoint) else place
-        self._path, self._step = Path(path), step
+        self._path, self._step, self._types = Path(path), step, tuple(types)
         self._given = self._known = place if isinstance(place, Checkpoint) else None
         self._id: str | None = None  # that this load asks for
         self._is_reset = False  # since the last load
         self._values: dict[str, Any] = {}
+        self._paths: dict[str, _Path] = {}
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -92,8 +100,8 @@ class Reader(StorageReader):
         if "rank" not in kwargs:  # with it, a load that has found no metadata asks once more
             self._id, self._is_reset = self._id if self._is_reset else None, False
         self._known, self._values = self._selected(), {}
-        paths = self._find(kwargs.get("rank") or 0)
-        return Metadata({name: _described(value) for name, value in self._values.items()}, planner_data=paths)
+        self._find(kwargs.get("rank") or 0)
+        return Metadata({name: _described(value) for name, value in self._values.items()}, planner_data=self._paths)
 
     def set_up_storage_reader(self, *_: Any, **kwargs: Any) -> None:
         if not self._values:
@@ -113,8 +121,11 @@ class Reader(StorageReader):
                 target = planner.resolve_tensor(item).detach()
                 filling.part(_cut(item, value, target))
                 targets.append((item, target))
+            elif _is_view(value):
+                with torch.no_grad():
+                    planner.resolve_tensor(item).copy_(self._object(item)[_slices(item)])
             else:
-                _put_object(planner, item, whole(value))
+                _put_object(planner, item, self._object(item))
         filling.run()
         for item, target in targets:
             planner.commit_tensor(item, target)
@@ -124,22 +135,41 @@ class Reader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return Path(checkpoint_id).is_dir()
 
-    def _find(self, rank: int) -> dict[str, _Path]:
-        """Find the handles and values that the rank saved, by name; return the path to each."""
-        checkpoint = self.checkpoint
-        checkpoint.check_layout()
-        paths: dict[str, _Path] = {}
+    def _find(self, rank: int) -> None:
+        """Find the handles and values that the rank saved, by name, and the path to each."""
+        self.checkpoint.check_layout()
+        self._view = self.checkpoint.as_rank(rank)
+        self._paths = {}
 
         def visit(path: Any, value: Any) -> None:
             name = ".".join(map(str, path))
-            paths[name], self._values[name] = path, value
+            self._paths[name], self._values[name] = path, value
 
-        handles = checkpoint.as_rank(rank).handles(placeholders=True)
-        traverse_state_dict(handles, visit, is_stored_tensor)
-        return paths
+        traverse_state_dict(self._view.handles(placeholders=True), visit, _is_tensor)
+
+    def _object(self, item: ReadItem) -> Any:
+        """Return what is saved under the item's name, in fresh memory, in its own types."""
+        name = item.storage_index.fqn
+        node = nodes.at(self._view.tree, *(nodes.quoted(str(step)) for step in self._paths[name]))
+        if node is None and self._values[name] is not None:
+            raise UsageError(f"{name}: it lies under a key that DCP cannot name; load it by Store.load()")
+        return whole(tree.unflatten(node, self._view.leaf, types=self._types))
+
+
+def _is_view(value: Any) -> bool:
+    """Whether it is a tensor that shares its memory with others: unread."""
+    return isinstance(value, tree.Placeholder) and value.kind == "view"
+
+
+def _is_tensor(value: Any) -> bool:
+    return is_stored_tensor(value) or _is_view(value)
 
 
 def _described(value: Any) -> TensorStorageMetadata | BytesStorageMetadata:
+    if _is_view(value):
+        shape = torch.Size(value.content["shape"])
+        chunk = ChunkStorageMetadata(torch.Size([0] * len(shape)), shape)
+        return TensorStorageMetadata(TensorProperties(DTYPES[value.content["dtype"]]), shape, [chunk])
     if not is_stored_tensor(value):
         return BytesStorageMetadata()
     if value.dtype not in DTYPES:
@@ -160,9 +190,13 @@ def _cut(item: ReadItem, value: Any, target: torch.Tensor) -> Cut:
     wanted = tuple(item.storage_index.offset or (0,) * len(value.shape))
     for at, _, leaf in _chunks(value):
         if at == wanted:
-            ends = zip(item.storage_offsets, item.lengths, strict=True)
-            return Cut(target, leaf, tuple(slice(start, start + extent) for start, extent in ends))
+            return Cut(target, leaf, _slices(item))
     raise Damaged(f"leaf {value.key!r}: no piece of it begins at {wanted}")
+
+
+def _slices(item: ReadItem) -> tuple[slice, ...]:
+    ends = zip(item.storage_offsets, item.lengths, strict=True)
+    return tuple(slice(start, start + extent) for start, extent in ends)
 
 
 def _put_object(planner: Any, item: ReadItem, value: Any) -> None:

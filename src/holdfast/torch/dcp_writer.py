@@ -89,6 +89,17 @@ class Writer(StorageWriter):
         self._id: str | None = None
         self.checkpoint: Checkpoint | None = None  # the last one that was committed; set on the coordinator only
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the store, for torch's process that saves (`AsyncCheckpointerType.PROCESS`): it opens its own."""
+        if self._given:
+            raise UsageError("Writer: a Store stays in its process; give Writer its directory")
+        left = ("_owner", "_name", "_part", "checkpoint")
+        return {**vars(self), **dict.fromkeys(left), "_store": (self._store.root, self._store.keep)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        root, keep = state["_store"]
+        vars(self).update(state, _store=Store(root, keep=keep))
+
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         self._name = self._part = None
         self._id = None if checkpoint_id is None else os.fspath(checkpoint_id)
@@ -224,7 +235,10 @@ def _block(item: WriteItem, planner: SavePlanner, *, whole: bool) -> Block | Non
     data = item.tensor_data
     if data is None:
         raise UsageError(f"{item.index.fqn}: the planner says nothing of its shape")
-    made = encode_leaf(tensor.detach())
+    try:
+        made = encode_leaf(tensor.detach())
+    except UsageError as error:
+        raise UsageError(f"{item.index.fqn}: {error}") from error
     at, of = list(data.chunk.offsets), list(data.size)
     if item.type == WriteItemType.TENSOR and whole:
         return made
@@ -236,9 +250,13 @@ def _block(item: WriteItem, planner: SavePlanner, *, whole: bool) -> Block | Non
 
 def _object(planner: Any, item: WriteItem) -> Any:
     """Return the object itself, not DCP's pickle of it."""
+    name = item.index.fqn
     if not hasattr(planner, "lookup_object"):
-        raise UsageError(f"{item.index.fqn} is no tensor, and {type(planner).__name__} hands out pickles only")
-    return planner.lookup_object(item.index)
+        raise UsageError(f"{name} is no tensor, and {type(planner).__name__} hands out pickles only")
+    value = planner.lookup_object(item.index)
+    if not getattr(planner, "flatten_state_dict", True) and isinstance(value, Mapping):
+        raise UsageError(f"{name}: with flatten_state_dict=False it would be one object with its tensors; leave it out")
+    return value
 
 
 def _taken_apart(value: Any, path: _Path) -> tree.Flat:
