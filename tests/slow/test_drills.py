@@ -249,6 +249,16 @@ def test_json_is_one_object_on_stdout_and_keep_leaves_the_runs(python, tmp_path)
     assert "not empty" in again.stderr
 
 
+def test_a_program_under_the_supervisor_is_refused_before_it_starts(tmp_path):
+    """It has no states of a Run to compare: what to do instead is said in one line."""
+    (tmp_path / "app.toml").write_text('start = ["{command}"]\ncheckpoint = ["state"]\n')
+    supervised = [sys.executable, "-m", "holdfast", "run", "--app", "app.toml", "--", "touch", "started"]
+    done = subprocess.run(cli("--", *supervised), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 8
+    assert "a program under --app has none. Run it alone, then again through kills" in done.stderr
+    assert ["app.toml"] == [path.name for path in tmp_path.iterdir()]
+
+
 STAYS = """
 import threading
 from holdfast import Run

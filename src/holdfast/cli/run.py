@@ -15,6 +15,7 @@ from ..cluster.notices import CLOUDS
 from ..cluster.requeue import MOST_REQUEUES
 from ..errors import ChildError, UsageError
 from ..job import job
+from ..run.settings import is_drilled
 from ..supervise.limits import LEAD_S
 from ..supervise.place import await_turn
 from ..supervise.supervise import SupervisorOptions, supervise
@@ -22,6 +23,10 @@ from ..terminal import say, warn
 from . import options
 from .shown import json_line, safe
 
+NO_DRILL = (
+    "a drill compares the states of a Run, and a program under --app has none. Run it alone, then again through kills, "
+    "and compare its files: docs/scientific-languages.md, Prove it"
+)
 RUN_DIR = click.Path(path_type=Path, file_okay=False)
 
 
@@ -56,6 +61,8 @@ def command(app: str | None, chain: bool, as_json: bool, command: tuple[str, ...
     """
     if not command and not known.is_file(app):
         raise click.MissingParameter(param_hint="'COMMAND...'", param_type="argument")
+    if app is not None and is_drilled():
+        raise UsageError(NO_DRILL)
     if chain and _is_over(chosen["directory"]):
         say(f"{chosen['directory']}: an earlier task of this array has finished the work; nothing is left to do")
         return

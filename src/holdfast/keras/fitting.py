@@ -15,14 +15,14 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from ..errors import UsageError
 from ..run.weights import StartFrom
 from ..terminal import warn
-from ..trainers.training import RunOptions, Training
+from ..trainers.training import RunOptions, Training, together
 from . import generators
 from .call import Call, begins_anew, build
 from .export import begin_from
 from .feed import Batches, Group
 from .others import Callbacks, Dataset
 from .sources import source_of
-from .state import Metrics, Variables, kept_with, optimizers, with_the_users
+from .state import Metrics, Variables, kept_with, optimizers, trackable
 
 _ended: dict[str, int] = {}  # runs that a fit() of this process has finished, and its epochs
 
@@ -53,7 +53,8 @@ class Fitting:
         start_from = options.pop("start_from", None)
         if isinstance(start_from, StartFrom):
             raise UsageError("holdfast.keras takes a path in start_from: a file of Keras, a run or a checkpoint")
-        tracked = with_the_users({**self._own, "fit": self._memory}, state)
+        given = {name: trackable(each) for name, each in (state or {}).items()}
+        tracked = together({**self._own, "fit": self._memory}, given)
         with ExitStack() as kept:
             kept.enter_context(generators.kept(tensorflow=keras.backend.backend() == "tensorflow"))
             self._training = Training(path, tracked, options, epochs=call.epochs)

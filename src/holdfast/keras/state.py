@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras.src.backend.common.variables import Variable
 
-from ..errors import Mismatch, UsageError
+from ..errors import Mismatch
 
 _NUMBER = re.compile(r"_\d+")  # Keras counts the layers of a process: "dense_1" may be "dense_3" in the next one
 
@@ -201,14 +201,3 @@ def differences(variables: Sequence[Any], stored: Mapping[str, Any]) -> list[str
             lines.append(f"{was} {there_was} was saved, {name} {here_is} is here")
     lines += [f"{name}: not in the checkpoint" for name in [*here][len(stored) :]]
     return lines + [f"{name}: in the checkpoint, not here" for name in [*stored][len(here) :]]
-
-
-def with_the_users(own: dict[str, Any], state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """
-    Raises:
-        UsageError: the user's names are some of ours.
-    """
-    given = {name: trackable(each) for name, each in (state or {}).items()}
-    if taken := own.keys() & given.keys():
-        raise UsageError(f"state has the name {min(taken)!r}, which is Holdfast's own for what fit() trains")
-    return own | given

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..errors import Stopped, UsageError
+from ..errors import Stopped
 from ..run.arguments import ENDLESS
 from ..state import rng
-from ..trainers.training import RunOptions, Training
+from ..trainers.training import RunOptions, Training, together
 from . import framework
 from .batches import serve
 from .logs import Logs
@@ -185,9 +185,7 @@ def _objects(trainer: Any, memory: Memory, state: Mapping[str, Any]) -> dict[str
         getattr(each, "_average_model", None) for each in trainer.callbacks if framework.is_a(each, "WeightAveraging")
     ]
     found |= _numbered("average", [model for model in averages if model is not None])
-    if twice := found.keys() & state.keys():
-        raise UsageError(f"state: the name {min(twice)!r} is taken by the trainer's own objects")
-    return {**found, **state}
+    return together(found, state)
 
 
 def _numbered(name: str, objects: list[Any]) -> dict[str, Any]:
