@@ -223,7 +223,7 @@ def test_objects_come_back_in_their_own_types(tmp_path, monkeypatch, no_pickles)
     """dtypes, devices, registered and the user's own types: the values themselves, or an error; no placeholder."""
     monkeypatch.setattr(codec, "REGISTERED", dict(codec.REGISTERED))
     register(io.BytesIO, io.BytesIO.getvalue, io.BytesIO)
-    objects = {
+    objects: dict[str, Any] = {
         "plain": {"dtype": torch.bfloat16, "device": torch.device("cpu"), "size": torch.Size([2, 3])},
         "long": io.BytesIO(bytes(range(256)) * 8),
         "generator": np.random.default_rng(3),
@@ -237,7 +237,12 @@ def test_objects_come_back_in_their_own_types(tmp_path, monkeypatch, no_pickles)
         dcp.load(found, storage_reader=Reader(tmp_path, **options), no_dist=True)
         return found
 
-    found = {"plain": dict.fromkeys(objects["plain"]), "long": None, "generator": None, "steps": [{"dtypes": None}]}
+    found: dict[str, Any] = {
+        "plain": dict.fromkeys(objects["plain"]),
+        "long": None,
+        "generator": None,
+        "steps": [{"dtypes": None}],
+    }
     dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
     assert objects["plain"] == found["plain"]
     assert objects["long"].getvalue() == found["long"].getvalue()

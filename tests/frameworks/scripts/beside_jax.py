@@ -36,11 +36,11 @@ weights = jnp.zeros((6, 1))
 state = {"weights": weights, "optimizer": optimizer.init(weights), "key": jax.random.key_data(jax.random.key(7))}
 batches = [slice(start, start + 12) for start in range(0, 84, 12)]
 if mode == "holdfast":
-    from holdfast import Run
+    from holdfast import Every, Run
     from holdfast.jax import Tree
 
     tree = Tree(state)
-    with Run("run", {"tree": tree}) as run:
+    with Run("run", {"tree": tree}, every=Every(steps=3), background=False) as run:
         for _ in run.epochs(3):
             for batch in run.batches(batches):
                 tree.value = step(tree.value, x[batch], y[batch])

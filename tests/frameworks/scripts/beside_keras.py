@@ -28,8 +28,9 @@ callbacks = [Count()]
 if mode == "own":
     callbacks.insert(0, keras.callbacks.BackupAndRestore("backup", save_freq=3))
 if mode == "holdfast":
+    from holdfast import Every
     from holdfast.keras import Holdfast
 
-    callbacks.append(Holdfast("run"))
+    callbacks.append(Holdfast("run", every=Every(steps=3), background=False))
 history = model.fit(x, y, batch_size=12, epochs=3, verbose=0, callbacks=callbacks, validation_data=(x[:24], y[:24]))
 Path("result.json").write_text(json.dumps({"weights": struck.digest(model.get_weights()), "log": history.history}))

@@ -58,9 +58,10 @@ if mode == "own":
     callbacks.append(pl.callbacks.ModelCheckpoint("checkpoints", every_n_train_steps=3, save_last=True))
     ckpt_path = "checkpoints/last.ckpt" if Path("checkpoints/last.ckpt").exists() else None
 if mode == "holdfast":
+    from holdfast import Every
     from holdfast.lightning import Holdfast
 
-    callbacks.append(Holdfast("run", state={"logged": logged}))
+    callbacks.append(Holdfast("run", state={"logged": logged}, every=Every(steps=3), background=False))
 model = Net()
 quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 trainer = pl.Trainer(accelerator="cpu", max_epochs=3, callbacks=callbacks, enable_checkpointing=mode == "own", **quiet)

@@ -36,9 +36,10 @@ shape = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16, "max_posi
 config = LlamaConfig(**shape, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, attention_dropout=0.2)
 callbacks = [Count()]
 if mode == "holdfast":
+    from holdfast import Every
     from holdfast.transformers import Holdfast
 
-    callbacks.append(Holdfast("run"))
+    callbacks.append(Holdfast("run", every=Every(steps=3), background=False))
 arguments = TrainingArguments(
     output_dir="out",
     per_device_train_batch_size=12,
