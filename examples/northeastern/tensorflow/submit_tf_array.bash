@@ -1,5 +1,5 @@
 #!/bin/bash
-# A longer training in ten jobs of ten minutes, one after the other: sbatch submit_tf_array.bash
+# A longer training in ten jobs of ten minutes, one after the other: sbatch submit_tf_array.bash [EPOCHS]
 #SBATCH --job-name=myrun
 #SBATCH --time=00:10:00
 #SBATCH --partition=gpu
@@ -19,4 +19,4 @@ module load miniconda3/2020-09
 source activate tf_gpu
 
 # --chain: the task that finishes the training cancels the rest. --no-requeue: the next task goes on.
-exec holdfast run --run .holdfast/myrun --chain --no-requeue -- python train_with_checkpoints.py
+exec holdfast run --run .holdfast/myrun --chain --no-requeue -- python train_with_checkpoints.py "${1:-500}"

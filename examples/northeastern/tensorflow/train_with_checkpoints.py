@@ -1,8 +1,10 @@
 """A dense network on handwritten digits, in a chain of jobs: sbatch submit_tf_array.bash
 
-The script that it was took the number of steps of all jobs so far, loaded the last weights, and began each job with new
-moments of the optimizer and another order of the data. This one goes on exactly: one line, marked with (*).
+The script that it was took the number of epochs of all jobs so far, loaded the last weights, and began each job with
+new moments of the optimizer and another order of the data. This one goes on exactly: one line, marked with (*).
 """
+
+import sys
 
 import tensorflow as tf
 from sklearn.datasets import load_digits
@@ -10,7 +12,7 @@ from sklearn.datasets import load_digits
 from holdfast import Every
 from holdfast.keras import Holdfast
 
-EPOCHS = 500
+EPOCHS = int(sys.argv[1])  # of all jobs together
 
 
 def create_model():
