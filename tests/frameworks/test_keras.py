@@ -67,6 +67,21 @@ def test_a_killed_fit_ends_as_the_undisturbed_one(backend, pythons, whole, tmp_p
     assert "already finished" in again.said
 
 
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_tensorboards_files_have_each_point_once(backend, pythons, whole, tmp_path):
+    """Its own reader finds the points of the undisturbed fit, in a directory that the script names by the clock."""
+    words = ("arrays", "board")
+    expected = whole(backend, *words)
+    training, validation = json.loads(expected)["boards"]
+    assert [*range(1, 25)] == [step for tag, step, _ in training if tag == "batch_loss"]
+    assert [[0, 1, 2]] * 2 == [
+        [step for tag, step, _ in points if tag == "epoch_loss"] for points in (training, validation)
+    ]
+    strikes = ("batch:1:KILL", *STRIKES)  # the first before there is a checkpoint
+    done = trained(pythons(backend), "keras_fit", tmp_path, *words, strikes=strikes, most=9, **environment(backend))
+    assert [] == differing(expected, done.result)
+
+
 KINDS = {
     "tensorflow": ["tfdata", "repeated", "filtered", "pydataset", "generator", "few_steps grouped"],
     "jax": ["filtered", "generator", "within_batches grouped", "dataloader"],

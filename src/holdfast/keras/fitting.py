@@ -44,7 +44,8 @@ class Fitting:
             "metrics": self._metrics,
         }
         others = [each for each in call.callbacks.callbacks if each is not ours]
-        self._own["callbacks"] = Callbacks(others, lambda: kept_with(model))
+        self._others = Callbacks(others, lambda: kept_with(model))
+        self._own["callbacks"] = self._others
         adapter = call.iterator.data_adapter
         self._dataset = Dataset(adapter.py_dataset) if isinstance(adapter, PyDatasetAdapter) else None
         if self._dataset is not None:
@@ -61,6 +62,7 @@ class Fitting:
             self._kept = kept.pop_all()  # until the run is left
         self._loop, self.run = self._training.loop, self._training.run
         with self._watched():
+            self._others.begin(self._training)
             if start_from is not None and self._loop.step == 0:
                 begin_from(model, start_from)
             if self._loop.epoch > call.epochs.start and self._loop.goes_on and begins_anew(call.validation):
@@ -137,6 +139,7 @@ class Fitting:
 
     def _leave(self, error: BaseException | None = None) -> None:
         with self._kept:
+            self._others.leave()
             self._training.leave(error)
 
     # What Keras calls, in its order; `theirs` calls everybody else's callbacks -------------------------------------

@@ -1,4 +1,4 @@
-"""What the other callbacks of a fit() remember: their attributes that change while it runs, and CSVLogger's file."""
+"""What the other callbacks of a fit() remember: their attributes that change while it runs, and their files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from keras.src.callbacks.progbar_logger import ProgbarLogger
 from keras.src.utils import file_utils
 
 from ..errors import Mismatch, UsageError
+from ..run.settings import run_dir
 from ..run.tracked import digests
 from ..terminal import warn
+from ..trainers.training import Training, remembered
+from .board import DIRECTORIES, Board
 from .state import trackable
 
+_EVENT = "boards"  # in the journal: where TensorBoard's callbacks write
 _KERAS = "keras:"  # before the names of attributes that are saved by their variables
 _NOT_STATE = frozenset(
     {
@@ -34,8 +38,10 @@ class Attributes:
     variables, but for those that are `kept` elsewhere.
     """
 
-    def __init__(self, target: Any, kept: Callable[[], Iterable[Any]] = tuple) -> None:
-        self.target, self._kept = target, kept
+    def __init__(
+        self, target: Any, kept: Callable[[], Iterable[Any]] = tuple, apart: frozenset[str] = frozenset()
+    ) -> None:
+        self.target, self._kept, self._apart = target, kept, apart | _NOT_STATE
         self._restored: set[str] = set()
         self.unsaved: list[str] = []  # the names of what could not be saved when it was last looked at
         self.first: dict[str, dict[str, str]] = {name: printed for name, (_, printed) in self._now().items()}
@@ -47,7 +53,7 @@ class Attributes:
         for name, value in vars(self.target).items():
             held = trackable(value)
             of_keras = held is not value
-            if name in _NOT_STATE or (of_keras and held.are_in(self._kept())):
+            if name in self._apart or (of_keras and held.are_in(self._kept())):
                 continue
             state = held.state_dict() if of_keras else value
             printed = _printed([*state.values()] if of_keras else state)  # the paths have numbers of the process
@@ -142,8 +148,27 @@ class Callbacks:
                 continue
             kind = type(each).__name__
             seen[kind] += 1
-            ours = CSV if isinstance(each, keras.callbacks.CSVLogger) else Callback
+            ours = next((ours for theirs, ours in _KINDS if isinstance(each, theirs)), Callback)
             self._all[kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"] = ours(each, kept)
+
+    def begin(self, training: Training) -> None:
+        """Once the run has begun: let TensorBoard's files go on."""
+        boards = {name: each.board for name, each in self._all.items() if isinstance(each, TensorBoard)}
+        for name in [name for name, board in boards.items() if board.remote]:
+            warn(f"{name} does not write into files: points after the last checkpoint come a second time")
+            del boards[name]
+        found = remembered(run_dir(training.run.path), _EVENT) if boards else None
+        known = {} if found is None else found.get("are", {})
+        are = {name: board.choose(known.get(name)) for name, board in boards.items()}
+        if are != known:
+            training.loop.record(_EVENT, are=are)
+        for board in boards.values():
+            board.begin()
+
+    def leave(self) -> None:
+        for each in self._all.values():
+            if isinstance(each, TensorBoard):
+                each.board.leave()
 
     def state_dict(self) -> dict[str, Any]:
         return {name: each.state_dict() for name, each in self._all.items()}
@@ -158,12 +183,14 @@ class Callbacks:
 
 
 class Callback:
+    apart: frozenset[str] = frozenset()  # attributes that are no state
+
     def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
         self.callback = callback
         self._own = all(callable(getattr(callback, each, None)) for each in ("state_dict", "load_state_dict"))
         if isinstance(callback, MonitorCallback) and callback.monitor_op is None:
             callback._set_monitor_op()  # noqa: SLF001  at the first epoch's end it would turn min_delta's sign around
-        self._attributes = Attributes(callback, kept)
+        self._attributes = Attributes(callback, kept, self.apart)
         bases = {
             base.__module__.partition(".")[0] for base in type(callback).__mro__ if base is not keras.callbacks.Callback
         }
@@ -208,3 +235,26 @@ class CSV(Callback):
             file.write(stored["text"].encode())
         logger.csv_file = file_utils.File(logger.filename, "a")
         logger.append_header, logger.writer = not stored["text"], None
+
+
+class TensorBoard(Callback):
+    """TensorBoard, whose files go on where the checkpoint has them."""
+
+    apart = DIRECTORIES
+
+    def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
+        super().__init__(callback, kept)
+        self.board = Board(callback)
+
+    def state_dict(self) -> Any:
+        return {**self._attributes.changed(), "events": self.board.state()}
+
+    def load_state_dict(self, stored: Any) -> None:
+        self._attributes.restore({name: value for name, value in stored.items() if name != "events"})
+        self.board.restore(stored["events"])
+
+
+_KINDS: tuple[tuple[type, type[Callback]], ...] = (
+    (keras.callbacks.CSVLogger, CSV),
+    (keras.callbacks.TensorBoard, TensorBoard),
+)

@@ -14,6 +14,7 @@ from typing import Any
 from .. import disk
 from ..run.settings import run_dir
 from ..terminal import say, warn
+from ..trainers.event_files import EventFiles, cut
 from ..trainers.training import Training, remembered
 from . import framework
 
@@ -138,7 +139,7 @@ class TensorBoard(Versioned):
     def __init__(self, trainer: Any, logger: Any) -> None:
         super().__init__(trainer, logger)
         self._earlier: list[str] = []  # names of the files of this run's earlier attempts, in their order
-        self._known: dict[Path, tuple[int, int]] = {}  # size and number of events, when they were counted last
+        self._events = EventFiles()
 
     def name(self) -> Any:
         return [self.logger.version, [path.name for path in self._files()]]
@@ -150,25 +151,11 @@ class TensorBoard(Versioned):
 
     def state(self) -> dict[str, Any]:
         self.logger.experiment.flush()
-        return {"events": sum(map(self._count, self._files()))}
+        return {"events": self._events.count(self._files())}
 
     def cut(self, stored: dict[str, Any]) -> None:
-        wanted = stored.get("events", 0)
-        for path in self._there():
-            ends = _ends_of_events(path)[1:]
-            if not wanted:
-                disk.remove_file(path)
-            elif len(ends) > wanted:
-                disk.truncate(path, ends[wanted - 1])
-            wanted -= min(wanted, len(ends))
-        if wanted:
-            warn(f"{self.logger.log_dir}: {wanted} events that were logged before the checkpoint are missing")
-
-    def _count(self, path: Path) -> int:
-        size = path.stat().st_size
-        if self._known.get(path, (-1, 0))[0] != size:
-            self._known[path] = size, max(0, len(_ends_of_events(path)) - 1)
-        return self._known[path][1]
+        if missing := cut(self._there(), stored.get("events", 0)):
+            warn(f"{self.logger.log_dir}: {missing} events that were logged before the checkpoint are missing")
 
     def _files(self) -> list[Path]:
         writer = self.logger.experiment._get_file_writer().event_writer
@@ -192,19 +179,6 @@ class Wandb(Kept):
     def cut(self, stored: dict[str, Any]) -> None:
         del stored
         say(f"W&B goes on with run {self.logger._id}; what undone steps had sent appears there twice")
-
-
-def _ends_of_events(path: Path) -> list[int]:
-    """Return where each whole event of a file ends: its length in 8 bytes, 4 of a checksum, itself, and 4 again."""
-    ends, size = [0], path.stat().st_size
-    with open(path, "rb") as file:
-        while len(head := file.read(8)) == 8:
-            end = ends[-1] + 16 + int.from_bytes(head, "little")
-            if end > size:
-                break
-            ends.append(end)
-            file.seek(end)
-    return ends[1:]
 
 
 _KINDS: dict[str, type[Kept]] = {"CSVLogger": Csv, "TensorBoardLogger": TensorBoard, "WandbLogger": Wandb}

@@ -119,6 +119,12 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name("keras.src.callbacks.callback_list:CallbackList.on_train_end", ("self", "logs")),
         Name("keras.src.callbacks.monitor_callback:MonitorCallback._set_monitor_op", ("self",)),
         Name("keras.src.callbacks.csv_logger:CSVLogger.on_epoch_end", None, frozenset({"3460a2ba98931ca4"})),
+        Name("keras.src.callbacks.tensorboard:TensorBoard.set_model", ("self", "model")),
+        Name("keras.src.callbacks.tensorboard:TensorBoard._train_writer"),
+        Name("keras.src.callbacks.tensorboard:TensorBoard._push_writer", ("self", "writer", "step")),
+        Name("keras.src.callbacks.tensorboard:TensorBoard._pop_writer", ("self",)),
+        Name("keras.src.callbacks.tensorboard:TensorBoard._close_writers", ("self",)),
+        Name("keras.src.callbacks.tensorboard:TensorBoard._write_keras_model_summary", ("self",)),
         Name(
             "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.__init__",
             None,

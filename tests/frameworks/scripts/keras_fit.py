@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -154,6 +155,21 @@ def digest(variables):
     return found.hexdigest()
 
 
+def events(directory):
+    """What TensorBoard reads in the files of all attempts."""
+    from tensorboard.backend.event_processing.directory_loader import DirectoryLoader
+    from tensorboard.backend.event_processing.event_file_loader import TimestampedEventFileLoader
+
+    found = []
+    for event in DirectoryLoader(directory, TimestampedEventFileLoader).Load():
+        if event.HasField("graph_def"):
+            found.append(["graph", event.step, ""])
+        for value in event.summary.value:
+            content = value.tensor.SerializeToString() + value.metadata.SerializeToString()
+            found.append([value.tag, event.step, hashlib.sha256(content).hexdigest()[:12]])
+    return found
+
+
 def main():
     model = network()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -173,6 +189,10 @@ def main():
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
         keras.callbacks.CSVLogger("log.csv"),
     ]
+    if "board" in WORDS:
+        directory = f"boards/{time.time_ns()}"  # as TensorFlow's own tutorial has it
+        often = {"histogram_freq": 1, "update_freq": 1, "profile_batch": 0}
+        others.insert(1, keras.callbacks.TensorBoard(directory, **often))
     ours = [Holdfast("run", every=Every(steps=2))] if "plain" not in WORDS else []
     history = model.fit(
         **data(), epochs=EPOCHS, callbacks=[*ours, *others], validation_data=(x[:20], y[:20]), verbose=0
@@ -190,6 +210,9 @@ def main():
         kept = ("step", "phase", "epoch", "values")
         lines = [{name: line.get(name) for name in kept} for line in ours[0].run.metrics()]
         result["log"] = lines
+    if "board" in WORDS:
+        (shared,) = Path("boards").iterdir()  # by all attempts
+        result["boards"] = [events(str(shared / kind)) for kind in ("train", "validation")]
     with open("result.json", "w") as file:
         json.dump(result, file, indent=1)
 

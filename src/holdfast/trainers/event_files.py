@@ -1,0 +1,52 @@
+"""Event files of TensorBoard: how many events a record has, and the cut after a number of them.
+
+A record lies in the files of several attempts, in their order. Each file begins with an event of its format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from .. import disk
+
+
+class EventFiles:
+    """Counts events, and each file anew only when it has grown."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[int, int]] = {}  # size and number of events, when they were counted last
+
+    def count(self, paths: Iterable[Path]) -> int:
+        return sum(map(self._count, paths))
+
+    def _count(self, path: Path) -> int:
+        size = path.stat().st_size
+        if self._known.get(path, (-1, 0))[0] != size:
+            self._known[path] = size, max(0, len(_ends_of_events(path)) - 1)
+        return self._known[path][1]
+
+
+def cut(paths: Iterable[Path], wanted: int) -> int:
+    """Cut off what comes after so many events; remove files of which nothing stays. Return how many are missing."""
+    for path in paths:
+        ends = _ends_of_events(path)[1:]
+        if not wanted:
+            disk.remove_file(path)
+        elif len(ends) > wanted:
+            disk.truncate(path, ends[wanted - 1])
+        wanted -= min(wanted, len(ends))
+    return wanted
+
+
+def _ends_of_events(path: Path) -> list[int]:
+    """Return where each whole event of a file ends: its length in 8 bytes, 4 of a checksum, itself, and 4 again."""
+    ends, size = [0], path.stat().st_size
+    with open(path, "rb") as file:
+        while len(head := file.read(8)) == 8:
+            end = ends[-1] + 16 + int.from_bytes(head, "little")
+            if end > size:
+                break
+            ends.append(end)
+            file.seek(end)
+    return ends[1:]
