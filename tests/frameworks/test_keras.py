@@ -98,6 +98,21 @@ def test_the_data_go_on_where_they_were(backend, pythons, whole, tmp_path):
         assert [] == differing(whole(backend, *words), done.result), kind
 
 
+OPTIMIZERS = ("accumulating averaging", "swapped", "scaled", "several", "free")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_optimizers_that_keep_more_than_moments(backend, pythons, whole, tmp_path):
+    """Gradients between two steps, averages that take the weights' place, a loss scale, optimizers for some layers."""
+    for kind in OPTIMIZERS:
+        words, strikes = ("arrays", *kind.split()), ("batch:5:KILL", "validation:1:TERM", "batch:3:TERM")
+        done = trained(pythons(backend), "keras_fit", tmp_path / kind, *words, strikes=strikes, **environment(backend))
+        assert [] == differing(whole(backend, *words), done.result), kind
+        if kind == "swapped":  # what fit() does to the averages at its end, it does once more in a finished run
+            again = trained(pythons(backend), "keras_fit", tmp_path / kind, *words, **environment(backend))
+            assert [] == differing(done.result, again.result), kind
+
+
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_a_pipeline_that_goes_on_otherwise_says_so(backend, pythons, tmp_path):
     """tf.data of unknown length, stopped behind the last batch of its first pass."""

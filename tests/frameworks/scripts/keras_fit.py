@@ -170,10 +170,29 @@ def events(directory):
     return found
 
 
+def optimizer():
+    """One that keeps more than moments: gradients between two steps, averages, scales, or optimizers of its own."""
+    if "several" in WORDS:
+        dense = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9)
+        others = keras.optimizers.SGD(0.05, momentum=0.9)
+        return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(others, {".*dense.*": dense}))
+    more: dict[str, float] = {}
+    if "accumulating" in WORDS:
+        more["gradient_accumulation_steps"] = 3
+    if "averaging" in WORDS:
+        more |= {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 4}
+    if "swapped" in WORDS:
+        more |= {"use_ema": True, "ema_momentum": 0.9}
+    if "free" in WORDS:
+        return keras.optimizers.ScheduleFreeAdamW(0.01)
+    inner = keras.optimizers.Adam(0.01, **more)
+    return keras.optimizers.LossScaleOptimizer(inner, 4.0, dynamic_growth_steps=3) if "scaled" in WORDS else inner
+
+
 def main():
     model = network()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], steps_per_execution=EXECUTION)
+    model.compile(optimizer(), loss, metrics=["accuracy"], steps_per_execution=EXECUTION)
     if "twice" in WORDS:  # all but the last layer are frozen; then all of them are tuned
         for layer in model.layers[:-1]:
             layer.trainable = False
@@ -189,6 +208,10 @@ def main():
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
         keras.callbacks.CSVLogger("log.csv"),
     ]
+    if "several" in WORDS:  # MultiOptimizer has no learning rate
+        others = others[:2] + others[4:]
+    if "swapped" in WORDS:
+        others.append(keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
     if "board" in WORDS:
         directory = f"boards/{time.time_ns()}"  # as TensorFlow's own tutorial has it
         often = {"histogram_freq": 1, "update_freq": 1, "profile_batch": 0}
