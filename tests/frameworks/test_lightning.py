@@ -214,6 +214,9 @@ def test_what_is_refused(zygotes, tmp_path):
     assert "knows one device and DDP" in refused["fsdp"]
     assert "adds parameter groups" in refused["finetuning"]
     assert "trains nothing" in refused["no batches"]
+    for name in ("no sample", "no sample again", "an empty stream"):
+        assert "gave no batch" in refused[name]
+    assert "nothing" == refused["samples at last"]
     assert "is taken by the trainer's own objects" in refused["state"]
     assert "has another source" in refused["another version"]
     assert all("\n" not in line for line in refused.values())

@@ -74,6 +74,8 @@ class Holdfast:
             self._fit = Fit(trainer, self.path, self.state, self.options, self._logs)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        if self._fit is not None:
+            self._fit.end()
         self._leave(None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002

@@ -24,6 +24,7 @@ from .logs import Logs
 from .memory import Memory
 
 _FAREWELL_S = 30.0  # how long the first process waits, after a stop, for those that it has started
+_NO_BATCH = "the training loader gave no batch: nothing was trained, and the run is not finished"
 
 
 class Fit:
@@ -43,11 +44,23 @@ class Fit:
         self._open = False  # whether an epoch of the run is open
         self._feeding = False  # whether iterators are made for an epoch that has begun
         self._goes_on_inside = False  # whether this epoch goes on in its middle
+        self._barren = False  # whether epochs have begun, and no batch has come
+        self._fed = False
         try:
             self._enter()
         except BaseException as error:
             self._training.leave(error)
             raise
+
+    def end(self) -> None:
+        """End the run after the fit.
+
+        Raises:
+            UsageError: the training loader gave no batch.
+        """
+        if self._loops.max_batches == 0 and self._loop.goes_on:
+            raise UsageError(_NO_BATCH)
+        self.leave()
 
     def leave(self, error: BaseException | None = None) -> None:
         """End the run, unless it has ended. Without an error it is finished."""
@@ -95,6 +108,7 @@ class Fit:
     def _epoch_begins(self, plain: Callable[[], None]) -> None:
         self._end_epoch(last=False)
         self._goes_on_inside = self._loop.in_epoch
+        self._barren = not (self._fed or self._goes_on_inside)
         self._memory.restore_again()
         self._loop.begin_epoch()
         self._open = True
@@ -131,7 +145,7 @@ class Fit:
 
     def _batch_ends(self, plain: Callable[[Any], None], fetcher: Any) -> None:
         plain(fetcher)
-        self._pending += 1
+        self._pending, self._fed, self._barren = self._pending + 1, True, False
         if self._epochs._should_accumulate() or self._epochs.done:
             return  # a gradient is pending; or what follows the epoch's last batch has still to come
         self._memory.forget()
@@ -148,6 +162,8 @@ class Fit:
     def _ends(self, plain: Callable[[], None]) -> None:
         """End the last epoch after the hooks of the training's end: averaging changes the weights there."""
         plain()
+        if self._barren:
+            raise UsageError(_NO_BATCH)
         self._end_epoch(last=True)
         self.leave()
 

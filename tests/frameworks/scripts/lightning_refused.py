@@ -7,7 +7,9 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import BackboneFinetuning
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loops.fit_loop import _FitLoop
+from torch.utils.data import DataLoader, IterableDataset
 
+from holdfast import Store
 from holdfast.errors import UsageError
 from holdfast.lightning import Holdfast
 
@@ -17,6 +19,21 @@ QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": 
 class Pulling(BoringModel):
     def training_step(self, dataloader_iter):
         return super().training_step(next(dataloader_iter)[0], 0)
+
+
+class Sized(BoringModel):
+    def train_dataloader(self):
+        return DataLoader([])
+
+
+class Nothing(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+class Stream(BoringModel):
+    def train_dataloader(self):
+        return DataLoader(Nothing())
 
 
 def refused(name, *, model=BoringModel, callbacks=1, ckpt_path=None, strategy="auto", others=(), limit=2, **options):
@@ -43,8 +60,13 @@ messages = {
     "fsdp": refused("d", strategy="FSDPStrategy"),
     "finetuning": refused("g", others=[BackboneFinetuning()]),
     "no batches": refused("h", limit=0),
+    "no sample": refused("i", model=Sized),
+    "no sample again": refused("i", model=Sized),
+    "an empty stream": refused("i", model=Stream),
+    "samples at last": refused("i"),
     "state": refused("e", state={"model": []}),
 }
+assert Store("i").latest().step == 2
 _FitLoop.on_advance_start = lambda self: None
 messages["another version"] = refused("f")
 Path("result.json").write_text(json.dumps(messages))
