@@ -166,7 +166,7 @@ class TensorBoard(Versioned):
 
 
 class Wandb(Kept):
-    """WandbLogger. The same id goes on; what was sent to its server cannot be taken back."""
+    """WandbLogger. The same id goes on; what W&B has cannot be taken back, and what it had not written is lost."""
 
     def name(self) -> Any:
         return self.logger.version
@@ -178,7 +178,10 @@ class Wandb(Kept):
 
     def cut(self, stored: dict[str, Any]) -> None:
         del stored
-        say(f"W&B goes on with run {self.logger._id}; what undone steps had sent appears there twice")
+        say(
+            f"W&B goes on with run {self.logger._id}: undone steps that it has appear there twice, and what it had not "
+            "written at a kill is missing there"
+        )
 
 
 _KINDS: dict[str, type[Kept]] = {"CSVLogger": Csv, "TensorBoardLogger": TensorBoard, "WandbLogger": Wandb}
