@@ -204,6 +204,11 @@ def test_processes_that_lightning_starts(zygotes, tmp_path):
     assert expected == found.result
 
 
+def test_what_it_leaves_alone(zygotes, tmp_path):
+    """Files of another training, and a run that is finished; attributes of every plain kind come back."""
+    assert json.loads(trained(zygotes(*MODULES), "lightning_laws", tmp_path).result) == "all laws hold"
+
+
 def test_what_is_refused(zygotes, tmp_path):
     """Each in one line that says what to do instead."""
     refused = json.loads(trained(zygotes(*MODULES), "lightning_refused", tmp_path).result)

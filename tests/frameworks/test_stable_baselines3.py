@@ -51,6 +51,11 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(case, python, tmp_path):
     assert whole.result == killed.result
 
 
+def test_containers_of_an_environment_come_back(python, tmp_path):
+    """Lists, dicts, deques and generators of classes of its own, and lists with objects; what is unknown is refused."""
+    assert "all laws hold" in trained(python, "stable_baselines3_containers", tmp_path).result
+
+
 def test_environments_in_processes_of_their_own_go_on(tmp_path):
     """In fresh interpreters: the processes of SubprocVecEnv come from a server, which imports the script anew."""
     whole, killed = (

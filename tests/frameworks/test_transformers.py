@@ -88,6 +88,7 @@ CASES = {
     "ended in mid-epoch": {"trainer": {"max_steps": 6}},
     "a stop by a callback": {"stops": 7},
     "a subclass that remembers": {"remembers": True},
+    "a subclass whose attribute is named": {"remembers": "named"},
     "streamed": {"iterable": True, "trainer": {"max_steps": 9}},
     "streamed, of unknown length": {"iterable": True, "sized": False, "trainer": {"max_steps": 9}},
 }
@@ -138,11 +139,14 @@ def test_more_steps_continue_in_the_middle_of_the_epoch(python, tmp_path):
 def test_what_is_refused_and_what_stays_behind(python, tmp_path):
     """Each refusal is one line with its reason; after any end the trainer is as it was."""
     told = json.loads(trained(python, "hf_refused", tmp_path).result)
-    assert {told.pop(name) for name in ("trained", "after", "begun", "overridden", "persistent")} == {"nothing"}
-    assert told.pop("failed") == "the error of the training"
+    assert {
+        told.pop(name) for name in ("trained", "more steps", "as before", "after", "persistent", "begun", "overridden")
+    } == {"nothing"}
+    assert {told.pop(name) for name in ("failed", "cut")} == {"the error of the training"}
     assert [name for name, line in told.items() if "\n" in line or not line] == []
     words = {"resume_from_checkpoint": "without resume_from_checkpoint", "enable_jit_checkpoint": "leave out"}
     words |= {"auto_find_batch_size": "batch size", "collator": "Leave its seed out", "several": "one trainer has one"}
+    words |= {"finished": "has finished this run", "shorter": "8 of 12 steps are done, and the training has 6 now"}
     words |= {"a name twice": "the name 'model' is taken", "layerwise": "without 'layerwise'"}
     assert told.keys() == words.keys()
     assert [name for name, line in told.items() if words[name] not in line] == []
@@ -154,7 +158,7 @@ def test_pending_gradients_come_back_where_their_parameters_are():
     def progress(device, kind=torch.ones):
         model = torch.nn.Linear(1, 1, bias=False, device=device)
         model.weight.grad = kind(1, 1, device=device)
-        state = SimpleNamespace(**dict.fromkeys(_STATE, 0), log_history=[])
+        state = SimpleNamespace(**dict.fromkeys((*_STATE, "max_steps", "num_train_epochs"), 0), log_history=[])
         args = SimpleNamespace(device="cpu", gradient_accumulation_steps=2)
         callbacks = SimpleNamespace(callbacks=[])
         loss = torch.zeros(())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -17,14 +18,13 @@ from ..run.weights import StartFrom
 from ..terminal import warn
 from ..trainers.training import RunOptions, Training, together
 from . import generators
+from .attributes import ModelAttributes
 from .call import Call, begins_anew, build
 from .export import begin_from
 from .feed import Batches, Group
 from .others import Callbacks, Dataset
 from .sources import source_of
 from .state import Metrics, Variables, kept_with, optimizers, trackable
-
-_ended: dict[str, int] = {}  # runs that a fit() of this process has finished, and its epochs
 
 
 class Fitting:
@@ -33,7 +33,6 @@ class Fitting:
     def __init__(
         self, call: Call, ours: Any, path: str | os.PathLike[str], state: Mapping[str, Any] | None, options: RunOptions
     ) -> None:
-        _require_new(path, call)
         build(call)
         self._call, model = call, call.model
         self._metrics = Metrics(model)
@@ -42,6 +41,7 @@ class Fitting:
             "model": Variables("the model", lambda: model.variables, model),
             **optimizers(model),
             "metrics": self._metrics,
+            "attributes": ModelAttributes(model),
         }
         others = [each for each in call.callbacks.callbacks if each is not ours]
         self._others = Callbacks(others, lambda: kept_with(model))
@@ -62,7 +62,7 @@ class Fitting:
             self._kept = kept.pop_all()  # until the run is left
         self._loop, self.run = self._training.loop, self._training.run
         with self._watched():
-            self._others.begin(self._training)
+            self._training.require_more()
             if start_from is not None and self._loop.step == 0:
                 begin_from(model, start_from)
             if self._loop.epoch > call.epochs.start and self._loop.goes_on and begins_anew(call.validation):
@@ -70,12 +70,14 @@ class Fitting:
                     "the validation data are not in arrays and change from epoch to epoch: where these begin is not "
                     "kept, so that the values of the validation differ from those of an undisturbed fit()"
                 )
+            self._others.begin(self._training, goes_on=self._loop.goes_on)
             self._begin()
 
     def _begin(self) -> None:
         call = self._call
         inside = self._loop.in_epoch
-        self._saved = {name: each.state_dict() for name, each in self._own.items()} if inside else {}
+        # a copy: some of it may be the very lists and memory that a callback is about to change
+        self._saved = copy.deepcopy({name: each.state_dict() for name, each in self._own.items()}) if inside else {}
         self._size = max(1, call.model.steps_per_execution)
         if self._dataset is not None:
             call.iterator.data_adapter.enqueuer = None  # our own adapter of the rest has one
@@ -211,7 +213,6 @@ class Fitting:
     def _fit_ends(self, theirs: Callable[..., None], logs: Any = None) -> None:
         theirs(logs)
         self._leave()
-        _ended[os.path.realpath(self.run.path)] = self._call.epochs.stop
 
 
 def _as_they_are(group: Group) -> Any:
@@ -229,15 +230,3 @@ def numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
         with suppress(TypeError, ValueError):  # an array of several
             found[name] = float(value)
     return found
-
-
-def _require_new(path: str | os.PathLike[str], call: Call) -> None:
-    """
-    Raises:
-        UsageError: a fit() of this process has finished the run, and this one would train nothing.
-    """
-    if call.epochs.stop <= _ended.get(os.path.realpath(path), -1) and os.path.exists(path):
-        raise UsageError(
-            f"{os.fspath(path)}: a fit() of this process has finished this run. Give another fit() a path of its own, "
-            "or the same one with more epochs"
-        )

@@ -16,6 +16,7 @@ from ..errors import Mismatch, UsageError
 from ..run.settings import run_dir
 from ..run.tracked import digests
 from ..terminal import warn
+from ..trainers.attributes import filled
 from ..trainers.training import Training, remembered
 from .board import DIRECTORIES, Board
 from .state import trackable
@@ -73,8 +74,8 @@ class Attributes:
     def restore(self, stored: Mapping[str, Any]) -> None:
         self._restored.update(stored)
         for name, value in stored.items():
-            if not name.startswith(_KERAS):
-                setattr(self.target, name, value)
+            if not name.startswith(_KERAS):  # in place: the script may have given the callback a list of its own
+                setattr(self.target, name, filled(vars(self.target).get(name), copy.deepcopy(value)))
                 continue
             here = getattr(self.target, name.removeprefix(_KERAS), None)
             held = trackable(here)
@@ -151,8 +152,11 @@ class Callbacks:
             ours = next((ours for theirs, ours in _KINDS if isinstance(each, theirs)), Callback)
             self._all[kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"] = ours(each, kept)
 
-    def begin(self, training: Training) -> None:
-        """Once the run has begun: let TensorBoard's files go on."""
+    def begin(self, training: Training, *, goes_on: bool) -> None:
+        """Once the run has begun: let the files of CSVLogger and TensorBoard go on. `goes_on`: epochs are left."""
+        for each in self._all.values():
+            if isinstance(each, CSV) and goes_on:
+                each.begin()
         boards = {name: each.board for name, each in self._all.items() if isinstance(each, TensorBoard)}
         for name in [name for name, board in boards.items() if board.remote]:
             warn(f"{name} does not write into files: points after the last checkpoint come a second time")
@@ -218,23 +222,53 @@ class Callback:
 class CSV(Callback):
     """CSVLogger, whose file goes on where the checkpoint has it: without rows of epochs that come again."""
 
+    def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
+        super().__init__(callback, kept)
+        self._text: str | None = None  # what the checkpoint has
+
     def state_dict(self) -> Any:
-        name, text = self.callback.filename, b""
-        if file_utils.exists(name):
-            with file_utils.File(name, "rb") as file:
-                text = file.read()
-        return {**self._attributes.changed(), "text": text.decode()}
+        return {**self._attributes.changed(), "text": self._written()}
 
     def load_state_dict(self, stored: Any) -> None:
-        logger = self.callback
+        """
+        Raises:
+            UsageError: the file has other rows, which are not ours to remove.
+        """
+        logger, text = self.callback, stored["text"]
         self._attributes.restore({name: value for name, value in stored.items() if name != "text"})
         if logger.csv_file is None or logger.csv_file.closed:
             return
+        logger.csv_file.flush()
+        if not (written := self._written()).startswith(text):
+            if not text.startswith(written):
+                raise UsageError(
+                    f"{logger.filename}: it begins with other rows than this run had written. Move it away, or give "
+                    "CSVLogger another file"
+                )
+            self._write(text)
+        self._text = text
+
+    def begin(self) -> None:
+        """Remove the rows of epochs that come again. Behind those of a finished fit() others may have written."""
+        if self._text is not None and self._written() != self._text:
+            self._write(self._text)
+        self._text = None
+
+    def _written(self) -> str:
+        name = self.callback.filename
+        if not file_utils.exists(name):
+            return ""
+        with file_utils.File(name, "rb") as file:
+            text: bytes = file.read()
+        return text.decode()
+
+    def _write(self, text: str) -> None:
+        logger = self.callback
         logger.csv_file.close()
         with file_utils.File(logger.filename, "wb") as file:
-            file.write(stored["text"].encode())
+            file.write(text.encode())
         logger.csv_file = file_utils.File(logger.filename, "a")
-        logger.append_header, logger.writer = not stored["text"], None
+        logger.append_header, logger.writer = not text, None
 
 
 class TensorBoard(Callback):

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras.src.backend.common.variables import Variable
 
-from ..errors import Mismatch
+from ..errors import Mismatch, UsageError
 
 _NUMBER = re.compile(r"_\d+")  # Keras counts the layers of a process: "dense_1" may be "dense_3" in the next one
 

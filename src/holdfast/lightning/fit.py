@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..errors import Stopped
+from ..errors import Stopped, UsageError
 from ..run.arguments import ENDLESS
 from ..state import rng
 from ..trainers.training import RunOptions, Training, together
@@ -74,6 +74,7 @@ class Fit:
         framework.say_what_stands_back(trainer)
         if memory.restored and memory.limit_was_raised():
             self._loop.reopen()
+        self._training.require_more()
         if not self._loop.goes_on:
             trainer.should_stop = True
         self._logs.begin(self._training, memory.restored.get("loggers"))

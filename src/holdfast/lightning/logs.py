@@ -6,12 +6,14 @@ A logger chooses its directory, or its id at W&B, when it is first used: before 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import os
 from pathlib import Path
 from typing import Any
 
 from .. import disk
+from ..errors import UsageError
 from ..run.settings import run_dir
 from ..terminal import say, warn
 from ..trainers.event_files import EventFiles, cut
@@ -19,6 +21,7 @@ from ..trainers.training import Training, remembered
 from . import framework
 
 _EVENT = "loggers"  # in the journal: who the loggers are
+_LOOKS = "logged"  # among the durations, which no drill compares: what is logged may be a time
 
 
 class Logs:
@@ -30,21 +33,27 @@ class Logs:
         found = remembered(run_dir(path), _EVENT)
         known = [] if found is None else found.get("are", [])
         self._known = known
+        self._looks: dict[str, str] = {}
         for kept, (kind, name) in zip(self._kept, known, strict=False):
             if kind == type(kept).__name__ and name is not None:
                 kept.reuse(name)
 
     def begin(self, training: Training, stored: list[Any] | None) -> None:
         """Cut off what was logged after the checkpoint, or all if there is none, and note who the loggers are."""
+        looks = training.loop.durations.setdefault(_LOOKS, {})
         for at, kept in enumerate(self._kept):
+            kept.looks = looks.get(str(at), "")
             if kept.reused:
                 kept.cut(stored[at] if stored is not None and at < len(stored) else {})
         are = [[type(kept).__name__, kept.name()] for kept in self._kept]
         if self._leads and are != self._known:
             training.loop.record(_EVENT, are=are)
+        self._looks = looks
 
     def state(self) -> list[Any]:
-        return [kept.state() for kept in self._kept]
+        found = [kept.state() for kept in self._kept]
+        self._looks.update({str(at): kept.looks for at, kept in enumerate(self._kept)})
+        return found
 
 
 class Kept:
@@ -53,6 +62,7 @@ class Kept:
     def __init__(self, trainer: Any, logger: Any) -> None:
         self.trainer, self.logger = trainer, logger
         self.reused = False
+        self.looks = ""  # tells what was logged up to the last save from what another program has logged
 
     def name(self) -> Any:
         """What the next attempt needs to go on with the same record."""
@@ -73,16 +83,19 @@ class Versioned(Kept):
     """A logger whose record is a directory, by default `version_0` or the next one that is free."""
 
     def name(self) -> Any:
-        return self.logger.version
+        return [self.logger.version, os.fspath(self.logger.log_dir)]
 
     def reuse(self, name: Any) -> None:
         if self.logger._experiment is not None:
             return
-        if self.logger._version is None:
-            self.logger._version = name
-        self.reused = self.logger.version == name and os.path.isdir(self.logger.log_dir)
+        own, (version, place) = self.logger._version, name
+        if own is None:
+            self.logger._version = version
+        self.reused = [version, place] == Versioned.name(self) and os.path.isdir(place)
         if self.reused:
             self.open()
+        else:  # the script writes elsewhere now, where a directory of that number is another training's
+            self.logger._version = own
 
     def open(self) -> None:
         """Note what is there before this attempt writes."""
@@ -99,11 +112,21 @@ class Csv(Versioned):
     def state(self) -> dict[str, Any]:
         self.logger.save()
         keys, rows = self._content()
+        self.looks = _looks(keys, rows)
         return {"keys": keys, "rows": len(rows)}
 
     def cut(self, stored: dict[str, Any]) -> None:
+        """
+        Raises:
+            UsageError: the file is another program's.
+        """
         path, (keys, rows) = self._path(), self._content()
         count, wanted = stored.get("rows", 0), stored.get("keys", [])
+        if len(rows) >= count and self.looks not in ("", _looks(wanted, rows[:count])):
+            raise UsageError(
+                f"{path}: its first {count} lines are not those that this run had logged. Another training may have "
+                "written it: move it away, or give the logger another version"
+            )
         if len(rows) < count:
             warn(f"{path}: {count - len(rows)} lines that were logged before the checkpoint are missing")
         self.logger.experiment.metrics_keys = list(wanted)
@@ -142,11 +165,11 @@ class TensorBoard(Versioned):
         self._events = EventFiles()
 
     def name(self) -> Any:
-        return [self.logger.version, [path.name for path in self._files()]]
+        return [*super().name(), [path.name for path in self._files()]]
 
     def reuse(self, name: Any) -> None:
-        version, earlier = name
-        super().reuse(version)
+        *known, earlier = name
+        super().reuse(known)
         self._earlier = earlier if self.reused else []
 
     def state(self) -> dict[str, Any]:
@@ -182,6 +205,10 @@ class Wandb(Kept):
             f"W&B goes on with run {self.logger._id}: undone steps that it has appear there twice, and what it had not "
             "written at a kill is missing there"
         )
+
+
+def _looks(keys: list[str], rows: list[dict[str, str]]) -> str:
+    return hashlib.sha256(repr([[row.get(key) for key in keys] for row in rows]).encode()).hexdigest()
 
 
 _KINDS: dict[str, type[Kept]] = {"CSVLogger": Csv, "TensorBoardLogger": TensorBoard, "WandbLogger": Wandb}

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from ..terminal import say
+from ..trainers.attributes import Attributes
 from . import framework, results
-from .attributes import Attributes, attributes_of
+from .attributes import attributes_of
 from .checkpoints import Files, with_place, without_place
 from .logs import Logs
 
@@ -79,7 +80,7 @@ class Memory:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not self._fresh:
             self._say_what_is_lost(state)
-        self.restored, self._fresh = state, True
+        self.restored, self._fresh = deepcopy(state), True  # a copy: what is restored may be changed in place
         trainer, loops = self._trainer, self._trainer.fit_loop
         validation, connector = loops.epoch_loop.val_loop, trainer._logger_connector
         for name, progress in _counters(trainer):

@@ -68,6 +68,7 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
         self._begun = training = Training(
             self._path, together(state_of(model, root, self), self._given), self._options, steps=steps
         )
+        training.require_more()
         if model.num_timesteps != before:
             model._num_timesteps_at_start = model.num_timesteps  # noqa: SLF001  frames per second are those of now
         self._wrap("collect_rollouts", self._collect)

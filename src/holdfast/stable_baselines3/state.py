@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from ..errors import Mismatch, UsageError
 from ..run.fields import Fields
-from ..run.objects import STEERED
+from ..run.objects import OBJECTS, STEERED
 from ..state.tree import flatten
 
 SET_BY_LEARN = {"_total_timesteps", "_num_timesteps_at_start", "start_time", "verbose", "env", "_logger", "n_envs"}
@@ -182,11 +182,12 @@ class Walk:
         """Add an attribute that cannot be saved itself: the objects that it consists of."""
         if isinstance(value, CODE) or is_plain(value):
             return
-        if isinstance(value, list | tuple | deque):
-            value = dict(enumerate(value))
-        if isinstance(value, dict):
-            for key, each in value.items():
-                self.member(f"{path}[{key!r}]", each)
+        if isinstance(value, list | tuple | deque | dict) or (isinstance(value, set) and is_plain([*value])):
+            self._container(path, value)
+        elif OBJECTS.has(value):
+            self.found[path] = _Generator(value)
+        elif isinstance(value, np.ndarray):
+            raise UsageError(f"{path} is a {type(value).__qualname__}: keep a plain numpy.ndarray")
         elif not hasattr(value, "__dict__") or type(value).__module__.partition(".")[0] in ("pandas", "threading"):
             raise UsageError(
                 f"{path} is a {type(value).__qualname__}, whose state is unknown: give the object that has it, or "
@@ -194,6 +195,18 @@ class Walk:
             )
         else:
             self.visit(path, value)
+
+    def _container(self, path: str, value: Any) -> None:
+        """Add the members of a container, and which they are; of a kind of its own also its attributes."""
+        if id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        members = _members(value)
+        self.found[path] = _Container(path, value)
+        for key, each in members.items():
+            self.member(f"{path}[{key!r}]", each)
+        if getattr(value, "__dict__", None):
+            self._attributes(f"{path}.__dict__", value)
 
     def _attributes(self, path: str, value: Any) -> None:
         passed = {name for kind, names in BY_CLASS if isinstance(value, kind) for name in names}
@@ -231,6 +244,62 @@ class Resumable(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         Objects({"env": self.env}).load_state_dict(state)
+
+
+class _Container:
+    """A list, deque, dict or set that cannot be saved as it is: its class is the user's own, or it holds objects.
+
+    The objects restore themselves. Where all members are plain, there may be more or fewer of them than at the start.
+    """
+
+    def __init__(self, path: str, value: Any) -> None:
+        self._path, self._value = path, value
+
+    def state_dict(self) -> dict[str, Any]:
+        members = _members(self._value)
+        return {"places": _places(members), "plain": {key: each for key, each in members.items() if is_plain(each)}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            Mismatch: it holds other objects.
+        """
+        value, plain, here = self._value, state["plain"], _members(self._value)
+        if list(plain) == state["places"] and not isinstance(value, tuple):
+            value.clear()
+            getattr(value, "update" if isinstance(value, dict | set) else "extend")(
+                plain if isinstance(value, dict) else plain.values()
+            )
+            return
+        if _places(here) != state["places"] or any(key in plain and not is_plain(here[key]) for key in here):
+            raise Mismatch(
+                f"{self._path} holds other objects than in the checkpoint: give the object that has it state_dict() "
+                "and load_state_dict()"
+            )
+        if isinstance(value, list | deque | dict):
+            for key, each in plain.items():
+                value[key] = each
+
+
+def _members(value: Any) -> dict[Any, Any]:
+    return dict(value) if isinstance(value, dict) else dict(enumerate(value))
+
+
+def _places(members: Mapping[Any, Any]) -> list[Any]:
+    return list(members) if is_plain(list(members)) else [len(members)]
+
+
+class _Generator:
+    """A random generator of a class of the user's own."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def state_dict(self) -> Any:
+        return OBJECTS.capture(self._value)
+
+    def load_state_dict(self, state: Any) -> None:
+        OBJECTS.restore(self._value, state)
 
 
 class _Processes:

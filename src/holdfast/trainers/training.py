@@ -44,6 +44,9 @@ class RunOptions(TypedDict, total=False):
     board: bool | str | os.PathLike[str]
 
 
+_finished: set[Path] = set()  # runs that this process has finished
+
+
 class Training:
     """The run of one training, and what was changed on the trainer's objects for its time.
 
@@ -68,6 +71,19 @@ class Training:
             self.run.__exit__(type(error), error, None)
             raise
 
+    def require_more(self) -> None:
+        """
+        Raises:
+            UsageError: this process has finished the run, so that another model would get its weights, and no step.
+        """
+        if not self.loop.goes_on and Path(self.run.path).resolve() in _finished:
+            error = UsageError(
+                f"{self.run.path}: this process has finished this run, and another training would make no step: give "
+                "it a path of its own, or more epochs or steps"
+            )
+            self.leave(error)
+            raise error
+
     def replace(self, owner: object, name: str, value: Any) -> None:
         """Set an attribute of a trainer's object until the run is left."""
         replace(self._changed, owner, name, value)
@@ -76,6 +92,8 @@ class Training:
         """End the run, and undo `replace`. Without an error the state is saved; with one, nothing is saved."""
         self._changed.close()
         self.loop.leave(error)
+        if error is None:
+            _finished.add(Path(self.run.path).resolve())
 
 
 def remembered(path: Path, event: str) -> journal.Event | None:

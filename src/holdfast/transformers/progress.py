@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from transformers import Trainer
@@ -10,6 +10,8 @@ from transformers.trainer_callback import ExportableState
 
 from ..errors import Mismatch
 from ..run.metrics import is_timing
+from ..terminal import say
+from ..trainers.attributes import Attributes, set_by
 
 _STATE = (  # of TrainerState; the rest says what is to be done, and comes from the arguments
     "epoch",
@@ -41,6 +43,19 @@ class Progress:
         self.durations: dict[str, Any] = {}
         self.restored = False
         self.evaluated: set[str] = set()  # the persistent evaluation loaders that the training has begun
+        self._attributes: dict[str, Attributes] = {}
+        self._steps = 0  # of the checkpoint's whole training
+        self._epochs = 0
+
+    def look(self) -> None:
+        """Note the attributes of the user's own classes as they are before the first step."""
+        own = {"the trainer": self._trainer} | dict(self._of_kind(lambda each: not isinstance(each, ExportableState)))
+        for name, each in own.items():
+            theirs = [kind for kind in type(each).__mro__ if kind.__module__.partition(".")[0] == "transformers"]
+            ours = any(kind.__module__ == f"{__package__}.callback" for kind in type(each).__mro__)
+            if type(each) not in theirs and not ours:
+                known = {_SUMS, *_TRAINER} if each is self._trainer else set()
+                self._attributes[name] = Attributes(each, known | {set_ for kind in theirs for set_ in set_by(kind)})
 
     def state_dict(self) -> dict[str, Any]:
         trainer = self._trainer
@@ -53,6 +68,8 @@ class Progress:
             "sums": _plain(sums) if isinstance(sums, dict) else None,
             "callbacks": {name: dict(callback.state()["attributes"]) for name, callback in self._callbacks()},
             "evaluated": sorted(self.evaluated),
+            "attributes": {name: found for name, each in self._attributes.items() if (found := each.changed())},
+            "limits": [trainer.state.max_steps, trainer.state.num_train_epochs],
             "training": trainer.model.training,  # after an evaluation it is not, until the next step
             "accumulate": trainer.args.gradient_accumulation_steps,
             "gradients": {name: each.grad for name, each in trainer.model.named_parameters() if each.grad is not None},
@@ -61,6 +78,12 @@ class Progress:
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         trainer = self._trainer
         self.restored = True
+        self._steps, self._epochs = stored["limits"]
+        for name, found in stored["attributes"].items():
+            if name in self._attributes:
+                self._attributes[name].restore(found)
+            else:
+                say(f"the checkpoint has attributes of {name}, which the trainer has not now: they are left out")
         self.accumulate = stored["accumulate"]
         self.evaluated = set(stored["evaluated"])
         for name in _STATE:
@@ -95,6 +118,20 @@ class Progress:
                 "of batches are fixed. End the epoch with the former number"
             )
 
+    def require_same_epochs(self) -> None:
+        """
+        Raises:
+            Mismatch: the epochs are shorter now, so that the training would end without its last ones.
+        """
+        state = self._trainer.state
+        shorter = self.restored and state.max_steps * self._epochs < self._steps * state.num_train_epochs
+        if shorter and state.max_steps <= state.global_step < self._steps and self._trainer.args.max_steps <= 0:
+            raise Mismatch(
+                f"{state.global_step} of {self._steps} steps are done, and the training has {state.max_steps} now: its "
+                "epochs have fewer steps than before (another batch size, or other data), and would not all be "
+                "trained. Go on as before, or give max_steps"
+            )
+
     def note_timings(self) -> None:
         """Keep the durations of the newest entry of the log history apart."""
         history = self._trainer.state.log_history
@@ -109,13 +146,16 @@ class Progress:
                 history[int(place)].update(found)
 
     def _callbacks(self) -> Iterator[tuple[str, ExportableState]]:
-        """The callbacks that export a state, by names that are the same in each attempt."""
+        """The callbacks that export a state."""
+        return self._of_kind(lambda each: isinstance(each, ExportableState))
+
+    def _of_kind(self, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+        """Yield those callbacks, by names that are the same in each attempt."""
         seen: dict[str, int] = {}
-        for callback in self._trainer.callback_handler.callbacks:
-            if isinstance(callback, ExportableState):
-                kind = type(callback).__name__
-                seen[kind] = seen.get(kind, 0) + 1
-                yield kind if seen[kind] == 1 else f"{kind} {seen[kind]}", callback
+        for callback in filter(wanted, self._trainer.callback_handler.callbacks):
+            kind = type(callback).__name__
+            seen[kind] = seen.get(kind, 0) + 1
+            yield kind if seen[kind] == 1 else f"{kind} {seen[kind]}", callback
 
 
 def _without_timings(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,10 +103,13 @@ class Walk:
                 "trainer": self._progress,
             }
             state = together(own, self._state)
+            self._progress.look()
             self._training = Training(self._path, state, self._options, steps=trainer.state.max_steps)
+            self._training.require_more()
             loop = self._training.loop
             self._progress.durations = loop.durations
             self._progress.fill_timings()
+            self._progress.require_same_epochs()
             if loop.in_epoch:
                 self._progress.require_same_groups()
             self._began_s = time.time() - loop.durations.get(_TRAINED, 0.0)

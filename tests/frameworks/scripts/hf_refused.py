@@ -11,6 +11,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers import trainer as home
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 
+from holdfast import Every
 from holdfast.errors import HoldfastError
 from holdfast.transformers import Holdfast
 
@@ -34,6 +35,12 @@ class Net(nn.Module):
         if self.training and FAIL:
             raise ZeroDivisionError
         return {"loss": ((self.inner(x).squeeze(-1) - labels) ** 2).mean()}
+
+
+class FailsAt(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 9:
+            raise ZeroDivisionError
 
 
 class Seeded:
@@ -60,7 +67,8 @@ told = {}
 def trainer(*, collator=None, several=1, path="run", state=None, optimizer=None, overrides=None, **more):
     plain = {"output_dir": "out", "report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no"}
     args = TrainingArguments(**{**plain, "max_steps": 4, "per_device_train_batch_size": 2, **more})
-    callbacks = [Holdfast(path, state=state, overrides=overrides) for _ in range(several)]
+    options = {"overrides": overrides} if overrides else {}
+    callbacks = [Holdfast(path, state=state, every=Every(steps=1), background=False, **options) for _ in range(several)]
     data = {"train_dataset": Samples(), "eval_dataset": Samples()}
     return Trainer(Net(), args, collator, **data, callbacks=callbacks, optimizers=(optimizer, None))
 
@@ -88,6 +96,13 @@ def clean(made):
 
 
 says("trained", trainer(save_strategy="steps", save_steps=2, path="first"))
+says("finished", trainer(path="first"))
+says("more steps", trainer(path="first", max_steps=6))
+made = trainer(path="shorter", max_steps=-1)
+made.add_callback(FailsAt())
+says("cut", made)
+says("shorter", trainer(path="shorter", max_steps=-1, per_device_train_batch_size=4))
+says("as before", trainer(path="shorter", max_steps=-1))
 says("resume_from_checkpoint", trainer(), resume_from_checkpoint="out/checkpoint-2")
 says("enable_jit_checkpoint", trainer(enable_jit_checkpoint=True))
 says("auto_find_batch_size", trainer(auto_find_batch_size=True))

@@ -97,6 +97,9 @@ class Watch(TrainerCallback):
     def on_substep_end(self, *_, **__):
         event("batch")
 
+    def __init__(self):
+        self.numbers = []  # no ExportableState, and kept all the same
+
     def on_epoch_end(self, *_, **__):
         SEEN.clear()  # of a last group without a step
 
@@ -104,6 +107,7 @@ class Watch(TrainerCallback):
         event("validation")
 
     def on_step_end(self, args, state, control, **_):
+        self.numbers.append(state.global_step)
         event("batch")
         event("step")
         rank = args.process_index
@@ -170,14 +174,14 @@ torch.manual_seed(0)
 callbacks = [Watch()]
 rule = Every(steps=OPTIONS["every"]) if OPTIONS["every"] else None
 kept = {"every": rule, "keep": Last(2) | Best("eval_loss", min)}
-if OPTIONS["holdfast"] and not OPTIONS["remembers"]:
+if OPTIONS["holdfast"] and OPTIONS["remembers"] != "named":
     callbacks.append(Holdfast(OPTIONS["path"], **kept))
 if OPTIONS["early"]:
     callbacks.append(EarlyStoppingCallback(OPTIONS["early"]))
 train = (SizedStream() if OPTIONS["sized"] else Stream()) if OPTIONS["iterable"] else Samples(20)
 kind = Averaging if OPTIONS["remembers"] else Trainer
 trainer = kind(Net(), args, collated, train_dataset=train, eval_dataset=Samples(8), callbacks=callbacks)
-if OPTIONS["remembers"]:
+if OPTIONS["remembers"] == "named":
     trainer.add_callback(Holdfast(OPTIONS["path"], state={"mine": Fields(trainer, "average")}, **kept))
 output = trainer.train()
 optimizer = trainer.optimizer.state_dict()["state"]
@@ -191,5 +195,6 @@ if args.process_index == 0:
         "state": [trainer.state.global_step, trainer.state.epoch, trainer.state.best_metric, trainer.state.total_flos],
         "best": [trainer.state.best_global_step, trainer.state.best_model_checkpoint],
         "steps": steps(),
+        "numbers": callbacks[0].numbers,
     }
     Path("result.json").write_text(json.dumps(result, indent=1))

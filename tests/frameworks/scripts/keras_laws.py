@@ -164,6 +164,89 @@ with open("rows.csv") as file:
     assert [row.split(",")[0] for row in file] == ["epoch", "0", "1"]
 
 
+# CSVLogger: rows behind those of a finished fit() are somebody else's, and so is a file that begins with other rows.
+def csv(name):
+    return keras.callbacks.CSVLogger(name, append=True)
+
+
+with open("rows.csv", "a") as file:
+    file.write("0,another training\n")
+shutil.copytree("rows", "rows-again")
+fit(model(), Holdfast("rows-again"), csv("rows.csv"), Counts(made))
+with open("rows.csv") as file:
+    assert file.read().endswith("0,another training\n")
+with open("precious.csv", "w") as file:
+    file.write("epoch,loss\n0,7\n")
+shutil.copytree("rows", "rows-elsewhere")
+made = model()
+refused(
+    "begins with other rows",
+    UsageError,
+    lambda: fit(made, Holdfast("rows-elsewhere"), csv("precious.csv"), Counts(made)),
+)
+with open("precious.csv") as file:
+    assert file.read() == "epoch,loss\n0,7\n"
+
+
+# A list that the script has given a callback is filled, and what a callback empties as an epoch begins comes back.
+class Lists(keras.callbacks.Callback):
+    def __init__(self, given):
+        super().__init__()
+        self.given, self.of_epoch, self.sums = given, [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.of_epoch.clear()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.given.append(batch)
+        self.of_epoch.append(logs["loss"])
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.sums.append(sum(self.of_epoch))
+
+
+undisturbed, given = Lists([]), []
+fit(model(), Holdfast("lists-whole"), undisturbed)
+made = model()
+refused("enough", ValueError, lambda: fit(made, Holdfast("lists", every=Every(steps=1)), Lists([]), Fails()))
+lists = Lists(given)
+fit(model(), Holdfast("lists"), lists)
+assert given == [*range(6), *range(6)]
+assert lists.sums == undisturbed.sums
+
+
+# What a train_step counts in Python, and a learning rate that the script has changed.
+class Counting(keras.Sequential):
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.calls, self.done = 0, []
+
+    def train_step(self, *arguments):
+        self.calls += 1
+        self.done.append(self.calls)
+        return super().train_step(*arguments)
+
+
+def counting(rate=0.01):
+    keras.utils.set_random_seed(1)
+    made = Counting([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    made.compile(keras.optimizers.SGD(rate), "mse", run_eagerly=keras.backend.backend() == "tensorflow")
+    return made
+
+
+if keras.backend.backend() != "jax":
+    made = counting()
+    refused("enough", ValueError, lambda: fit(made, Holdfast("counting", every=Every(steps=1)), Fails()))
+    made = counting()
+    assert "learning rate" not in said(lambda: fit(made, Holdfast("counting")))
+    assert made.calls == 12
+    assert list(made.done) == [*range(1, 13)]
+    made = counting(0.5)
+    line = said(lambda: fit(made, Holdfast("counting"), epochs=3))
+    assert "the script's learning rate was 0.01 and is 0.5; that of the checkpoint is used" in line
+    assert made.optimizer.learning_rate == np.float32(0.01)
+
+
 # Threads that read a PyDataset may be others, and draw when they like; a validation's order begins anew.
 def fit_pairs(workers, epochs):
     pairs, ours = Pairs(workers=workers), Holdfast("read")

@@ -1,0 +1,104 @@
+"""Attributes of the user's own objects that training changes: lists, numbers, tensors.
+
+`self.outputs = []`, appended to in each step and read at the epoch's end, is in no checkpoint of a trainer's. What was
+not changed since the training began is not saved, so that a script may give it another value later: a path, for one.
+"""
+
+from __future__ import annotations
+
+import copy
+import dis
+import inspect
+import random
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from ..run.tracked import digests
+from ..state import codec
+from ..state.fill import Fill
+from ..state.tree import FACTORIES
+from ..terminal import warn
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_SEQUENCES = (list, tuple, set, frozenset, deque)
+_MAPPINGS = (dict, OrderedDict, Counter, defaultdict)
+_CONTAINERS = (list, dict, set, deque)  # with those derived from them
+_GENERATORS = ("Generator", "RandomState")  # NumPy's and torch's
+
+
+class Attributes:
+    """The plain attributes of one object, but for the framework's own; or `only` some of them."""
+
+    def __init__(self, target: Any, frameworks: Collection[str] = (), *, only: Collection[str] | None = None) -> None:
+        self._target, self._frameworks, self._only = target, frameworks, only
+        self._before = {name: _digest(value) for name, value in self._plain().items()}
+        self._sizes = dict(self._lost())
+        self._said = False
+
+    def changed(self) -> dict[str, Any]:
+        """Return those that are not as they were when the training began. A line names containers that are lost."""
+        if not self._said and (lost := [name for name, size in self._lost() if self._sizes.get(name) != size]):
+            self._said = True
+            warn(
+                f"{type(self._target).__name__}.{lost[0]} changes, and holds what cannot be saved as an attribute: a "
+                "resume does not have it. Give it in state=, or keep plain lists, dicts and numbers"
+            )
+        return {name: value for name, value in self._plain().items() if self._before.get(name) != _digest(value)}
+
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """Set the stored ones, in place where that is possible."""
+        for name, value in stored.items():
+            setattr(self._target, name, filled(vars(self._target).get(name), copy.deepcopy(value)))
+
+    def _own(self) -> Iterator[tuple[str, Any]]:
+        for name, value in vars(self._target).items():
+            if name not in self._frameworks and (self._only is None or name in self._only):
+                yield name, value
+
+    def _plain(self) -> dict[str, Any]:
+        return {name: value for name, value in self._own() if _is_plain(value)}
+
+    def _lost(self) -> Iterator[tuple[str, int]]:
+        """Yield the containers that cannot be saved, with their sizes."""
+        return (
+            (name, len(value)) for name, value in self._own() if isinstance(value, _CONTAINERS) and not _is_plain(value)
+        )
+
+
+def filled(live: Any, stored: Any) -> Any:
+    """Return `stored`, in the memory of `live` where both are of one kind."""
+    fill = Fill()
+    put = fill.plan("", live, stored)
+    fill.read()
+    return put()
+
+
+def set_by(kind: type) -> set[str]:
+    """Return the names of the attributes that the methods of a class set."""
+    methods = map(inspect.unwrap, filter(inspect.isfunction, vars(kind).values()))
+    return {each.argval for method in methods for each in dis.get_instructions(method) if each.opname == "STORE_ATTR"}
+
+
+def _is_plain(value: Any, within: tuple[int, ...] = ()) -> bool:
+    kind = type(value)
+    if kind in _PLAIN:
+        return True
+    if id(value) in within:
+        return False
+    inside = (*within, id(value))
+    if kind in _SEQUENCES:
+        return all(_is_plain(each, inside) for each in value)
+    if kind in _MAPPINGS:
+        known = kind is not defaultdict or value.default_factory in (None, *FACTORIES.values())
+        return known and all(_is_plain(key) and _is_plain(each, inside) for key, each in value.items())
+    if kind.__name__ in _GENERATORS and codec.framework(kind) is not None:
+        return True
+    if f"{kind.__module__}.{kind.__name__}" == "torch.Tensor":
+        return not value.is_sparse
+    array = kind.__module__ == "numpy" and hasattr(value, "dtype")  # or a number of NumPy's
+    return (array and value.dtype.kind in "biufc") or kind is random.Random
+
+
+def _digest(value: Any) -> dict[str, str]:
+    return digests({"it": value}).of
