@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from inspect import signature
 from operator import attrgetter
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -25,7 +25,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from ..errors import Mismatch, UsageError
 from ..run.fields import Fields
 from ..run.objects import OBJECTS, STEERED
-from ..state.tree import flatten
+from ..run.tracked import digests
+from .containers import CODE, Container, Generator, is_plain, members_of
 
 SET_BY_LEARN = {"_total_timesteps", "_num_timesteps_at_start", "start_time", "verbose", "env", "_logger", "n_envs"}
 SET_BY_LEARN |= {"rollout_buffer"}  # empty where a rollout begins
@@ -39,7 +40,6 @@ BY_CLASS: list[tuple[Any, set[str]]] = [  # attributes that are no state, or tha
     (BaseCallback, {"model", "locals", "globals", "parent", "logger"}),  # references to the algorithm
 ]
 EPISODES = ("ep_info_buffer", "ep_success_buffer")
-CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, torch.device, np.dtype)
 
 
 def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dict[str, Any]:
@@ -120,7 +120,8 @@ class Objects:
     def __init__(self, roots: Mapping[str, Any], known: Iterable[Any] = ()) -> None:
         """`known`: objects whose state is held elsewhere."""
         self._roots, self._known = {path: root for path, root in roots.items() if root is not None}, [*known]
-        self.walk()  # refuses now what a save would refuse
+        self._first = {path: _looks(each) for path, each in self.walk().items()}  # refuses what a save would refuse
+        self._restored: dict[str, set[str]] = {}
 
     def walk(self, stored: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         """Return the objects by their paths. One without a random generator that has one in `stored` gets one."""
@@ -130,7 +131,15 @@ class Objects:
         return walk.found
 
     def state_dict(self) -> dict[str, Any]:
-        return {path: each.state_dict() for path, each in self.walk().items()}
+        return {path: self._changed(path, each) for path, each in self.walk().items()}
+
+    def _changed(self, path: str, each: Any) -> dict[str, Any]:
+        """Return its state; of a callback what training has changed: the rest, a folder for one, is the script's."""
+        state: dict[str, Any] = each.state_dict()
+        if not _is_callback(each):
+            return state
+        first, now, restored = self._first.get(path, {}), _looks(each), self._restored.get(path, set())
+        return {name: state[name] for name in state if name in restored or first.get(name) != now[name]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """
@@ -142,11 +151,25 @@ class Objects:
             if path not in found:
                 raise Mismatch(f"{path}: in the checkpoint, not here; make the environments and callbacks as before")
             each = found[path]
+            if _is_callback(each):
+                self._restored[path] = {*stored}
+                if not stored:
+                    continue
             if isinstance(each, Fields):
                 for name in stored.keys() - vars(each.target).keys():
                     setattr(each.target, name, None)
                 each = Fields(each.target, *stored)
             each.load_state_dict(stored)
+
+
+def _is_callback(each: Any) -> bool:
+    return isinstance(each, Fields) and isinstance(each.target, BaseCallback)
+
+
+def _looks(each: Any) -> dict[str, dict[str, str]]:
+    """Return what tells each attribute of a callback from another value; of other objects nothing."""
+    state = each.state_dict() if _is_callback(each) else {}
+    return {name: digests({name: value}).of for name, value in state.items()}
 
 
 class Walk:
@@ -185,7 +208,7 @@ class Walk:
         if isinstance(value, list | tuple | deque | dict) or (isinstance(value, set) and is_plain([*value])):
             self._container(path, value)
         elif OBJECTS.has(value):
-            self.found[path] = _Generator(value)
+            self.found[path] = Generator(value)
         elif isinstance(value, np.ndarray):
             raise UsageError(f"{path} is a {type(value).__qualname__}: keep a plain numpy.ndarray")
         elif not hasattr(value, "__dict__") or type(value).__module__.partition(".")[0] in ("pandas", "threading"):
@@ -201,8 +224,8 @@ class Walk:
         if id(value) in self._seen:
             return
         self._seen[id(value)] = value
-        members = _members(value)
-        self.found[path] = _Container(path, value)
+        members = members_of(value)
+        self.found[path] = Container(path, value)
         for key, each in members.items():
             self.member(f"{path}[{key!r}]", each)
         if getattr(value, "__dict__", None):
@@ -246,62 +269,6 @@ class Resumable(gymnasium.Wrapper[Any, Any, Any, Any]):
         Objects({"env": self.env}).load_state_dict(state)
 
 
-class _Container:
-    """A list, deque, dict or set that cannot be saved as it is: its class is the user's own, or it holds objects.
-
-    The objects restore themselves. Where all members are plain, there may be more or fewer of them than at the start.
-    """
-
-    def __init__(self, path: str, value: Any) -> None:
-        self._path, self._value = path, value
-
-    def state_dict(self) -> dict[str, Any]:
-        members = _members(self._value)
-        return {"places": _places(members), "plain": {key: each for key, each in members.items() if is_plain(each)}}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """
-        Raises:
-            Mismatch: it holds other objects.
-        """
-        value, plain, here = self._value, state["plain"], _members(self._value)
-        if list(plain) == state["places"] and not isinstance(value, tuple):
-            value.clear()
-            getattr(value, "update" if isinstance(value, dict | set) else "extend")(
-                plain if isinstance(value, dict) else plain.values()
-            )
-            return
-        if _places(here) != state["places"] or any(key in plain and not is_plain(here[key]) for key in here):
-            raise Mismatch(
-                f"{self._path} holds other objects than in the checkpoint: give the object that has it state_dict() "
-                "and load_state_dict()"
-            )
-        if isinstance(value, list | deque | dict):
-            for key, each in plain.items():
-                value[key] = each
-
-
-def _members(value: Any) -> dict[Any, Any]:
-    return dict(value) if isinstance(value, dict) else dict(enumerate(value))
-
-
-def _places(members: Mapping[Any, Any]) -> list[Any]:
-    return list(members) if is_plain(list(members)) else [len(members)]
-
-
-class _Generator:
-    """A random generator of a class of the user's own."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def state_dict(self) -> Any:
-        return OBJECTS.capture(self._value)
-
-    def load_state_dict(self, state: Any) -> None:
-        OBJECTS.restore(self._value, state)
-
-
 class _Processes:
     """Environments in processes of their own: their states come through the pipes of SubprocVecEnv."""
 
@@ -323,17 +290,6 @@ def _in_processes(path: str, env: SubprocVecEnv) -> _Processes:
             "make_vec_env(..., wrapper_class=holdfast.stable_baselines3.Resumable, vec_env_cls=SubprocVecEnv)"
         )
     return _Processes(env)
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a checkpoint can hold `value` itself."""
-    if isinstance(value, CODE):
-        return False
-    try:
-        flatten({"value": value})
-    except UsageError:
-        return False
-    return True
 
 
 def callbacks_in(root: BaseCallback) -> Iterator[BaseCallback]:

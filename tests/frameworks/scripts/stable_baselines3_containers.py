@@ -4,6 +4,7 @@ import json
 import random
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -47,7 +48,8 @@ class Counting(gymnasium.Env):
 
     def __init__(self, array=None):
         self.time, self.array = 0, array
-        self.own, self.named, self.recent, self.dice, self.mixed = Own(), Named(), Recent(), Dice(1), [0, Thing(), abs]
+        self.own, self.named, self.recent, self.dice = Own(), Named(), Recent(), Dice(1)
+        self.mixed: list[Any] = [0, Thing(), abs]
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -73,17 +75,29 @@ class Fails(BaseCallback):
         return True
 
 
-def learn(path, at=-1, array=None):
+class Counts(BaseCallback):
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.count = folder, 0
+
+    def _on_step(self):
+        self.count += 1
+        return True
+
+
+def learn(path, at=-1, array=None, counts=None):
     env, Fails.at = Counting(array), at
-    ours = Holdfast(path, every=Every(steps=1), background=False)
-    PPO("MlpPolicy", env, n_steps=8, batch_size=8, n_epochs=1, seed=1).learn(64, callback=[ours, Fails()])
+    callbacks = [Holdfast(path, every=Every(steps=1), background=False), Fails(), counts or Counts("first")]
+    PPO("MlpPolicy", env, n_steps=8, batch_size=8, n_epochs=1, seed=1).learn(64, callback=callbacks)
     return env
 
 
 whole = learn("whole")
 with pytest.raises(ValueError, match="enough"):
     learn("killed", at=28)
-env = learn("killed")
+counts = Counts("then")  # what training does not change is the script's
+env = learn("killed", counts=counts)
+assert (counts.folder, counts.count) == ("then", 64)
 assert (env.own, env.named, env.recent) == (whole.own, whole.named, whole.recent)
 assert env.dice.getstate() == whole.dice.getstate()
 assert (type(env.own), type(env.recent)) == (Own, Recent)

@@ -1,0 +1,84 @@
+"""Containers and generators that cannot be saved as they are: of a class of the user's own, or with objects in them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import Mismatch, UsageError
+from ..run.objects import OBJECTS
+from ..state.tree import flatten
+
+CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, torch.device, np.dtype)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a checkpoint can hold `value` itself."""
+    if isinstance(value, CODE):
+        return False
+    try:
+        flatten({"value": value})
+    except UsageError:
+        return False
+    return True
+
+
+class Container:
+    """A list, deque, dict or set that cannot be saved as it is: its class is the user's own, or it holds objects.
+
+    The objects restore themselves. Where all members are plain, there may be more or fewer of them than at the start.
+    """
+
+    def __init__(self, path: str, value: Any) -> None:
+        self._path, self._value = path, value
+
+    def state_dict(self) -> dict[str, Any]:
+        members = members_of(self._value)
+        return {"places": _places(members), "plain": {key: each for key, each in members.items() if is_plain(each)}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            Mismatch: it holds other objects.
+        """
+        value, plain, here = self._value, state["plain"], members_of(self._value)
+        if list(plain) == state["places"] and not isinstance(value, tuple):
+            value.clear()
+            getattr(value, "update" if isinstance(value, dict | set) else "extend")(
+                plain if isinstance(value, dict) else plain.values()
+            )
+            return
+        if _places(here) != state["places"] or any(key in plain and not is_plain(here[key]) for key in here):
+            raise Mismatch(
+                f"{self._path} holds other objects than in the checkpoint: give the object that has it state_dict() "
+                "and load_state_dict()"
+            )
+        if isinstance(value, list | deque | dict):
+            for key, each in plain.items():
+                value[key] = each
+
+
+def members_of(value: Any) -> dict[Any, Any]:
+    return dict(value) if isinstance(value, dict) else dict(enumerate(value))
+
+
+def _places(members: Mapping[Any, Any]) -> list[Any]:
+    return list(members) if is_plain(list(members)) else [len(members)]
+
+
+class Generator:
+    """A random generator of a class of the user's own."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def state_dict(self) -> Any:
+        return OBJECTS.capture(self._value)
+
+    def load_state_dict(self, state: Any) -> None:
+        OBJECTS.restore(self._value, state)
